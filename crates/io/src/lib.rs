@@ -1,0 +1,1 @@
+//! See this crate's description in Cargo.toml.

@@ -1,0 +1,3 @@
+//! See this crate's description in Cargo.toml.
+#![forbid(unsafe_code)]
+fn main() {}

@@ -1,0 +1,2 @@
+//! See this crate's description in Cargo.toml.
+#![forbid(unsafe_code)]
