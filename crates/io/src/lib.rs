@@ -1,1 +1,20 @@
-//! See this crate's description in Cargo.toml.
+//! I/O engines behind one completion contract.
+//!
+//! Operations go in ([`Op`]), completions come out ([`Completion`]); [`Engine`] is the contract between
+//! the two. A network backend (io_uring or epoll) and several disk backends (io_uring, libaio, thread
+//! pool, blocking calls) are joined into one engine for each worker thread. This crate knows no futures,
+//! no HTTP and no configuration text; it is the only crate with unsafe code.
+//!
+//! Order of calls: [`Engine::submit`] any number of times, then [`Engine::turn`], then look at the batch;
+//! at the end [`Engine::drain`].
+
+pub mod buf;
+pub mod disk;
+pub mod engine;
+pub mod op;
+mod slot;
+
+pub use buf::{Buf, Pool};
+pub use engine::{Drained, Engine, Wait};
+pub use op::{Completion, DiskVia, Fd, Op, OpId, Payload, Segments};
+pub use rustix::io::Errno;

@@ -1,0 +1,314 @@
+//! Owned buffers with stable addresses, and the pool of one worker thread that recycles them.
+//!
+//! A [`Buf`] is page-aligned memory of one size class. The pool takes memory from the kernel in chunks of
+//! [`CHUNK_BYTES`]; each chunk holds buffers of one class and can be registered with a ring as one fixed
+//! buffer. Dropping a buffer gives it back to its pool; [`Pool::trim`] gives idle chunks back to the kernel.
+//! Nothing here submits I/O.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Bytes of the buffers of each class, ascending. The smallest holds a request head, the largest a chunk
+/// of a large file.
+pub const CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// Bytes that the pool takes from the kernel, registers with the ring and gives back at once.
+pub const CHUNK_BYTES: usize = 1 << 20;
+
+const _: () = assert!(CLASS_BYTES[CLASS_BYTES.len() - 1] as usize <= CHUNK_BYTES);
+
+/// The pool of one thread. Clones share the same memory.
+#[derive(Clone)]
+pub struct Pool(Rc<Shared>);
+
+struct Shared {
+    chunks: RefCell<Vec<Option<Chunk>>>,
+    /// Free buffers of each class, last in first out so that warm memory is used again.
+    free: [RefCell<Vec<BufId>>; CLASS_BYTES.len()],
+    chunks_max: usize,
+    chunks_live: Cell<usize>,
+    exhausted: Cell<u64>,
+}
+
+struct Chunk {
+    memory: NonNull<u8>,
+    class: u8,
+    /// Whether the ring of this thread knows the chunk as a fixed buffer of the same index.
+    registered: bool,
+}
+
+/// Place of a buffer: its chunk and its number in the chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BufId {
+    chunk: u16,
+    index: u16,
+}
+
+/// What a pool holds and has refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounters {
+    /// Bytes taken from the kernel now.
+    pub bytes: u64,
+    /// Bytes of these that no buffer uses.
+    pub idle_bytes: u64,
+    /// Requests refused because the pool was at its limit, since start.
+    pub exhausted: u64,
+}
+
+impl Pool {
+    /// A pool that takes at most `bytes_max` from the kernel, rounded down to whole chunks, at least one
+    /// for each class.
+    pub fn new(bytes_max: usize) -> Pool {
+        let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CLASS_BYTES.len(), u16::MAX as usize);
+        Pool(Rc::new(Shared {
+            chunks: RefCell::new(Vec::new()),
+            free: Default::default(),
+            chunks_max,
+            chunks_live: Cell::new(0),
+            exhausted: Cell::new(0),
+        }))
+    }
+
+    /// An empty buffer with room for at least `bytes`, of the largest class when `bytes` is above it;
+    /// `None` when the pool is at its limit or the kernel has no memory.
+    pub fn get(&self, bytes: usize) -> Option<Buf> {
+        let class =
+            CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1);
+        let shared = &self.0;
+        let recycled = shared.free[class].borrow_mut().pop();
+        let Some(id) = recycled.or_else(|| shared.grow(class)) else {
+            shared.exhausted.set(shared.exhausted.get() + 1);
+            return None;
+        };
+        let chunks = shared.chunks.borrow();
+        let chunk = chunks[id.chunk as usize].as_ref().expect("a free buffer's chunk is mapped");
+        let offset = id.index as usize * CLASS_BYTES[class] as usize;
+        // SAFETY: the offset is inside the chunk: `grow` numbers only buffers that fit into CHUNK_BYTES.
+        let memory = unsafe { chunk.memory.add(offset) };
+        Some(Buf { memory, len: 0, class: class as u8, id, pool: Rc::clone(shared) })
+    }
+
+    /// Registers, with the ring of this thread, each chunk that it does not know yet: `register` gets the
+    /// chunk's index and memory and says whether the kernel took it.
+    pub fn register_chunks(&self, mut register: impl FnMut(u16, *mut u8, usize) -> bool) {
+        for (index, chunk) in self.0.chunks.borrow_mut().iter_mut().enumerate() {
+            if let Some(chunk) = chunk.as_mut().filter(|chunk| !chunk.registered) {
+                chunk.registered = register(index as u16, chunk.memory.as_ptr(), CHUNK_BYTES);
+            }
+        }
+    }
+
+    /// Gives chunks without a used buffer back to the kernel; `unregister` is called for those that a ring
+    /// knows and says whether the ring let go. Answers the bytes given back.
+    pub fn trim(&self, mut unregister: impl FnMut(u16) -> bool) -> usize {
+        let shared = &self.0;
+        let mut given_back = 0;
+        for (index, slot) in shared.chunks.borrow_mut().iter_mut().enumerate() {
+            let Some(chunk) = slot else { continue };
+            let mut free = shared.free[chunk.class as usize].borrow_mut();
+            let idle = free.iter().filter(|id| id.chunk as usize == index).count();
+            if idle != buffers_in_chunk(chunk.class as usize)
+                || (chunk.registered && !unregister(index as u16))
+            {
+                continue;
+            }
+            free.retain(|id| id.chunk as usize != index);
+            *slot = None;
+            shared.chunks_live.set(shared.chunks_live.get() - 1);
+            given_back += CHUNK_BYTES;
+        }
+        given_back
+    }
+
+    /// What the pool holds now.
+    pub fn counters(&self) -> PoolCounters {
+        let idle = |class: usize| self.0.free[class].borrow().len() as u64 * u64::from(CLASS_BYTES[class]);
+        PoolCounters {
+            bytes: (self.0.chunks_live.get() * CHUNK_BYTES) as u64,
+            idle_bytes: (0..CLASS_BYTES.len()).map(idle).sum(),
+            exhausted: self.0.exhausted.get(),
+        }
+    }
+}
+
+impl Shared {
+    /// Maps a chunk for `class`, puts all its buffers but one on the free list and answers that one.
+    fn grow(&self, class: usize) -> Option<BufId> {
+        if self.chunks_live.get() >= self.chunks_max {
+            return None;
+        }
+        let chunk = Chunk::map(class as u8)?;
+        let mut chunks = self.chunks.borrow_mut();
+        let place = chunks.iter().position(Option::is_none).unwrap_or_else(|| {
+            chunks.push(None);
+            chunks.len() - 1
+        });
+        chunks[place] = Some(chunk);
+        self.chunks_live.set(self.chunks_live.get() + 1);
+        let id = |index: usize| BufId { chunk: place as u16, index: index as u16 };
+        self.free[class].borrow_mut().extend((1..buffers_in_chunk(class)).rev().map(id));
+        Some(id(0))
+    }
+}
+
+fn buffers_in_chunk(class: usize) -> usize {
+    CHUNK_BYTES / CLASS_BYTES[class] as usize
+}
+
+impl Chunk {
+    fn map(class: u8) -> Option<Chunk> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh private anonymous mapping aliases nothing; the kernel fills it with zeroes.
+        let memory = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), CHUNK_BYTES, protection, MapFlags::PRIVATE)
+        };
+        let memory = NonNull::new(memory.ok()?.cast())?;
+        Some(Chunk { memory, class, registered: false })
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: `map` made this mapping, and a chunk is dropped only when no buffer of it is used: by
+        // `trim`, which counts, or with the pool, which each buffer keeps alive.
+        let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), CHUNK_BYTES) };
+        debug_assert_eq!(unmapped, Ok(()), "a chunk is mapped until it is dropped");
+    }
+}
+
+/// An owned buffer: `len` bytes of content at a stable, page-aligned address.
+///
+/// The memory behind it is initialised (the kernel maps zeroes), so all of the capacity may be written as
+/// a slice; what an earlier user left there is never part of the content.
+pub struct Buf {
+    memory: NonNull<u8>,
+    len: u32,
+    class: u8,
+    id: BufId,
+    pool: Rc<Shared>,
+}
+
+impl Buf {
+    /// Bytes that fit.
+    pub fn capacity(&self) -> usize {
+        CLASS_BYTES[self.class as usize] as usize
+    }
+
+    /// Says that the first `len` bytes are content.
+    ///
+    /// # Panics
+    /// When `len` is above the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "content of {len} bytes in a buffer of {}", self.capacity());
+        self.len = len as u32;
+    }
+
+    /// The whole capacity, to be written before [`Buf::set_len`].
+    pub fn space(&mut self) -> &mut [u8] {
+        // SAFETY: the memory is mapped, zeroed once by the kernel, of that length, and ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.capacity()) }
+    }
+
+    /// Appends as much of `bytes` as fits and answers how much that was.
+    pub fn append(&mut self, bytes: &[u8]) -> usize {
+        let len = self.len as usize;
+        let taken = bytes.len().min(self.capacity() - len);
+        self.space()[len..len + taken].copy_from_slice(&bytes[..taken]);
+        self.len += taken as u32;
+        taken
+    }
+
+    /// Index of the fixed buffer that a ring knows this memory by.
+    pub(crate) fn fixed_index(&self) -> Option<u16> {
+        let chunks = self.pool.chunks.borrow();
+        chunks[self.id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| self.id.chunk)
+    }
+
+    /// Where the content starts, for the kernel.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.pool.free[self.class as usize].borrow_mut().push(self.id);
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the memory is mapped and initialised, and `set_len` keeps the length inside of it.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.len as usize) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = self.len as usize;
+        &mut self.space()[..len]
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buf({} of {} bytes)", self.len, self.capacity())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_and_are_used_again() {
+        let pool = Pool::new(8 << 20);
+        let mut buf = pool.get(100).unwrap();
+        assert_eq!(buf.capacity(), 4096);
+        assert_eq!(buf.append(b"abc"), 3);
+        assert_eq!(&*buf, b"abc");
+        let address = buf.as_mut_ptr();
+        drop(buf);
+        assert_eq!(pool.get(4096).unwrap().as_mut_ptr(), address);
+    }
+
+    #[test]
+    fn limit_refuses_and_is_counted() {
+        let pool = Pool::new(5 << 20);
+        let held: Vec<Buf> = (0..5).map(|_| pool.get(1 << 20).unwrap()).collect();
+        assert!(pool.get(1 << 20).is_none());
+        assert_eq!(pool.counters().exhausted, 1);
+        drop(held);
+        assert!(pool.get(1 << 20).is_some());
+    }
+
+    #[test]
+    fn trim_gives_back_idle_chunks_only() {
+        let pool = Pool::new(8 << 20);
+        let kept = pool.get(4096).unwrap();
+        drop(pool.get(1 << 20));
+        assert_eq!(pool.trim(|_| true), CHUNK_BYTES);
+        assert_eq!(pool.counters().bytes, CHUNK_BYTES as u64);
+        drop(kept);
+        pool.register_chunks(|_, _, _| true);
+        assert_eq!(pool.trim(|_| false), 0, "a chunk that the ring holds stays");
+        assert_eq!(pool.trim(|_| true), CHUNK_BYTES);
+        assert_eq!(pool.counters(), PoolCounters::default());
+    }
+
+    #[test]
+    fn a_buffer_outlives_its_pool() {
+        let pool = Pool::new(8 << 20);
+        let mut buf = pool.get(10).unwrap();
+        drop(pool);
+        assert_eq!(buf.append(&[7; 5000]), 4096);
+        assert_eq!(buf[4095], 7);
+    }
+}

@@ -1,0 +1,3 @@
+//! Disk backends: small siblings that carry out operations on files and paths.
+
+pub mod threads;

@@ -1,0 +1,165 @@
+//! The contract of an engine, its settings and what its probe found.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::buf::Pool;
+use crate::op::{Completion, Op, OpId};
+
+/// How long [`Engine::turn`] may wait for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all: there is other work.
+    No,
+    /// Until this time at the latest.
+    Until(Instant),
+    /// Until something completes or the waker is used.
+    Forever,
+}
+
+/// What became of an engine's operations at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// All have completed.
+    Clean,
+    /// So many have not; what the kernel may still write to was leaked, not freed.
+    Leaked(usize),
+}
+
+/// One worker thread's engine. Not `Send`: a ring belongs to the thread that made it.
+pub trait Engine {
+    /// Which backends are behind it.
+    fn caps(&self) -> &Caps;
+
+    /// The buffers of this thread.
+    fn pool(&self) -> &Pool;
+
+    /// Takes an operation without blocking; the result comes from a later [`Engine::turn`], never from
+    /// here. `Err` gives the operation back when the table of operations is full.
+    fn submit(&mut self, op: Op) -> Result<OpId, Op>;
+
+    /// Asks for an early end. The terminal completion still comes: `ECANCELED`, or what happened first.
+    /// Operations on files run to their end.
+    fn cancel(&mut self, id: OpId);
+
+    /// As [`Engine::cancel`], and no completion of it is ever shown: the engine closes, frees or gives
+    /// back what it brings. For a caller that is gone.
+    fn abandon(&mut self, id: OpId);
+
+    /// Submits, waits and collects in one kernel entry; appends to `batch`. An interrupted wait is no
+    /// error. Every completion of an operation whose name the caller was given appears exactly once.
+    fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno>;
+
+    /// Ends a wait of [`Engine::turn`] from any thread.
+    fn waker(&self) -> Waker;
+
+    /// Cancels everything and waits until all operations have completed or `deadline` has come.
+    fn drain(&mut self, deadline: Instant) -> Drained;
+
+    /// Numbers since start.
+    fn counters(&self) -> Counters;
+
+    /// Gives idle memory back to the system; answers the bytes.
+    fn trim(&mut self) -> usize;
+}
+
+/// Ends the wait of an engine from another thread. Cheap to clone.
+#[derive(Clone)]
+pub struct Waker(Arc<dyn Wake>);
+
+/// What is behind a [`Waker`].
+pub trait Wake: Send + Sync {
+    /// Makes the current or the next wait end at once.
+    fn wake(&self);
+}
+
+impl Waker {
+    /// A waker over `wake`.
+    pub fn new(wake: Arc<dyn Wake>) -> Waker {
+        Waker(wake)
+    }
+
+    /// Makes the current or the next wait of the engine end at once.
+    pub fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+/// The network backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NetKind {
+    /// io_uring.
+    Uring,
+    /// epoll.
+    Epoll,
+}
+
+/// What an engine can do, told by the probe; fixed for its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// The network backend.
+    pub net: NetKind,
+    /// Whether [`crate::DiskVia::Ring`] works.
+    pub disk_ring: bool,
+    /// Whether [`crate::DiskVia::Libaio`] works.
+    pub disk_libaio: bool,
+    /// Number of thread pools.
+    pub pools: u8,
+    /// Whether zero-copy sends can be had.
+    pub send_zero_copy: bool,
+}
+
+/// Settings of one thread's engine. The defaults need no touching.
+#[derive(Clone)]
+pub struct EngineConfig {
+    /// The network backend.
+    pub net: NetKind,
+    /// Whether to make a ring for the disk when the network does not use one.
+    pub disk_ring: bool,
+    /// Whether to make a libaio context; its depth is `libaio_depth`.
+    pub disk_libaio: bool,
+    /// Entries of the submission queue; a power of two. 1024 covers a turn of many connections.
+    pub ring_entries: u32,
+    /// Operations in flight at once; the completion queue is made to hold them. Follows
+    /// `worker_connections`.
+    pub ops_max: u32,
+    /// Buffers that wait in the ring for received bytes; a power of two up to 32768.
+    pub recv_buffers: u16,
+    /// Bytes of each of them: the size of a usual request head and some more.
+    pub recv_buffer_bytes: u32,
+    /// Most bytes that this thread's buffer pool takes from the kernel.
+    pub pool_bytes_max: usize,
+    /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded).
+    /// Few are better: measured at 8 slightly ahead of the kernel's own limit.
+    pub iowq_workers: u32,
+    /// Share of the kernel workers, or of a pool's threads, that one device may hold: one in so many.
+    pub device_share: u32,
+    /// Requests in flight in libaio (`worker_aio_requests`).
+    pub libaio_depth: u32,
+    /// Thread pools of the process, by the number that [`crate::DiskVia::Pool`] names.
+    pub pools: Vec<Arc<crate::disk::threads::ThreadPool>>,
+}
+
+/// Numbers of one engine since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Operations taken.
+    pub submitted: u64,
+    /// Terminal completions, those of abandoned operations included.
+    pub completed: u64,
+    /// Kernel entries made by `turn` and `submit`.
+    pub kernel_entries: u64,
+    /// Operations refused because the table was full.
+    pub table_full: u64,
+    /// Times that no buffer was left for received bytes (ENOBUFS).
+    pub recv_starved: u64,
+    /// Operations that waited because their device already had its share of workers.
+    pub device_queued: u64,
+    /// Completions that named no operation in flight: a defect or a kernel's.
+    pub stray: u64,
+}
+
+/// How long a drain waits when nothing else is said: longer than any healthy disk needs.
+pub const DRAIN_DEFAULT: Duration = Duration::from_secs(5);

@@ -1,0 +1,475 @@
+//! What can be asked of an engine, and what it answers.
+//!
+//! An [`Op`] owns everything that the kernel may touch while it runs; a [`Completion`] gives it back. The
+//! engine never borrows memory from its caller.
+
+use std::ffi::CString;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::buf::Buf;
+
+/// A descriptor that is shared on one thread and closed with its last owner. An operation in flight owns
+/// one, so that the number cannot be given to another file under it.
+#[derive(Clone, Debug)]
+pub struct Fd(Rc<OwnedFd>);
+
+impl Fd {
+    /// The descriptor alone, when nobody else and no operation holds it.
+    pub fn into_owned(self) -> Result<OwnedFd, Fd> {
+        Rc::try_unwrap(self.0).map_err(Fd)
+    }
+}
+
+impl From<OwnedFd> for Fd {
+    fn from(fd: OwnedFd) -> Fd {
+        Fd(Rc::new(fd))
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Fd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Name of an operation in flight: a slot and its generation, so that a name that has been used up never
+/// means the slot's next operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OpId {
+    /// Place in the engine's table; dense and small, so that callers can index a table of their own.
+    pub slot: u32,
+    /// Counts the uses of the slot.
+    pub generation: u32,
+}
+
+/// The device that a file is on (`st_dev`), for the limits that keep a slow device from taking every
+/// kernel worker and pool thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DeviceId(pub u64);
+
+/// Which disk backend carries out an operation on a file or path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DiskVia {
+    /// io_uring.
+    Ring,
+    /// Linux native AIO; direct reads only, everything else goes to the first thread pool.
+    Libaio,
+    /// The thread pool of this number in [`crate::engine::EngineConfig::pools`].
+    Pool(u8),
+    /// A blocking call on the worker thread.
+    Sync,
+}
+
+/// Where received bytes go.
+#[derive(Debug)]
+pub enum RecvInto {
+    /// Into this buffer, from its start, up to its capacity.
+    Owned(Buf),
+    /// Into a buffer that the engine picks when there is data: a connection that waits costs no memory.
+    Pool,
+    /// As `Pool`, again and again until it is cancelled or a completion without `more` comes.
+    Stream,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenHow {
+    /// `O_*` access mode and flags; `O_CLOEXEC` is always added.
+    pub flags: i32,
+    /// Permission bits of a file that is created.
+    pub mode: u32,
+    /// `RESOLVE_*` flags of openat2(2).
+    pub resolve: u64,
+}
+
+/// Address of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerAddr {
+    /// IPv4 or IPv6.
+    Inet(SocketAddr),
+    /// A unix stream socket.
+    Unix(PathBuf),
+}
+
+/// What poll waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Data, a connection or an end to read.
+    Readable,
+    /// Room to write.
+    Writable,
+}
+
+/// One operation. Closed on purpose: a match builds the submission entry, another makes the system call.
+#[derive(Debug)]
+pub enum Op {
+    /// Nothing; completes with 0.
+    Nop,
+    /// A connection from a listening socket, close-on-exec and non-blocking: [`Payload::Accepted`]. With
+    /// `multishot` again and again; only for a socket that no other thread accepts from.
+    Accept {
+        /// The listening socket.
+        listener: Fd,
+        /// Whether to go on after the first connection.
+        multishot: bool,
+    },
+    /// Bytes from a socket: [`Payload::Buf`]; a result of 0 is the end of the stream.
+    Recv {
+        /// The connected socket.
+        socket: Fd,
+        /// Where to.
+        into: RecvInto,
+    },
+    /// Bytes to a socket. Completes with the count, which may be short, and gives the segments back. With
+    /// `zero_copy` a first completion with `more` brings the count and the terminal one the segments.
+    Send {
+        /// The connected socket.
+        socket: Fd,
+        /// The bytes.
+        data: Segments,
+        /// Whether more follows at once (`MSG_MORE`).
+        more: bool,
+        /// Whether the kernel may send from the buffers themselves; engines without that copy.
+        zero_copy: bool,
+    },
+    /// Connects a socket; completes with 0.
+    Connect {
+        /// The new, non-blocking socket.
+        socket: Fd,
+        /// The peer.
+        peer: PeerAddr,
+    },
+    /// Waits for readiness of a descriptor; completes with the poll(2) events.
+    Poll {
+        /// The descriptor.
+        fd: Fd,
+        /// What for.
+        interest: Interest,
+    },
+    /// Closes; completes with 0.
+    Close {
+        /// The descriptor, which nobody else holds.
+        fd: OwnedFd,
+    },
+    /// Opens a file: [`Payload::Opened`].
+    Open {
+        /// The folder that a relative path starts from; the working directory without one.
+        dir: Option<Fd>,
+        /// The path.
+        path: CString,
+        /// Flags.
+        how: OpenHow,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Size, times and kind of a file: [`Payload::Stat`].
+    Stat {
+        /// What to look at.
+        target: StatTarget,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Reads at most `len` bytes at `offset` into the start of the buffer, whose length becomes the count:
+    /// [`Payload::Buf`]. A result of 0 is the end of the file; a short one is legal anywhere.
+    Read {
+        /// The file.
+        file: Fd,
+        /// Byte offset in the file; a multiple of the alignment when the file is open with `O_DIRECT`.
+        offset: u64,
+        /// Bytes wanted, at most the buffer's capacity.
+        len: u32,
+        /// The buffer.
+        buf: Buf,
+        /// The device that counts the operation when it cannot be done at once.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Writes the buffer's content at `offset`, or at the end of a file opened with `O_APPEND`; gives the
+    /// buffer back: [`Payload::Buf`].
+    Write {
+        /// The file.
+        file: Fd,
+        /// Byte offset in the file.
+        offset: u64,
+        /// The content.
+        buf: Buf,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Moves at most `len` bytes from a file to a socket without passing through user space; completes
+    /// with the count, `EAGAIN` when the socket is full (wait with [`Op::Poll`]).
+    Sendfile {
+        /// The connected socket.
+        socket: Fd,
+        /// The file.
+        file: Fd,
+        /// Byte offset in the file.
+        offset: u64,
+        /// Bytes wanted.
+        len: u32,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// `Sync` for bytes known to be resident, else a pool; the other backends use the first pool.
+        via: DiskVia,
+    },
+    /// Removes a file.
+    Unlink {
+        /// The path.
+        path: CString,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Renames a file.
+    Rename {
+        /// The old path.
+        from: CString,
+        /// The new path.
+        to: CString,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Writes a file's data to the device (fdatasync).
+    Sync {
+        /// The file.
+        file: Fd,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+}
+
+/// What [`Op::Stat`] looks at.
+#[derive(Debug)]
+pub enum StatTarget {
+    /// An open file.
+    File(Fd),
+    /// A path, followed through symbolic links.
+    Path(CString),
+}
+
+/// The facts about a file that serving it needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Bytes.
+    pub size: u64,
+    /// Last modification, seconds since 1970.
+    pub modified: i64,
+    /// Nanoseconds of the last modification.
+    pub modified_nanos: u32,
+    /// Inode number.
+    pub inode: u64,
+    /// Device that holds the file.
+    pub device: DeviceId,
+    /// File type and permission bits (`st_mode`).
+    pub mode: u32,
+}
+
+/// What comes back with a completion.
+#[derive(Debug, Default)]
+pub enum Payload {
+    /// Nothing.
+    #[default]
+    None,
+    /// A received or read buffer, or the one that was written.
+    Buf(Buf),
+    /// The segments of a send.
+    Segments(Segments),
+    /// A new connection.
+    Accepted(OwnedFd),
+    /// An open file.
+    Opened(OwnedFd),
+    /// Facts about a file.
+    Stat(Stat),
+}
+
+/// The end of an operation, or one of several results of it.
+#[derive(Debug)]
+pub struct Completion {
+    /// Which operation.
+    pub id: OpId,
+    /// The count or 0, or what went wrong.
+    pub result: Result<u32, Errno>,
+    /// Whether further completions of the same operation follow. Each operation has exactly one
+    /// completion without it, its terminal one.
+    pub more: bool,
+    /// What comes back.
+    pub payload: Payload,
+}
+
+/// The bytes of one send: a few owned pieces, sent in order.
+#[derive(Debug, Default)]
+pub struct Segments {
+    parts: SmallVec<[Segment; 2]>,
+}
+
+/// One piece of a send and the part of it that is still to go.
+#[derive(Debug)]
+pub struct Segment {
+    source: Source,
+    start: u32,
+    end: u32,
+}
+
+/// Who owns the bytes of a segment.
+#[derive(Debug)]
+pub enum Source {
+    /// A vector, which comes back with the segments to be used again.
+    Vec(Vec<u8>),
+    /// A pool buffer.
+    Buf(Buf),
+    /// Constant text.
+    Static(&'static [u8]),
+    /// Bytes that several responses share.
+    Shared(Arc<[u8]>),
+}
+
+impl Source {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Source::Vec(bytes) => bytes,
+            Source::Buf(bytes) => bytes,
+            Source::Static(bytes) => bytes,
+            Source::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl Segment {
+    /// The bytes still to go.
+    pub fn bytes(&self) -> &[u8] {
+        &self.source.bytes()[self.start as usize..self.end as usize]
+    }
+
+    /// The pool buffer behind the segment, if it is one.
+    pub fn buf(&self) -> Option<&Buf> {
+        match &self.source {
+            Source::Buf(buf) => Some(buf),
+            _ => None,
+        }
+    }
+}
+
+/// Segments that one send carries; more than this are a caller's fault.
+pub const SEGMENTS_MAX: usize = 16;
+
+impl Segments {
+    /// No bytes.
+    pub fn new() -> Segments {
+        Segments::default()
+    }
+
+    /// Adds all of `source`.
+    pub fn push(&mut self, source: Source) {
+        let len = source.bytes().len();
+        self.push_range(source, 0, len);
+    }
+
+    /// Adds the bytes from `start` to `end` of `source`; nothing when that is empty.
+    ///
+    /// # Panics
+    /// When the range is not inside `source`, when it is longer than 4 GiB, or above [`SEGMENTS_MAX`].
+    pub fn push_range(&mut self, source: Source, start: usize, end: usize) {
+        assert!(start <= end && end <= source.bytes().len(), "segment outside of its source");
+        assert!(self.parts.len() < SEGMENTS_MAX, "a send has at most {SEGMENTS_MAX} segments");
+        if start < end {
+            let end = u32::try_from(end).expect("a segment is shorter than 4 GiB");
+            self.parts.push(Segment { source, start: start as u32, end });
+        }
+    }
+
+    /// The pieces that still have bytes.
+    pub fn parts(&self) -> impl Iterator<Item = &Segment> {
+        self.parts.iter().filter(|part| part.start < part.end)
+    }
+
+    /// Bytes still to go.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| (part.end - part.start) as usize).sum()
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.start == part.end)
+    }
+
+    /// Takes `count` bytes off the front: they were sent.
+    pub fn advance(&mut self, mut count: usize) {
+        for part in &mut self.parts {
+            let taken = count.min((part.end - part.start) as usize);
+            part.start += taken as u32;
+            count -= taken;
+        }
+        assert_eq!(count, 0, "more bytes sent than there were");
+    }
+
+    /// Cuts to the first `len` bytes, for tests that make sends short.
+    pub fn truncate(&mut self, mut len: usize) {
+        for part in &mut self.parts {
+            let kept = len.min((part.end - part.start) as usize);
+            part.end = part.start + kept as u32;
+            len -= kept;
+        }
+    }
+
+    /// Takes a vector among the segments out, to be used again.
+    pub fn take_vec(&mut self) -> Option<Vec<u8>> {
+        let found = self.parts.iter().position(|part| matches!(part.source, Source::Vec(_)))?;
+        match self.parts.remove(found).source {
+            Source::Vec(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_advance_over_their_borders() {
+        let mut segments = Segments::new();
+        segments.push(Source::Static(b"abc"));
+        segments.push(Source::Static(b""));
+        segments.push_range(Source::Vec(b"xdefx".to_vec()), 1, 4);
+        assert_eq!(segments.len(), 6);
+        segments.advance(4);
+        let rest: Vec<&[u8]> = segments.parts().map(Segment::bytes).collect();
+        assert_eq!(rest, [b"ef"]);
+        segments.advance(2);
+        assert!(segments.is_empty());
+        assert_eq!(segments.take_vec().as_deref(), Some(&b"xdefx"[..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "more bytes sent")]
+    fn advancing_past_the_end_is_a_defect() {
+        let mut segments = Segments::new();
+        segments.push(Source::Static(b"abc"));
+        segments.advance(4);
+    }
+}

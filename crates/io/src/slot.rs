@@ -1,0 +1,184 @@
+//! The table of operations in flight.
+//!
+//! A slot owns its operation, and with it all that the kernel may touch, from submit to the terminal
+//! completion. Slots never move. A slot whose caller is gone is *abandoned*: its results are looked at all
+//! the same, so that a descriptor is closed and a buffer goes back, but nobody is told.
+//!
+//! ```text
+//! Free --insert--> Busy --finish(more=false)--> Free (next generation)
+//!                   |                             ^
+//!                   +--abandon--> Abandoned ------+
+//! ```
+
+use rustix::io::Errno;
+
+use crate::op::{Completion, Op, OpId, Payload};
+
+const CHUNK_SLOTS: usize = 256;
+
+/// All slots of one engine.
+pub(crate) struct Slots {
+    chunks: Vec<Box<[Slot]>>,
+    /// Free slots, last in first out: the hot ones stay in the cache.
+    free: Vec<u32>,
+    max: usize,
+    live: usize,
+    pub(crate) submitted: u64,
+    pub(crate) completed: u64,
+    pub(crate) stray: u64,
+}
+
+/// One place for an operation.
+#[derive(Default)]
+pub(crate) struct Slot {
+    generation: u32,
+    state: State,
+    /// The operation; backends take parts out when they complete it.
+    pub(crate) op: Option<Op>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// No operation.
+    #[default]
+    Free,
+    /// In flight, and its caller waits.
+    Busy,
+    /// In flight without a caller.
+    Abandoned,
+}
+
+impl Slots {
+    /// A table of at most `max` operations.
+    pub(crate) fn new(max: u32) -> Slots {
+        Slots {
+            chunks: Vec::new(),
+            free: Vec::new(),
+            max: max as usize,
+            live: 0,
+            submitted: 0,
+            completed: 0,
+            stray: 0,
+        }
+    }
+
+    /// Operations in flight.
+    pub(crate) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Puts an operation in, or gives it back when the table is full.
+    pub(crate) fn insert(&mut self, op: Op) -> Result<OpId, Op> {
+        if self.live >= self.max {
+            return Err(op);
+        }
+        if self.free.is_empty() {
+            let first = (self.chunks.len() * CHUNK_SLOTS) as u32;
+            self.chunks.push((0..CHUNK_SLOTS).map(|_| Slot::default()).collect());
+            self.free.extend((first..first + CHUNK_SLOTS as u32).rev());
+        }
+        let index = self.free.pop().expect("a chunk was just added");
+        self.live += 1;
+        self.submitted += 1;
+        let slot = self.at(index);
+        slot.state = State::Busy;
+        slot.op = Some(op);
+        Ok(OpId { slot: index, generation: slot.generation })
+    }
+
+    fn at(&mut self, index: u32) -> &mut Slot {
+        &mut self.chunks[index as usize / CHUNK_SLOTS][index as usize % CHUNK_SLOTS]
+    }
+
+    /// The slot of an operation that is still in flight.
+    pub(crate) fn get(&mut self, id: OpId) -> Option<&mut Slot> {
+        if id.slot as usize >= self.chunks.len() * CHUNK_SLOTS {
+            return None;
+        }
+        let slot = self.at(id.slot);
+        (slot.state != State::Free && slot.generation == id.generation).then_some(slot)
+    }
+
+    /// Marks an operation as one that nobody waits for; whether it was in flight with a caller.
+    pub(crate) fn abandon(&mut self, id: OpId) -> bool {
+        match self.get(id) {
+            Some(slot) if slot.state == State::Busy => {
+                slot.state = State::Abandoned;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Reports a result. Without `more` the slot is free afterwards and what it owned is dropped, so the
+    /// kernel must be done with it. Results of abandoned operations are dropped here: descriptors close,
+    /// buffers go back.
+    pub(crate) fn finish(
+        &mut self,
+        id: OpId,
+        result: Result<u32, Errno>,
+        more: bool,
+        payload: Payload,
+        out: &mut Vec<Completion>,
+    ) {
+        let Some(slot) = self.get(id) else {
+            self.stray += 1;
+            debug_assert!(false, "a completion for {id:?}, which is not in flight");
+            return;
+        };
+        let abandoned = slot.state == State::Abandoned;
+        if !more {
+            slot.state = State::Free;
+            slot.op = None;
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(id.slot);
+            self.live -= 1;
+            self.completed += 1;
+        }
+        if !abandoned {
+            out.push(Completion { id, result, more, payload });
+        }
+    }
+
+    /// Names of all operations in flight.
+    pub(crate) fn in_flight(&self) -> Vec<OpId> {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
+        slots
+            .filter(|(_, slot)| slot.state != State::Free)
+            .map(|(index, slot)| OpId { slot: index as u32, generation: slot.generation })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_never_used_twice() {
+        let mut slots = Slots::new(1);
+        let mut out = Vec::new();
+        let first = slots.insert(Op::Nop).unwrap();
+        assert!(slots.insert(Op::Nop).is_err(), "the table is full");
+        slots.finish(first, Ok(0), false, Payload::None, &mut out);
+        let second = slots.insert(Op::Nop).unwrap();
+        assert_eq!(first.slot, second.slot);
+        assert_ne!(first, second);
+        assert!(slots.get(first).is_none());
+        assert_eq!(out.len(), 1);
+    }
+
+    #[test]
+    fn results_of_abandoned_operations_are_dropped() {
+        let mut slots = Slots::new(4);
+        let mut out = Vec::new();
+        let (ours, theirs) = rustix::pipe::pipe().unwrap();
+        let id = slots.insert(Op::Nop).unwrap();
+        assert!(slots.abandon(id));
+        assert!(!slots.abandon(id));
+        slots.finish(id, Ok(3), false, Payload::Accepted(theirs), &mut out);
+        assert!(out.is_empty());
+        assert_eq!(rustix::io::read(&ours, &mut [0u8; 1]), Ok(0), "the writing end was closed");
+        assert_eq!(slots.live(), 0);
+    }
+}
