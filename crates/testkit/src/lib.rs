@@ -1,2 +1,47 @@
-//! See this crate's description in Cargo.toml.
+//! What the integration tests share: a harness that starts the binary, a scripted client, deterministic files.
+//!
+//! A test writes a configuration, lets [`Server`] run it in a directory of its own, talks to it through
+//! [`Client`], and compares bodies with [`Content`], which can produce any range of a file of any size
+//! without storing it. Nothing here sleeps for a fixed time: every wait ends with an event or with a
+//! [`Deadline`], and a wait that ran out says what it was waiting for.
+//!
+//! Not here: anything that the server itself uses. This crate is a dev-dependency only, `cargo xtask tidy`
+//! checks that. It panics where a library would return an error, with the evidence (the error log, the bytes
+//! received) in the text, because its only caller is a test.
+//!
+//! ```no_run
+//! use testkit::{Client, Content, Server, engines};
+//!
+//! // In an integration test of a crate with a binary: env!("CARGO_BIN_EXE_ringroad").
+//! let binary = "target/debug/ringroad";
+//! let server = Server::builder(binary)
+//!     .conf("events {} http { server { listen 127.0.0.1:0; root html; } }")
+//!     .file("html/a.bin", Content::new(1, 4097))
+//!     .start();
+//! let mut client = Client::connect(server.addr(0));
+//! let response = client.get("/a.bin");
+//! assert_eq!(response.status, 200);
+//! Content::new(1, 4097).assert_body(&response.body);
+//! engines::report_ran("io_uring", "threads");
+//! assert!(server.quit_and_wait().success());
+//! ```
 #![forbid(unsafe_code)]
+
+pub mod client;
+pub mod conf_text;
+pub mod engines;
+pub mod files;
+pub mod nginx;
+pub mod process;
+pub mod response;
+pub mod server;
+pub mod tempdir;
+pub mod wait;
+
+pub use client::Client;
+pub use engines::{report_ran, report_skipped};
+pub use files::Content;
+pub use response::Response;
+pub use server::{ListenAddr, Server, ServerBuilder};
+pub use tempdir::TempDir;
+pub use wait::Deadline;

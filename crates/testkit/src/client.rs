@@ -1,0 +1,325 @@
+//! A client that does exactly what the script says, on a TCP or unix connection.
+//!
+//! [`Client`] sends raw bytes, whole or in pieces, and reads raw bytes or [`Response`]s; it adds nothing, not
+//! even a `Host` field, unless [`Client::get`] or [`Client::request`] composes the request. Every operation
+//! ends by the client's [`Deadline`]; a script that cannot go on panics with what it had sent and received.
+//! `try_` forms return the fault for tests that expect one.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType};
+
+use crate::response::{self, BodyLength, BodyReader, Fault, Head, Response};
+use crate::server::ListenAddr;
+use crate::wait::{self, Deadline};
+
+/// How many bytes of the last request a panic shows.
+const SHOWN_BYTES: usize = 300;
+
+/// One connection to a server.
+pub struct Client {
+    stream: BufReader<Stream>,
+    last_sent: Vec<u8>,
+}
+
+impl Client {
+    /// Connects to an address that the harness learned.
+    #[track_caller]
+    pub fn connect(to: &ListenAddr) -> Client {
+        Client::try_connect(to).unwrap_or_else(|error| panic!("connect to {to}: {error}"))
+    }
+
+    /// Connects, and returns what went wrong: for servers that are expected to refuse.
+    pub fn try_connect(to: &ListenAddr) -> io::Result<Client> {
+        let socket = match to {
+            ListenAddr::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                // Pieces of a script must leave as they are written.
+                stream.set_nodelay(true)?;
+                Socket::Tcp(stream)
+            }
+            ListenAddr::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
+        };
+        Ok(Client::over(socket))
+    }
+
+    /// Connects with a receive buffer of about `bytes`, so that a client that stops reading soon holds the
+    /// server up. The kernel doubles the number and has a minimum of its own (socket(7), SO_RCVBUF).
+    #[track_caller]
+    pub fn connect_narrow(address: SocketAddr, bytes: usize) -> Client {
+        let connect = || -> io::Result<TcpStream> {
+            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+            let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
+            // Before connect: the window scale is settled in the handshake.
+            rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+            rustix::net::connect(&socket, &address)?;
+            Ok(TcpStream::from(socket))
+        };
+        let stream = connect().unwrap_or_else(|error| panic!("connect to {address}: {error}"));
+        Client::over(Socket::Tcp(stream))
+    }
+
+    fn over(socket: Socket) -> Client {
+        let stream = Stream { socket, deadline: Deadline::default() };
+        Client { stream: BufReader::new(stream), last_sent: Vec::new() }
+    }
+
+    /// Gives the operations from here on this much time in total.
+    pub fn deadline(&mut self, limit: Duration) -> &mut Client {
+        self.stream.get_mut().deadline = Deadline::after(limit);
+        self
+    }
+
+    /// Sends bytes as they are.
+    #[track_caller]
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Client {
+        let bytes = bytes.as_ref();
+        self.try_send(bytes).unwrap_or_else(|error| self.fail("send", &error));
+        self
+    }
+
+    /// Sends bytes, and returns what went wrong: for connections that the server may have closed.
+    pub fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.last_sent.clear();
+        self.last_sent.extend_from_slice(&bytes[..bytes.len().min(SHOWN_BYTES)]);
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Sends bytes in pieces of `piece` bytes, each with a system call and a segment of its own. The server
+    /// may still find several of them at once: to make it see one alone, wait for an effect of it.
+    #[track_caller]
+    pub fn send_in_pieces(&mut self, bytes: impl AsRef<[u8]>, piece: usize) -> &mut Client {
+        for part in bytes.as_ref().chunks(piece) {
+            self.send(part);
+            std::thread::yield_now();
+        }
+        self
+    }
+
+    /// Sends a GET for `target` on a connection that stays open, and reads the response.
+    #[track_caller]
+    pub fn get(&mut self, target: &str) -> Response {
+        self.request("GET", target, &[])
+    }
+
+    /// Sends a request without a body and reads the response. `Host: localhost` is added unless `fields` has one.
+    #[track_caller]
+    pub fn request(&mut self, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
+        self.send(request_bytes(method, target, fields));
+        if method == "HEAD" { self.response_to_head() } else { self.response() }
+    }
+
+    /// Reads one response with its body. An interim response (1xx) counts as one without a body.
+    #[track_caller]
+    pub fn response(&mut self) -> Response {
+        self.try_response().unwrap_or_else(|fault| self.fail("response", &fault))
+    }
+
+    /// Reads the response to a HEAD request.
+    #[track_caller]
+    pub fn response_to_head(&mut self) -> Response {
+        response::read_response(&mut self.stream, true).unwrap_or_else(|fault| self.fail("response", &fault))
+    }
+
+    /// Reads one response, and returns what is wrong with it.
+    pub fn try_response(&mut self) -> Result<Response, Fault> {
+        response::read_response(&mut self.stream, false)
+    }
+
+    /// Reads only the head; the body is then read with [`Client::body`] or as raw bytes.
+    #[track_caller]
+    pub fn head(&mut self) -> Head {
+        response::read_head(&mut self.stream).unwrap_or_else(|fault| self.fail("head", &fault))
+    }
+
+    /// A reader of the body that follows `head`, for bodies too long for memory. Drain it before the next
+    /// response is read.
+    #[track_caller]
+    pub fn body(&mut self, head: &Head) -> BodyReader<'_> {
+        let length = head.body_length(false).unwrap_or_else(|fault| self.fail("body", &fault));
+        BodyReader::new(&mut self.stream, length)
+    }
+
+    /// A reader of everything up to the end of the connection.
+    pub fn rest(&mut self) -> BodyReader<'_> {
+        BodyReader::new(&mut self.stream, BodyLength::Close)
+    }
+
+    /// Reads exactly `count` raw bytes.
+    #[track_caller]
+    pub fn read_exact(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).unwrap_or_else(|error| self.fail("read_exact", &error));
+        bytes
+    }
+
+    /// Reads `count` raw bytes, at most `piece` at a time with a pause after each: a slow reader.
+    #[track_caller]
+    pub fn read_slowly(&mut self, count: usize, piece: usize, pause: Duration) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(count);
+        while bytes.len() < count {
+            bytes.extend(self.read_exact(piece.min(count - bytes.len())));
+            self.idle(pause);
+        }
+        bytes
+    }
+
+    /// Does nothing for about this long: a client that has stopped reading.
+    pub fn idle(&mut self, time: Duration) {
+        let end = Deadline::after(time);
+        while let Some(left) = end.left() {
+            wait::pause(left);
+        }
+    }
+
+    /// Reads everything up to the end of the connection.
+    #[track_caller]
+    pub fn read_to_end(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.stream.read_to_end(&mut bytes).unwrap_or_else(|error| self.fail("read_to_end", &error));
+        bytes
+    }
+
+    /// Panics unless the server closes the connection without sending another byte. A reset counts as closed:
+    /// that is what a server's close looks like while bytes of ours lie unread there.
+    #[track_caller]
+    pub fn expect_end(&mut self) {
+        match self.stream.fill_buf() {
+            Ok([]) => {}
+            Ok(bytes) => {
+                let bytes = bytes.to_vec();
+                self.fail("end of connection", &format!("got {:?}", String::from_utf8_lossy(&bytes)));
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+            Err(error) => self.fail("end of connection", &error),
+        }
+    }
+
+    /// Panics if the server sends a byte or closes the connection within `time`.
+    #[track_caller]
+    pub fn expect_silence(&mut self, time: Duration) {
+        let script_deadline = std::mem::replace(&mut self.stream.get_mut().deadline, Deadline::after(time));
+        let outcome = self.stream.fill_buf().map(<[u8]>::to_vec);
+        self.stream.get_mut().deadline = script_deadline;
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            Err(error) => self.fail("silence", &error),
+            Ok(bytes) => self.fail("silence", &format!("got {:?}", String::from_utf8_lossy(&bytes))),
+        }
+    }
+
+    /// Sends the end of the stream and goes on reading.
+    #[track_caller]
+    pub fn half_close(&mut self) -> &mut Client {
+        let outcome = match &self.stream.get_ref().socket {
+            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+        outcome.unwrap_or_else(|error| self.fail("half close", &error));
+        self
+    }
+
+    /// Closes the connection with a reset instead of an orderly end.
+    pub fn reset(self) {
+        let socket = &self.stream.get_ref().socket;
+        // socket(7): SO_LINGER with zero seconds makes close() send RST. On a unix socket it changes nothing.
+        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+    }
+
+    /// This side's address, for a look into the server's log. `None` on a unix socket.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match &self.stream.get_ref().socket {
+            Socket::Tcp(stream) => stream.local_addr().ok(),
+            Socket::Unix(_) => None,
+        }
+    }
+
+    #[track_caller]
+    fn fail(&self, step: &str, error: &dyn std::fmt::Display) -> ! {
+        let sent = String::from_utf8_lossy(&self.last_sent);
+        panic!("client: {step}: {error} (last sent: {sent:?})")
+    }
+}
+
+/// The bytes of a request without a body: for pipelining, or to be sent in pieces.
+pub fn request_bytes(method: &str, target: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = format!("{method} {target} HTTP/1.1\r\n");
+    if !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
+        text.push_str("Host: localhost\r\n");
+    }
+    for (name, value) in fields {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{name}: {value}\r\n");
+    }
+    text.push_str("\r\n");
+    text.into_bytes()
+}
+
+/// A connection of either family.
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// A socket whose reads and writes end by a deadline.
+#[derive(Debug)]
+struct Stream {
+    socket: Socket,
+    deadline: Deadline,
+}
+
+impl Stream {
+    fn left(&self) -> io::Result<Duration> {
+        self.deadline.left().ok_or_else(timed_out)
+    }
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the client's deadline passed")
+}
+
+/// A socket timeout shows as EAGAIN (socket(7), SO_RCVTIMEO), which reads as a fault of the test otherwise.
+fn name_timeout(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { timed_out() } else { error }
+}
+
+impl Read for Stream {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = Some(self.left()?);
+        let outcome = match &mut self.socket {
+            Socket::Tcp(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(out)),
+            Socket::Unix(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(out)),
+        };
+        outcome.map_err(name_timeout)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = Some(self.left()?);
+        let outcome = match &mut self.socket {
+            Socket::Tcp(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
+            Socket::Unix(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
+        };
+        outcome.map_err(name_timeout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

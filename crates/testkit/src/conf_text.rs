@@ -1,0 +1,156 @@
+//! Just enough of the configuration language to complete a test's configuration.
+//!
+//! The harness adds the main directives that it depends on (`pid`, `error_log`, `daemon`) where a test does
+//! not set them, and for a server that does not say which port it got (Debian's nginx) it writes ports in.
+//! This is deliberately not crate `conf`: a fault there must not hide itself from the tests.
+
+/// The first argument of a directive in the main context, if the text has that directive there.
+pub fn main_directive(text: &str, name: &str) -> Option<String> {
+    let mut depth = 0_u32;
+    let mut words: Vec<String> = Vec::new();
+    for token in Tokens::new(text) {
+        match token.as_str() {
+            ";" => {
+                if depth == 0 && words.first().is_some_and(|word| word == name) {
+                    return words.get(1).cloned();
+                }
+                words.clear();
+            }
+            "{" => {
+                depth += 1;
+                words.clear();
+            }
+            "}" => {
+                depth = depth.saturating_sub(1);
+                words.clear();
+            }
+            _ => words.push(token),
+        }
+    }
+    None
+}
+
+/// Puts directives before the first line without moving any line: errors keep their line numbers.
+pub fn with_preamble(text: &str, directives: &[String]) -> String {
+    let mut out = String::new();
+    for directive in directives {
+        out.push_str(directive);
+        out.push(' ');
+    }
+    out.push_str(text);
+    out
+}
+
+/// Replaces each `:0` that ends an address (`listen 127.0.0.1:0`, `[::1]:0`) by the port that `pick` returns.
+pub fn with_ports(text: &str, mut pick: impl FnMut() -> u16) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(":0") {
+        let (before, after) = rest.split_at(at);
+        let after = &after[2..];
+        out.push_str(before);
+        let ends = after.starts_with([';', ' ', '\t', '\n', '/']);
+        let address = before.ends_with(|c: char| c.is_ascii_digit() || c == ']');
+        if ends && address {
+            out.push_str(&format!(":{}", pick()));
+        } else {
+            out.push_str(":0");
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Words and punctuation of a configuration, without comments and with quotes taken off.
+struct Tokens<'a> {
+    rest: std::iter::Peekable<std::str::Chars<'a>>,
+}
+
+impl<'a> Tokens<'a> {
+    fn new(text: &'a str) -> Tokens<'a> {
+        Tokens { rest: text.chars().peekable() }
+    }
+
+    fn quoted(&mut self, quote: char) -> String {
+        let mut word = String::new();
+        while let Some(c) = self.rest.next() {
+            match c {
+                '\\' => word.extend(self.rest.next()),
+                c if c == quote => break,
+                c => word.push(c),
+            }
+        }
+        word
+    }
+
+    fn bare(&mut self, first: char) -> String {
+        let mut word = String::from(first);
+        // `${name}` holds braces that are no block.
+        let mut in_variable = false;
+        while let Some(&c) = self.rest.peek() {
+            in_variable = (in_variable && c != '}') || (c == '{' && word.ends_with('$'));
+            let ends = c.is_whitespace() || matches!(c, ';' | '{' | '}');
+            if ends && !in_variable && !(c == '}' && word.contains("${")) {
+                break;
+            }
+            word.push(c);
+            self.rest.next();
+        }
+        word
+    }
+}
+
+impl Iterator for Tokens<'_> {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        loop {
+            match self.rest.next()? {
+                c if c.is_whitespace() => {}
+                '#' => while self.rest.next().is_some_and(|c| c != '\n') {},
+                c @ (';' | '{' | '}') => return Some(c.to_string()),
+                quote @ ('"' | '\'') => return Some(self.quoted(quote)),
+                first => return Some(self.bare(first)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_main_context_counts() {
+        let text = "# pid wrong;\nevents { pid inner; }\nhttp { error_log in.log; }\npid \"run/a b.pid\";\n";
+        assert_eq!(main_directive(text, "pid").as_deref(), Some("run/a b.pid"));
+        assert_eq!(main_directive(text, "error_log"), None);
+        assert_eq!(main_directive("events{}error_log x notice;", "error_log").as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn variables_and_quotes_do_not_open_blocks() {
+        let text = "http { set $a ${b}c; return 200 'x { y'; log_format f \"#;{\"; } daemon off;";
+        assert_eq!(main_directive(text, "daemon").as_deref(), Some("off"));
+    }
+
+    #[test]
+    fn ports_go_where_an_address_ends() {
+        let mut next = 8000;
+        let text = "listen 127.0.0.1:0; listen [::1]:0 reuseport; if ($a ~ x:0) {} listen 10.0.0.1:08;";
+        let filled = with_ports(text, || {
+            next += 1;
+            next
+        });
+        let expected =
+            "listen 127.0.0.1:8001; listen [::1]:8002 reuseport; if ($a ~ x:0) {} listen 10.0.0.1:08;";
+        assert_eq!(filled, expected);
+    }
+
+    #[test]
+    fn a_preamble_moves_no_line() {
+        let text = with_preamble("events {}\nbad", &["daemon off;".to_owned(), "pid p;".to_owned()]);
+        assert_eq!(text, "daemon off; pid p; events {}\nbad");
+    }
+}

@@ -1,0 +1,90 @@
+//! Which engine pairs a test run really exercised: the protocol between the suites and `cargo xtask ci`.
+//!
+//! A green run on a machine where the ring is refused proves nothing about the ring. So each suite says, pair
+//! by pair, what it ran and what it had to skip and why, with [`report_ran`] and [`report_skipped`]. A line is
+//!
+//! ```text
+//! engines: ran <net>+<disk>
+//! engines: skipped <net>+<disk>: <reason>
+//! ```
+//!
+//! with `<net>` one of [`NETS`] and `<disk>` one of [`DISKS`]. The line goes to standard error (which
+//! `cargo test` shows for a failed test only) and, where the environment variable
+//! `RINGROAD_ENGINE_REPORT` names a file, is appended to that file. `cargo xtask ci` and `cargo xtask test`
+//! name such a file, sum it up at the end, and fail when an engine was never exercised and
+//! `RINGROAD_CI_WITHOUT` does not excuse it.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+
+/// The environment variable that names the file to which report lines are appended.
+pub const REPORT_FILE_VARIABLE: &str = "RINGROAD_ENGINE_REPORT";
+
+/// The network engines, as the lines name them.
+pub const NETS: [&str; 2] = ["io_uring", "epoll"];
+
+/// The disk engines, as the lines name them.
+pub const DISKS: [&str; 4] = ["io_uring", "libaio", "threads", "sync"];
+
+/// Says that the calling test moved bytes with this pair of engines and compared them.
+///
+/// Call it after the assertions: a pair that failed was not exercised. Panics on a name that does not exist,
+/// so that a slip of the pen does not read as a missing engine.
+pub fn report_ran(net: &str, disk: &str) {
+    check_names(net, disk);
+    report(&format!("engines: ran {net}+{disk}\n"));
+}
+
+/// Says that the calling test could not run this pair here, and why.
+///
+/// `reason` is for the operator of the machine: "io_uring_setup: EPERM" rather than "unsupported".
+pub fn report_skipped(net: &str, disk: &str, reason: &str) {
+    check_names(net, disk);
+    let reason = reason.replace(['\n', '\r'], " ");
+    report(&format!("engines: skipped {net}+{disk}: {reason}\n"));
+}
+
+fn check_names(net: &str, disk: &str) {
+    assert!(NETS.contains(&net), "{net:?} is no network engine: {NETS:?}");
+    assert!(DISKS.contains(&disk), "{disk:?} is no disk engine: {DISKS:?}");
+}
+
+fn report(line: &str) {
+    eprint!("{line}");
+    if let Some(file) = std::env::var_os(REPORT_FILE_VARIABLE) {
+        append(Path::new(&file), line);
+    }
+}
+
+/// Appends with one `write`: with O_APPEND the lines of parallel tests do not mix.
+fn append(file: &Path, line: &str) {
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .and_then(|mut file| file.write_all(line.as_bytes()))
+        .unwrap_or_else(|error| panic!("engine report {}: {error}", file.display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TempDir;
+
+    #[test]
+    fn lines_are_appended() {
+        let dir = TempDir::new("engines");
+        let file = dir.path().join("report");
+        append(&file, "engines: ran epoll+sync\n");
+        append(&file, "engines: skipped io_uring+io_uring: EPERM\n");
+        let text = std::fs::read_to_string(&file).expect("append made the file");
+        assert_eq!(text, "engines: ran epoll+sync\nengines: skipped io_uring+io_uring: EPERM\n");
+    }
+
+    #[test]
+    #[should_panic(expected = "no disk engine")]
+    fn a_misspelt_engine_is_refused() {
+        report_ran("epoll", "thread");
+    }
+}

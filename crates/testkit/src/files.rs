@@ -1,0 +1,238 @@
+//! Files whose every byte is known without keeping a copy.
+//!
+//! [`Content`] is a seed and a size; the bytes follow from them and any range can be produced on its own.
+//! So a test can compare 100 MiB, whole or ranged, while holding a few kilobytes. A byte that is wrong is
+//! reported with its offset and its neighbours.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use crate::tempdir::make_parent;
+
+/// How much is produced or compared in one step.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// How many bytes of each side a [`Mismatch`] shows.
+const SHOWN_BYTES: usize = 16;
+
+/// Deterministic pseudo-random bytes: the same for the same seed and size, different at every offset.
+///
+/// Bytes that were read from the wrong offset, repeated, or left over from another file do not match, which
+/// a repeating pattern would let pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    seed: u64,
+    size: u64,
+}
+
+impl Content {
+    /// The bytes that belong to this seed, `size` of them.
+    pub const fn new(seed: u64, size: u64) -> Content {
+        Content { seed, size }
+    }
+
+    /// The size in bytes.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Fills `out` with the bytes from `offset` on.
+    pub fn fill(&self, offset: u64, out: &mut [u8]) {
+        let mut position = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let word = word(self.seed, position / 8).to_le_bytes();
+            let skip = (position % 8) as usize;
+            let count = rest.len().min(8 - skip);
+            let (now, later) = rest.split_at_mut(count);
+            now.copy_from_slice(&word[skip..skip + count]);
+            position += count as u64;
+            rest = later;
+        }
+    }
+
+    /// The bytes of a range as a vector; for small ranges.
+    pub fn bytes(&self, range: Range<u64>) -> Vec<u8> {
+        assert!(range.end <= self.size, "range {range:?} of a content of {} bytes", self.size);
+        let mut out = vec![0; (range.end - range.start) as usize];
+        self.fill(range.start, &mut out);
+        out
+    }
+
+    /// Writes the file, with its parent directories.
+    pub fn write_to(&self, path: &Path) {
+        make_parent(path);
+        let write = || -> io::Result<()> {
+            let mut file = BufWriter::with_capacity(CHUNK_BYTES, File::create(path)?);
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let mut offset = 0;
+            while offset < self.size {
+                let count = (self.size - offset).min(CHUNK_BYTES as u64) as usize;
+                self.fill(offset, &mut chunk[..count]);
+                file.write_all(&chunk[..count])?;
+                offset += count as u64;
+            }
+            file.flush()
+        };
+        write().unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
+    }
+
+    /// Compares what `body` yields, up to its end, with the bytes of `range`.
+    pub fn compare(&self, range: Range<u64>, body: &mut dyn Read) -> Result<(), Mismatch> {
+        assert!(range.end <= self.size, "range {range:?} of a content of {} bytes", self.size);
+        let mut expected = vec![0; CHUNK_BYTES];
+        let mut found = vec![0; CHUNK_BYTES];
+        let mut offset = range.start;
+        loop {
+            let count = body.read(&mut found).map_err(|error| Mismatch::Read { offset, error })?;
+            if count == 0 {
+                break;
+            }
+            if offset + count as u64 > range.end {
+                return Err(Mismatch::Long { expected: range.end - range.start });
+            }
+            self.fill(offset, &mut expected[..count]);
+            if let Some(at) = (0..count).find(|&at| expected[at] != found[at]) {
+                let end = count.min(at + SHOWN_BYTES);
+                return Err(Mismatch::Differs {
+                    offset: offset + at as u64,
+                    expected: expected[at..end].to_vec(),
+                    found: found[at..end].to_vec(),
+                });
+            }
+            offset += count as u64;
+        }
+        if offset < range.end {
+            return Err(Mismatch::Short { expected: range.end - range.start, found: offset - range.start });
+        }
+        Ok(())
+    }
+
+    /// Panics unless `body` is the whole content.
+    #[track_caller]
+    pub fn assert_body(&self, body: &[u8]) {
+        self.assert_range(0..self.size, body);
+    }
+
+    /// Panics unless `body` is exactly this range of the content.
+    #[track_caller]
+    pub fn assert_range(&self, range: Range<u64>, mut body: &[u8]) {
+        if let Err(mismatch) = self.compare(range.clone(), &mut body) {
+            panic!("body is not bytes {range:?} of {self:?}: {mismatch}");
+        }
+    }
+}
+
+/// How a body differs from the content it should be.
+#[derive(Debug)]
+pub enum Mismatch {
+    /// The body ended early.
+    Short {
+        /// Bytes that should have come.
+        expected: u64,
+        /// Bytes that came.
+        found: u64,
+    },
+    /// The body went on after the last byte.
+    Long {
+        /// Bytes that should have come.
+        expected: u64,
+    },
+    /// A byte is wrong.
+    Differs {
+        /// Offset in the file, not in the range.
+        offset: u64,
+        /// The bytes that should stand there.
+        expected: Vec<u8>,
+        /// The bytes that stand there.
+        found: Vec<u8>,
+    },
+    /// Reading the body failed.
+    Read {
+        /// Offset in the file up to which everything was right.
+        offset: u64,
+        /// What the reader said.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mismatch::Short { expected, found } => write!(f, "{found} bytes instead of {expected}"),
+            Mismatch::Long { expected } => write!(f, "more than {expected} bytes"),
+            Mismatch::Differs { offset, expected, found } => {
+                write!(f, "wrong from offset {offset}: {found:02x?} instead of {expected:02x?}")
+            }
+            Mismatch::Read { offset, error } => write!(f, "read failed at offset {offset}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Mismatch {}
+
+/// Eight bytes of the sequence. An xorshift* generator cannot jump to an index, so the index is mixed into
+/// its state instead and two rounds spread it over all bits.
+fn word(seed: u64, index: u64) -> u64 {
+    let mut state = (seed ^ 0x6a09_e667_f3bc_c909)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .wrapping_add(index.wrapping_mul(0xd134_2543_de82_ef95))
+        | 1;
+    for _ in 0..2 {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state = state.wrapping_mul(0x2545_f491_4f6c_dd1d);
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TempDir;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_range_is_a_slice_of_the_whole() {
+        let content = Content::new(7, 1000);
+        let whole = content.bytes(0..1000);
+        for (start, end) in [(0, 0), (0, 1), (3, 17), (8, 16), (511, 513), (999, 1000)] {
+            assert_eq!(content.bytes(start..end), whole[start as usize..end as usize]);
+        }
+    }
+
+    #[test]
+    fn words_differ_between_offsets_and_seeds() {
+        let words: HashSet<u64> =
+            (0..8).flat_map(|seed| (0..10_000).map(move |index| word(seed, index))).collect();
+        // The low bit of the state is forced, so a pair of indices may collide; more would be a pattern.
+        assert!(words.len() > 79_900, "{} different words of 80000", words.len());
+    }
+
+    #[test]
+    fn a_written_file_compares_equal() {
+        let dir = TempDir::new("files");
+        let path = dir.path().join("deep/file.bin");
+        let content = Content::new(3, CHUNK_BYTES as u64 + 13);
+        content.write_to(&path);
+        let mut file = File::open(&path).expect("it was just written");
+        content.compare(0..content.size(), &mut file).expect("the same bytes come back");
+    }
+
+    #[test]
+    fn each_kind_of_difference_is_told() {
+        let content = Content::new(5, 100);
+        let mut bytes = content.bytes(0..100);
+        let compare = |bytes: &[u8]| content.compare(0..100, &mut &bytes[..]);
+        assert!(matches!(compare(&bytes[..40]), Err(Mismatch::Short { expected: 100, found: 40 })));
+        bytes.push(0);
+        assert!(matches!(compare(&bytes), Err(Mismatch::Long { expected: 100 })));
+        bytes.pop();
+        bytes[57] ^= 1;
+        assert!(matches!(compare(&bytes), Err(Mismatch::Differs { offset: 57, .. })));
+    }
+}

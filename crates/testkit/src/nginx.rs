@@ -1,0 +1,55 @@
+//! Debian's nginx beside the server under test, where it is installed.
+//!
+//! [`start`] takes the same configuration text and answers with the same harness, so a comparison sends one
+//! script to both. nginx cannot say which port it got for `:0`: free ports are picked and written in, and the
+//! start is tried again when somebody else was quicker.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use crate::conf_text::with_ports;
+use crate::server::{ListenAddr, Server, ServerBuilder};
+
+/// Where Debian installs it.
+pub const BINARY: &str = "/usr/sbin/nginx";
+
+/// How often a start is tried when the picked ports are taken meanwhile.
+const ATTEMPTS: u32 = 5;
+
+/// Starts nginx with this configuration, or says on standard error why it cannot and returns `None`.
+///
+/// The addresses are those of the `:0` listeners, in the order of the text.
+pub fn start(conf: &str) -> Option<Server> {
+    start_with(conf, |builder| builder)
+}
+
+/// As [`start`], with files and arguments that `prepare` adds to the builder.
+pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Option<Server> {
+    if !Path::new(BINARY).exists() {
+        eprintln!("skipped: {BINARY} is not installed (apt-get install nginx-light)");
+        return None;
+    }
+    for attempt in 1.. {
+        let mut picked = Vec::new();
+        let text = with_ports(conf, || {
+            let port = free_port();
+            picked.push(ListenAddr::Tcp(([127, 0, 0, 1], port).into()));
+            port
+        });
+        // `-e` keeps an unprivileged nginx from complaining about its compiled-in log.
+        let builder = Server::builder(BINARY).conf(&text).arg("-e").arg("logs/error.log").addresses(picked);
+        match prepare(builder).try_start() {
+            Ok(server) => return Some(server),
+            Err(failure) if attempt < ATTEMPTS && failure.contains("Address already in use") => {}
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    None
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let probe = TcpListener::bind(("127.0.0.1", 0));
+    let port = probe.and_then(|listener| listener.local_addr()).map(|address| address.port());
+    port.unwrap_or_else(|error| panic!("no free port on loopback: {error}"))
+}

@@ -1,0 +1,164 @@
+//! What `/proc` says about a process: its threads and whom they run as, its descriptors, its children.
+//!
+//! Facts only; the tests assert. See proc_pid_status(5) for the fields. A thread or process that ends while it
+//! is being looked at is left out, as if the look had come a moment later.
+
+use std::fs;
+use std::path::Path;
+
+/// A process id as the system calls know it.
+pub type Pid = i32;
+
+/// Whom one thread runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadFacts {
+    /// The thread id.
+    pub tid: Pid,
+    /// The thread's name, at most 15 bytes.
+    pub name: String,
+    /// Real, effective, saved and file system user id.
+    pub uids: [u32; 4],
+    /// Real, effective, saved and file system group id.
+    pub gids: [u32; 4],
+    /// The supplementary groups.
+    pub groups: Vec<u32>,
+    /// The effective capabilities, as a bit mask.
+    pub capabilities: u64,
+}
+
+/// Every thread of a process. Empty when the process is gone.
+pub fn threads(pid: Pid) -> Vec<ThreadFacts> {
+    let tasks = format!("/proc/{pid}/task");
+    entries::<Pid>(Path::new(&tasks))
+        .filter_map(|tid| {
+            let status = fs::read_to_string(format!("{tasks}/{tid}/status")).ok()?;
+            Some(parse_status(&status))
+        })
+        .collect()
+}
+
+/// How many descriptors a process has open. Zero when it is gone or belongs to somebody else.
+pub fn open_fds(pid: Pid) -> usize {
+    entries::<u32>(Path::new(&format!("/proc/{pid}/fd"))).count()
+}
+
+/// What the descriptors of a process point at ("socket:[123]", "/var/log/x", "anon_inode:[io_uring]").
+pub fn fd_targets(pid: Pid) -> Vec<String> {
+    let folder = format!("/proc/{pid}/fd");
+    entries::<u32>(Path::new(&folder))
+        .filter_map(|fd| fs::read_link(format!("{folder}/{fd}")).ok())
+        .map(|target| target.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// The living children of a process (a zombie is not alive), in ascending order: the workers of a master.
+pub fn children(parent: Pid) -> Vec<Pid> {
+    let mut found: Vec<Pid> = entries(Path::new("/proc"))
+        .filter(|&pid| matches!(state_and_parent(pid), Some((state, of)) if of == parent && state != 'Z'))
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+/// Whether a process exists and has not ended; a zombie has.
+pub fn is_alive(pid: Pid) -> bool {
+    matches!(state_and_parent(pid), Some((state, _)) if !matches!(state, 'Z' | 'X'))
+}
+
+/// The resident memory of a process in bytes (VmRSS). Zero when it is gone.
+pub fn resident_bytes(pid: Pid) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let kib = field(&status, "VmRSS").and_then(|value| value.split_whitespace().next());
+    kib.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// State letter and parent from `/proc/PID/stat`; the name in parentheses may itself contain anything.
+fn state_and_parent(pid: Pid) -> Option<(char, Pid)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let mut fields = after_name.split(' ');
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.next()?.parse().ok()?))
+}
+
+fn parse_status(status: &str) -> ThreadFacts {
+    let numbers = |name: &str| -> Vec<u32> {
+        let value = field(status, name).unwrap_or("");
+        value.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+    };
+    let four = |name: &str| -> [u32; 4] {
+        numbers(name).try_into().unwrap_or_else(|found| panic!("{name} of /proc status: {found:?}"))
+    };
+    ThreadFacts {
+        tid: numbers("Pid").first().map_or(0, |&tid| tid as Pid),
+        name: field(status, "Name").unwrap_or("").to_owned(),
+        uids: four("Uid"),
+        gids: four("Gid"),
+        groups: numbers("Groups"),
+        capabilities: field(status, "CapEff")
+            .and_then(|mask| u64::from_str_radix(mask, 16).ok())
+            .unwrap_or(0),
+    }
+}
+
+/// The value of one "Name:\tvalue" line.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+/// The entries of a directory whose names are numbers.
+fn entries<N: std::str::FromStr>(folder: &Path) -> impl Iterator<Item = N> {
+    let listing = fs::read_dir(folder).into_iter().flatten().flatten();
+    listing.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    fn own_pid() -> Pid {
+        std::process::id() as Pid
+    }
+
+    #[test]
+    fn a_status_page_is_read_whole() {
+        let status = "Name:\tworker 1\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nPPid:\t1\nUid:\t1\t2\t3\t4\n\
+                      Gid:\t5\t6\t7\t8\nGroups:\t10 20 \nCapEff:\t0000000000000400\n";
+        let facts = parse_status(status);
+        assert_eq!((facts.tid, facts.name.as_str()), (9, "worker 1"));
+        assert_eq!((facts.uids, facts.gids), ([1, 2, 3, 4], [5, 6, 7, 8]));
+        assert_eq!((facts.groups, facts.capabilities), (vec![10, 20], 1 << 10));
+    }
+
+    #[test]
+    fn the_own_process_has_threads_and_descriptors() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (started, ready) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("extra".to_owned())
+            .spawn(move || {
+                started.send(()).expect("the test waits for this");
+                stopped.recv().expect_err("the sender is dropped, never used");
+            })
+            .expect("one more thread can start");
+        ready.recv().expect("the thread sends once");
+        assert!(threads(own_pid()).iter().any(|thread| thread.name == "extra"));
+        assert!(open_fds(own_pid()) >= 3);
+        assert!(resident_bytes(own_pid()) > 0);
+        drop(stop);
+        thread.join().expect("the thread only waits");
+    }
+
+    #[test]
+    fn children_live_until_they_end() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat is everywhere");
+        let pid = child.id() as Pid;
+        assert!(children(own_pid()).contains(&pid));
+        assert!(is_alive(pid));
+        drop(child.stdin.take());
+        child.wait().expect("cat ends at the end of its input");
+        assert!(!children(own_pid()).contains(&pid));
+        assert!(!is_alive(pid));
+    }
+}

@@ -1,0 +1,435 @@
+//! The server under test: started in a directory of its own, spoken to by signals, stopped for certain.
+//!
+//! [`ServerBuilder`] lays out `conf/`, `logs/` and `html/`, completes the configuration and starts the binary
+//! with `-p DIR -c conf/nginx.conf`. The server is ready when its pid file has appeared: by then it listens on
+//! every socket and has logged a line `listening on ADDRESS` for each, from which [`Server::addr`] knows the
+//! ports that the kernel chose. A dropped [`Server`] is killed with its workers; when the test is panicking,
+//! its error log is printed first.
+//!
+//! The configuration is completed, on its first line, with what the harness relies on and the test left out:
+//! `daemon off`, `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the
+//! main context keeps that file and at least the level `notice`.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid as RawPid, Signal, kill_process};
+
+use crate::conf_text::{main_directive, with_preamble};
+use crate::files::Content;
+use crate::process::{self, Pid};
+use crate::tempdir::TempDir;
+use crate::wait::{self, Deadline};
+
+/// Where the configuration stands below the directory.
+const CONF_FILE: &str = "conf/nginx.conf";
+
+/// What a line of the error log says about a listening socket, before the address.
+const LISTENING: &str = "listening on ";
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddr {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddr {
+    /// The address and port. Panics on a unix socket.
+    pub fn tcp(&self) -> SocketAddr {
+        match self {
+            ListenAddr::Tcp(address) => *address,
+            ListenAddr::Unix(path) => panic!("{} is a unix socket", path.display()),
+        }
+    }
+
+    /// Reads what follows "listening on " in the log: `127.0.0.1:80`, `[::1]:80`, `unix:/path`.
+    fn parse(text: &str) -> Option<ListenAddr> {
+        match text.strip_prefix("unix:") {
+            Some(path) => Some(ListenAddr::Unix(path.into())),
+            None => text.parse().ok().map(ListenAddr::Tcp),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddr::Tcp(address) => write!(f, "{address}"),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What a server is started with.
+#[derive(Debug)]
+pub struct ServerBuilder {
+    binary: PathBuf,
+    conf: String,
+    args: Vec<String>,
+    envs: Vec<(String, String)>,
+    addresses: Option<Vec<ListenAddr>>,
+    deadline: Deadline,
+    dir: TempDir,
+}
+
+impl ServerBuilder {
+    /// The configuration text. `:0` as a port lets the kernel choose.
+    pub fn conf(mut self, text: &str) -> ServerBuilder {
+        self.conf = text.to_owned();
+        self
+    }
+
+    /// One more argument for the command line.
+    pub fn arg(mut self, arg: &str) -> ServerBuilder {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// A variable for the server's environment.
+    pub fn env(mut self, name: &str, value: &str) -> ServerBuilder {
+        self.envs.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// How long the start may take.
+    pub fn deadline(mut self, deadline: Deadline) -> ServerBuilder {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The addresses, for a server that does not log them.
+    pub fn addresses(mut self, addresses: Vec<ListenAddr>) -> ServerBuilder {
+        self.addresses = Some(addresses);
+        self
+    }
+
+    /// Makes a file of known content below the directory (`html/a.bin`).
+    pub fn file(self, relative: &str, content: Content) -> ServerBuilder {
+        content.write_to(&self.dir.path().join(relative));
+        self
+    }
+
+    /// Makes a file with this text below the directory.
+    pub fn text(self, relative: &str, text: &str) -> ServerBuilder {
+        self.dir.write(relative, text);
+        self
+    }
+
+    /// The directory, before the start: for links, devices and permissions that `file` cannot make.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts the server and waits until it is ready; panics with its output if it does not get there.
+    #[track_caller]
+    pub fn start(self) -> Server {
+        self.try_start().unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Starts the server and waits until it is ready; returns what it said if it does not get there.
+    pub fn try_start(self) -> Result<Server, String> {
+        let (deadline, pid_file) = (self.deadline, self.dir.path().join(pid_file(&self.conf)));
+        let addresses = self.addresses.clone();
+        let mut server = self.spawn();
+        let outcome = wait::until("the pid file", deadline, || {
+            if let Some(pid) = read_pid(&pid_file) {
+                return Some(Ok(pid));
+            }
+            server.exited().map(|status| Err(format!("the server ended before it was ready: {status}")))
+        });
+        match outcome.unwrap_or_else(|late| Err(late.to_string())) {
+            Ok(pid) => server.pid = pid,
+            Err(failure) => return Err(format!("{failure}\n{}", server.evidence())),
+        }
+        server.addresses = addresses.unwrap_or_else(|| server.logged_addresses());
+        Ok(server)
+    }
+
+    /// Runs the server to its end, for configurations that it must refuse and for `-t`.
+    #[track_caller]
+    pub fn run_to_end(self) -> (ExitStatus, String) {
+        let deadline = self.deadline;
+        let mut server = self.spawn();
+        let status = server.wait_until_ended(deadline);
+        (status, server.stderr())
+    }
+
+    fn spawn(self) -> Server {
+        for folder in ["conf", "logs", "html"] {
+            self.dir.dir(folder);
+        }
+        let root = self.dir.path().to_owned();
+        self.dir.write(CONF_FILE, complete(&self.conf));
+        let output = |name: &str| {
+            let path = root.join(name);
+            File::create(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()))
+        };
+        let mut command = Command::new(&self.binary);
+        // nginx wants a slash at the end of the prefix, else it glues names onto it.
+        command.arg("-p").arg(format!("{}/", root.display())).arg("-c").arg(CONF_FILE).args(&self.args);
+        command.envs(self.envs.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(output("logs/stdout")).stderr(output("logs/stderr"));
+        let child = command.spawn();
+        let child = child.unwrap_or_else(|error| panic!("start {}: {error}", self.binary.display()));
+        Server {
+            pid: child.id() as Pid,
+            child,
+            status: None,
+            error_log: main_directive(&self.conf, "error_log")
+                .map_or_else(|| root.join("logs/error.log"), |name| root.join(name)),
+            addresses: Vec::new(),
+            conf: self.conf,
+            dir: self.dir,
+        }
+    }
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    /// What the pid file says: the child, unless the configuration has `daemon on`.
+    pid: Pid,
+    status: Option<ExitStatus>,
+    error_log: PathBuf,
+    addresses: Vec<ListenAddr>,
+    conf: String,
+    dir: TempDir,
+}
+
+impl Server {
+    /// Prepares a server: `binary` is `env!("CARGO_BIN_EXE_ringroad")` in an integration test.
+    pub fn builder(binary: impl Into<PathBuf>) -> ServerBuilder {
+        ServerBuilder {
+            binary: binary.into(),
+            conf: String::new(),
+            args: Vec::new(),
+            envs: Vec::new(),
+            addresses: None,
+            deadline: Deadline::default(),
+            dir: TempDir::new("server"),
+        }
+    }
+
+    /// Starts a server that needs nothing but its configuration.
+    #[track_caller]
+    pub fn start(binary: impl Into<PathBuf>, conf: &str) -> Server {
+        Server::builder(binary).conf(conf).start()
+    }
+
+    /// The address of the listener with this index, in the order of the configuration.
+    #[track_caller]
+    pub fn addr(&self, index: usize) -> &ListenAddr {
+        let known = self.addresses.len();
+        self.addresses
+            .get(index)
+            .unwrap_or_else(|| panic!("listener {index} of {known}\n{}", self.evidence()))
+    }
+
+    /// The addresses in the log by now, older ones first: after a reload that added listeners.
+    pub fn logged_addresses(&self) -> Vec<ListenAddr> {
+        let log = self.error_log();
+        let after = |line: &str| line.split_once(LISTENING).map(|(_, address)| address.trim().to_owned());
+        log.lines().filter_map(after).filter_map(|address| ListenAddr::parse(&address)).collect()
+    }
+
+    /// The process id of the master, or of the only process with `master_process off`.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The worker processes: the living children of the master. Empty with `master_process off`.
+    pub fn workers(&self) -> Vec<Pid> {
+        process::children(self.pid)
+    }
+
+    /// The directory that `-p` names.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A path below the directory.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.dir.path().join(relative)
+    }
+
+    /// Leaves the directory in place for a look at it.
+    pub fn keep_dir(&mut self) {
+        self.dir.keep();
+    }
+
+    /// The configuration as the test gave it.
+    pub fn conf(&self) -> &str {
+        &self.conf
+    }
+
+    /// Replaces the configuration file, completed as at the start. Follow it with [`Server::reload`].
+    pub fn rewrite_conf(&mut self, text: &str) {
+        self.conf = text.to_owned();
+        self.dir.write(CONF_FILE, complete(text));
+    }
+
+    /// Sends SIGHUP. What follows from it shows in the log: [`Server::wait_for_log`].
+    #[track_caller]
+    pub fn reload(&self) {
+        self.signal(Signal::HUP);
+    }
+
+    /// Sends a signal to the master.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        signal_process(self.pid, signal)
+            .unwrap_or_else(|error| panic!("{signal:?} to {}: {error}\n{}", self.pid, self.evidence()));
+    }
+
+    /// Sends SIGQUIT and waits for the end.
+    #[track_caller]
+    pub fn quit_and_wait(mut self) -> ExitStatus {
+        self.signal(Signal::QUIT);
+        self.wait_until_ended(Deadline::default())
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    #[track_caller]
+    pub fn stop_and_wait(mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait_until_ended(Deadline::default())
+    }
+
+    /// Waits for the server's end without sending anything. With `daemon on` the status is that of the process
+    /// that was started, the only one that a parent learns.
+    #[track_caller]
+    pub fn wait_until_ended(&mut self, deadline: Deadline) -> ExitStatus {
+        let ended = wait::until("the server's end", deadline, || {
+            self.exited().filter(|_| !self.is_daemon() || !process::is_alive(self.pid))
+        });
+        ended.unwrap_or_else(|late| panic!("{late}\n{}", self.evidence()))
+    }
+
+    /// The exit status, if the process that was started has ended. It stays known.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().unwrap_or_else(|error| panic!("wait: {error}"));
+        }
+        self.status
+    }
+
+    /// The error log so far.
+    pub fn error_log(&self) -> String {
+        read_lossy(&self.error_log)
+    }
+
+    /// The access log so far: `logs/access.log`. Debian's nginx writes there only when `access_log` says so.
+    pub fn access_log(&self) -> String {
+        read_lossy(&self.path("logs/access.log"))
+    }
+
+    /// What the server wrote to standard error.
+    pub fn stderr(&self) -> String {
+        read_lossy(&self.path("logs/stderr"))
+    }
+
+    /// What the server wrote to standard output.
+    pub fn stdout(&self) -> String {
+        read_lossy(&self.path("logs/stdout"))
+    }
+
+    /// Waits until a line of the error log contains `text`, and returns the first such line.
+    #[track_caller]
+    pub fn wait_for_log(&self, text: &str, deadline: Deadline) -> String {
+        self.wait_for_log_count(text, 1, deadline)
+    }
+
+    /// Waits until `count` lines of the error log contain `text`, and returns the last of those.
+    #[track_caller]
+    pub fn wait_for_log_count(&self, text: &str, count: usize, deadline: Deadline) -> String {
+        let what = format!("{text:?} in the error log, {count} times");
+        let found = wait::until(&what, deadline, || {
+            let log = self.error_log();
+            let line = log.lines().filter(|line| line.contains(text)).nth(count.saturating_sub(1));
+            line.map(str::to_owned)
+        });
+        found.unwrap_or_else(|late| panic!("{late}\n{}", self.evidence()))
+    }
+
+    /// Waits until the access log has `count` lines, and returns it: it may be written after the response.
+    #[track_caller]
+    pub fn wait_for_access_log(&self, count: usize, deadline: Deadline) -> String {
+        let what = format!("{count} lines in the access log");
+        let found = wait::until(&what, deadline, || {
+            let log = self.access_log();
+            (log.lines().count() >= count).then_some(log)
+        });
+        found.unwrap_or_else(|late| panic!("{late}\n{}{}", self.access_log(), self.evidence()))
+    }
+
+    /// Whether the process that serves is another one than the process that was started.
+    fn is_daemon(&self) -> bool {
+        self.pid != self.child.id() as Pid
+    }
+
+    fn evidence(&self) -> String {
+        format!("--- error log\n{}--- stderr\n{}", self.error_log(), self.stderr())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("testkit: the server of the failed test said\n{}", self.evidence());
+        }
+        if self.exited().is_none() {
+            // The workers first: an orphan would hold the test's output open until it notices.
+            let doomed: Vec<Pid> = self.workers();
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            for pid in doomed {
+                let _ = signal_process(pid, Signal::KILL);
+            }
+        }
+        // A daemon is no child of ours. Its pid file, which it removes at its end, vouches for the number.
+        if self.is_daemon() && read_pid(&self.path(&pid_file(&self.conf))) == Some(self.pid) {
+            for pid in self.workers().into_iter().chain([self.pid]) {
+                let _ = signal_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Sends a signal to one process. Never to a group, never to everybody: `pid` must be positive.
+pub fn signal_process(pid: Pid, signal: Signal) -> std::io::Result<()> {
+    let target = RawPid::from_raw(pid).filter(|_| pid > 0);
+    let target = target.ok_or_else(|| std::io::Error::other(format!("{pid} is no process id")))?;
+    Ok(kill_process(target, signal)?)
+}
+
+/// Adds what the harness relies on and the text leaves out.
+fn complete(conf: &str) -> String {
+    let defaults = [
+        ("daemon", "daemon off;"),
+        ("pid", "pid logs/nginx.pid;"),
+        ("error_log", "error_log logs/error.log notice;"),
+    ];
+    let missing = defaults.iter().filter(|(name, _)| main_directive(conf, name).is_none());
+    with_preamble(conf, &missing.map(|(_, line)| (*line).to_owned()).collect::<Vec<_>>())
+}
+
+/// The pid file's name, below the prefix unless it is absolute.
+fn pid_file(conf: &str) -> String {
+    main_directive(conf, "pid").unwrap_or_else(|| "logs/nginx.pid".to_owned())
+}
+
+/// The number in the pid file once it is written whole: it ends with a newline.
+fn read_pid(path: &Path) -> Option<Pid> {
+    fs::read_to_string(path).ok()?.strip_suffix('\n')?.parse().ok()
+}
+
+fn read_lossy(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,101 @@
+//! A directory that lives as long as one test.
+//!
+//! [`TempDir`] makes it below the system's temporary directory and removes it when dropped. It is readable
+//! by everybody, because a server started by root reads its files as another user.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Tells directories of one process apart; the process id tells the processes apart.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A fresh directory, removed with everything in it on drop.
+#[derive(Debug)]
+pub struct TempDir {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl TempDir {
+    /// Makes a directory whose name contains `label`, mode 0755.
+    pub fn new(label: &str) -> TempDir {
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("ringroad-{label}-{}-{number}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                Ok(()) => {
+                    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+                        .unwrap_or_else(|error| panic!("chmod {}: {error}", path.display()));
+                    return TempDir { path, keep: false };
+                }
+                // A killed run with the same process id left its directory behind.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("mkdir {}: {error}", path.display()),
+            }
+        }
+    }
+
+    /// Where the directory is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Leaves the directory in place on drop, for a look at it after a failure.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    /// Writes a file below the directory, with its parent directories, and returns its path.
+    pub fn write(&self, relative: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path.join(relative);
+        make_parent(&path);
+        fs::write(&path, bytes).unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
+        path
+    }
+
+    /// Makes a directory below the directory, with its parents, and returns its path.
+    pub fn dir(&self, relative: &str) -> PathBuf {
+        let path = self.path.join(relative);
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("mkdir {}: {error}", path.display()));
+        path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if self.keep {
+            eprintln!("testkit: kept {}", self.path.display());
+        } else {
+            // A directory that cannot be removed is litter, not a failed test.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Makes the directory that is to hold `path`.
+pub(crate) fn make_parent(path: &Path) {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).unwrap_or_else(|error| panic!("mkdir {}: {error}", parent.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_differ_and_vanish() {
+        let first = TempDir::new("unit");
+        let second = TempDir::new("unit");
+        assert_ne!(first.path(), second.path());
+        let file = first.write("a/b/c.txt", "x");
+        assert_eq!(fs::read(&file).expect("it was just written"), b"x");
+        let gone = first.path().to_owned();
+        drop(first);
+        assert!(!gone.exists());
+        assert!(second.path().exists());
+    }
+}

@@ -1,0 +1,86 @@
+//! The harness against a fake server (a shell script) and, where it is installed, against Debian's nginx.
+
+use std::path::PathBuf;
+
+use testkit::process::{children, is_alive};
+use testkit::{Client, Content, Deadline, ListenAddr, Server, nginx};
+
+fn fake_server() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fake_server.sh")
+}
+
+#[test]
+fn addresses_come_from_the_log_in_order() {
+    let server = Server::start(fake_server(), "events {}");
+    assert_eq!(server.addr(0).tcp().port(), 4711);
+    assert_eq!(server.addr(1).to_string(), "[::1]:4712");
+    assert_eq!(*server.addr(2), ListenAddr::Unix("/run/a b.sock".into()));
+}
+
+#[test]
+fn signals_reach_the_server_and_its_status_comes_back() {
+    let server = Server::start(fake_server(), "events {}");
+    server.reload();
+    assert_eq!(server.wait_for_log("reloaded", Deadline::default()), "notice: reloaded");
+    server.reload();
+    server.wait_for_log_count("reloaded", 2, Deadline::default());
+    assert_eq!(server.quit_and_wait().code(), Some(7));
+}
+
+#[test]
+fn a_dropped_server_is_gone_with_its_directory() {
+    let server = Server::start(fake_server(), "events {}");
+    let (pid, dir) = (server.pid(), server.dir().to_owned());
+    assert!(children(std::process::id() as i32).contains(&pid));
+    drop(server);
+    assert!(!is_alive(pid));
+    assert!(!dir.exists());
+}
+
+#[test]
+fn a_refused_start_returns_what_the_server_said() {
+    let failure = Server::builder(fake_server()).arg("refuse").try_start().expect_err("it exits at once");
+    assert!(failure.contains("ended before it was ready"), "{failure}");
+    assert!(failure.contains("refused as told"), "{failure}");
+    let (status, stderr) = Server::builder(fake_server()).arg("refuse").run_to_end();
+    assert_eq!((status.code(), stderr.as_str()), (Some(1), "fake: [emerg] refused as told\n"));
+}
+
+#[test]
+fn nginx_serves_through_the_same_harness() {
+    let conf = "worker_processes 2;\nevents {}\nhttp { access_log logs/access.log; \
+                server { listen 127.0.0.1:0; root html; } \
+                server { listen 127.0.0.1:0; return 200 second; } }\n";
+    let content = Content::new(9, 100_001);
+    let started = nginx::start_with(conf, |builder| builder.file("html/a.bin", content));
+    let Some(mut server) = started else { return };
+    let mut client = Client::connect(server.addr(0));
+    client.get("/a.bin").head.field("content-length").expect("nginx knows the size");
+    content.assert_body(&client.get("/a.bin").body);
+    let part = client.request("GET", "/a.bin", &[("Range", "bytes=5-4099")]);
+    assert_eq!(part.status, 206);
+    content.assert_range(5..4100, &part.body);
+    assert_eq!(Client::connect(server.addr(1)).get("/").text(), "second");
+    assert_eq!(server.workers().len(), 2);
+    assert_eq!(server.wait_for_access_log(4, Deadline::default()).lines().count(), 4);
+
+    let port = server.addr(0).tcp().port();
+    server.rewrite_conf(&format!(
+        "events {{}}\nhttp {{ server {{ listen 127.0.0.1:{port}; return 200 reloaded; }} }}\n"
+    ));
+    server.reload();
+    server.wait_for_log("exited with code 0", Deadline::default());
+    assert_eq!(Client::connect(server.addr(0)).get("/").text(), "reloaded");
+    drop(client);
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn nginx_as_a_daemon_is_followed_by_its_pid_file() {
+    let conf = "daemon on; events {} http { server { listen 127.0.0.1:0; return 204; } }";
+    let Some(server) = nginx::start(conf) else { return };
+    assert_eq!(Client::connect(server.addr(0)).get("/").status, 204);
+    let pid = server.pid();
+    assert!(server.quit_and_wait().success());
+    assert!(!is_alive(pid));
+}
