@@ -1,2 +1,37 @@
-//! See this crate's description in Cargo.toml.
+//! The nginx configuration language: text in, a tree with spans, directives as data, diagnostics.
+//!
+//! A configuration goes through three steps, each a type of its own:
+//!
+//! ```text
+//! Source --parse(loader)--> Tree --Table::scope, Scope::admit--> &Spec + Statement --value::*--> typed values
+//! ```
+//!
+//! * [`parse`] knows words, blocks and `include`, but no directive.
+//! * [`Table`] holds directives as data. [`Scope::admit`] says whether a statement may stand where it stands;
+//!   [`check`] and [`visit`] do that for a whole tree.
+//! * [`value`] turns the text of an argument into a size, a time, a flag.
+//!
+//! Which directives exist, and what they set, is no business of this crate: the owners of the directives keep
+//! those tables. It does no input or output either; files come from a [`Loader`]. All texts of errors are those
+//! of nginx, so that tools which read `nginx -t` can read this too.
 #![forbid(unsafe_code)]
+
+mod check;
+mod error;
+mod glob;
+mod lexer;
+mod nginx;
+mod print;
+mod source;
+mod spec;
+mod tree;
+pub mod value;
+
+pub use check::{Report, Scope, Verdict, Visit, check, visit};
+pub use error::{Error, ErrorKind, Level};
+pub use glob::matches as glob_matches;
+pub use nginx::{NginxDirective, differences, nginx_directives};
+pub use print::{dump, print};
+pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};
+pub use spec::{Args, Block, Contexts, Repeat, Spec, State, Table};
+pub use tree::{Statement, Tree, Word, parse};

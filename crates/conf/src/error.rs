@@ -1,0 +1,285 @@
+//! Diagnostics: what is wrong, where, how bad, and a hint at the remedy where there is one.
+//!
+//! [`Error`] prints as nginx prints, without the `nginx: [emerg] ` in front: `what in file:line`. A hint follows
+//! after a semicolon, so that whoever compares with nginx can cut it off. The checks that belong to a directive
+//! ("duplicate location") live with the directive and come in through [`Error::at`].
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::source::{FileId, Span};
+use crate::spec::{Args, Contexts};
+use crate::value::ValueError;
+
+/// How bad it is, by nginx's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Worth knowing; the configuration does what it says.
+    Notice,
+    /// Probably not what was meant; the configuration is used.
+    Warn,
+    /// The configuration cannot be used.
+    Emerg,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Notice => "notice",
+            Level::Warn => "warn",
+            Level::Emerg => "emerg",
+        })
+    }
+}
+
+/// One diagnostic. `Display` gives nginx's line without program name and level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    level: Level,
+    kind: Box<ErrorKind>,
+    span: Option<Span>,
+}
+
+impl Error {
+    /// For checks of a directive's owner: `Error::at(statement, "duplicate location \"/\"")`.
+    pub fn at(span: impl Into<Span>, message: impl fmt::Display) -> Error {
+        Error::new(ErrorKind::Message(message.to_string()), span)
+    }
+
+    /// An error that has no place in a file, such as `no "events" section in configuration`.
+    pub fn nowhere(message: impl fmt::Display) -> Error {
+        Error { level: Level::Emerg, kind: Box::new(ErrorKind::Message(message.to_string())), span: None }
+    }
+
+    /// The text after the directive's name, as most setters of nginx answer: `"root" directive is duplicate`.
+    pub fn directive(statement: &crate::Statement, message: impl fmt::Display) -> Error {
+        Error::at(statement, format_args!("\"{}\" directive {message}", statement.name.text))
+    }
+
+    /// A value that did not read as its type.
+    pub fn value(statement: &crate::Statement, value: &str, error: ValueError) -> Error {
+        let directive = statement.name.text.clone();
+        Error::new(ErrorKind::Value { directive, value: value.to_owned(), error }, statement)
+    }
+
+    /// The same diagnostic at another level; errors are born as [`Level::Emerg`].
+    #[must_use]
+    pub fn with_level(self, level: Level) -> Error {
+        Error { level, ..self }
+    }
+
+    /// How bad it is.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// What is wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// Where, if it is anywhere.
+    pub fn span(&self) -> Option<&Span> {
+        self.span.as_ref()
+    }
+
+    pub(crate) fn new(kind: ErrorKind, span: impl Into<Span>) -> Error {
+        Error { level: Level::Emerg, kind: Box::new(kind), span: Some(span.into()) }
+    }
+
+    pub(crate) fn unplaced(kind: ErrorKind) -> Error {
+        Error { level: Level::Emerg, kind: Box::new(kind), span: None }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kind)?;
+        if let Some(span) = &self.span {
+            write!(f, " in {span}")?;
+        }
+        self.kind.write_hint(f)
+    }
+}
+
+/// Everything that this crate finds wrong by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// A character that cannot stand here.
+    Unexpected(char),
+    /// The text ended inside a statement; `quote` is the quote that is still open and the line it was opened on.
+    UnexpectedEnd {
+        /// The open quote, if one is open.
+        quote: Option<(char, u32)>,
+    },
+    /// The text ended inside a block.
+    UnexpectedEndOfBlock,
+    /// The text of `-g` ended inside a statement.
+    UnexpectedEndOfParameter,
+    /// `-g` takes simple directives only.
+    BlockInParameter,
+    /// A word holds a byte that is not UTF-8, or NUL. Comments may hold anything.
+    UnreadableByte(u8),
+    /// Blocks are nested deeper than any configuration needs.
+    TooDeep {
+        /// The limit.
+        depth_max: usize,
+    },
+    /// The file is being read already, further up.
+    IncludeLoop(PathBuf),
+    /// More files than any configuration needs.
+    TooManyFiles {
+        /// The limit.
+        files_max: usize,
+    },
+    /// More text than any configuration needs.
+    TooMuchText {
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// A file, or a directory that a pattern names, could not be read.
+    Unreadable {
+        /// The system call that nginx names.
+        call: &'static str,
+        /// The path or the pattern.
+        path: PathBuf,
+        /// `2: No such file or directory`
+        reason: String,
+    },
+    /// Nobody knows this directive.
+    Unknown {
+        /// As written.
+        name: String,
+        /// The name that was probably meant.
+        similar: Option<&'static str>,
+    },
+    /// nginx has this directive, this server does not yet.
+    NotBuilt {
+        /// The directive.
+        name: &'static str,
+        /// nginx's module.
+        module: &'static str,
+    },
+    /// The directive exists, elsewhere.
+    NotAllowedHere {
+        /// The directive.
+        name: String,
+        /// Where it may stand.
+        allowed: Contexts,
+    },
+    /// A block where a simple directive belongs.
+    NotTerminated(String),
+    /// A simple directive where a block belongs.
+    NoOpening(String),
+    /// Too few or too many arguments.
+    ArgumentCount {
+        /// The directive.
+        name: String,
+        /// How many there should be.
+        takes: Args,
+        /// How many there are.
+        given: usize,
+    },
+    /// Written twice in one block.
+    Duplicate(String),
+    /// An argument that does not read as its type.
+    Value {
+        /// The directive.
+        directive: String,
+        /// The argument.
+        value: String,
+        /// What is wrong with it.
+        error: ValueError,
+    },
+    /// The directive is accepted and does nothing.
+    NoEffect {
+        /// The directive.
+        name: &'static str,
+        /// Why.
+        why: &'static str,
+    },
+    /// The directive does something else than nginx's.
+    Differs {
+        /// The directive.
+        name: &'static str,
+        /// How.
+        how: &'static str,
+    },
+    /// A check of the directive's owner.
+    Message(String),
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ErrorKind::Unexpected(found) => write!(f, "unexpected \"{found}\""),
+            ErrorKind::UnexpectedEnd { .. } => {
+                f.write_str("unexpected end of file, expecting \";\" or \"}\"")
+            }
+            ErrorKind::UnexpectedEndOfBlock => f.write_str("unexpected end of file, expecting \"}\""),
+            ErrorKind::UnexpectedEndOfParameter => {
+                f.write_str("unexpected end of parameter, expecting \";\"")
+            }
+            ErrorKind::BlockInParameter => f.write_str("block directives are not supported in -g option"),
+            ErrorKind::UnreadableByte(byte) => write!(f, "unexpected byte 0x{byte:02x}"),
+            ErrorKind::TooDeep { depth_max } => write!(f, "blocks are nested deeper than {depth_max}"),
+            ErrorKind::IncludeLoop(path) => write!(f, "\"{}\" includes itself", path.display()),
+            ErrorKind::TooManyFiles { files_max } => write!(f, "more than {files_max} files are included"),
+            ErrorKind::TooMuchText { bytes_max } => write!(f, "more than {bytes_max} bytes are included"),
+            ErrorKind::Unreadable { call, path, reason } => {
+                write!(f, "{call} \"{}\" failed ({reason})", path.display())
+            }
+            ErrorKind::Unknown { name, .. } => write!(f, "unknown directive \"{name}\""),
+            ErrorKind::NotBuilt { name, .. } => write!(f, "\"{name}\" directive is not built yet"),
+            ErrorKind::NotAllowedHere { name, .. } => write!(f, "\"{name}\" directive is not allowed here"),
+            ErrorKind::NotTerminated(name) => write!(f, "directive \"{name}\" is not terminated by \";\""),
+            ErrorKind::NoOpening(name) => write!(f, "directive \"{name}\" has no opening \"{{\""),
+            ErrorKind::ArgumentCount { name, .. } => {
+                write!(f, "invalid number of arguments in \"{name}\" directive")
+            }
+            ErrorKind::Duplicate(name) => write!(f, "\"{name}\" directive is duplicate"),
+            ErrorKind::Value { directive, value, error } => error.write(f, directive, value),
+            ErrorKind::NoEffect { name, .. } => write!(f, "\"{name}\" directive has no effect"),
+            ErrorKind::Differs { name, .. } => write!(f, "\"{name}\" directive differs from nginx"),
+            ErrorKind::Message(text) => f.write_str(text),
+        }
+    }
+}
+
+impl ErrorKind {
+    fn write_hint(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ErrorKind::UnexpectedEnd { quote: Some((quote, line)) } => {
+                write!(f, "; the {quote} opened on line {line} is not closed")
+            }
+            ErrorKind::UnreadableByte(0) => f.write_str("; words cannot hold NUL"),
+            ErrorKind::UnreadableByte(_) => f.write_str("; words must be UTF-8, only comments need not"),
+            ErrorKind::Unknown { name, .. } if name.starts_with('\u{feff}') => {
+                f.write_str("; the file starts with a byte order mark, save it without")
+            }
+            ErrorKind::Unknown { similar: Some(similar), .. } => write!(f, "; did you mean \"{similar}\"?"),
+            ErrorKind::NotBuilt { module, .. } => {
+                write!(f, "; nginx {} has it in module {module}", crate::nginx::VERSION)
+            }
+            ErrorKind::NotAllowedHere { allowed, .. } => write!(f, "; it is allowed in {allowed}"),
+            ErrorKind::ArgumentCount { takes, given, .. } => write!(f, "; it takes {takes}, not {given}"),
+            ErrorKind::Value { error, .. } => error.write_hint(f),
+            ErrorKind::NoEffect { why: text, .. } | ErrorKind::Differs { how: text, .. } => {
+                write!(f, "; {text}")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `file:line`, or `command line` for the text of `-g`.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.file.path() {
+            Some(path) => write!(f, "{}:{}", path.display(), self.line),
+            None => f.write_str(FileId::COMMAND_LINE_NAME),
+        }
+    }
+}

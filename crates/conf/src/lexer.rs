@@ -1,0 +1,195 @@
+//! Words: bytes in, one statement's words at a time out. Knows quotes, escapes, comments, nothing of blocks.
+//!
+//! The rules are nginx's, odd ones included:
+//! * `#` starts a comment only where a word could start; `a#b` is one word.
+//! * A backslash keeps the next character from ending the word. Of the escapes only `\" \' \\ \t \r \n` are
+//!   replaced, in bare words too; any other keeps its backslash.
+//! * `${` opens no block: the brace behind a dollar sign belongs to the word.
+//! * Behind a closing quote stands a space, `;`, `{`, or a `)`, which begins the next word: `if ($a = "b")`.
+//! * `}` ends a block only where a word could start; `a}` is one word.
+//!
+//! nginx takes words of at most 4096 bytes. Here a word is bounded by the text alone.
+
+use crate::error::{Error, ErrorKind};
+use crate::source::{FileId, Span};
+use crate::tree::Word;
+
+pub(crate) enum Token {
+    /// Words up to `;`, or up to `{` if it opens a block. There is at least one word.
+    Words {
+        words: Vec<Word>,
+        opens_block: bool,
+    },
+    /// `}` where a statement could start.
+    Close,
+    End,
+}
+
+pub(crate) struct Lexer<'a> {
+    text: &'a [u8],
+    at: usize,
+    line: u32,
+    file: FileId,
+}
+
+impl<'a> Lexer<'a> {
+    pub(crate) fn new(text: &'a [u8], file: FileId) -> Lexer<'a> {
+        Lexer { text, at: 0, line: 1, file }
+    }
+
+    /// Where the reader stands. nginx reports this place for all errors of a statement: the line that ends it.
+    pub(crate) fn span(&self) -> Span {
+        Span { file: self.file.clone(), line: self.line }
+    }
+
+    pub(crate) fn is_command_line(&self) -> bool {
+        self.file == FileId::COMMAND_LINE
+    }
+
+    pub(crate) fn next_token(&mut self) -> Result<Token, Error> {
+        let mut words = Vec::new();
+        loop {
+            self.skip_blank();
+            let Some(byte) = self.peek() else {
+                return if words.is_empty() { Ok(Token::End) } else { Err(self.unexpected_end(None)) };
+            };
+            match byte {
+                b';' | b'{' | b'}' if words.is_empty() != (byte == b'}') => {
+                    return Err(self.error(ErrorKind::Unexpected(char::from(byte))));
+                }
+                b';' | b'{' => {
+                    self.bump();
+                    return Ok(Token::Words { words, opens_block: byte == b'{' });
+                }
+                b'}' => {
+                    self.bump();
+                    return Ok(Token::Close);
+                }
+                b'"' | b'\'' => words.push(self.quoted(byte)?),
+                _ => words.push(self.bare()?),
+            }
+        }
+    }
+
+    fn skip_blank(&mut self) {
+        let mut in_comment = false;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'\n' => in_comment = false,
+                _ if in_comment || is_space(byte) => {}
+                b'#' => in_comment = true,
+                _ => return,
+            }
+            self.bump();
+        }
+    }
+
+    fn quoted(&mut self, quote: u8) -> Result<Word, Error> {
+        let span = self.span();
+        self.bump();
+        let start = self.at;
+        loop {
+            match self.peek() {
+                None => return Err(self.unexpected_end(Some((char::from(quote), span.line)))),
+                Some(byte) if byte == quote => break,
+                Some(_) => self.bump_escaped(),
+            }
+        }
+        let raw = &self.text[start..self.at];
+        self.bump();
+        match self.peek() {
+            None => Err(self.unexpected_end(None)),
+            Some(byte) if is_space(byte) || b";{)".contains(&byte) => self.word(raw, true, span),
+            Some(_) => {
+                let rest = &self.text[self.at..self.text.len().min(self.at + 4)];
+                let found =
+                    String::from_utf8_lossy(rest).chars().next().unwrap_or(char::REPLACEMENT_CHARACTER);
+                Err(self.error(ErrorKind::Unexpected(found)))
+            }
+        }
+    }
+
+    fn bare(&mut self) -> Result<Word, Error> {
+        let span = self.span();
+        let start = self.at;
+        let mut after_dollar = false;
+        loop {
+            match self.peek() {
+                None => return Err(self.unexpected_end(None)),
+                Some(b'{') if after_dollar => self.bump(),
+                Some(byte) if is_space(byte) || b";{".contains(&byte) => break,
+                Some(byte) => {
+                    after_dollar = byte == b'$';
+                    self.bump_escaped();
+                }
+            }
+        }
+        self.word(&self.text[start..self.at], false, span)
+    }
+
+    fn word(&self, raw: &[u8], quoted: bool, span: Span) -> Result<Word, Error> {
+        let bytes = unescape(raw);
+        if bytes.contains(&0) {
+            return Err(self.error(ErrorKind::UnreadableByte(0)));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Word { text, quoted, span }),
+            Err(error) => {
+                let byte = error.as_bytes()[error.utf8_error().valid_up_to()];
+                Err(self.error(ErrorKind::UnreadableByte(byte)))
+            }
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn bump(&mut self) {
+        if self.peek() == Some(b'\n') {
+            self.line += 1;
+        }
+        self.at += 1;
+    }
+
+    /// One character, or a backslash and the character that it shields.
+    fn bump_escaped(&mut self) {
+        let is_escape = self.peek() == Some(b'\\');
+        self.bump();
+        if is_escape && self.at < self.text.len() {
+            self.bump();
+        }
+    }
+
+    fn unexpected_end(&self, quote: Option<(char, u32)>) -> Error {
+        self.error(match self.is_command_line() {
+            true => ErrorKind::UnexpectedEndOfParameter,
+            false => ErrorKind::UnexpectedEnd { quote },
+        })
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind) -> Error {
+        Error::new(kind, self.span())
+    }
+}
+
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+fn unescape(raw: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(raw.len());
+    let mut rest = raw;
+    while let [byte, tail @ ..] = rest {
+        let (value, taken) = match (byte, tail.first()) {
+            (b'\\', Some(&escaped @ (b'"' | b'\'' | b'\\'))) => (escaped, 2),
+            (b'\\', Some(b't')) => (b'\t', 2),
+            (b'\\', Some(b'r')) => (b'\r', 2),
+            (b'\\', Some(b'n')) => (b'\n', 2),
+            _ => (*byte, 1),
+        };
+        bytes.push(value);
+        rest = &rest[taken..];
+    }
+    bytes
+}

@@ -1,0 +1,62 @@
+//! Configuration text out: the `-T` dump of what was read, and a tree printed so that it reads back the same.
+
+use std::fmt::{self, Write};
+
+use crate::tree::{Statement, Tree, Word};
+
+/// What `-T` prints: each file once, in the order of reading, byte for byte.
+pub fn dump(tree: &Tree) -> Vec<u8> {
+    let mut out = Vec::new();
+    for file in tree.files.iter() {
+        out.extend_from_slice(format!("# configuration file {}:\n", file.path.display()).as_bytes());
+        out.extend_from_slice(&file.text);
+        out.push(b'\n');
+    }
+    out
+}
+
+/// The statements as text, one a line, blocks indented. Faults are left out.
+pub fn print(statements: &[Statement]) -> String {
+    let mut out = String::new();
+    write_statements(&mut out, statements, 0).expect("writing to a string cannot fail");
+    out
+}
+
+fn write_statements(out: &mut String, statements: &[Statement], depth: usize) -> fmt::Result {
+    for statement in statements.iter().filter(|statement| statement.fault.is_none()) {
+        write!(out, "{:indent$}{}", "", statement.name, indent = 4 * depth)?;
+        for word in &statement.args {
+            write!(out, " {word}")?;
+        }
+        let Some(block) = &statement.block else {
+            writeln!(out, ";")?;
+            continue;
+        };
+        writeln!(out, " {{")?;
+        write_statements(out, block, depth + 1)?;
+        writeln!(out, "{:indent$}}}", "", indent = 4 * depth)?;
+    }
+    Ok(())
+}
+
+/// As it would have to be written: quoted where it was, or where it would not be the same word otherwise.
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.quoted && is_bare(&self.text) {
+            return f.write_str(&self.text);
+        }
+        f.write_char('"')?;
+        for character in self.text.chars() {
+            if matches!(character, '"' | '\\') {
+                f.write_char('\\')?;
+            }
+            f.write_char(character)?;
+        }
+        f.write_char('"')
+    }
+}
+
+fn is_bare(text: &str) -> bool {
+    let is_plain = |character: char| !matches!(character, ' ' | '\t' | '\r' | '\n' | ';' | '{' | '\\');
+    text.chars().all(is_plain) && !text.is_empty() && !text.starts_with(['}', '#', '"', '\''])
+}

@@ -1,0 +1,352 @@
+//! Arguments as values: sizes, offsets, times, numbers, flags, names.
+//!
+//! Each reader takes a text and answers with a value or a [`ValueError`], which becomes an [`Error`] once the
+//! statement is known: [`Statement::value`] does both.
+//!
+//! | reader | accepts | unit of the answer |
+//! |---|---|---|
+//! | [`size`] | digits, then `k` or `m` | bytes |
+//! | [`offset`] | digits, then `k`, `m` or `g` | bytes |
+//! | [`milliseconds`] | `1w2d3h4m5s6ms`, in that order, each at most once; bare digits are seconds | ms |
+//! | [`seconds`] | `1y2M1w2d3h4m5s`, likewise | s |
+//! | [`number`] | digits | |
+//! | [`flag`] | `on`, `off` | |
+//! | [`choice`], [`Statement::bits`] | names from a list | |
+//!
+//! Letters of names and of `k`, `m`, `g` may be large or small; those of time units may not. Everything ends at
+//! 2^63 - 1, as in nginx on a 64-bit machine.
+
+use std::fmt;
+
+use crate::error::{Error, Level};
+use crate::tree::Statement;
+
+/// The largest value of `off_t`, `ssize_t`, `ngx_int_t`.
+const VALUE_MAX: u64 = i64::MAX as u64;
+
+const SECOND: u64 = 1000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+type TimeUnit = (&'static str, u64);
+
+/// In milliseconds, in the order in which they must be written.
+const TIME_UNITS: [TimeUnit; 8] = [
+    ("y", 365 * DAY),
+    ("M", 30 * DAY),
+    ("w", 7 * DAY),
+    ("d", DAY),
+    ("h", HOUR),
+    ("m", MINUTE),
+    ("s", SECOND),
+    ("ms", 1),
+];
+
+/// A time in milliseconds takes no year and no month.
+const WEEKS: usize = 2;
+
+/// A time in seconds takes no milliseconds.
+const MILLISECONDS: usize = 7;
+
+/// What is wrong with a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueError {
+    /// Not of this type, or too large.
+    Invalid,
+    /// Not a number, or too large.
+    InvalidNumber,
+    /// Neither `on` nor `off`.
+    NotFlag,
+    /// None of the names.
+    NotAmong(Vec<&'static str>),
+    /// Below the least value.
+    TooSmall {
+        /// The least value.
+        min: u64,
+    },
+    /// Outside the range.
+    OutOfRange {
+        /// The least value.
+        min: u64,
+        /// The greatest value.
+        max: u64,
+    },
+}
+
+impl ValueError {
+    pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, directive: &str, value: &str) -> fmt::Result {
+        match self {
+            ValueError::Invalid => write!(f, "\"{directive}\" directive invalid value"),
+            ValueError::InvalidNumber => write!(f, "\"{directive}\" directive invalid number"),
+            ValueError::NotFlag => {
+                write!(
+                    f,
+                    "invalid value \"{value}\" in \"{directive}\" directive, it must be \"on\" or \"off\""
+                )
+            }
+            ValueError::NotAmong(_) => write!(f, "invalid value \"{value}\""),
+            ValueError::TooSmall { min } => write!(f, "value must be equal to or greater than {min}"),
+            ValueError::OutOfRange { min, max } => write!(f, "value must be between {min} and {max}"),
+        }
+    }
+
+    pub(crate) fn write_hint(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueError::NotAmong(names) => write!(f, "; it must be one of {}", names.join(", ")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes in memory: `8k`, `1m`.
+pub fn size(text: &str) -> Result<u64, ValueError> {
+    scaled(text, &[('k', 1 << 10), ('m', 1 << 20)])
+}
+
+/// Bytes in a file: `8k`, `1m`, `2g`.
+pub fn offset(text: &str) -> Result<u64, ValueError> {
+    scaled(text, &[('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)])
+}
+
+/// A time in milliseconds: `500ms`, `30` (seconds), `1h 30m`.
+pub fn milliseconds(text: &str) -> Result<u64, ValueError> {
+    time(text, &TIME_UNITS[WEEKS..], 1)
+}
+
+/// A time in seconds: `30`, `1h 30m`, `1y`.
+pub fn seconds(text: &str) -> Result<u64, ValueError> {
+    time(text, &TIME_UNITS[..MILLISECONDS], SECOND)
+}
+
+/// A number without sign.
+pub fn number(text: &str) -> Result<u64, ValueError> {
+    digits(text).ok_or(ValueError::InvalidNumber)
+}
+
+/// A number within bounds, both included.
+pub fn number_in(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, ValueError> {
+    move |text| match number(text)? {
+        value if (min..=max).contains(&value) => Ok(value),
+        _ if max >= VALUE_MAX => Err(ValueError::TooSmall { min }),
+        _ => Err(ValueError::OutOfRange { min, max }),
+    }
+}
+
+/// `on` or `off`.
+pub fn flag(text: &str) -> Result<bool, ValueError> {
+    match () {
+        () if text.eq_ignore_ascii_case("on") => Ok(true),
+        () if text.eq_ignore_ascii_case("off") => Ok(false),
+        () => Err(ValueError::NotFlag),
+    }
+}
+
+/// One of several names.
+pub fn choice<T: Copy>(names: &'static [(&'static str, T)]) -> impl Fn(&str) -> Result<T, ValueError> {
+    move |text| match names.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+        Some((_, value)) => Ok(*value),
+        None => Err(ValueError::NotAmong(names.iter().map(|(name, _)| *name).collect())),
+    }
+}
+
+impl Statement {
+    /// Reads the argument with this index: `statement.value(0, value::size)?`.
+    pub fn value<T>(&self, index: usize, read: impl Fn(&str) -> Result<T, ValueError>) -> Result<T, Error> {
+        let text = self.arg(index);
+        read(text).map_err(|error| Error::value(self, text, error))
+    }
+
+    /// `number size`, both above zero, as `output_buffers` and its like take them.
+    pub fn buffers(&self) -> Result<(u64, u64), Error> {
+        let above_zero = |read: fn(&str) -> Result<u64, ValueError>| {
+            move |text: &str| match read(text) {
+                Ok(value) if value > 0 => Ok(value),
+                _ => Err(ValueError::Invalid),
+            }
+        };
+        Ok((self.value(0, above_zero(number))?, self.value(1, above_zero(size))?))
+    }
+
+    /// All arguments as names of bits, or-ed. A repeated name is a warning.
+    pub fn bits(
+        &self,
+        names: &'static [(&'static str, u64)],
+        warnings: &mut Vec<Error>,
+    ) -> Result<u64, Error> {
+        let mut bits = 0;
+        for (index, text) in self.texts().enumerate() {
+            let bit = self.value(index, choice(names))?;
+            if bits & bit != 0 {
+                let message = format_args!("duplicate value \"{text}\"");
+                warnings.push(Error::at(self, message).with_level(Level::Warn));
+            }
+            bits |= bit;
+        }
+        Ok(bits)
+    }
+}
+
+/// Digits and nothing else; `None` above [`VALUE_MAX`] as well.
+fn digits(text: &str) -> Option<u64> {
+    let is_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let value = text.parse().ok().filter(|_| is_digits)?;
+    (value <= VALUE_MAX).then_some(value)
+}
+
+fn scaled(text: &str, units: &[(char, u64)]) -> Result<u64, ValueError> {
+    let unit = units.iter().find(|(letter, _)| text.ends_with([*letter, letter.to_ascii_uppercase()]));
+    let (count, scale) = match unit {
+        Some((_, scale)) => (&text[..text.len() - 1], *scale),
+        None => (text, 1),
+    };
+    let value = digits(count).and_then(|count| count.checked_mul(scale));
+    value.filter(|value| *value <= VALUE_MAX).ok_or(ValueError::Invalid)
+}
+
+/// `units` are those that may come, `resolution` is the unit of the answer, both in milliseconds.
+///
+/// Digits before a space, and digits at the end, are seconds; spaces behind a unit mean nothing. As in nginx a
+/// unit without digits counts as zero if there are digits anywhere.
+fn time(text: &str, mut units: &[TimeUnit], resolution: u64) -> Result<u64, ValueError> {
+    let mut rest = text;
+    let (mut total, mut has_digits) = (0_u64, false);
+    while !rest.is_empty() {
+        let (count, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()));
+        has_digits |= !count.is_empty();
+        let count = if count.is_empty() { 0 } else { digits(count).ok_or(ValueError::Invalid)? };
+        let (scale, length, later) = time_unit(tail, units).ok_or(ValueError::Invalid)?;
+        units = later;
+        rest = tail[length..].trim_start_matches(' ');
+        let value = count.checked_mul(scale / resolution).ok_or(ValueError::Invalid)?;
+        total = total.checked_add(value).filter(|total| *total <= VALUE_MAX).ok_or(ValueError::Invalid)?;
+    }
+    if has_digits { Ok(total) } else { Err(ValueError::Invalid) }
+}
+
+/// The unit at the head of `tail`: its scale, its length, and the units that may come behind it.
+fn time_unit<'u>(tail: &str, units: &'u [TimeUnit]) -> Option<(u64, usize, &'u [TimeUnit])> {
+    let Some(first) = tail.chars().next() else {
+        return Some((SECOND, 0, units));
+    };
+    let length = if tail.starts_with("ms") { 2 } else { first.len_utf8() };
+    let wanted = if first == ' ' { "s" } else { &tail[..length] };
+    let place = units.iter().position(|(unit, _)| *unit == wanted)?;
+    let later = if first == ' ' { &[] } else { &units[place + 1..] };
+    Some((units[place].1, length, later))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table<T: PartialEq + fmt::Debug>(
+        read: impl Fn(&str) -> Result<T, ValueError>,
+        error: ValueError,
+        rows: &[(&str, Option<T>)],
+    ) {
+        for (text, expected) in rows {
+            assert_eq!(read(text).as_ref(), expected.as_ref().ok_or(&error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_take_k_and_m_and_offsets_take_g() {
+        let common = [
+            ("0", Some(0)),
+            ("8k", Some(8192)),
+            ("8K", Some(8192)),
+            ("1m", Some(1 << 20)),
+            ("1M", Some(1 << 20)),
+            ("9223372036854775807", Some(VALUE_MAX)),
+            ("9223372036854775808", None),
+            ("9007199254740991k", Some(9_007_199_254_740_991 << 10)),
+            ("9007199254740992k", None),
+            ("99999999999999999999999", None),
+            ("", None),
+            ("k", None),
+            ("1kk", None),
+            ("-1", None),
+            ("+1", None),
+            ("1 k", None),
+            ("1é", None),
+        ];
+        table(size, ValueError::Invalid, &common);
+        table(offset, ValueError::Invalid, &common);
+        table(size, ValueError::Invalid, &[("1g", None)]);
+        table(offset, ValueError::Invalid, &[("1g", Some(1 << 30)), ("2G", Some(2 << 30))]);
+    }
+
+    #[test]
+    fn times_in_milliseconds() {
+        let rows = [
+            ("30", Some(30_000)),
+            ("500ms", Some(500)),
+            ("1s", Some(1000)),
+            ("1h 30m", Some(5_400_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1w2d3h4m5s6ms", Some((((7 + 2) * 24 + 3) * 3600 + 4 * 60 + 5) * 1000 + 6)),
+            ("1s500ms", Some(1500)),
+            ("5 ", Some(5000)),
+            (" 5", Some(5000)),
+            ("1m  20", Some(80_000)),
+            ("1s5", Some(6000)),
+            ("5m s", Some(300_000)),
+            ("1hm", Some(3_600_000)),
+            ("30m 1h", None),
+            ("1s 5 ", None),
+            ("5 5s", None),
+            ("5 5 5", None),
+            ("500ms 1s", None),
+            ("1h1h", None),
+            ("1y", None),
+            ("1M", None),
+            ("", None),
+            (" ", None),
+            ("s", None),
+            ("1x", None),
+            ("1é", None),
+            ("9223372036854775", Some(9_223_372_036_854_775_000)),
+            ("9223372036854776", None),
+            ("9223372036854775807ms", Some(VALUE_MAX)),
+            ("9223372036854775807ms1", None),
+        ];
+        table(milliseconds, ValueError::Invalid, &rows);
+    }
+
+    #[test]
+    fn times_in_seconds() {
+        let rows = [
+            ("30", Some(30)),
+            ("1y", Some(365 * 86400)),
+            ("1M", Some(30 * 86400)),
+            ("1y 1M 1w 1d 1h 1m 1s", Some((365 + 30 + 7 + 1) * 86400 + 3661)),
+            ("1M1y", None),
+            ("1m1M", None),
+            ("500ms", None),
+            ("1s1ms", None),
+        ];
+        table(seconds, ValueError::Invalid, &rows);
+    }
+
+    #[test]
+    fn numbers_flags_and_names() {
+        table(number, ValueError::InvalidNumber, &[("7", Some(7)), ("", None), ("7x", None), ("-7", None)]);
+        table(
+            flag,
+            ValueError::NotFlag,
+            &[("on", Some(true)), ("OFF", Some(false)), ("yes", None), ("", None)],
+        );
+        table(
+            choice(&[("a", 1), ("b", 2)]),
+            ValueError::NotAmong(vec!["a", "b"]),
+            &[("B", Some(2)), ("c", None)],
+        );
+        table(
+            number_in(1, 9),
+            ValueError::OutOfRange { min: 1, max: 9 },
+            &[("9", Some(9)), ("0", None), ("10", None)],
+        );
+        table(number_in(1, u64::MAX), ValueError::TooSmall { min: 1 }, &[("10", Some(10)), ("0", None)]);
+    }
+}
