@@ -1,3 +1,108 @@
-//! See this crate's description in Cargo.toml.
+//! `cargo xtask`: the checks that keep the repository as it should be, and the gate that runs them all.
+//!
+//! * [`gate`]: everything, with the time it took; what `.ci/run` calls.
+//! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised.
+//! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`], [`commits`].
+//! * [`licences`] of the dependencies, and the generated [`reference`](mod@reference) of directives.
+//!
+//! Nothing here is part of the product: no other crate depends on this one.
 #![forbid(unsafe_code)]
-fn main() {}
+// A command-line tool: standard output is what it is for.
+#![allow(clippy::print_stdout)]
+
+mod commits;
+mod engines;
+mod gate;
+mod layers;
+mod licences;
+mod metadata;
+mod ratchet;
+mod reference;
+mod rules;
+mod shape;
+mod suite;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+  ci                    every check and the tests: the gate for a change
+  test [ARGS]           cargo test for the workspace, with ARGS; sums up the engines at the end
+                        (the heavy tests: cargo xtask test -- --ignored)
+  tidy [--tighten]      shape of the sources; --tighten lowers crates/xtask/ratchet.txt to what is reached
+  licences              licences of all dependencies
+  reference [--check]   writes docs/directives.md from the directive tables, or checks that it is current
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["ci"] => gate::run(),
+        ["test", rest @ ..] => suite::run_alone(rest),
+        ["tidy"] => tidy::check(),
+        ["tidy", "--tighten"] => tidy::tighten(),
+        ["licences"] => licences::check(),
+        ["reference"] => reference::write(),
+        ["reference", "--check"] => reference::check(),
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(Failure::Usage),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage) => {
+            eprint!("{USAGE}");
+            ExitCode::from(2)
+        }
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why a task did not succeed.
+#[derive(Debug)]
+enum Failure {
+    /// The command line names no task.
+    Usage,
+    /// A file or directory could not be read or written.
+    File { path: std::path::PathBuf, error: std::io::Error },
+    /// A command could not be started.
+    Start { command: String, error: std::io::Error },
+    /// A command ran and failed.
+    Command { command: String, status: std::process::ExitStatus },
+    /// Something that had been printed in another format could not be understood.
+    Format { what: &'static str, detail: String },
+    /// The checks found this.
+    Problems { task: &'static str, found: Vec<String> },
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Usage => write!(f, "unknown command line"),
+            Failure::File { path, error } => write!(f, "{}: {error}", path.display()),
+            Failure::Start { command, error } => write!(f, "cannot start {command}: {error}"),
+            Failure::Command { command, status } => write!(f, "{command}: {status}"),
+            Failure::Format { what, detail } => write!(f, "cannot read {what}: {detail}"),
+            Failure::Problems { task, found } => {
+                writeln!(f, "{task} found {} problem(s)", found.len())?;
+                found.iter().try_for_each(|problem| writeln!(f, "  {problem}"))
+            }
+        }
+    }
+}
+
+impl Failure {
+    /// `Ok` when there is nothing to complain about.
+    fn unless_empty(task: &'static str, found: Vec<String>) -> Result<(), Failure> {
+        if found.is_empty() { Ok(()) } else { Err(Failure::Problems { task, found }) }
+    }
+}

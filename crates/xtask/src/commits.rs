@@ -1,0 +1,51 @@
+//! How the commits of this history read: a printed figure, never a failure, since a clone may be shallow.
+
+use crate::workspace;
+
+/// The longest subject that a log in a terminal shows whole, in characters.
+const SUBJECT_CHARS_MAX: usize = 72;
+
+/// How many commits are looked at, the newest first.
+const COMMITS_MAX: &str = "--max-count=500";
+
+/// Prints the figure, or why there is none.
+pub(crate) fn print_figure() {
+    let mut git = std::process::Command::new("git");
+    // Unit and record separators: neither stands in a commit message.
+    git.args(["log", "--no-merges", COMMITS_MAX, "--format=%s%x1f%b%x1e"]).current_dir(workspace::root());
+    match git.output() {
+        Ok(output) if output.status.success() => {
+            println!("commits: {}", figure(&String::from_utf8_lossy(&output.stdout)));
+        }
+        _ => println!("commits: no git history here"),
+    }
+}
+
+fn figure(log: &str) -> String {
+    let (mut count, mut with_body, mut long) = (0_u32, 0_u32, Vec::new());
+    for record in log.split('\x1e') {
+        let Some((subject, body)) = record.trim_start().split_once('\x1f') else { continue };
+        count += 1;
+        with_body += u32::from(!body.trim().is_empty());
+        if subject.chars().count() > SUBJECT_CHARS_MAX {
+            long.push(format!("\n  subject over {SUBJECT_CHARS_MAX} characters: {subject}"));
+        }
+    }
+    let share = 100 * with_body / count.max(1);
+    format!("{count} looked at, {share} % with a body (wanted: 80 or more){}", long.concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_counted_and_long_subjects_named() {
+        let long = "x".repeat(73);
+        let log = format!("a: b\x1fwhy\n\x1e\nc: d\x1f\x1e\n{long}\x1f\nbody\x1e\n");
+        let text = figure(&log);
+        assert!(text.starts_with("3 looked at, 66 % with a body"), "{text}");
+        assert!(text.ends_with(&long), "{text}");
+        assert!(figure("").starts_with("0 looked at"));
+    }
+}

@@ -1,0 +1,147 @@
+//! Which I/O engines a test run exercised, from the lines that the suites append to a file.
+//!
+//! The lines and the variable that names the file are defined in `testkit::engines`; a test below keeps this
+//! reader in step with that writer. [`Report`] sums the lines up to a table of pairs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::workspace;
+
+/// The environment variable that tells the suites where to write.
+pub(crate) const REPORT_FILE_VARIABLE: &str = "RINGROAD_ENGINE_REPORT";
+
+/// The environment variable that excuses engines which this machine cannot have: `io_uring,libaio`.
+pub(crate) const EXCUSED_VARIABLE: &str = "RINGROAD_CI_WITHOUT";
+
+/// Every engine that a green gate must have exercised: as network or disk engine, wherever it can be either.
+const NETS: [&str; 2] = ["io_uring", "epoll"];
+const DISKS: [&str; 4] = ["io_uring", "libaio", "threads", "sync"];
+
+/// The directory of the file for the suites: build output, so that it is never committed.
+pub(crate) fn report_folder() -> PathBuf {
+    workspace::root().join("target")
+}
+
+/// The file for the suites.
+pub(crate) fn report_file() -> PathBuf {
+    report_folder().join("engine-report.txt")
+}
+
+/// What the suites said.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    /// How often each pair ran.
+    ran: BTreeMap<String, u32>,
+    /// Why a pair was skipped, and how often for that reason.
+    skipped: BTreeMap<(String, String), u32>,
+    /// Lines that follow no known form.
+    unreadable: Vec<String>,
+}
+
+impl Report {
+    /// Reads the lines of the file.
+    pub(crate) fn parse(text: &str) -> Report {
+        let mut report = Report::default();
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let ran = line.strip_prefix("engines: ran ").and_then(|rest| rest.split_whitespace().next());
+            let skipped = line.strip_prefix("engines: skipped ").and_then(|rest| rest.split_once(": "));
+            match (ran, skipped) {
+                (Some(pair), _) if is_pair(pair) => *report.ran.entry(pair.to_owned()).or_default() += 1,
+                (None, Some((pair, reason))) if is_pair(pair) => {
+                    *report.skipped.entry((pair.to_owned(), reason.to_owned())).or_default() += 1;
+                }
+                _ => report.unreadable.push(line.to_owned()),
+            }
+        }
+        report
+    }
+
+    /// The table for the terminal.
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::from("engines exercised (network+disk, times):\n");
+        for net in NETS {
+            for disk in DISKS {
+                let pair = format!("{net}+{disk}");
+                let times = self.ran.get(&pair).copied().unwrap_or(0);
+                let reasons: Vec<String> = self
+                    .skipped
+                    .iter()
+                    .filter(|((skipped, _), _)| *skipped == pair)
+                    .map(|((_, reason), times)| format!("skipped {times}x: {reason}"))
+                    .collect();
+                text.push_str(&format!("  {pair:18} {times:5}  {}\n", reasons.join("; ")));
+            }
+        }
+        text
+    }
+
+    /// What is wrong with the run: an engine that nobody exercised and `excused` does not name.
+    pub(crate) fn problems(&self, excused: &str) -> Vec<String> {
+        let excused: Vec<&str> = excused.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let mut problems: Vec<String> = self
+            .unreadable
+            .iter()
+            .map(|line| format!("unreadable line in the engine report: {line}"))
+            .collect();
+        for name in excused.iter().filter(|name| !NETS.contains(name) && !DISKS.contains(name)) {
+            problems.push(format!("{EXCUSED_VARIABLE} names {name:?}, which is no engine"));
+        }
+        let missing = |role: &str, name: &str| {
+            format!(
+                "{role} engine {name} was not exercised; where this machine cannot have it, set {EXCUSED_VARIABLE}={name}"
+            )
+        };
+        let ran =
+            |side: usize, name: &str| self.ran.keys().any(|pair| pair.split('+').nth(side) == Some(name));
+        for (side, role, names) in [(0, "network", &NETS[..]), (1, "disk", &DISKS[..])] {
+            let absent = names.iter().filter(|name| !ran(side, name) && !excused.contains(name));
+            problems.extend(absent.map(|name| missing(role, name)));
+        }
+        problems
+    }
+}
+
+fn is_pair(text: &str) -> bool {
+    text.split_once('+').is_some_and(|(net, disk)| NETS.contains(&net) && DISKS.contains(&disk))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &str = "engines: ran io_uring+io_uring\nengines: ran epoll+libaio 12 files\n\
+                       engines: ran epoll+threads\nengines: ran epoll+threads\nengines: ran epoll+sync\n";
+
+    #[test]
+    fn the_names_are_those_of_the_writer() {
+        assert_eq!(NETS, testkit::engines::NETS);
+        assert_eq!(DISKS, testkit::engines::DISKS);
+        assert_eq!(REPORT_FILE_VARIABLE, testkit::engines::REPORT_FILE_VARIABLE);
+    }
+
+    #[test]
+    fn a_full_run_has_no_problem() {
+        let report = Report::parse(ALL);
+        assert_eq!(report.problems(""), Vec::<String>::new());
+        assert!(report.table().contains("epoll+threads          2"), "{}", report.table());
+    }
+
+    #[test]
+    fn a_skipped_engine_is_a_problem_unless_excused() {
+        let text = "engines: ran epoll+threads\nengines: ran epoll+sync\nengines: ran epoll+libaio\n\
+                    engines: skipped io_uring+io_uring: io_uring_setup: EPERM\n";
+        let report = Report::parse(text);
+        let problems = report.problems("");
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].starts_with("network engine io_uring"), "{problems:?}");
+        assert_eq!(report.problems("io_uring"), Vec::<String>::new());
+        assert!(report.table().contains("skipped 1x: io_uring_setup: EPERM"));
+    }
+
+    #[test]
+    fn slips_are_not_taken_for_silence() {
+        assert!(Report::parse("engines: ran epoll+thread\n").problems("io_uring")[0].contains("unreadable"));
+        assert!(Report::parse(ALL).problems("ring")[0].contains("no engine"));
+    }
+}

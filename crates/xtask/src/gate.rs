@@ -1,0 +1,147 @@
+//! `cargo xtask ci`: everything that a change has to pass, in one command, with the time against a budget.
+//!
+//! `.ci/run` installs what a bare machine lacks and then calls this; there is no second list of checks. All
+//! steps run, also after one has failed, and the failed ones are named at the end. Times are printed, never
+//! asserted: a slow machine is not a broken change.
+
+use std::time::{Duration, Instant};
+
+use crate::{Failure, engines, licences, reference, suite, tidy, workspace};
+
+/// What a step's time is counted towards. The budgets are for 2 cores and an empty target directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Budget {
+    /// Everything that compiles the workspace.
+    BuildAndClippy,
+    /// Running the tests, already built.
+    Tests,
+    /// The rest: rustdoc, format, tidy, licences, reference.
+    DocsAndTidy,
+}
+
+impl Budget {
+    const ALL: [Budget; 3] = [Budget::BuildAndClippy, Budget::Tests, Budget::DocsAndTidy];
+
+    fn name(self) -> &'static str {
+        match self {
+            Budget::BuildAndClippy => "build and clippy",
+            Budget::Tests => "tests",
+            Budget::DocsAndTidy => "docs and tidy",
+        }
+    }
+
+    /// Together they leave a few of the 20 minutes that the whole gate may take.
+    fn limit(self) -> Duration {
+        let minutes = match self {
+            Budget::BuildAndClippy => 8,
+            Budget::Tests => 6,
+            Budget::DocsAndTidy => 2,
+        };
+        Duration::from_secs(minutes * 60)
+    }
+}
+
+/// The steps so far.
+#[derive(Default)]
+struct Gate {
+    /// What each step took.
+    times: Vec<(Budget, Duration)>,
+    /// The names of the steps that failed.
+    failed: Vec<String>,
+}
+
+/// Runs every step. The cheap ones come first, so that a slip in formatting shows at once; the tests come
+/// last, so that their results end the output.
+pub(crate) fn run() -> Result<(), Failure> {
+    let mut gate = Gate::default();
+    gate.step("prerequisites", Budget::DocsAndTidy, suite::check_prerequisites);
+    gate.step("format", Budget::DocsAndTidy, || cargo(&["fmt", "--all", "--check"], None));
+    gate.step("tidy", Budget::DocsAndTidy, tidy::check);
+    gate.step("licences", Budget::DocsAndTidy, licences::check);
+    gate.step("clippy", Budget::BuildAndClippy, || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], None)
+    });
+    gate.step("build", Budget::BuildAndClippy, || cargo(&["test", "--workspace", "--no-run"], None));
+    gate.step("docs", Budget::DocsAndTidy, || {
+        cargo(&["doc", "--workspace", "--no-deps"], Some(("RUSTDOCFLAGS", "-D warnings")))
+    });
+    gate.step("reference", Budget::DocsAndTidy, reference::check);
+    let mut tally = suite::Tally::default();
+    gate.step("tests", Budget::Tests, || {
+        let outcome = suite::run(&[])?;
+        tally = outcome.tally;
+        print!("{}", outcome.report.table());
+        outcome.result?;
+        let excused = std::env::var(engines::EXCUSED_VARIABLE).unwrap_or_default();
+        Failure::unless_empty("the look at the engines", outcome.report.problems(&excused))
+    });
+    println!("\n{}", gate.times_against_budget());
+    for name in &gate.failed {
+        println!("failed: {name}");
+    }
+    println!("{tally}");
+    Failure::unless_empty("the gate", gate.failed)
+}
+
+impl Gate {
+    fn step(&mut self, name: &str, budget: Budget, work: impl FnOnce() -> Result<(), Failure>) {
+        println!("\n== {name}");
+        let started = Instant::now();
+        if let Err(failure) = work() {
+            println!("{name}: {failure}");
+            self.failed.push(name.to_owned());
+        }
+        self.times.push((budget, started.elapsed()));
+    }
+
+    fn times_against_budget(&self) -> String {
+        let mut text = String::from("time used on this machine, and the budget for 2 cores:\n");
+        for budget in Budget::ALL {
+            let used: Duration =
+                self.times.iter().filter(|(of, _)| *of == budget).map(|(_, time)| *time).sum();
+            let over = if used > budget.limit() { "  OVER BUDGET" } else { "" };
+            let (used, limit) = (minutes(used), minutes(budget.limit()));
+            text.push_str(&format!("  {:18} {used:>6} of {limit:>5}{over}\n", budget.name()));
+        }
+        text
+    }
+}
+
+fn cargo(args: &[&str], env: Option<(&str, &str)>) -> Result<(), Failure> {
+    workspace::run(workspace::cargo(args).envs(env))
+}
+
+fn minutes(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_step_is_remembered_and_the_next_one_runs() {
+        let mut gate = Gate::default();
+        let mut ran = false;
+        gate.step("first", Budget::Tests, || Failure::unless_empty("first", vec!["bad".to_owned()]));
+        gate.step("second", Budget::Tests, || {
+            ran = true;
+            Ok(())
+        });
+        assert!(ran);
+        assert_eq!(gate.failed, ["first"]);
+    }
+
+    #[test]
+    fn times_are_summed_by_budget() {
+        let seconds = Duration::from_secs;
+        let times = vec![
+            (Budget::Tests, seconds(300)),
+            (Budget::Tests, seconds(65)),
+            (Budget::DocsAndTidy, seconds(5)),
+        ];
+        let text = Gate { times, failed: Vec::new() }.times_against_budget();
+        assert!(text.contains("tests                6:05 of  6:00  OVER BUDGET"), "{text}");
+        assert!(text.contains("docs and tidy        0:05 of  2:00\n"), "{text}");
+    }
+}

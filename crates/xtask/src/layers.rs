@@ -1,0 +1,102 @@
+//! Which crate may depend on which: the arrows of the architecture, checked from `cargo metadata`.
+//!
+//! Dependencies point down one line, `io` <- `rt` <- `cache` <- `server` <- `ringroad`; `http` and `conf`
+//! stand alone; `testkit` and `xtask` are for development.
+
+use crate::metadata::{Metadata, Package};
+
+/// Each crate of the workspace, and the crates of the workspace that it may use.
+///
+/// A crate that is not in this table fails the check: adding a crate is a decision about layers.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("http", &[]),
+    ("conf", &[]),
+    ("io", &[]),
+    ("rt", &["io"]),
+    ("cache", &["io", "rt", "http"]),
+    ("server", &["io", "rt", "http", "conf", "cache"]),
+    ("ringroad", &["io", "rt", "http", "conf", "cache", "server"]),
+    ("bench", &["io", "rt", "http"]),
+    ("testkit", &[]),
+    ("xtask", &[]),
+];
+
+/// The one crate that others may use in their tests, and only there.
+const TEST_SUPPORT: &str = "testkit";
+
+/// Returns one line for each arrow that must not be.
+pub(crate) fn check(metadata: &Metadata) -> Vec<String> {
+    let members: Vec<&Package> = metadata.packages.iter().filter(|package| package.member).collect();
+    let mut problems = Vec::new();
+    for package in &members {
+        let Some((_, below)) = LAYERS.iter().find(|(name, _)| *name == package.name) else {
+            let name = &package.name;
+            problems.push(format!("crate {name} has no place in LAYERS of crates/xtask/src/layers.rs"));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let known = below.contains(&dependency.name.as_str());
+            let in_tests = dependency.dev && dependency.name == TEST_SUPPORT;
+            let internal = members.iter().any(|member| member.name == dependency.name);
+            if internal && !known && !in_tests {
+                let (from, to) = (&package.name, &dependency.name);
+                problems.push(format!("crate {from} must not depend on {to}: it may use {below:?}"));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Dependency;
+
+    fn workspace(arrows: &[(&str, &str, bool)]) -> Metadata {
+        let mut metadata = Metadata::default();
+        for name in ["io", "rt", "http", "server", "testkit", "xtask"] {
+            let used = arrows.iter().filter(|(from, ..)| *from == name);
+            let dependencies =
+                used.map(|(_, to, dev)| Dependency { name: (*to).to_owned(), dev: *dev }).collect();
+            metadata.packages.push(Package {
+                name: name.to_owned(),
+                member: true,
+                dependencies,
+                ..Package::default()
+            });
+        }
+        metadata
+    }
+
+    #[test]
+    fn arrows_that_point_down_are_fine() {
+        let arrows = [
+            ("rt", "io", false),
+            ("server", "rt", false),
+            ("io", "testkit", true),
+            ("http", "memchr", false),
+        ];
+        assert_eq!(check(&workspace(&arrows)), Vec::<String>::new());
+    }
+
+    #[test]
+    fn arrows_that_point_up_or_aside_are_not() {
+        for arrow in [
+            ("io", "rt", false),
+            ("io", "rt", true),
+            ("http", "io", false),
+            ("server", "testkit", false),
+            ("server", "xtask", true),
+        ] {
+            let problems = check(&workspace(&[arrow]));
+            assert_eq!(problems.len(), 1, "{arrow:?}: {problems:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_crate_needs_a_place() {
+        let mut metadata = workspace(&[]);
+        metadata.packages[0].name = "extra".to_owned();
+        assert!(check(&metadata)[0].contains("extra has no place"));
+    }
+}

@@ -1,0 +1,155 @@
+//! The licences of everything that is linked or used in a build, from `cargo metadata`.
+//!
+//! A manifest names an SPDX expression; it is acceptable when one choice of its `OR`s needs only licences in
+//! [`ALLOWED`]. Not here: reading licence files. A package without an expression fails and is looked at.
+
+use std::collections::BTreeMap;
+
+use crate::metadata::Package;
+use crate::{Failure, metadata};
+
+/// The SPDX identifiers that may be linked into a program under Apache-2.0 OR MIT without further duties
+/// than to name them.
+const ALLOWED: &[&str] = &[
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "ISC",
+    "MIT",
+    "MIT-0",
+    "Unicode-3.0",
+    "Unicode-DFS-2016",
+    "Zlib",
+];
+
+/// Fails with the name of each package whose licence is not acceptable.
+pub(crate) fn check() -> Result<(), Failure> {
+    let metadata = metadata::load()?;
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for package in &metadata.packages {
+        *counts.entry(package.license.as_deref().unwrap_or("none")).or_default() += 1;
+    }
+    println!("licences of {} packages:", metadata.packages.len());
+    for (expression, count) in counts {
+        println!("  {count:4}  {expression}");
+    }
+    Failure::unless_empty("licences", metadata.packages.iter().filter_map(judge).collect())
+}
+
+/// What is wrong with a package's licence, if anything.
+fn judge(package: &Package) -> Option<String> {
+    let (name, version) = (&package.name, &package.version);
+    match package.license.as_deref().map(is_acceptable) {
+        Some(Ok(true)) => None,
+        Some(Ok(false)) => {
+            let license = package.license.as_deref().unwrap_or_default();
+            Some(format!("{name} {version}: licence {license:?} is not among the permissive ones"))
+        }
+        Some(Err(detail)) => Some(format!("{name} {version}: {detail}")),
+        None => Some(format!("{name} {version}: the manifest names no licence")),
+    }
+}
+
+/// Whether some choice within the expression needs only allowed licences. `/` is the old way to write `OR`.
+fn is_acceptable(expression: &str) -> Result<bool, String> {
+    let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+    let mut words = Words { words: spaced.split_whitespace().collect(), next: 0 };
+    let outcome = words.any_of();
+    match (outcome, words.peek()) {
+        (Some(acceptable), None) => Ok(acceptable),
+        _ => Err(format!("{expression:?} is no SPDX expression")),
+    }
+}
+
+/// A cursor over the words of an expression: `OR` binds weakest, then `AND`, then `WITH`.
+struct Words<'a> {
+    words: Vec<&'a str>,
+    next: usize,
+}
+
+impl<'a> Words<'a> {
+    fn peek(&self) -> Option<&'a str> {
+        self.words.get(self.next).copied()
+    }
+
+    fn take(&mut self, word: &str) -> bool {
+        let found = self.peek() == Some(word);
+        self.next += usize::from(found);
+        found
+    }
+
+    fn any_of(&mut self) -> Option<bool> {
+        let mut acceptable = self.all_of()?;
+        while self.take("OR") {
+            // Not `||`: the words of the other choice have to be read in any case.
+            acceptable |= self.all_of()?;
+        }
+        Some(acceptable)
+    }
+
+    fn all_of(&mut self) -> Option<bool> {
+        let mut acceptable = self.single()?;
+        while self.take("AND") {
+            acceptable &= self.single()?;
+        }
+        Some(acceptable)
+    }
+
+    fn single(&mut self) -> Option<bool> {
+        if self.take("(") {
+            let inner = self.any_of()?;
+            return self.take(")").then_some(inner);
+        }
+        let identifier = self.peek().filter(|word| !matches!(*word, "OR" | "AND" | "WITH" | ")"))?;
+        self.next += 1;
+        if !self.take("WITH") {
+            return Some(ALLOWED.contains(&identifier));
+        }
+        let exception = self.peek()?;
+        self.next += 1;
+        Some(ALLOWED.contains(&format!("{identifier} WITH {exception}").as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_are_evaluated() {
+        for (expression, expected) in [
+            ("MIT", true),
+            ("GPL-3.0-only", false),
+            ("GPL-3.0-only OR MIT", true),
+            ("MIT AND GPL-3.0-only", false),
+            ("MIT/Apache-2.0", true),
+            ("(MIT OR Apache-2.0) AND Unicode-3.0", true),
+            ("(MIT OR Apache-2.0) AND MPL-2.0", false),
+            ("MPL-2.0 AND MIT OR ISC", true),
+            ("Apache-2.0 WITH LLVM-exception OR GPL-2.0-only", true),
+            ("GPL-2.0-only WITH Classpath-exception-2.0", false),
+        ] {
+            assert_eq!(is_acceptable(expression), Ok(expected), "{expression}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_expression_is_not_accepted() {
+        for expression in ["", "MIT OR", "(MIT", "MIT Apache-2.0", "AND", "MIT WITH"] {
+            assert!(is_acceptable(expression).is_err(), "{expression}");
+        }
+    }
+
+    #[test]
+    fn a_bad_package_is_named() {
+        let license = Some("AGPL-3.0-only".to_owned());
+        let package =
+            Package { name: "bad".to_owned(), version: "1.2.3".to_owned(), license, ..Package::default() };
+        assert!(judge(&package).expect("it is refused").starts_with("bad 1.2.3: licence"));
+        let silent = Package { name: "silent".to_owned(), ..Package::default() };
+        assert!(judge(&silent).expect("it is refused").contains("names no licence"));
+    }
+}

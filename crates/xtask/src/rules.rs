@@ -1,0 +1,201 @@
+//! Rules that a file keeps or breaks on its own: module documentation, banned words, machine paths, reasons.
+//!
+//! Each function looks at one file and returns its problems as `path:line: what`. Shape in numbers is in
+//! `shape`, relations between crates are in `layers`.
+
+use regex_lite::Regex;
+
+use crate::shape::pattern;
+use crate::workspace::SourceFile;
+
+/// The longest file that is still one subject, in lines. Tests included.
+const FILE_LINES_MAX: usize = 1000;
+
+/// The crate that may hold unsafe code.
+const UNSAFE_CRATE: &str = "io";
+
+/// Where every dependency has to come from, as Cargo.lock writes it.
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
+/// The rules with their patterns compiled.
+pub(crate) struct Rules {
+    unfinished: Regex,
+    machine_path: Regex,
+    registry_host: Regex,
+    dependency_table: Regex,
+    dependency_subtable: Regex,
+}
+
+impl Rules {
+    /// Compiles the patterns, once for all files.
+    pub(crate) fn new() -> Rules {
+        Rules {
+            unfinished: pattern(r"\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b"),
+            machine_path: pattern(r"(^|[^\w.])/(work|root|home/\w+)/"),
+            registry_host: pattern(r"(index|static)\.crates\.io|[\w.-]+/artifactory|\.crates-io\."),
+            dependency_table: pattern(r"^\[(target\..+\.)?(workspace\.)?(dev-|build-)?dependencies\]$"),
+            dependency_subtable: pattern(
+                r"^\[(target\..+\.)?(workspace\.)?(dev-|build-)?dependencies\.[^\]]+\]$",
+            ),
+        }
+    }
+
+    /// All rules that apply to this file.
+    pub(crate) fn check(&self, file: &SourceFile) -> Vec<String> {
+        let mut problems = self.words(file);
+        if file.path.ends_with(".rs") {
+            problems.extend(module_documentation(file));
+            problems.extend(length(file));
+            problems.extend(forbids_unsafe(file));
+        }
+        if file.path.ends_with("Cargo.toml") {
+            problems.extend(self.dependency_reasons(file));
+        }
+        if file.path == "Cargo.lock" {
+            problems.extend(lock_sources(file));
+        }
+        problems
+    }
+
+    /// Unfinished work, paths of one machine, hosts of one registry mirror.
+    fn words(&self, file: &SourceFile) -> Vec<String> {
+        let mut problems = Vec::new();
+        let is_code = [".rs", ".sh", ".toml", ".ci/run"].iter().any(|end| file.path.ends_with(end));
+        for (index, line) in file.text.lines().enumerate() {
+            let mut report = |what: &str| problems.push(format!("{}:{}: {what}", file.path, index + 1));
+            if is_code && self.unfinished.is_match(line) {
+                report("unfinished work belongs into the tracker, not into the code");
+            }
+            if self.machine_path.is_match(line) {
+                report("a path that exists on one machine only");
+            }
+            if self.registry_host.is_match(line) {
+                report("the host of a registry: builds use cargo's default");
+            }
+        }
+        problems
+    }
+
+    /// `name = …` below a dependency table ends with a comment that says why; a path to a crate of the
+    /// workspace in the root manifest explains itself.
+    fn dependency_reasons(&self, file: &SourceFile) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut in_table = false;
+        for (index, line) in file.text.lines().enumerate() {
+            let line = line.trim();
+            let place = format!("{}:{}", file.path, index + 1);
+            if line.starts_with('[') {
+                in_table = self.dependency_table.is_match(line);
+                if self.dependency_subtable.is_match(line) {
+                    problems.push(format!("{place}: write the dependency as one line with its reason"));
+                }
+            }
+            let own = file.path == "Cargo.toml" && line.contains("path = ");
+            let names_one = line.starts_with(|c: char| c.is_ascii_alphanumeric()) && line.contains('=');
+            let reason = line.split_once(" # ").map_or("", |(_, reason)| reason.trim());
+            if in_table && names_one && !own && reason.is_empty() {
+                problems.push(format!("{place}: the dependency needs its reason: `# why`"));
+            }
+        }
+        problems
+    }
+}
+
+/// Every file opens with what it holds.
+fn module_documentation(file: &SourceFile) -> Option<String> {
+    let opens = file.text.starts_with("//! ");
+    (!opens).then(|| format!("{}:1: the file has to open with `//! ` and what it holds", file.path))
+}
+
+fn length(file: &SourceFile) -> Option<String> {
+    let lines = file.text.lines().count();
+    let path = &file.path;
+    (lines > FILE_LINES_MAX).then(|| format!("{path}: {lines} lines, at most {FILE_LINES_MAX} are allowed"))
+}
+
+/// The root of every crate but one forbids unsafe code.
+fn forbids_unsafe(file: &SourceFile) -> Option<String> {
+    let mut parts = file.path.strip_prefix("crates/")?.split('/');
+    let (krate, src, name) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_root = src == "src" && matches!(name, "lib.rs" | "main.rs");
+    let forbids = file.text.lines().any(|line| line == "#![forbid(unsafe_code)]");
+    let missing = is_root && krate != UNSAFE_CRATE && !forbids;
+    missing.then(|| format!("{}: #![forbid(unsafe_code)] is missing", file.path))
+}
+
+/// Dependencies come from the public registry: no git, no mirror.
+fn lock_sources(file: &SourceFile) -> Vec<String> {
+    let sources = file.text.lines().filter_map(|line| line.strip_prefix("source = "));
+    let foreign = sources.filter(|source| source.trim_matches('"') != REGISTRY);
+    foreign.map(|source| format!("Cargo.lock: {source} is not the public registry")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(path: &str, text: &str) -> Vec<String> {
+        Rules::new().check(&SourceFile { path: path.to_owned(), text: text.to_owned() })
+    }
+
+    #[test]
+    fn a_clean_file_has_none() {
+        let text = "//! A crate.\n#![forbid(unsafe_code)]\n";
+        assert_eq!(problems("crates/a/src/lib.rs", text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_rule_names_file_and_line() {
+        let cases = [
+            ("crates/a/src/b.rs", "use x;\n".to_owned(), "b.rs:1: the file has to open"),
+            ("crates/a/src/main.rs", "//! A.\n".to_owned(), "main.rs: #![forbid"),
+            ("crates/a/src/b.rs", format!("//! A.\n{}", "\n".repeat(1000)), "b.rs: 1001 lines"),
+            (
+                "crates/a/src/b.rs",
+                format!("//! A.\n// {}: later\n", ["TO", "DO"].concat()),
+                "b.rs:2: unfinished",
+            ),
+            ("README.md", format!("see {}x/y\n", "/wo".to_owned() + "rk/"), "README.md:1: a path"),
+            (
+                ".cargo/config.toml",
+                format!("\"https://x/{}\"\n", "arti".to_owned() + "factory/"),
+                "toml:1: the host",
+            ),
+            (
+                "Cargo.lock",
+                "source = \"git+https://example.org/x\"\n".to_owned(),
+                "is not the public registry",
+            ),
+        ];
+        for (path, text, expected) in cases {
+            let found = problems(path, &text);
+            assert_eq!(found.len(), 1, "{expected}: {found:?}");
+            assert!(found[0].contains(expected), "{expected}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn paths_that_only_look_alike_are_fine() {
+        assert_eq!(problems("docs/a.md", "net/work/x, ./work/y, /homework/z\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn dependencies_need_reasons() {
+        let text = concat!(
+            "[package]\nname = \"a\"\n[dependencies]\nb = \"1\" # because\nc = \"1\"\nd.workspace = true #\n",
+            "[dev-dependencies]\ne = { version = \"1\" }\n[dependencies.f]\nversion = \"1\"\n",
+        );
+        let found = problems("crates/a/Cargo.toml", text);
+        let places: Vec<&str> = found.iter().map(|line| &line[..line.len().min(22)]).collect();
+        assert_eq!(
+            places,
+            [
+                "crates/a/Cargo.toml:5:",
+                "crates/a/Cargo.toml:6:",
+                "crates/a/Cargo.toml:8:",
+                "crates/a/Cargo.toml:9:"
+            ]
+        );
+        assert_eq!(problems("Cargo.toml", "[workspace.dependencies]\na = { path = \"x\" }\n").len(), 0);
+    }
+}

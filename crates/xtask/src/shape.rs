@@ -1,0 +1,236 @@
+//! The shape of a crate's library code in numbers: lengths, comments, unsafe blocks, unwraps.
+//!
+//! Text based, without a parser: the numbers steer, they do not judge a single line. Library code is what
+//! stands in `src` outside of test files, up to the `#[cfg(test)] mod` at a file's end. [`Patterns`] holds the
+//! regular expressions, [`Shape`] adds the files of one crate up.
+
+use regex_lite::Regex;
+
+use crate::workspace::SourceFile;
+
+/// The longest function that is read without scrolling, in lines.
+pub(crate) const FUNCTION_LINES_MAX: usize = 70;
+
+/// How many lines above a use of `unsafe` its justification may start.
+const SAFETY_LINES_BEFORE: usize = 6;
+
+/// What the numbers are taken with.
+pub(crate) struct Patterns {
+    skipped_folder: Regex,
+    skipped_file: Regex,
+    test_module: Regex,
+    function: Regex,
+    unsafe_use: Regex,
+    unwrap: Regex,
+}
+
+impl Patterns {
+    /// Compiles them, once for all files.
+    pub(crate) fn new() -> Patterns {
+        Patterns {
+            skipped_folder: pattern(r"/(tests?|benches|fuzz|examples|testing|test_data|vendor)/"),
+            skipped_file: pattern(r"(^|_|/)tests?\.rs$|test_[^/]*$"),
+            test_module: pattern(
+                r"(?m)^#\[cfg\((?:all\()?test[^\n]*\]\s*\n(?:pub(?:\([^)]*\))? )?mod \w+ \{",
+            ),
+            function: pattern(
+                r#"^(\s*)(?:pub(?:\([^)]*\))?\s+)?(?:(?:default|const|async|unsafe|extern "[^"]*")\s+)*fn\s+(\w+)"#,
+            ),
+            unsafe_use: pattern(r"\bunsafe\s*(?:\{|impl\b|extern\b)"),
+            unwrap: pattern(r"\.(?:unwrap|expect)\("),
+        }
+    }
+
+    /// Whether a `.rs` file below `crates/` is library code.
+    pub(crate) fn is_library(&self, path: &str) -> bool {
+        path.ends_with(".rs")
+            && path.contains("/src/")
+            && !self.skipped_folder.is_match(path)
+            && !self.skipped_file.is_match(path)
+    }
+
+    /// Whether a line uses `unsafe`, comments aside.
+    pub(crate) fn uses_unsafe(&self, line: &str) -> bool {
+        self.unsafe_use.is_match(without_comment(line))
+    }
+
+    /// The part of a file before its test module.
+    fn library_part<'a>(&self, text: &'a str) -> &'a str {
+        self.test_module.find(text).map_or(text, |found| &text[..found.start()])
+    }
+}
+
+/// Compiles a pattern of this program. All of them are constants that the tests below use.
+pub(crate) fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("the patterns of this program are constants that its tests use")
+}
+
+/// The numbers of one crate.
+#[derive(Debug, Default)]
+pub(crate) struct Shape {
+    /// Lines of each file.
+    pub(crate) file_lines: Vec<usize>,
+    /// Lines of each function, with the place where it starts.
+    pub(crate) functions: Vec<(usize, String)>,
+    /// Lines in all.
+    pub(crate) lines: usize,
+    /// Lines that are comments.
+    pub(crate) comment_lines: usize,
+    /// Lines with `.unwrap(` or `.expect(`.
+    pub(crate) unwraps: usize,
+    /// Uses of `unsafe`.
+    pub(crate) unsafe_uses: usize,
+    /// Uses of `unsafe` without a justification, with their places.
+    pub(crate) unjustified: Vec<String>,
+}
+
+impl Shape {
+    /// Adds the library part of one file.
+    pub(crate) fn add(&mut self, patterns: &Patterns, file: &SourceFile) {
+        let text = patterns.library_part(&file.text);
+        let lines: Vec<&str> = text.split('\n').collect();
+        self.file_lines.push(lines.len());
+        self.lines += lines.len();
+        self.comment_lines += lines.iter().filter(|line| is_comment(line)).count();
+        self.unwraps +=
+            lines.iter().filter(|line| !is_comment(line) && patterns.unwrap.is_match(line)).count();
+        let functions = functions(patterns, &lines);
+        let place =
+            |(size, name, line): (usize, String, usize)| (size, format!("{}:{line} {name}", file.path));
+        self.functions.extend(functions.into_iter().map(place));
+        for (index, line) in lines.iter().enumerate() {
+            if patterns.uses_unsafe(line) {
+                self.unsafe_uses += 1;
+                let from = index.saturating_sub(SAFETY_LINES_BEFORE);
+                let near = &lines[from..lines.len().min(index + 2)];
+                if !near.iter().any(|line| line.to_ascii_lowercase().contains("safety")) {
+                    self.unjustified.push(format!("{}:{}", file.path, index + 1));
+                }
+            }
+        }
+    }
+
+    /// The file length that at most one file in ten exceeds.
+    pub(crate) fn file_p90(&self) -> usize {
+        share_from_top(&self.file_lines, 10)
+    }
+
+    /// The function length that at most one function in twenty exceeds.
+    pub(crate) fn function_p95(&self) -> usize {
+        let lengths: Vec<usize> = self.functions.iter().map(|(size, _)| *size).collect();
+        share_from_top(&lengths, 20)
+    }
+
+    /// The functions above [`FUNCTION_LINES_MAX`], the longest first.
+    pub(crate) fn long_functions(&self) -> Vec<&(usize, String)> {
+        let mut long: Vec<_> = self.functions.iter().filter(|(size, _)| *size > FUNCTION_LINES_MAX).collect();
+        long.sort_by(|a, b| b.cmp(a));
+        long
+    }
+
+    /// Comment lines in a hundred lines.
+    pub(crate) fn comment_percent(&self) -> usize {
+        // Rounded to the nearest, as a reader of the figure would.
+        (100 * self.comment_lines + self.lines / 2) / self.lines.max(1)
+    }
+}
+
+/// The value that one part in `parts` of the list exceeds or reaches, counted from the largest.
+fn share_from_top(values: &[usize], parts: usize) -> usize {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    sorted.get(values.len() / parts).copied().unwrap_or(0)
+}
+
+/// Length, name and first line of each function. A function ends at the brace in its own column, which holds
+/// in a tree that rustfmt has formatted.
+fn functions(patterns: &Patterns, lines: &[&str]) -> Vec<(usize, String, usize)> {
+    let mut found = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let Some(captures) = patterns.function.captures(line) else { continue };
+        let (indent, name) = (&captures[1], &captures[2]);
+        if line.trim_end().ends_with(['}', ';']) {
+            found.push((1, name.to_owned(), start + 1));
+            continue;
+        }
+        for (end, line) in lines.iter().enumerate().skip(start + 1) {
+            let Some(rest) = line.strip_prefix(indent) else { continue };
+            if rest.starts_with('}') {
+                found.push((end - start + 1, name.to_owned(), start + 1));
+                break;
+            }
+            // A declaration without a body that goes over several lines.
+            if rest.trim_end().ends_with(';') && !rest.starts_with(char::is_whitespace) {
+                break;
+            }
+        }
+    }
+    found
+}
+
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with("//")
+}
+
+fn without_comment(line: &str) -> &str {
+    line.split("//").next().unwrap_or(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(text: &str) -> Shape {
+        let mut shape = Shape::default();
+        let file = SourceFile { path: "crates/a/src/lib.rs".to_owned(), text: text.to_owned() };
+        shape.add(&Patterns::new(), &file);
+        shape
+    }
+
+    #[test]
+    fn functions_are_measured_from_signature_to_brace() {
+        let shape = shape(concat!(
+            "pub(crate) async fn long(\n    a: u8,\n) {\n    if a {\n    }\n}\n",
+            "trait T {\n    fn declared(\n        &self,\n    );\n    fn one(&self) {}\n}\n",
+            "const fn three() {\n    x\n}\n",
+        ));
+        let expected = [(6, "long", 1), (1, "one", 11), (3, "three", 13)];
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(size, name, line)| (*size, format!("crates/a/src/lib.rs:{line} {name}")))
+            .collect();
+        assert_eq!(shape.functions, expected);
+    }
+
+    #[test]
+    fn tests_do_not_count() {
+        let shape =
+            shape("//! A.\nfn a() {\n    b.expect(\"\");\n}\n#[cfg(test)]\nmod tests {\n    fn x() {}\n}\n");
+        assert_eq!((shape.lines, shape.functions.len(), shape.unwraps), (5, 1, 1));
+        assert_eq!((shape.comment_lines, shape.comment_percent()), (1, 20));
+        let patterns = Patterns::new();
+        assert!(patterns.is_library("crates/a/src/b/c.rs"));
+        for path in ["crates/a/tests/b.rs", "crates/a/src/b/tests.rs", "crates/a/src/tests/b.rs", "build.rs"]
+        {
+            assert!(!patterns.is_library(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn unsafe_needs_its_reason_nearby() {
+        let shape = shape(concat!(
+            "// SAFETY: it is alive.\nunsafe { a() }\n",
+            "\n\n\n\n\n\n\n",
+            "unsafe impl Send for A {}\n// unsafe { no code }\nunsafe_code\n",
+        ));
+        assert_eq!(shape.unsafe_uses, 2);
+        assert_eq!(shape.unjustified, ["crates/a/src/lib.rs:10"]);
+    }
+
+    #[test]
+    fn percentiles_count_from_the_top() {
+        let shape = Shape { file_lines: (1..=20).collect(), ..Shape::default() };
+        assert_eq!(shape.file_p90(), 18);
+        assert_eq!(Shape::default().function_p95(), 0);
+    }
+}

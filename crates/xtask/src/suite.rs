@@ -1,0 +1,164 @@
+//! `cargo xtask test`: the tests of the workspace, what they need, and what they exercised.
+//!
+//! It runs `cargo test`, passes its output on, adds the results of all test programs up to one closing line in
+//! cargo's own style, and prints the table of engines. [`run_alone`] reports missing engines, only the gate
+//! fails for them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::engines::{self, Report};
+use crate::{Failure, workspace};
+
+/// The same command on the systems that most people use.
+const COMPILER_HINT: &str =
+    "a C compiler with the headers of the C library is needed (to link, and to build PCRE2):
+    Debian, Ubuntu   apt-get install gcc libc6-dev
+    Fedora           dnf install gcc glibc-devel
+    Alpine           apk add gcc musl-dev";
+
+/// The results of all test programs. The fields are those of the closing line that each of them prints.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    measured: u64,
+    filtered: u64,
+    /// How long everything took, in milliseconds.
+    pub(crate) millis: u128,
+}
+
+/// What a run of the tests came to.
+pub(crate) struct Outcome {
+    /// The sum of all closing lines.
+    pub(crate) tally: Tally,
+    /// What the suites said about engines.
+    pub(crate) report: Report,
+    /// How cargo itself ended.
+    pub(crate) result: Result<(), Failure>,
+}
+
+/// Runs the tests on their own. Engines that this machine lacks are shown, they do not fail the run.
+pub(crate) fn run_alone(args: &[&str]) -> Result<(), Failure> {
+    check_prerequisites()?;
+    let outcome = run(args)?;
+    print!("{}", outcome.report.table());
+    println!("{}", outcome.tally);
+    outcome.result
+}
+
+/// Runs `cargo test --workspace` with further arguments.
+pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
+    let report_file = engines::report_file();
+    start_report(&report_file)?;
+    let started = Instant::now();
+    let mut command = workspace::cargo(&["test", "--workspace", "--no-fail-fast"]);
+    command.args(args).env(engines::REPORT_FILE_VARIABLE, &report_file).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| workspace::not_started(&command, error))?;
+    // Line by line, so that the output shows while the tests run and the closing lines can be read on the way.
+    let output = child.stdout.take().expect("standard output was asked for as a pipe");
+    let mut tally = Tally::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line.map_err(|error| workspace::not_started(&command, error))?;
+        let mut terminal = std::io::stdout().lock();
+        // A closed terminal must not end the tests half way.
+        let _ = terminal.write_all(&line).and_then(|()| terminal.write_all(b"\n"));
+        tally.add(&String::from_utf8_lossy(&line));
+    }
+    let status = child.wait().map_err(|error| workspace::not_started(&command, error))?;
+    tally.millis = started.elapsed().as_millis();
+    let ok = status.success();
+    let result =
+        if ok { Ok(()) } else { Err(Failure::Command { command: workspace::describe(&command), status }) };
+    let report = Report::parse(&std::fs::read_to_string(&report_file).unwrap_or_default());
+    Ok(Outcome { tally, report, result })
+}
+
+/// Fails with the way to install what is missing.
+///
+/// The C compiler is all that is needed: the `pcre2` crate brings its library's source along and builds it
+/// where `pkg-config` does not find an installed one.
+pub(crate) fn check_prerequisites() -> Result<(), Failure> {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut command = Command::new(&compiler);
+    command.args(["-x", "c", "-fsyntax-only", "-"]).stdin(Stdio::piped());
+    let works = command.spawn().and_then(|mut child| {
+        if let Some(mut input) = child.stdin.take() {
+            input.write_all(b"#include <stdlib.h>\nint main(void) { return 0; }\n")?;
+        }
+        child.wait()
+    });
+    if !works.is_ok_and(|status| status.success()) {
+        let found = vec![format!("`{compiler}` cannot compile C: {COMPILER_HINT}")];
+        return Err(Failure::Problems { task: "the check of prerequisites", found });
+    }
+    let mut pkg_config = Command::new("pkg-config");
+    pkg_config.args(["--exists", "libpcre2-8"]).stderr(Stdio::null());
+    let system = pkg_config.status().is_ok_and(|status| status.success());
+    println!("PCRE2: {}", if system { "the system's library" } else { "built from the bundled source" });
+    Ok(())
+}
+
+/// An empty file: the suites append.
+fn start_report(file: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(engines::report_folder())
+        .and_then(|()| std::fs::write(file, ""))
+        .map_err(|error| Failure::File { path: file.to_owned(), error })
+}
+
+impl Tally {
+    /// Adds the closing line of one test program; other lines change nothing.
+    fn add(&mut self, line: &str) {
+        let Some(counts) = line.strip_prefix("test result: ") else { return };
+        let counts = counts.split_once(". ").map_or("", |(_, counts)| counts);
+        for part in counts.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let Ok(number) = number.parse::<u64>() else { continue };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                "measured" => self.measured += number,
+                "filtered out" => self.filtered += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Tally { passed, failed, ignored, measured, filtered, millis } = self;
+        let verdict = if *failed == 0 { "ok" } else { "FAILED" };
+        let seconds = Duration::from_millis(*millis as u64).as_secs_f64();
+        write!(
+            f,
+            "test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; {measured} measured; \
+             {filtered} filtered out; finished in {seconds:.2}s"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_added_up() {
+        let mut tally = Tally { millis: 1500, ..Tally::default() };
+        for line in [
+            "running 2 tests",
+            "test a ... ok",
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.10s",
+            "test result: FAILED. 5 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s",
+        ] {
+            tally.add(line);
+        }
+        let expected = "test result: FAILED. 7 passed; 1 failed; 1 ignored; 0 measured; 3 filtered out; \
+                        finished in 1.50s";
+        assert_eq!(tally.to_string(), expected);
+    }
+}

@@ -1,0 +1,149 @@
+//! `cargo xtask tidy`: the rules of style and layering over the whole tree, and the table of shapes.
+//!
+//! The rules themselves are in `rules`, `shape`, `ratchet` and `layers`; this file gathers what they say.
+
+use std::collections::BTreeSet;
+
+use crate::ratchet::{METRICS, Metric, Ratchet, UNSAFE_FILES_MAX};
+use crate::rules::Rules;
+use crate::shape::{Patterns, Shape};
+use crate::workspace::SourceFile;
+use crate::{Failure, commits, layers, metadata, ratchet, workspace};
+
+/// Checks everything and prints the table of shapes; fails with the list of problems.
+pub(crate) fn check() -> Result<(), Failure> {
+    let tree = Tree::load()?;
+    tree.print_table();
+    commits::print_figure();
+    let mut problems = tree.problems();
+    problems.extend(layers::check(&metadata::load()?));
+    Failure::unless_empty("tidy", problems)
+}
+
+/// Writes down what has been reached since the exceptions were listed.
+pub(crate) fn tighten() -> Result<(), Failure> {
+    let tree = Tree::load()?;
+    let tightened = tree.ratchet.tightened(&tree.shapes, &tree.unsafe_files);
+    if tightened == tree.ratchet {
+        println!("{}: nothing to tighten", ratchet::FILE);
+        return Ok(());
+    }
+    workspace::write(ratchet::FILE, &tightened.render())?;
+    println!("{}: tightened, please commit it", ratchet::FILE);
+    Ok(())
+}
+
+/// The sources with everything that was measured.
+struct Tree {
+    /// Every text file of the repository.
+    files: Vec<SourceFile>,
+    /// The shape of each crate, in the order of the names.
+    shapes: Vec<(String, Shape)>,
+    /// The files in which `unsafe` stands, tests included.
+    unsafe_files: Vec<String>,
+    /// What is tolerated.
+    ratchet: Ratchet,
+}
+
+impl Tree {
+    fn load() -> Result<Tree, Failure> {
+        let files = workspace::files()?;
+        let patterns = Patterns::new();
+        let crate_of =
+            |file: &SourceFile| Some(file.path.strip_prefix("crates/")?.split('/').next()?.to_owned());
+        let names: BTreeSet<String> =
+            files.iter().filter(|file| file.path.ends_with(".rs")).filter_map(crate_of).collect();
+        let mut shapes: Vec<(String, Shape)> =
+            names.into_iter().map(|name| (name, Shape::default())).collect();
+        let mut unsafe_files = Vec::new();
+        for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
+            let owner = crate_of(file);
+            let shape = shapes.iter_mut().find(|(name, _)| Some(name) == owner.as_ref());
+            if let Some((_, shape)) = shape.filter(|_| patterns.is_library(&file.path)) {
+                shape.add(&patterns, file);
+            }
+            // The patterns and samples of this very check look like unsafe code and are none.
+            let samples = file.path == "crates/xtask/src/shape.rs";
+            if !samples && file.text.lines().any(|line| patterns.uses_unsafe(line)) {
+                unsafe_files.push(file.path.clone());
+            }
+        }
+        let ratchet = Ratchet::parse(&workspace::read(ratchet::FILE)?)
+            .map_err(|detail| Failure::Format { what: ratchet::FILE, detail })?;
+        Ok(Tree { files, shapes, unsafe_files, ratchet })
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let rules = Rules::new();
+        let mut problems: Vec<String> = self.files.iter().flat_map(|file| rules.check(file)).collect();
+        for (name, shape) in &self.shapes {
+            let missed = self.ratchet.judge(name, shape);
+            // With the figure alone one would have to go looking for the functions.
+            if missed.iter().any(|line| line.contains(Metric::FunctionsOver70.name())) {
+                let long = shape.long_functions();
+                problems.extend(long.iter().map(|(size, place)| format!("{place}: {size} lines")));
+            }
+            problems.extend(missed);
+            let bare = shape.unjustified.iter();
+            problems.extend(bare.map(|place| format!("{place}: unsafe without a SAFETY comment")));
+        }
+        problems.extend(self.unsafe_problems());
+        problems
+    }
+
+    /// Unsafe code stands in listed modules only, the list is short, and it is about one crate.
+    fn unsafe_problems(&self) -> Vec<String> {
+        let listed = &self.ratchet.unsafe_files;
+        let mut problems = Vec::new();
+        for file in self.unsafe_files.iter().filter(|file| !listed.contains(file)) {
+            problems.push(format!("{file}: unsafe code in a module that {} does not list", ratchet::FILE));
+        }
+        for file in listed.iter().filter(|file| !file.starts_with("crates/io/")) {
+            problems.push(format!("{}: {file} is not in crate io", ratchet::FILE));
+        }
+        if listed.len() > UNSAFE_FILES_MAX {
+            let count = listed.len();
+            problems.push(format!("{}: {count} unsafe modules, at most {UNSAFE_FILES_MAX}", ratchet::FILE));
+        }
+        problems
+    }
+
+    fn print_table(&self) {
+        println!(
+            "{:10} {:>5} {:>6} {:>8} {:>8} {:>6} {:>6} {:>7} {:>8} {:>6} {:>6}",
+            "crate",
+            "files",
+            "lines",
+            "file p90",
+            "file max",
+            "fn p95",
+            "fn max",
+            "fn >70",
+            "comments",
+            "unwrap",
+            "unsafe"
+        );
+        for (name, shape) in &self.shapes {
+            let value = |metric: Metric| metric.measure(shape);
+            println!(
+                "{name:10} {:5} {:6} {:8} {:8} {:6} {:6} {:7} {:7}% {:6} {:6}",
+                shape.file_lines.len(),
+                shape.lines,
+                value(Metric::FileP90),
+                shape.file_lines.iter().max().unwrap_or(&0),
+                value(Metric::FunctionP95),
+                shape.functions.iter().map(|(size, _)| size).max().unwrap_or(&0),
+                value(Metric::FunctionsOver70),
+                value(Metric::CommentPercent),
+                value(Metric::Unwraps),
+                shape.unsafe_uses,
+            );
+        }
+        let missed = self.ratchet.exceptions.len();
+        println!(
+            "exceptions in {}: {missed} of {} figures",
+            ratchet::FILE,
+            METRICS.len() * self.shapes.len()
+        );
+    }
+}

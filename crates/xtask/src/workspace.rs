@@ -1,0 +1,128 @@
+//! Where the repository is, which files it has, and how a command is run in it.
+//!
+//! [`files`] walks the tree itself instead of asking git: the checks then work in an unpacked archive too,
+//! and see a new file before it is added.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Failure;
+
+/// Names of directories that hold no source: build output, history, editor state.
+const SKIPPED: [&str; 4] = [".git", ".idea", ".vscode", "node_modules"];
+
+/// A text file of the repository.
+#[derive(Debug)]
+pub(crate) struct SourceFile {
+    /// Its path below the root, with `/`.
+    pub(crate) path: String,
+    /// Its text.
+    pub(crate) text: String,
+}
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("this crate lives two levels below the root").to_owned()
+}
+
+/// Every text file of the repository, in the order of the paths. Files that are no UTF-8 are left out.
+pub(crate) fn files() -> Result<Vec<SourceFile>, Failure> {
+    let root = root();
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        let listing = std::fs::read_dir(&folder).map_err(|error| at(&folder, error))?;
+        for entry in listing {
+            let entry = entry.map_err(|error| at(&folder, error))?;
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            let kind = entry.file_type().map_err(|error| at(&path, error))?;
+            if kind.is_dir() {
+                let build = name == "target" || name.starts_with("target-");
+                if !build && !SKIPPED.contains(&name.as_str()) {
+                    folders.push(path);
+                }
+            } else if kind.is_file()
+                && let Ok(text) = std::fs::read_to_string(&path)
+            {
+                let relative = path.strip_prefix(&root).unwrap_or(&path).to_string_lossy().into_owned();
+                found.push(SourceFile { path: relative, text });
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// Reads a file below the root.
+pub(crate) fn read(relative: &str) -> Result<String, Failure> {
+    let path = root().join(relative);
+    std::fs::read_to_string(&path).map_err(|error| at(&path, error))
+}
+
+/// Writes a file below the root.
+pub(crate) fn write(relative: &str, text: &str) -> Result<(), Failure> {
+    let path = root().join(relative);
+    std::fs::write(&path, text).map_err(|error| at(&path, error))
+}
+
+/// The cargo that started this program, to be run at the root.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Runs a command to its end with its output on the terminal.
+pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
+    let status = command.status().map_err(|error| not_started(command, error))?;
+    if status.success() { Ok(()) } else { Err(Failure::Command { command: describe(command), status }) }
+}
+
+/// Runs a command to its end and returns what it wrote to standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
+    let output = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|error| not_started(command, error))?;
+    if !output.status.success() {
+        return Err(Failure::Command { command: describe(command), status: output.status });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The failure of a command that did not start.
+pub(crate) fn not_started(command: &Command, error: std::io::Error) -> Failure {
+    Failure::Start { command: describe(command), error }
+}
+
+/// A command as one would type it, the program without its directory.
+pub(crate) fn describe(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+    let args = command.get_args().map(|arg| arg.to_string_lossy());
+    std::iter::once(program).chain(args).collect::<Vec<_>>().join(" ")
+}
+
+fn at(path: &Path, error: std::io::Error) -> Failure {
+    Failure::File { path: path.to_owned(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_walk_finds_sources_and_leaves_build_output_out() {
+        let files = files().expect("the repository is readable");
+        assert!(files.iter().any(|file| file.path == "crates/xtask/src/workspace.rs"));
+        assert!(files.iter().all(|file| !file.path.starts_with("target")));
+    }
+
+    #[test]
+    fn a_command_is_described_as_typed() {
+        let mut command = Command::new("/somewhere/bin/cargo");
+        command.args(["test", "--workspace"]);
+        assert_eq!(describe(&command), "cargo test --workspace");
+    }
+}
