@@ -194,3 +194,193 @@ fn notice(statement: &Statement, spec: &'static Spec) -> Option<Error> {
     };
     Some(Error::new(kind, statement).with_level(Level::Notice))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MapLoader, Source, parse, value};
+
+    const HTTP_LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER).or(Contexts::LOCATION);
+    const MASK: &[(&str, u64)] = &[("error", 1), ("timeout", 2)];
+
+    static SPECS: [Spec; 8] = [
+        Spec::new("event", "events", Contexts::MAIN, Args::None, "Engines.").block(Contexts::EVENTS),
+        Spec::new("event", "accept_mutex", Contexts::EVENTS, Args::Flag, "Turns.")
+            .state(State::Accepted("there are no turns to take")),
+        Spec::new("http", "http", Contexts::MAIN, Args::None, "HTTP.").block(Contexts::HTTP),
+        Spec::new("http_core", "server", Contexts::HTTP, Args::None, "A site.")
+            .block(Contexts::SERVER)
+            .many(),
+        Spec::new("http_core", "types", HTTP_LEVELS, Args::None, "Media types.").raw(),
+        Spec::new("http_core", "root", HTTP_LEVELS, Args::Exactly(1), "A folder."),
+        Spec::new("http_core", "output_buffers", HTTP_LEVELS, Args::Exactly(2), "Room."),
+        Spec::new("http_proxy", "proxy_next_upstream", HTTP_LEVELS, Args::AtLeast(1), "When."),
+    ];
+
+    fn read(text: &str) -> Tree {
+        let loader: MapLoader = [("/n.conf", text)].into_iter().collect();
+        parse(&Source::new("/n.conf"), &loader).expect("the file is in the map")
+    }
+
+    fn first_error(text: &str) -> String {
+        let report = check(&read(text), &Table::new(&[&SPECS]));
+        report.error.map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn hints_say_what_to_do() {
+        let cases = [
+            ("http { rot a; }", "unknown directive \"rot\" in /n.conf:1; did you mean \"root\"?"),
+            ("http { orot a; }", "unknown directive \"orot\" in /n.conf:1; did you mean \"root\"?"),
+            ("http { gzpi on; }", "unknown directive \"gzpi\" in /n.conf:1; did you mean \"gzip\"?"),
+            ("http { completely_else on; }", "unknown directive \"completely_else\" in /n.conf:1"),
+            ("evnets {}", "unknown directive \"evnets\" in /n.conf:1; did you mean \"events\"?"),
+            (
+                "http { gzip on; }",
+                "\"gzip\" directive is not built yet in /n.conf:1; nginx 1.31.5 has it in module http_gzip",
+            ),
+            (
+                "http { gzip on off; }",
+                "invalid number of arguments in \"gzip\" directive in /n.conf:1; it takes 1 argument, not 2",
+            ),
+            (
+                "gzip on;",
+                "\"gzip\" directive is not allowed here in /n.conf:1; \
+                 it is allowed in http, server, location, if in location",
+            ),
+            (
+                "http { server { upstream a { } } }",
+                "\"upstream\" directive is not allowed here in /n.conf:1; it is allowed in http, stream",
+            ),
+            (
+                "http { root; }",
+                "invalid number of arguments in \"root\" directive in /n.conf:1; it takes 1 argument, not 0",
+            ),
+            (
+                "http { root \"a;\n}",
+                "unexpected end of file, expecting \";\" or \"}\" in /n.conf:2; the \" opened on line 1 is not closed",
+            ),
+            (
+                "\u{feff}events {}",
+                "unknown directive \"\u{feff}events\" in /n.conf:1; \
+                 the file starts with a byte order mark, save it without",
+            ),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(first_error(text), expected);
+        }
+    }
+
+    #[test]
+    fn same_name_means_something_else_elsewhere() {
+        let expected =
+            "\"server\" directive is not built yet in /n.conf:1; nginx 1.31.5 has it in module stream_core";
+        let tree = read("stream { server { } }");
+        let mut errors = Vec::new();
+        visit(&tree, &Table::new(&[&SPECS]), &mut |visit| {
+            if let Verdict::Fault(error) = visit.verdict {
+                errors.push(error.to_string());
+            }
+        });
+        assert_eq!(errors.last().map(String::as_str), Some(expected), "{errors:?}");
+    }
+
+    #[test]
+    fn visits_everything_past_errors() {
+        let text = "events { accept_mutex on; }\nfoo { root a; }\nhttp { root a; gzip on; root b;\n\
+                    types { a/b c; d { e; } } map $a $b { f g; } root; root \"h\"i";
+        let mut seen = Vec::new();
+        visit(&read(text), &Table::new(&[&SPECS]), &mut |visit| {
+            let verdict = match visit.verdict {
+                Verdict::Known(_) => "known",
+                Verdict::Row => "row",
+                Verdict::Unjudged => "unjudged",
+                Verdict::Fault(error) => match error.kind() {
+                    ErrorKind::Unknown { .. } => "unknown",
+                    ErrorKind::NotBuilt { .. } => "not built",
+                    ErrorKind::Duplicate(_) => "duplicate",
+                    ErrorKind::ArgumentCount { .. } => "count",
+                    _ => "syntax",
+                },
+            };
+            seen.push(format!("{}{} {verdict}", "-".repeat(visit.depth), visit.statement.name.text));
+        });
+        let expected = [
+            "events known",
+            "-accept_mutex known",
+            "foo unknown",
+            "-root unjudged",
+            "http known",
+            "-root known",
+            "-gzip not built",
+            "-root duplicate",
+            "-types known",
+            "--a/b row",
+            "--d syntax",
+            "---e unjudged",
+            "-map not built",
+            "--f row",
+            "-root count",
+            "- syntax",
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn notices_tell_what_does_nothing() {
+        let report = check(&read("events { accept_mutex on; }"), &Table::new(&[&SPECS]));
+        let notices: Vec<String> =
+            report.notices.iter().map(|notice| format!("[{}] {notice}", notice.level())).collect();
+        let expected =
+            "[notice] \"accept_mutex\" directive has no effect in /n.conf:1; there are no turns to take";
+        assert_eq!((report.error, notices), (None, vec![expected.to_owned()]));
+    }
+
+    /// What the owner of directives does: admit, read values, report in nginx's order.
+    #[test]
+    fn values_are_read_from_admitted_statements() {
+        let text =
+            "output_buffers 2 32k; proxy_next_upstream error\ntimeout error; root a; types {\na/b c;\n}";
+        let tree = read(&format!("http {{ {text} }}"));
+        let table = Table::new(&[&SPECS]);
+        let mut scope = table.scope(Contexts::HTTP);
+        let statements = tree.statements[0].children();
+        let specs: Result<Vec<&Spec>, Error> =
+            statements.iter().map(|statement| scope.admit(statement)).collect();
+        assert_eq!(specs.map(|specs| specs.len()), Ok(4));
+
+        assert_eq!(statements[0].buffers(), Ok((2, 32 << 10)));
+        let mut warnings = Vec::new();
+        assert_eq!(statements[1].bits(MASK, &mut warnings), Ok(3));
+        let warnings: Vec<String> =
+            warnings.iter().map(|warning| format!("[{}] {warning}", warning.level())).collect();
+        assert_eq!(warnings, ["[warn] duplicate value \"error\" in /n.conf:2"]);
+        assert_eq!((statements[2].arg(0), statements[2].span().line), ("a", 2));
+        assert_eq!((statements[3].span().line, statements[3].end.line), (2, 4));
+        assert_eq!(statements[3].rows().filter_map(Result::ok).count(), 1);
+
+        let errors = [
+            (statements[2].value(0, value::size).map(drop), "\"root\" directive invalid value in /n.conf:2"),
+            (
+                statements[2].value(0, value::number).map(drop),
+                "\"root\" directive invalid number in /n.conf:2",
+            ),
+            (
+                statements[2].value(0, value::flag).map(drop),
+                "invalid value \"a\" in \"root\" directive, it must be \"on\" or \"off\" in /n.conf:2",
+            ),
+            (
+                statements[2].value(0, value::choice(MASK)).map(drop),
+                "invalid value \"a\" in /n.conf:2; it must be one of error, timeout",
+            ),
+            (
+                statements[0].value(0, value::number_in(4, 8)).map(drop),
+                "value must be between 4 and 8 in /n.conf:1",
+            ),
+            (Err(Error::directive(&statements[2], "is odd")), "\"root\" directive is odd in /n.conf:2"),
+        ];
+        for (result, expected) in errors {
+            assert_eq!(result.map_err(|error| error.to_string()), Err(expected.to_owned()));
+        }
+    }
+}

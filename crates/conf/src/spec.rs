@@ -315,8 +315,10 @@ impl Table {
     /// The directive of this context that was probably meant: one slip for each three letters.
     pub(crate) fn similar(&self, name: &str, context: Contexts) -> Option<&'static str> {
         let slips_max = (name.chars().count() / 3).clamp(1, 3);
-        let here = self.specs.iter().filter(|spec| spec.contexts.intersects(context));
-        let distances = here.map(|spec| (edit_distance(name, spec.name), spec.name));
+        let ours = self.specs().filter(|spec| spec.contexts.intersects(context)).map(|spec| spec.name);
+        let theirs =
+            nginx_directives().iter().filter(|row| row.contexts.intersects(context)).map(|row| row.name);
+        let distances = ours.chain(theirs).map(|known| (edit_distance(name, known), known));
         distances.filter(|(slips, _)| *slips <= slips_max).min().map(|(_, name)| name)
     }
 }

@@ -23,8 +23,9 @@ const INCLUDE_DEPTH_MAX: usize = 32;
 /// Files read, repeated ones included. The largest known installations have some ten thousand sites.
 const FILES_MAX: usize = 100_000;
 
-/// Bytes read. Room for large `geo` and `map` files, and an end for files that include each other many times.
-const BYTES_MAX: usize = 1 << 30;
+/// Bytes read. Room for large `geo` and `map` files, and an end for files that include each other many times: a
+/// tree takes up to a hundred times the room of its text.
+const BYTES_MAX: usize = 128 << 20;
 
 const _: () = assert!(INCLUDE_DEPTH_MAX < FILES_MAX);
 
