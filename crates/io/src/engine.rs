@@ -140,6 +140,29 @@ pub struct EngineConfig {
     pub libaio_depth: u32,
     /// Thread pools of the process, by the number that [`crate::DiskVia::Pool`] names.
     pub pools: Vec<Arc<crate::disk::threads::ThreadPool>>,
+    /// Whether a read for a pool first tries what is resident (`preadv2` with `RWF_NOWAIT`), which saves
+    /// the hop when it succeeds and one cheap call when it does not.
+    pub pool_tries_resident: bool,
+}
+
+impl Default for EngineConfig {
+    fn default() -> EngineConfig {
+        EngineConfig {
+            net: NetKind::Uring,
+            disk_ring: true,
+            disk_libaio: false,
+            ring_entries: 1024,
+            ops_max: 4096,
+            recv_buffers: 1024,
+            recv_buffer_bytes: 4096,
+            pool_bytes_max: 256 << 20,
+            iowq_workers: 8,
+            device_share: 4,
+            libaio_depth: 32,
+            pools: Vec::new(),
+            pool_tries_resident: true,
+        }
+    }
 }
 
 /// Numbers of one engine since its start.

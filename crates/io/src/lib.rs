@@ -9,12 +9,18 @@
 //! at the end [`Engine::drain`].
 
 pub mod buf;
+mod composite;
+mod device;
 pub mod disk;
+mod doorbell;
 pub mod engine;
+mod epoll;
 pub mod op;
 mod slot;
+mod sys;
 
 pub use buf::{Buf, Pool};
+pub use composite::{BuildError, build};
 pub use engine::{Drained, Engine, Wait};
 pub use op::{Completion, DiskVia, Fd, Op, OpId, Payload, Segments};
 pub use rustix::io::Errno;

@@ -3,11 +3,12 @@
 //! An [`Op`] owns everything that the kernel may touch while it runs; a [`Completion`] gives it back. The
 //! engine never borrows memory from its caller.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -18,30 +19,74 @@ use crate::buf::Buf;
 /// A descriptor that is shared on one thread and closed with its last owner. An operation in flight owns
 /// one, so that the number cannot be given to another file under it.
 #[derive(Clone, Debug)]
-pub struct Fd(Rc<OwnedFd>);
+pub struct Fd(Rc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    fd: OwnedFd,
+    /// Whether it was opened with `O_DIRECT`, once somebody has asked the kernel.
+    direct: Cell<Option<bool>>,
+}
+
+/// Remembers which [`Fd`] a table entry is about, without keeping it open: the same number may mean
+/// another file later.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeakFd(Weak<Shared>);
+
+impl WeakFd {
+    /// Whether this is about `fd` and not about an earlier owner of the number.
+    pub(crate) fn is(&self, fd: &Fd) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Rc::as_ptr(&fd.0))
+    }
+
+    /// The descriptor, while somebody holds it.
+    pub(crate) fn upgrade(&self) -> Option<Fd> {
+        self.0.upgrade().map(Fd)
+    }
+
+    /// Whether the descriptor has been closed or taken out of its [`Fd`].
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
 
 impl Fd {
     /// The descriptor alone, when nobody else and no operation holds it.
     pub fn into_owned(self) -> Result<OwnedFd, Fd> {
-        Rc::try_unwrap(self.0).map_err(Fd)
+        Rc::try_unwrap(self.0).map(|shared| shared.fd).map_err(Fd)
+    }
+
+    /// A reference that does not keep the descriptor open.
+    pub(crate) fn downgrade(&self) -> WeakFd {
+        WeakFd(Rc::downgrade(&self.0))
+    }
+
+    /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.0.direct.get().unwrap_or_else(|| {
+            let flags = rustix::fs::fcntl_getfl(&self.0.fd);
+            let direct = flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT));
+            self.0.direct.set(Some(direct));
+            direct
+        })
     }
 }
 
 impl From<OwnedFd> for Fd {
     fn from(fd: OwnedFd) -> Fd {
-        Fd(Rc::new(fd))
+        Fd(Rc::new(Shared { fd, direct: Cell::new(None) }))
     }
 }
 
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.0.fd.as_fd()
     }
 }
 
 impl AsRawFd for Fd {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.fd.as_raw_fd()
     }
 }
 
@@ -261,6 +306,40 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
+}
+
+impl Op {
+    /// What an operation that failed or was cancelled gives back: the memory that its caller lent it.
+    pub(crate) fn into_payload(self) -> Payload {
+        match self {
+            Op::Recv { into: RecvInto::Owned(buf), .. } | Op::Read { buf, .. } | Op::Write { buf, .. } => {
+                Payload::Buf(buf)
+            }
+            Op::Send { data, .. } => Payload::Segments(data),
+            _ => Payload::None,
+        }
+    }
+
+    /// The disk backend that was asked for and the device that counts; `None` for the network.
+    pub(crate) fn disk(&self) -> Option<(DiskVia, DeviceId)> {
+        match self {
+            Op::Open { via, device, .. }
+            | Op::Stat { via, device, .. }
+            | Op::Read { via, device, .. }
+            | Op::Write { via, device, .. }
+            | Op::Sendfile { via, device, .. }
+            | Op::Unlink { via, device, .. }
+            | Op::Rename { via, device, .. }
+            | Op::Sync { via, device, .. } => Some((*via, *device)),
+            Op::Nop
+            | Op::Accept { .. }
+            | Op::Recv { .. }
+            | Op::Send { .. }
+            | Op::Connect { .. }
+            | Op::Poll { .. }
+            | Op::Close { .. } => None,
+        }
+    }
 }
 
 /// What [`Op::Stat`] looks at.

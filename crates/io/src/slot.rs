@@ -12,7 +12,7 @@
 
 use rustix::io::Errno;
 
-use crate::op::{Completion, Op, OpId, Payload};
+use crate::op::{Completion, DeviceId, Op, OpId, Payload};
 
 const CHUNK_SLOTS: usize = 256;
 
@@ -26,6 +26,8 @@ pub(crate) struct Slots {
     pub(crate) submitted: u64,
     pub(crate) completed: u64,
     pub(crate) stray: u64,
+    /// Devices whose gate an operation has just left, once for each; the owner of the gates empties it.
+    pub(crate) released: Vec<DeviceId>,
 }
 
 /// One place for an operation.
@@ -35,6 +37,8 @@ pub(crate) struct Slot {
     state: State,
     /// The operation; backends take parts out when they complete it.
     pub(crate) op: Option<Op>,
+    /// The device whose share of workers the operation holds.
+    pub(crate) gated: Option<DeviceId>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +63,7 @@ impl Slots {
             submitted: 0,
             completed: 0,
             stray: 0,
+            released: Vec::new(),
         }
     }
 
@@ -110,6 +115,11 @@ impl Slots {
         }
     }
 
+    /// Whether an operation in flight has lost its caller.
+    pub(crate) fn is_abandoned(&mut self, id: OpId) -> bool {
+        self.get(id).is_some_and(|slot| slot.state == State::Abandoned)
+    }
+
     /// Reports a result. Without `more` the slot is free afterwards and what it owned is dropped, so the
     /// kernel must be done with it. Results of abandoned operations are dropped here: descriptors close,
     /// buffers go back.
@@ -130,7 +140,9 @@ impl Slots {
         if !more {
             slot.state = State::Free;
             slot.op = None;
+            let gated = slot.gated.take();
             slot.generation = slot.generation.wrapping_add(1);
+            self.released.extend(gated);
             self.free.push(id.slot);
             self.live -= 1;
             self.completed += 1;

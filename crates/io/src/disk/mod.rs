@@ -1,3 +1,5 @@
 //! Disk backends: small siblings that carry out operations on files and paths.
 
+pub(crate) mod job;
+pub(crate) mod sync;
 pub mod threads;

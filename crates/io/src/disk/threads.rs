@@ -1,5 +1,289 @@
-//! Thread pools for operations on files that would block.
+//! Thread pools for operations on files that would block (nginx's `thread_pool`).
+//!
+//! A [`ThreadPool`] belongs to the process and serves the engines of all worker threads. Its queue is
+//! bounded, and one device may hold a share of its threads only: what is beyond that waits per device, so
+//! that a device that hangs leaves threads for the others. Outcomes go to the [`Inbox`] of the engine that
+//! asked. Threads end when the pool is dropped, each after the job it is in.
 
-/// A named pool of threads (nginx's `thread_pool`), shared by the worker threads of a process.
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::disk::job::{Job, Outcome};
+use crate::doorbell::Doorbell;
+use crate::engine::Wake;
+use crate::op::{DeviceId, OpId};
+
+/// Threads of the pool `default` (nginx's number).
+pub const THREADS_DEFAULT: usize = 32;
+
+/// Jobs that may wait for a thread in the pool `default` (nginx's number).
+pub const QUEUE_DEFAULT: usize = 65536;
+
+/// A named pool of threads, shared by the worker threads of a process.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    name: String,
+    threads: NonZeroUsize,
+    max_queue: usize,
+    state: Mutex<State>,
+    work: Condvar,
+    overflowed: AtomicU64,
+    device_queued: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// Jobs that may run as soon as a thread is free.
+    ready: VecDeque<Task>,
+    /// Devices with at least one job that runs or is ready.
+    devices: HashMap<DeviceId, Device>,
+    /// Jobs in `ready` and in the queues of the devices.
+    waiting: usize,
+    stopping: bool,
+}
+
+#[derive(Default)]
+struct Device {
+    /// Jobs that run or are ready.
+    active: usize,
+    waiting: VecDeque<Task>,
+}
+
+/// A job with its way back.
+pub(crate) struct Task {
+    pub(crate) job: Job,
+    pub(crate) id: OpId,
+    pub(crate) device: DeviceId,
+    pub(crate) inbox: Arc<Inbox>,
+}
+
+/// Where pool threads leave outcomes for one engine.
+pub(crate) struct Inbox {
+    outcomes: Mutex<Vec<(OpId, Outcome)>>,
+    doorbell: Arc<Doorbell>,
+}
+
+/// Why a pool could not be made.
 #[derive(Debug)]
-pub struct ThreadPool {}
+pub enum PoolError {
+    /// A pool without threads would never do anything.
+    NoThreads {
+        /// The pool's name.
+        pool: String,
+    },
+    /// The system gave no more threads: `ulimit -u`, `pids.max` of the control group, or memory.
+    Spawn {
+        /// The pool's name.
+        pool: String,
+        /// How many threads there were already.
+        running: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::NoThreads { pool } => write!(f, "thread pool \"{pool}\" has no threads"),
+            PoolError::Spawn { pool, running, source } => write!(
+                f,
+                "thread pool \"{pool}\" got {running} threads and no more: {source} \
+                 (check \"ulimit -u\" and the control group's \"pids.max\")"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PoolError {}
+
+/// Numbers of one pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolCounters {
+    /// Jobs that wait for a thread now.
+    pub waiting: usize,
+    /// Jobs refused because the queue was full, since start.
+    pub overflowed: u64,
+    /// Jobs that waited because their device held its share of the threads, since start.
+    pub device_queued: u64,
+}
+
+/// How a pool took a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// A thread will run it.
+    Ready,
+    /// It waits for another job of its device.
+    DeviceQueued,
+    /// Not at all: the queue is full.
+    Overflow,
+}
+
+impl ThreadPool {
+    /// Starts `threads` threads that share a queue of at most `max_queue` waiting jobs.
+    pub fn new(name: &str, threads: usize, max_queue: usize) -> Result<Arc<ThreadPool>, PoolError> {
+        let count = NonZeroUsize::new(threads).ok_or(PoolError::NoThreads { pool: name.to_owned() })?;
+        let shared = Arc::new(Shared {
+            name: name.to_owned(),
+            threads: count,
+            max_queue,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            overflowed: AtomicU64::new(0),
+            device_queued: AtomicU64::new(0),
+        });
+        let pool = ThreadPool { shared };
+        for running in 0..threads {
+            let shared = Arc::clone(&pool.shared);
+            let thread = std::thread::Builder::new().name(format!("{name}-{running}"));
+            // Nobody joins the thread: one that hangs in a dead device would hang its owner as well.
+            thread.spawn(move || shared.serve()).map_err(|source| PoolError::Spawn {
+                pool: name.to_owned(),
+                running,
+                source,
+            })?;
+        }
+        Ok(Arc::new(pool))
+    }
+
+    /// The name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.shared.threads.get()
+    }
+
+    /// What the pool does and has refused.
+    pub fn counters(&self) -> PoolCounters {
+        PoolCounters {
+            waiting: self.shared.lock().waiting,
+            overflowed: self.shared.overflowed.load(Ordering::Relaxed),
+            device_queued: self.shared.device_queued.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes a job; its device may hold at most `device_limit` threads.
+    pub(crate) fn push(&self, task: Task, device_limit: usize) -> Taken {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        if state.waiting >= shared.max_queue {
+            shared.overflowed.fetch_add(1, Ordering::Relaxed);
+            return Taken::Overflow;
+        }
+        state.waiting += 1;
+        let device = state.devices.entry(task.device).or_default();
+        if device.active >= device_limit {
+            device.waiting.push_back(task);
+            shared.device_queued.fetch_add(1, Ordering::Relaxed);
+            return Taken::DeviceQueued;
+        }
+        device.active += 1;
+        state.ready.push_back(task);
+        drop(state);
+        shared.work.notify_one();
+        Taken::Ready
+    }
+
+    /// Takes a job back that waits for its device; whether it was there. One that runs stays.
+    pub(crate) fn withdraw(&self, inbox: &Arc<Inbox>, device: DeviceId, id: OpId) -> bool {
+        let mut state = self.shared.lock();
+        let Some(queue) = state.devices.get_mut(&device).map(|device| &mut device.waiting) else {
+            return false;
+        };
+        let ours = |task: &Task| task.id == id && Arc::ptr_eq(&task.inbox, inbox);
+        let found = queue.iter().position(ours).and_then(|place| queue.remove(place));
+        state.waiting -= usize::from(found.is_some());
+        found.is_some()
+    }
+}
+
+impl fmt::Debug for ThreadPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ThreadPool({}, {} threads)", self.shared.name, self.shared.threads)
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.lock().stopping = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    /// No code that runs under the lock can panic half way, so a poisoned lock means nothing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of one thread.
+    fn serve(&self) {
+        // Fails only for a wrong argument; signals then merely interrupt calls, which are repeated.
+        let _unblocked = crate::sys::block_signals();
+        while let Some(Task { job, id, device, inbox }) = self.next_task() {
+            let outcome = job.run();
+            self.leave(device);
+            inbox.put(id, outcome);
+        }
+    }
+
+    /// Waits for a job; `None` when the pool is gone.
+    fn next_task(&self) -> Option<Task> {
+        let mut state = self.lock();
+        loop {
+            if state.stopping {
+                return None;
+            }
+            if let Some(task) = state.ready.pop_front() {
+                state.waiting -= 1;
+                return Some(task);
+            }
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A job of the device has ended: the next one that waits for the device may run.
+    fn leave(&self, device: DeviceId) {
+        let mut state = self.lock();
+        let entry = state.devices.get_mut(&device).expect("a device with a job that runs is known");
+        match entry.waiting.pop_front() {
+            Some(next) => {
+                state.ready.push_back(next);
+                drop(state);
+                self.work.notify_one();
+            }
+            None => {
+                entry.active -= 1;
+                if entry.active == 0 {
+                    state.devices.remove(&device);
+                }
+            }
+        }
+    }
+}
+
+impl Inbox {
+    /// An empty inbox whose outcomes ring `doorbell`.
+    pub(crate) fn new(doorbell: Arc<Doorbell>) -> Arc<Inbox> {
+        Arc::new(Inbox { outcomes: Mutex::default(), doorbell })
+    }
+
+    fn put(&self, id: OpId, outcome: Outcome) {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((id, outcome));
+        self.doorbell.wake();
+    }
+
+    /// Swaps what has come into `outcomes`, which is empty.
+    pub(crate) fn take(&self, outcomes: &mut Vec<(OpId, Outcome)>) {
+        std::mem::swap(&mut *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner), outcomes);
+    }
+}

@@ -1,0 +1,17 @@
+//! The blocking calls, made on the worker thread itself: for measurements, for file systems in memory, and
+//! where nothing else is left. A slow device stalls the whole thread here, which is why it is never chosen
+//! on its own account.
+
+use crate::disk::job::Job;
+use crate::op::{Completion, OpId};
+use crate::slot::Slots;
+
+/// Carries out a file operation at once. Answers whether it was a `sendfile` that met a full socket, which
+/// the network backend wants to know.
+pub(crate) fn start(id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) -> bool {
+    let job = slots.get(id).and_then(|slot| slot.op.as_mut()).and_then(Job::new);
+    let outcome = job.expect("only operations on files come here").run();
+    let full = outcome.is_full_socket();
+    outcome.deliver(id, slots, done);
+    full
+}

@@ -1,0 +1,80 @@
+//! How other threads end an engine's wait: one eventfd for each engine, rung only while the engine sleeps.
+//!
+//! [`Doorbell`] joins the state machine of [`bell::Bell`] with the descriptor. Whoever leaves something for
+//! the engine (a pool thread its outcome, the runtime a message) puts it where the engine looks, then rings.
+
+pub(crate) mod bell;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+use crate::engine::Wake;
+use bell::Bell;
+
+/// The eventfd of one engine and the state that keeps writes to it rare.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    bell: Bell,
+    fd: OwnedFd,
+}
+
+impl Doorbell {
+    /// A silent doorbell.
+    pub(crate) fn new() -> Result<Doorbell, Errno> {
+        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Doorbell { bell: Bell::new(), fd })
+    }
+
+    /// The engine is about to wait; `false` when it must not, because the bell rang since it last looked.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.bell.fall_asleep()
+    }
+
+    /// The engine is awake and will look at everything that was left for it.
+    pub(crate) fn wake_up(&self) {
+        self.bell.wake_up();
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Wake for Doorbell {
+    fn wake(&self) {
+        if self.bell.ring() {
+            // The counter is never read: each write is an edge of its own, for epoll's edge trigger and for
+            // a multishot poll alike. It fails only when it is full after 2^64 - 2 writes, and then the
+            // descriptor is readable anyway.
+            let _full = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rings(doorbell: &Doorbell) -> u64 {
+        let mut count = [0; 8];
+        rustix::io::read(doorbell, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
+    #[test]
+    fn a_running_engine_costs_no_write() {
+        let doorbell = Doorbell::new().unwrap();
+        doorbell.wake();
+        doorbell.wake();
+        assert_eq!(rings(&doorbell), 0);
+        assert!(!doorbell.fall_asleep(), "it rang while the engine ran");
+        doorbell.wake_up();
+        assert!(doorbell.fall_asleep());
+        doorbell.wake();
+        doorbell.wake();
+        assert_eq!(rings(&doorbell), 1, "only the first ring of a sleep is written");
+    }
+}

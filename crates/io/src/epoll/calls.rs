@@ -1,0 +1,298 @@
+//! The calls of the epoll backend: each is tried, then the operation completes, waits or goes on next turn.
+
+use std::io::IoSlice;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags};
+use smallvec::SmallVec;
+
+use super::table::Registration;
+use super::{Direction, Epoll, end_with_error, place};
+use crate::op::{
+    Completion, Fd, Interest, Op, OpId, Payload, PeerAddr, RecvInto, SEGMENTS_MAX, Segment, Segments,
+};
+use crate::slot::Slots;
+
+/// Connections that a multishot accept takes in one turn, so that a burst does not starve the connections
+/// that are there already.
+const ACCEPTS_PER_TURN: usize = 16;
+
+/// Buffers that a streaming receive fills in one turn, so that a peer that floods starves nobody.
+const STREAM_BUFFERS_PER_TURN: usize = 4;
+
+impl Epoll {
+    /// Makes the call of an operation.
+    pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let op = slots.get(id).and_then(|slot| slot.op.take()).expect("an operation is in its slot");
+        match op {
+            Op::Nop => slots.finish(id, Ok(0), false, Payload::None, done),
+            Op::Close { fd } => {
+                drop(fd);
+                slots.finish(id, Ok(0), false, Payload::None, done);
+            }
+            Op::Accept { listener, multishot } => self.accept(id, listener, multishot, slots, done),
+            Op::Recv { socket, into } => self.recv(id, socket, into, slots, done),
+            Op::Send { socket, data, more, zero_copy } => {
+                let result = send(&socket, &data, more);
+                self.kernel_entries += 1;
+                let full = match result {
+                    Ok(count) => count < data.len(),
+                    Err(error) => error == Errno::AGAIN,
+                };
+                // A short count means that the socket is full, and its edge will come.
+                self.table.of(&socket).writable &= !full;
+                match result {
+                    Ok(count) => {
+                        slots.finish(id, Ok(count as u32), false, Payload::Segments(data), done);
+                    }
+                    Err(error) => {
+                        self.retry_or_end(id, Op::Send { socket, data, more, zero_copy }, error, slots, done);
+                    }
+                }
+            }
+            Op::Connect { socket, peer } => self.connect(id, socket, peer, slots, done),
+            Op::Poll { fd, interest } => self.poll(id, fd, interest, slots, done),
+            _ => unreachable!("operations on files never reach the network backend"),
+        }
+    }
+
+    /// Puts an operation whose call failed back: it waits when it would have blocked, else it has failed.
+    fn retry_or_end(
+        &mut self,
+        id: OpId,
+        op: Op,
+        error: Errno,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) {
+        let waits_at = place(&op).map(|(direction, fd)| (direction, fd.clone()));
+        slots.get(id).expect("it is in flight").op = Some(op);
+        match (error, waits_at) {
+            (Errno::AGAIN, Some((direction, fd))) => {
+                let entry = self.table.of(&fd);
+                match direction {
+                    Direction::Read => entry.readable = false,
+                    Direction::Write => entry.writable = false,
+                }
+                self.park(id, &fd, slots, done);
+            }
+            (error, _) => end_with_error(id, error, slots, done),
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: OpId,
+        listener: Fd,
+        multishot: bool,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) {
+        let most = if multishot { ACCEPTS_PER_TURN } else { 1 };
+        for _ in 0..most {
+            self.kernel_entries += 1;
+            match accept_one(&listener) {
+                Ok(socket) => {
+                    self.table.of(&listener).accepted += 1;
+                    slots.finish(id, Ok(0), multishot, Payload::Accepted(socket), done);
+                }
+                Err(Errno::AGAIN) => break,
+                Err(error) => {
+                    self.listeners_to_check.push(listener.downgrade());
+                    return end_with_error(id, error, slots, done);
+                }
+            }
+            if !multishot {
+                self.listeners_to_check.push(listener.downgrade());
+                return;
+            }
+        }
+        if self.table.of(&listener).accepted > 0 {
+            self.listeners_to_check.push(listener.downgrade());
+        }
+        // By level: readiness is never remembered for a listener.
+        slots.get(id).expect("a multishot accept goes on").op =
+            Some(Op::Accept { listener: listener.clone(), multishot });
+        self.park(id, &listener, slots, done);
+    }
+
+    fn recv(&mut self, id: OpId, socket: Fd, into: RecvInto, slots: &mut Slots, done: &mut Vec<Completion>) {
+        match into {
+            RecvInto::Owned(mut buf) => {
+                self.kernel_entries += 1;
+                match recv_some(&socket, buf.space()) {
+                    Ok(count) => {
+                        self.note_received(&socket, count, buf.capacity());
+                        buf.set_len(count);
+                        slots.finish(id, Ok(count as u32), false, Payload::Buf(buf), done);
+                    }
+                    Err(error) => {
+                        let op = Op::Recv { socket, into: RecvInto::Owned(buf) };
+                        self.retry_or_end(id, op, error, slots, done);
+                    }
+                }
+            }
+            RecvInto::Pool => self.recv_pooled(id, socket, RecvInto::Pool, 1, slots, done),
+            RecvInto::Stream => {
+                self.recv_pooled(id, socket, RecvInto::Stream, STREAM_BUFFERS_PER_TURN, slots, done);
+            }
+        }
+    }
+
+    /// Receives into at most `buffers_max` buffers of the pool.
+    fn recv_pooled(
+        &mut self,
+        id: OpId,
+        socket: Fd,
+        into: RecvInto,
+        buffers_max: usize,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) {
+        let streams = matches!(into, RecvInto::Stream);
+        for _ in 0..buffers_max {
+            let Some(mut buf) = self.pool.get(self.recv_buffer_bytes) else {
+                self.recv_starved += 1;
+                self.starved.push_back(id);
+                slots.get(id).expect("it is in flight").op = Some(Op::Recv { socket, into });
+                return;
+            };
+            self.kernel_entries += 1;
+            let count = match recv_some(&socket, buf.space()) {
+                Ok(count) => count,
+                Err(error) => {
+                    drop(buf);
+                    return self.retry_or_end(id, Op::Recv { socket, into }, error, slots, done);
+                }
+            };
+            self.note_received(&socket, count, buf.capacity());
+            let more = streams && count > 0;
+            buf.set_len(count);
+            let payload = if count > 0 { Payload::Buf(buf) } else { Payload::None };
+            slots.finish(id, Ok(count as u32), more, payload, done);
+            if !more {
+                return;
+            }
+            if !self.table.of(&socket).readable {
+                break;
+            }
+        }
+        let readable = self.table.of(&socket).readable;
+        slots.get(id).expect("a stream goes on").op = Some(Op::Recv { socket: socket.clone(), into });
+        if readable {
+            self.again.push(id);
+        } else {
+            self.park(id, &socket, slots, done);
+        }
+    }
+
+    /// A receive that did not fill its buffer has emptied the socket, and the next byte is an edge; unless
+    /// the peer has closed its side, whose edge may have come already.
+    fn note_received(&mut self, socket: &Fd, count: usize, capacity: usize) {
+        let entry = self.table.of(socket);
+        entry.readable = count == capacity || entry.hung_up;
+    }
+
+    /// Retries receives that found no buffer, while there are some.
+    pub(super) fn feed_starved(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
+        for _ in 0..self.starved.len() {
+            let Some(buf) = self.pool.get(self.recv_buffer_bytes) else { return };
+            drop(buf);
+            let id = self.starved.pop_front().expect("its length was just read");
+            self.run(id, slots, done);
+        }
+    }
+
+    fn connect(
+        &mut self,
+        id: OpId,
+        socket: Fd,
+        peer: PeerAddr,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) {
+        // After an event the outcome is in the socket's error; before the first call there is no event.
+        let entry = self.table.of(&socket);
+        let asked = entry.registration == Registration::Edge && entry.connecting;
+        entry.connecting = false;
+        self.kernel_entries += 1;
+        let result = if asked {
+            rustix::net::sockopt::socket_error(&socket).and_then(|error| error)
+        } else {
+            connect_to(&socket, &peer)
+        };
+        match result {
+            Err(Errno::INPROGRESS) => {
+                let entry = self.table.of(&socket);
+                entry.connecting = true;
+                let op = Op::Connect { socket, peer };
+                self.retry_or_end(id, op, Errno::AGAIN, slots, done);
+            }
+            result => slots.finish(id, result.map(|()| 0), false, Payload::None, done),
+        }
+    }
+
+    fn poll(&mut self, id: OpId, fd: Fd, interest: Interest, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let wanted = match interest {
+            Interest::Readable => PollFlags::IN | PollFlags::RDHUP,
+            Interest::Writable => PollFlags::OUT,
+        };
+        self.kernel_entries += 1;
+        let mut asked = [PollFd::new(&fd, wanted)];
+        let found = retry_on_intr(|| rustix::event::poll(&mut asked, Some(&Timespec::default())));
+        let events = asked[0].revents().bits();
+        match found {
+            Ok(0) => self.retry_or_end(id, Op::Poll { fd, interest }, Errno::AGAIN, slots, done),
+            found => slots.finish(id, found.map(|_| u32::from(events)), false, Payload::None, done),
+        }
+    }
+
+    /// Ends a cancelled operation, which waits nowhere any more.
+    pub(super) fn end_cancelled(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let listener = match slots.get(id).and_then(|slot| slot.op.as_ref()) {
+            Some(Op::Accept { listener, .. }) => Some(listener.clone()),
+            _ => None,
+        };
+        // The kernel may have chosen this thread for a connection, and woken no other; nobody else would
+        // be told of it. It is what happened first, then.
+        if let Some(listener) = listener.filter(|_| !slots.is_abandoned(id)) {
+            self.kernel_entries += 1;
+            if let Ok(socket) = accept_one(&listener) {
+                return slots.finish(id, Ok(0), false, Payload::Accepted(socket), done);
+            }
+        }
+        end_with_error(id, Errno::CANCELED, slots, done);
+    }
+}
+
+/// A connection that can be used; one that its peer gave up while it waited is skipped (accept(2), "Error
+/// handling": treat `ECONNABORTED` like `EAGAIN` by retrying).
+fn accept_one(listener: &Fd) -> Result<std::os::fd::OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    loop {
+        match rustix::net::accept_with(listener, flags) {
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            result => return result,
+        }
+    }
+}
+
+fn recv_some(socket: &Fd, space: &mut [u8]) -> Result<usize, Errno> {
+    retry_on_intr(|| rustix::net::recv(socket, &mut *space, RecvFlags::DONTWAIT)).map(|(_, count)| count)
+}
+
+fn send(socket: &Fd, data: &Segments, more: bool) -> Result<usize, Errno> {
+    let slices: SmallVec<[IoSlice<'_>; SEGMENTS_MAX]> =
+        data.parts().map(Segment::bytes).map(IoSlice::new).collect();
+    let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    flags.set(SendFlags::MORE, more);
+    retry_on_intr(|| rustix::net::sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags))
+}
+
+fn connect_to(socket: &Fd, peer: &PeerAddr) -> Result<(), Errno> {
+    match peer {
+        PeerAddr::Inet(address) => rustix::net::connect(socket, address),
+        PeerAddr::Unix(path) => rustix::net::connect(socket, &SocketAddrUnix::new(path.as_path())?),
+    }
+}

@@ -1,0 +1,350 @@
+//! The epoll network backend: readiness made to look like completions.
+//!
+//! Each call is tried at once; where it would block, its operation waits at its descriptor ([`table`])
+//! until an event says that a retry may succeed. Descriptors are registered once, edge-triggered, when the
+//! first operation has to wait; what an event or a short read told is remembered, so that a call known to
+//! fail is not made. The calls themselves are in [`calls`]. Files and paths are not this backend's business.
+//!
+//! ```text
+//! start -> call -> done                     event -> readable/writable -> retry in order
+//!            \-> EAGAIN -> readers/writers ---^
+//!            \-> no buffer -> starved ---- next turn ---> retry
+//!            \-> budget used -> again ---- next turn ---> retry
+//! ```
+
+mod calls;
+mod table;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::buf::Pool;
+use crate::engine::{EngineConfig, Wait};
+use crate::op::{Completion, Fd, Interest, Op, OpId, WeakFd};
+use crate::slot::Slots;
+use table::{Entry, Registration, Table};
+
+/// Events taken from the kernel in one turn; what is beyond comes with the next. One page of them.
+const EVENTS_MAX: usize = 256;
+
+/// Connections accepted between two renewals of an exclusive registration. The kernel wakes the longest
+/// registered idle waiter, so without renewal one thread would get every connection of a quiet listener;
+/// renewal puts the thread at the end of the line and costs two calls.
+const ACCEPTS_PER_TURN_IN_LINE: u32 = 8;
+
+/// What a waiting operation waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// What the descriptors that are not sockets had to say in a turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Heard {
+    /// The descriptor given as `disk` to [`Epoll::watch_disk`] is readable.
+    pub(crate) disk: bool,
+}
+
+/// Event data of the doorbell; no descriptor has this number.
+const TOKEN_DOORBELL: u64 = u64::MAX;
+/// Event data of the disk backend's descriptor.
+const TOKEN_DISK: u64 = u64::MAX - 1;
+
+/// One thread's epoll instance.
+pub(crate) struct Epoll {
+    fd: OwnedFd,
+    table: Table,
+    events: Vec<epoll::Event>,
+    /// Receives that found no buffer, first come first served.
+    starved: VecDeque<OpId>,
+    /// Operations that had their share of this turn and go on in the next.
+    again: Vec<OpId>,
+    /// Listeners whose registration may have lost its last acceptor.
+    listeners_to_check: Vec<WeakFd>,
+    pool: Pool,
+    recv_buffer_bytes: usize,
+    /// Calls into the kernel.
+    pub(crate) kernel_entries: u64,
+    /// Times that no buffer was left for received bytes.
+    pub(crate) recv_starved: u64,
+}
+
+impl Epoll {
+    /// An empty set, which `doorbell` can wake.
+    pub(crate) fn new(config: &EngineConfig, pool: &Pool, doorbell: BorrowedFd<'_>) -> Result<Epoll, Errno> {
+        let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&fd, doorbell, epoll::EventData::new_u64(TOKEN_DOORBELL), edge)?;
+        Ok(Epoll {
+            fd,
+            table: Table::default(),
+            events: Vec::with_capacity(EVENTS_MAX),
+            starved: VecDeque::new(),
+            again: Vec::new(),
+            listeners_to_check: Vec::new(),
+            pool: pool.clone(),
+            recv_buffer_bytes: config.recv_buffer_bytes as usize,
+            kernel_entries: 0,
+            recv_starved: 0,
+        })
+    }
+
+    /// Has waits end while the descriptor of a disk backend is readable, and [`Heard::disk`] say so.
+    pub(crate) fn watch_disk(&mut self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.fd, fd, epoll::EventData::new_u64(TOKEN_DISK), epoll::EventFlags::IN)
+    }
+
+    /// Tries an operation; it completes or waits.
+    pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let op = slots.get(id).and_then(|slot| slot.op.as_ref()).expect("an operation starts in its slot");
+        let waits_in_line = match place(op) {
+            // A listener is registered by level: the next wait tells whether a call is worth making.
+            Some((_, fd)) if matches!(op, Op::Accept { .. }) => {
+                self.table.of(fd).registration != Registration::Edge
+            }
+            Some((direction, fd)) => {
+                let entry = self.table.of(fd);
+                match direction {
+                    Direction::Read => !entry.readable || !entry.readers.is_empty(),
+                    Direction::Write => !entry.writable || !entry.writers.is_empty(),
+                }
+            }
+            None => false,
+        };
+        if waits_in_line {
+            let fd = place(op).map(|(_, fd)| fd.clone()).expect("it has a place to wait at");
+            self.park(id, &fd, slots, done);
+        } else {
+            self.run(id, slots, done);
+        }
+    }
+
+    /// Ends a waiting operation; what happened first wins.
+    pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let op =
+            slots.get(id).and_then(|slot| slot.op.as_ref()).expect("only what is in flight is cancelled");
+        if let Some((direction, fd)) = place(op) {
+            let entry = self.table.of(fd);
+            match direction {
+                Direction::Read => entry.readers.retain(|&waiting| waiting != id),
+                Direction::Write => entry.writers.retain(|&waiting| waiting != id),
+            }
+            if entry.registration == Registration::Listener {
+                self.listeners_to_check.push(fd.downgrade());
+            }
+        }
+        self.starved.retain(|&waiting| waiting != id);
+        self.again.retain(|&waiting| waiting != id);
+        self.end_cancelled(id, slots, done);
+    }
+
+    /// An inline `sendfile` met a full socket: the next wait for room need not ask the kernel again.
+    pub(crate) fn note_full(&mut self, socket: &Fd) {
+        let entry = self.table.of(socket);
+        if entry.registration == Registration::Edge {
+            entry.writable = false;
+        }
+    }
+
+    /// Retries what can go on, waits for events and runs the operations that they are about.
+    pub(crate) fn turn(
+        &mut self,
+        wait: Wait,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) -> Result<Heard, Errno> {
+        self.release_idle_listeners();
+        self.feed_starved(slots, done);
+        for id in std::mem::take(&mut self.again) {
+            self.run(id, slots, done);
+        }
+        let wait = if done.is_empty() && self.again.is_empty() { wait } else { Wait::No };
+        self.wait_for_events(wait)?;
+        let mut heard = Heard::default();
+        let events = std::mem::take(&mut self.events);
+        for event in &events {
+            match event.data.u64() {
+                TOKEN_DOORBELL => {}
+                TOKEN_DISK => heard.disk = true,
+                token => self.handle_event(token, event.flags, slots, done),
+            }
+        }
+        self.events = events;
+        Ok(heard)
+    }
+
+    /// Whether a turn has something to do even if no event comes.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Gives back memory for descriptors that are gone; answers the bytes.
+    pub(crate) fn trim(&mut self) -> usize {
+        self.table.trim()
+    }
+
+    /// One `epoll_wait`. Its timeout is in milliseconds, rounded up: a timer fires up to 1 ms late rather
+    /// than a moment early, which would cost an empty turn.
+    fn wait_for_events(&mut self, wait: Wait) -> Result<(), Errno> {
+        self.events.clear();
+        let timeout = match wait {
+            Wait::No => Some(Timespec::default()),
+            Wait::Forever => None,
+            Wait::Until(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                // A time too far away to be named is as good as none.
+                Timespec::try_from(left).ok()
+            }
+        };
+        self.kernel_entries += 1;
+        let space = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.fd, space, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn handle_event(
+        &mut self,
+        token: u64,
+        flags: epoll::EventFlags,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) {
+        let (number, serial) = (token as u32 as usize, (token >> 32) as u32);
+        let Some(entry) = self.table.at(number, serial) else { return };
+        let broken = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+        let ended = broken || flags.contains(epoll::EventFlags::RDHUP);
+        entry.hung_up |= ended;
+        entry.readable |= ended || flags.contains(epoll::EventFlags::IN);
+        entry.writable |= broken || flags.contains(epoll::EventFlags::OUT);
+        let readers = if entry.readable { std::mem::take(&mut entry.readers) } else { VecDeque::new() };
+        let writers = if entry.writable { std::mem::take(&mut entry.writers) } else { VecDeque::new() };
+        // Those that still have to wait line up again, in the same order.
+        for id in readers.into_iter().chain(writers) {
+            self.start_again(id, slots, done);
+        }
+    }
+
+    /// Retries an operation after an event, unless one before it in the line has used the readiness up.
+    fn start_again(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let op = slots.get(id).and_then(|slot| slot.op.as_ref()).expect("waiting operations are in flight");
+        let (direction, fd) = place(op).expect("only operations on descriptors wait");
+        let entry = self.table.of(fd);
+        let ready = match direction {
+            Direction::Read => entry.readable,
+            Direction::Write => entry.writable,
+        };
+        if ready {
+            self.run(id, slots, done);
+        } else {
+            let fd = fd.clone();
+            self.park(id, &fd, slots, done);
+        }
+    }
+
+    /// Lets an operation wait for an event of its descriptor.
+    fn park(&mut self, id: OpId, fd: &Fd, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let op = slots.get(id).and_then(|slot| slot.op.as_ref()).expect("it is in flight");
+        let (direction, _) = place(op).expect("only operations on descriptors wait");
+        let wanted =
+            if matches!(op, Op::Accept { .. }) { Registration::Listener } else { Registration::Edge };
+        if let Err(error) = self.register(fd, wanted) {
+            return end_with_error(id, error, slots, done);
+        }
+        let entry = self.table.of(fd);
+        match direction {
+            Direction::Read => entry.readers.push_back(id),
+            Direction::Write => entry.writers.push_back(id),
+        }
+    }
+
+    /// Registers a descriptor, once. Adding reports the present state, so nothing is missed between the
+    /// call that failed and this.
+    fn register(&mut self, fd: &Fd, wanted: Registration) -> Result<(), Errno> {
+        let entry = self.table.of(fd);
+        if entry.registration != Registration::None {
+            return Ok(());
+        }
+        let data = epoll::EventData::new_u64(token(entry, fd));
+        let flags = match wanted {
+            Registration::Listener => epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE,
+            Registration::Edge | Registration::None => {
+                epoll::EventFlags::IN
+                    | epoll::EventFlags::OUT
+                    | epoll::EventFlags::RDHUP
+                    | epoll::EventFlags::ET
+            }
+        };
+        self.kernel_entries += 1;
+        match epoll::add(&self.fd, fd, data, flags) {
+            // The descriptor was taken out of its `Fd` and put into another one.
+            Err(Errno::EXIST) => {
+                epoll::delete(&self.fd, fd)?;
+                epoll::add(&self.fd, fd, data, flags)?;
+            }
+            added => added?,
+        }
+        let entry = self.table.of(fd);
+        entry.registration = wanted;
+        entry.accepted = 0;
+        Ok(())
+    }
+
+    /// Takes listeners out of the set that nobody accepts from: by level they would end every wait, and
+    /// the kernel would count on this thread for their connections.
+    fn release_idle_listeners(&mut self) {
+        let mut listeners = std::mem::take(&mut self.listeners_to_check);
+        for listener in listeners.drain(..).filter_map(|listener| listener.upgrade()) {
+            let entry = self.table.of(&listener);
+            let idle = entry.readers.is_empty();
+            let served = entry.accepted >= ACCEPTS_PER_TURN_IN_LINE;
+            if entry.registration != Registration::Listener || !(idle || served) {
+                continue;
+            }
+            entry.registration = Registration::None;
+            self.kernel_entries += 1;
+            // Fails only if the socket is gone from the set already.
+            let _gone = epoll::delete(&self.fd, &listener);
+            if !idle {
+                let renewed = self.register(&listener, Registration::Listener);
+                debug_assert!(renewed.is_ok(), "a listener that was in the set fits in again");
+            }
+        }
+        self.listeners_to_check = listeners;
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Where an operation waits when its call would block; `None` for those that never do.
+fn place(op: &Op) -> Option<(Direction, &Fd)> {
+    match op {
+        Op::Accept { listener, .. } => Some((Direction::Read, listener)),
+        Op::Recv { socket, .. } => Some((Direction::Read, socket)),
+        Op::Send { socket, .. } | Op::Connect { socket, .. } => Some((Direction::Write, socket)),
+        Op::Poll { fd, interest: Interest::Readable } => Some((Direction::Read, fd)),
+        Op::Poll { fd, interest: Interest::Writable } => Some((Direction::Write, fd)),
+        _ => None,
+    }
+}
+
+/// Event data: the number of the descriptor and the serial number of its registration.
+fn token(entry: &Entry, fd: &Fd) -> u64 {
+    u64::from(entry.serial) << 32 | fd.as_raw_fd() as u64
+}
+
+/// Ends an operation that brought nothing, and gives its caller's memory back.
+fn end_with_error(id: OpId, error: Errno, slots: &mut Slots, done: &mut Vec<Completion>) {
+    let payload = slots.get(id).and_then(|slot| slot.op.take()).map(Op::into_payload).unwrap_or_default();
+    slots.finish(id, Err(error), false, payload, done);
+}

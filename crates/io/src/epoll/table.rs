@@ -1,0 +1,87 @@
+//! What the epoll backend knows of each descriptor: its registration, its readiness, who waits for it.
+//!
+//! Entries are found by number. A number may have been closed and given to another file since: an entry
+//! remembers its owner weakly and starts anew when the owner differs, and events carry the serial number
+//! of the registration that they belong to.
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+
+use crate::op::{Fd, OpId, WeakFd};
+
+/// How a descriptor is registered with epoll.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Registration {
+    /// Not at all: no call on it has had to wait yet.
+    #[default]
+    None,
+    /// Once and for all, edge-triggered, for both directions.
+    Edge,
+    /// A listening socket: level-triggered and exclusive, while somebody accepts.
+    Listener,
+}
+
+/// One descriptor.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    owner: WeakFd,
+    /// Counts the owners of the number.
+    pub(super) serial: u32,
+    pub(super) registration: Registration,
+    /// Whether a read may succeed: no call has said otherwise since the last event.
+    pub(super) readable: bool,
+    /// Whether a write may succeed.
+    pub(super) writable: bool,
+    /// Whether the peer has closed its side, so that a short read is not the last word.
+    pub(super) hung_up: bool,
+    /// Whether a connect is under way, whose outcome the next event brings.
+    pub(super) connecting: bool,
+    /// Connections accepted since the listener was registered.
+    pub(super) accepted: u32,
+    /// Operations that wait to read, accept or poll, in order.
+    pub(super) readers: VecDeque<OpId>,
+    /// Operations that wait to write or for a connection, in order.
+    pub(super) writers: VecDeque<OpId>,
+}
+
+/// All descriptors, by number.
+#[derive(Debug, Default)]
+pub(super) struct Table(Vec<Entry>);
+
+impl Table {
+    /// The entry of `fd`, fresh when the number had another owner before.
+    pub(super) fn of(&mut self, fd: &Fd) -> &mut Entry {
+        let number = fd.as_raw_fd() as usize;
+        if number >= self.0.len() {
+            self.0.resize_with(number + 1, Entry::default);
+        }
+        let entry = &mut self.0[number];
+        if !entry.owner.is(fd) {
+            debug_assert!(entry.readers.is_empty() && entry.writers.is_empty(), "operations hold their Fd");
+            entry.owner = fd.downgrade();
+            entry.serial = entry.serial.wrapping_add(1);
+            entry.registration = Registration::None;
+            entry.readable = true;
+            entry.writable = true;
+            entry.hung_up = false;
+            entry.connecting = false;
+            entry.accepted = 0;
+        }
+        entry
+    }
+
+    /// The entry that an event with this serial number is about, unless its owner has gone.
+    pub(super) fn at(&mut self, number: usize, serial: u32) -> Option<&mut Entry> {
+        self.0.get_mut(number).filter(|entry| entry.serial == serial && !entry.owner.is_gone())
+    }
+
+    /// Gives back memory that the highest descriptors no longer need; answers the bytes.
+    pub(super) fn trim(&mut self) -> usize {
+        let before = self.0.capacity();
+        while self.0.last().is_some_and(|entry| entry.owner.is_gone()) {
+            self.0.pop();
+        }
+        self.0.shrink_to_fit();
+        (before - self.0.capacity()) * size_of::<Entry>()
+    }
+}

@@ -1,0 +1,328 @@
+//! What the contract tests share: the engine pairs of this machine, an engine that waits for one completion
+//! at a time, and peers on loopback.
+
+use std::fs::File;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use io::disk::threads::ThreadPool;
+use io::engine::{EngineConfig, NetKind};
+use io::op::{DeviceId, OpenHow, RecvInto, Source};
+use io::{Completion, DiskVia, Drained, Engine, Errno, Fd, Op, OpId, Payload, Segments, Wait};
+
+/// Longest that any single step of a test may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A disk backend, as the report names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disk {
+    Uring,
+    Libaio,
+    Threads,
+    Sync,
+}
+
+/// A network backend with a disk backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) net: NetKind,
+    pub(crate) disk: Disk,
+}
+
+impl Pair {
+    fn all() -> impl Iterator<Item = Pair> {
+        let disks = [Disk::Uring, Disk::Libaio, Disk::Threads, Disk::Sync];
+        let nets = [NetKind::Uring, NetKind::Epoll];
+        nets.into_iter().flat_map(move |net| disks.into_iter().map(move |disk| Pair { net, disk }))
+    }
+
+    fn name(self) -> String {
+        let net = match self.net {
+            NetKind::Uring => "io_uring",
+            NetKind::Epoll => "epoll",
+        };
+        let disk = match self.disk {
+            Disk::Uring => "io_uring",
+            Disk::Libaio => "libaio",
+            Disk::Threads => "threads",
+            Disk::Sync => "sync",
+        };
+        format!("{net}+{disk}")
+    }
+
+    /// Which backend file operations name.
+    pub(crate) fn via(self) -> DiskVia {
+        match self.disk {
+            Disk::Uring => DiskVia::Ring,
+            Disk::Libaio => DiskVia::Libaio,
+            Disk::Threads => DiskVia::Pool(0),
+            Disk::Sync => DiskVia::Sync,
+        }
+    }
+
+    /// Settings for this pair, small enough that tests meet the limits.
+    pub(crate) fn config(self) -> EngineConfig {
+        let pools = match self.disk {
+            Disk::Threads | Disk::Libaio => vec![ThreadPool::new("test", 4, 1024).unwrap()],
+            Disk::Uring | Disk::Sync => Vec::new(),
+        };
+        EngineConfig {
+            net: self.net,
+            disk_ring: self.disk == Disk::Uring,
+            disk_libaio: self.disk == Disk::Libaio,
+            ring_entries: 128,
+            ops_max: 1024,
+            recv_buffers: 64,
+            pool_bytes_max: 32 << 20,
+            iowq_workers: 8,
+            pools,
+            ..EngineConfig::default()
+        }
+    }
+
+    /// Why the machine cannot have this pair.
+    fn missing(self) -> Option<String> {
+        match io::build(self.config()) {
+            Err(error) => Some(error.to_string()),
+            Ok(engine) if engine.caps().net != self.net => Some("another network engine came".to_owned()),
+            Ok(engine) if self.disk == Disk::Uring && !engine.caps().disk_ring => {
+                Some("no ring for the disk".to_owned())
+            }
+            Ok(engine) if self.disk == Disk::Libaio && !engine.caps().disk_libaio => {
+                Some("no libaio".to_owned())
+            }
+            Ok(_) => None,
+        }
+    }
+}
+
+/// The pairs that this machine has; the first caller reports them and those that are skipped.
+pub(crate) fn pairs() -> &'static [Pair] {
+    static PAIRS: OnceLock<Vec<Pair>> = OnceLock::new();
+    PAIRS.get_or_init(|| {
+        let mut ran = Vec::new();
+        let mut report = String::new();
+        for pair in Pair::all() {
+            match pair.missing() {
+                None => {
+                    report += &format!("engines: ran {}\n", pair.name());
+                    ran.push(pair);
+                }
+                Some(reason) => report += &format!("engines: skipped {}: {reason}\n", pair.name()),
+            }
+        }
+        print!("{report}");
+        if let Some(path) = std::env::var_os("RINGROAD_ENGINE_REPORT") {
+            let file = File::options().append(true).create(true).open(path);
+            file.and_then(|mut file| file.write_all(report.as_bytes())).expect("the report can be written");
+        }
+        ran
+    })
+}
+
+/// Runs a test on every pair of this machine.
+pub(crate) fn on_each_pair(test: impl Fn(&mut Bench)) {
+    on_each_pair_with(|_| {}, test);
+}
+
+/// As [`on_each_pair`], with settings of the test's own.
+pub(crate) fn on_each_pair_with(change: impl Fn(&mut EngineConfig), test: impl Fn(&mut Bench)) {
+    for &pair in pairs() {
+        println!("on {}", pair.name());
+        let mut config = pair.config();
+        change(&mut config);
+        let mut bench = Bench::new(pair, config);
+        test(&mut bench);
+    }
+}
+
+/// An engine and what it has brought so far.
+pub(crate) struct Bench {
+    pub(crate) pair: Pair,
+    pub(crate) engine: Box<dyn Engine>,
+    seen: Vec<Completion>,
+}
+
+impl Bench {
+    pub(crate) fn new(pair: Pair, config: EngineConfig) -> Bench {
+        let engine = io::build(config).expect("the pair was built before");
+        Bench { pair, engine, seen: Vec::new() }
+    }
+
+    pub(crate) fn submit(&mut self, op: Op) -> OpId {
+        self.engine.submit(op).expect("the table has room")
+    }
+
+    /// One turn that waits at most `longest`; completions are kept for [`Bench::next`].
+    pub(crate) fn turn(&mut self, longest: Duration) {
+        self.engine.turn(Wait::Until(Instant::now() + longest), &mut self.seen).expect("a turn works");
+    }
+
+    /// The next completion of `id`.
+    pub(crate) fn next(&mut self, id: OpId) -> Completion {
+        self.next_within(id, PATIENCE).unwrap_or_else(|| panic!("{id:?} did not complete"))
+    }
+
+    /// The next completion of `id`, if it comes in time.
+    pub(crate) fn next_within(&mut self, id: OpId, longest: Duration) -> Option<Completion> {
+        let deadline = Instant::now() + longest;
+        loop {
+            if let Some(place) = self.seen.iter().position(|completion| completion.id == id) {
+                return Some(self.seen.remove(place));
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            self.engine.turn(Wait::Until(deadline), &mut self.seen).expect("a turn works");
+        }
+    }
+
+    /// Turns until `condition` holds.
+    pub(crate) fn turn_until(&mut self, mut condition: impl FnMut(&mut Bench) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition(self) {
+            assert!(Instant::now() < deadline, "what the test waits for did not happen");
+            self.turn(Duration::from_millis(5));
+        }
+    }
+
+    /// Everything that has come and was not asked for.
+    pub(crate) fn take_seen(&mut self) -> Vec<Completion> {
+        std::mem::take(&mut self.seen)
+    }
+
+    /// Submits and waits for the terminal completion, the only one.
+    pub(crate) fn run(&mut self, op: Op) -> Completion {
+        let id = self.submit(op);
+        let completion = self.next(id);
+        assert!(!completion.more, "one completion was expected");
+        completion
+    }
+
+    /// Sends all of `bytes`.
+    pub(crate) fn send_all(&mut self, socket: &Fd, bytes: &[u8]) -> Result<(), Errno> {
+        let mut data = Segments::new();
+        data.push(Source::Vec(bytes.to_vec()));
+        while !data.is_empty() {
+            let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
+            let completion = self.run(send);
+            data = segments(completion.payload);
+            data.advance(completion.result? as usize);
+        }
+        Ok(())
+    }
+
+    /// Receives once.
+    pub(crate) fn recv(&mut self, socket: &Fd, into: RecvInto) -> Completion {
+        self.run(Op::Recv { socket: socket.clone(), into })
+    }
+
+    pub(crate) fn open(&mut self, path: &std::path::Path, flags: i32) -> Result<Fd, Errno> {
+        let completion = self.run(open(path, flags, DeviceId(0), self.pair.via()));
+        completion.result?;
+        match completion.payload {
+            Payload::Opened(fd) => Ok(Fd::from(fd)),
+            other => panic!("an open brought {other:?}"),
+        }
+    }
+
+    /// Reads at `offset` into a buffer of `len`.
+    pub(crate) fn read(&mut self, file: &Fd, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
+        let buf = self.engine.pool().get(len as usize).expect("the pool has room");
+        let (file, via) = (file.clone(), self.pair.via());
+        let completion = self.run(Op::Read { file, offset, len, buf, device: DeviceId(0), via });
+        let Payload::Buf(buf) = completion.payload else { panic!("a read gives its buffer back") };
+        let count = completion.result?;
+        assert_eq!(count as usize, buf.len(), "the buffer's length is the count");
+        Ok(buf.to_vec())
+    }
+
+    /// Ends the engine; everything must have ended by itself or by the drain.
+    pub(crate) fn assert_drains(&mut self) {
+        assert_eq!(self.engine.drain(Instant::now() + PATIENCE), Drained::Clean);
+        let counters = self.engine.counters();
+        assert_eq!(counters.submitted, counters.completed, "each operation ends once");
+        assert_eq!(counters.stray, 0);
+    }
+}
+
+/// An open operation.
+pub(crate) fn open(path: &std::path::Path, flags: i32, device: DeviceId, via: DiskVia) -> Op {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let how = OpenHow { flags, mode: 0o600, resolve: 0 };
+    Op::Open { dir: None, path, how, device, via }
+}
+
+/// The segments that a send gave back.
+pub(crate) fn segments(payload: Payload) -> Segments {
+    match payload {
+        Payload::Segments(segments) => segments,
+        other => panic!("a send brought {other:?}"),
+    }
+}
+
+/// The bytes that a receive brought; none at the end of the stream.
+pub(crate) fn received(payload: &Payload) -> &[u8] {
+    match payload {
+        Payload::Buf(buf) => buf,
+        _ => &[],
+    }
+}
+
+/// A listening socket for the engine, with its address.
+pub(crate) fn listener() -> (Fd, std::net::SocketAddr) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    (Fd::from(OwnedFd::from(listener)), address)
+}
+
+/// A connection: the engine's end and the peer's, which blocks.
+pub(crate) fn connection() -> (Fd, TcpStream) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (ours, _) = listener.accept().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.set_write_timeout(Some(PATIENCE)).unwrap();
+    (Fd::from(OwnedFd::from(ours)), peer)
+}
+
+/// Bytes that differ from place to place, so that a shifted or repeated part shows.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|place| (place ^ (place >> 8) ^ (place >> 16).wrapping_mul(37)) as u8).collect()
+}
+
+/// A folder that goes away with the test.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new() -> TempDir {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("ringroad-io-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        TempDir(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.0);
+    }
+}
