@@ -1,10 +1,12 @@
 //! Every directive of nginx, from a data file: to tell "not built yet" from "unknown", and to hold the tables of
 //! this server against.
+//!
+//! The insides of its blocks are here too, so that a walk can go on inside a block that is not built.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::spec::{Args, Block, Contexts, Spec};
+use crate::spec::{Args, Block, Contexts, Table};
 
 /// The version that `data/nginx-directives.tsv` was taken from.
 pub(crate) const VERSION: &str = "1.31.5";
@@ -95,13 +97,12 @@ pub fn nginx_directives() -> &'static NginxDirectives {
     })
 }
 
-/// Where tables of this server disagree with nginx about a directive that names one of nginx's modules: contexts,
-/// numbers of arguments, braces. For the tests of those who write the tables; an empty list is agreement.
-pub fn differences(groups: &[&'static [Spec]]) -> Vec<String> {
-    let specs: Vec<&Spec> = groups.iter().copied().flatten().collect();
+/// Where a table of this server disagrees with nginx about a directive that names one of nginx's modules: contexts,
+/// numbers of arguments, braces. For the tests of those who write the table; an empty list is agreement.
+pub fn differences(table: &Table) -> Vec<String> {
     let known = nginx_directives();
     let mut differences = Vec::new();
-    for spec in &specs {
+    for spec in table.specs() {
         if !known.iter().any(|row| row.module == spec.module) {
             continue;
         }
@@ -109,8 +110,8 @@ pub fn differences(groups: &[&'static [Spec]]) -> Vec<String> {
             differences.push(format!("{} {}: nginx has no such directive", spec.module, spec.name));
             continue;
         };
-        let same = |other: &&&Spec| other.module == spec.module && other.name == spec.name;
-        let contexts = specs.iter().filter(same).fold(Contexts::NONE, |all, other| all | other.contexts);
+        let parts = table.named(spec.name).iter().filter(|other| other.module == spec.module);
+        let contexts = parts.fold(Contexts::NONE, |all, other| all | other.contexts);
         if contexts != row.contexts {
             let (name, theirs) = (spec.name, row.contexts);
             differences.push(format!("{} {name}: stands in {contexts}, in nginx in {theirs}", spec.module));
@@ -179,6 +180,7 @@ fn joined(a: Args, b: Args) -> Args {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Spec;
 
     #[test]
     fn reads_every_row_of_the_data_file() {
@@ -222,8 +224,8 @@ mod tests {
 
     #[test]
     fn compares_tables_with_nginx() {
-        assert_eq!(differences(&[&RIGHT]), Vec::<String>::new());
-        let found = differences(&[&WRONG]);
+        assert_eq!(differences(&Table::new(&[&RIGHT])), Vec::<String>::new());
+        let found = differences(&Table::new(&[&WRONG]));
         let words =
             ["sendfile: stands", "sendfile: takes", "types: braces", "nonsense: nginx", "root: stands"];
         assert_eq!(found.len(), words.len(), "{found:#?}");

@@ -270,16 +270,22 @@ pub struct Table {
     by_name: HashMap<&'static str, Vec<&'static Spec>>,
 }
 
-impl Table {
-    /// A table of the directives of all modules. A name may occur several times if the contexts differ, as
-    /// `server` does.
-    pub fn new(groups: &[&'static [Spec]]) -> Table {
-        let specs: Vec<&'static Spec> = groups.iter().copied().flatten().collect();
+/// A name may occur several times if the contexts differ, as `server` does.
+impl FromIterator<&'static Spec> for Table {
+    fn from_iter<I: IntoIterator<Item = &'static Spec>>(specs: I) -> Table {
+        let specs: Vec<&'static Spec> = specs.into_iter().collect();
         let mut by_name: HashMap<&'static str, Vec<&'static Spec>> = HashMap::new();
         for &spec in &specs {
             by_name.entry(spec.name).or_default().push(spec);
         }
         Table { specs, by_name }
+    }
+}
+
+impl Table {
+    /// A table of the directives of all modules.
+    pub fn new(groups: &[&'static [Spec]]) -> Table {
+        groups.iter().copied().flatten().collect()
     }
 
     /// All entries in the order given.
