@@ -125,6 +125,11 @@ impl Pool {
         given_back
     }
 
+    /// Most chunks that the pool ever has, which bounds their indices.
+    pub(crate) fn chunks_max(&self) -> usize {
+        self.0.chunks_max
+    }
+
     /// What the pool holds now.
     pub fn counters(&self) -> PoolCounters {
         let idle = |class: usize| self.0.free[class].borrow().len() as u64 * u64::from(CLASS_BYTES[class]);
@@ -227,6 +232,16 @@ impl Buf {
     pub(crate) fn fixed_index(&self) -> Option<u16> {
         let chunks = self.pool.chunks.borrow();
         chunks[self.id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| self.id.chunk)
+    }
+
+    /// As [`Buf::fixed_index`]; asks `register` to make the memory's chunk known when it is not yet.
+    pub(crate) fn fixed_index_or(&self, register: impl FnOnce(u16, *mut u8, usize) -> bool) -> Option<u16> {
+        let mut chunks = self.pool.chunks.borrow_mut();
+        let chunk = chunks[self.id.chunk as usize].as_mut()?;
+        if !chunk.registered {
+            chunk.registered = register(self.id.chunk, chunk.memory.as_ptr(), CHUNK_BYTES);
+        }
+        chunk.registered.then_some(self.id.chunk)
     }
 
     /// Where the content starts, for the kernel.

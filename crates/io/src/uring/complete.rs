@@ -1,0 +1,258 @@
+//! What a completion of the ring means.
+//!
+//! Whether more follows is told by the flags of each completion, never by its result; a multishot
+//! operation that the kernel ends without an error that its caller must see is started again here.
+
+use std::os::fd::IntoRawFd;
+
+use rustix::io::Errno;
+
+use super::Uring;
+use super::flight::{Phase, Tag};
+use super::ring::{Cqe, adopt};
+use crate::buf::Buf;
+use crate::op::{Completion, Op, OpId, Payload, RecvInto};
+use crate::slot::Slots;
+
+/// `IORING_CQE_F_*`: a provided buffer was used and its number is in the upper half; more completions
+/// follow; this is the notification that a zero-copy send no longer needs its bytes.
+const BUFFER: u32 = 1 << 0;
+const MORE: u32 = 1 << 1;
+const NOTIFICATION: u32 = 1 << 3;
+
+/// Times that a read or write is started again when the file system was too busy (XFS answers `EAGAIN`
+/// under memory pressure); after that the caller decides.
+const RETRIES_MAX: u8 = 8;
+
+/// How an operation completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Once.
+    Once,
+    /// Once, into a provided buffer.
+    RecvPool,
+    /// Many times, each into a provided buffer.
+    RecvStream,
+    /// Many times, each with a connection.
+    AcceptStream,
+    /// Once, or with zero copy twice.
+    Send {
+        /// Whether it was submitted as a zero-copy send.
+        zero_copy: bool,
+    },
+    /// Once, but a busy file system is tried again.
+    File,
+}
+
+impl Kind {
+    fn of(op: &Op, copying: bool) -> Kind {
+        match op {
+            Op::Recv { into: RecvInto::Pool, .. } => Kind::RecvPool,
+            Op::Recv { into: RecvInto::Stream, .. } => Kind::RecvStream,
+            Op::Accept { multishot: true, .. } => Kind::AcceptStream,
+            Op::Send { zero_copy, .. } => Kind::Send { zero_copy: *zero_copy && !copying },
+            Op::Read { .. } | Op::Write { .. } => Kind::File,
+            _ => Kind::Once,
+        }
+    }
+}
+
+/// What the operations of a turn complete into.
+struct Out<'a> {
+    slots: &'a mut Slots,
+    done: &'a mut Vec<Completion>,
+}
+
+impl Uring {
+    /// Handles one completion.
+    pub(super) fn complete(&mut self, cqe: Cqe, slots: &mut Slots, done: &mut Vec<Completion>) {
+        // The buffer is taken out first: whatever becomes of the completion, it goes back to the pool.
+        let buf = self.provided(cqe);
+        let mut out = Out { slots, done };
+        match Tag::unpack(cqe.user_data) {
+            Some(Tag::Op(id)) => self.complete_op(id, cqe, buf, &mut out),
+            Some(Tag::Cancel(id)) => {
+                // ENOENT or EALREADY. Most often the operation has just completed; but one that is
+                // between being woken and being carried out cannot be found either, and would go on.
+                if self.flights.get(id).is_some_and(|flight| flight.phase == Phase::Kernel) {
+                    self.recancel.push(id);
+                }
+            }
+            Some(Tag::Doorbell) => {
+                self.rung |= cqe.result >= 0;
+                self.doorbell_armed = cqe.flags & MORE != 0;
+            }
+            None => out.slots.stray += 1,
+        }
+    }
+
+    fn provided(&mut self, cqe: Cqe) -> Option<Buf> {
+        let bid = (cqe.flags & BUFFER != 0).then_some((cqe.flags >> 16) as u16)?;
+        let mut buf = self.recv.as_mut()?.take(bid)?;
+        buf.set_len(cqe.result.max(0) as usize);
+        Some(buf)
+    }
+
+    fn complete_op(&mut self, id: OpId, cqe: Cqe, buf: Option<Buf>, out: &mut Out<'_>) {
+        let op = out.slots.get(id).and_then(|slot| slot.op.as_ref());
+        let (Some(op), Some(flight)) = (op, self.flights.get(id)) else {
+            out.slots.stray += 1;
+            return;
+        };
+        let copying = flight.copying || !self.zero_copy;
+        let kind = Kind::of(op, copying);
+        let result = match cqe.result {
+            0.. => Ok(cqe.result as u32),
+            error => Err(Errno::from_raw_os_error(-error)),
+        };
+        let more = cqe.flags & MORE != 0;
+        match kind {
+            Kind::Send { zero_copy } => self.sent(id, result, cqe.flags, zero_copy, out),
+            Kind::RecvPool => self.received(id, result, more, buf, out),
+            Kind::RecvStream => match result {
+                Ok(1..) => {
+                    let payload = buf.map_or(Payload::None, Payload::Buf);
+                    self.streamed(id, result, more, payload, out);
+                }
+                _ => self.received(id, result, more, buf, out),
+            },
+            Kind::AcceptStream => match result {
+                Ok(fd) => self.streamed(id, Ok(0), more, Payload::Accepted(adopt(fd)), out),
+                Err(Errno::INTR) if !more => self.again(id, out),
+                Err(errno) if !more => self.finish(id, Err(errno), out.slots, out.done),
+                Err(_) => {}
+            },
+            Kind::File => self.file_done(id, result, out),
+            Kind::Once => self.once_done(id, result, out),
+        }
+    }
+
+    /// One of several results of a multishot operation.
+    fn streamed(
+        &mut self,
+        id: OpId,
+        result: Result<u32, Errno>,
+        more: bool,
+        payload: Payload,
+        out: &mut Out<'_>,
+    ) {
+        out.slots.finish(id, result, true, payload, out.done);
+        if !more {
+            self.again(id, out);
+        }
+    }
+
+    /// The end of a receive into provided buffers, or its wait for some.
+    fn received(
+        &mut self,
+        id: OpId,
+        result: Result<u32, Errno>,
+        more: bool,
+        buf: Option<Buf>,
+        out: &mut Out<'_>,
+    ) {
+        if more {
+            return;
+        }
+        let cancelled = self.flights.get(id).is_some_and(|flight| flight.cancelled);
+        match result {
+            Err(Errno::NOBUFS) if !cancelled => {
+                self.counters.recv_starved += 1;
+                if let Some(flight) = self.flights.get(id) {
+                    flight.phase = Phase::Starved;
+                }
+                self.starved.push_back(id);
+            }
+            Err(Errno::NOBUFS) => self.finish(id, Err(Errno::CANCELED), out.slots, out.done),
+            Err(Errno::INTR) => self.again(id, out),
+            _ => {
+                self.flights.end(id);
+                let payload = buf.map_or(Payload::None, Payload::Buf);
+                out.slots.finish(id, result, false, payload, out.done);
+            }
+        }
+    }
+
+    /// Starts an operation again that the kernel has ended, unless its caller wants it to end.
+    fn again(&mut self, id: OpId, out: &mut Out<'_>) {
+        let Some(flight) = self.flights.get(id) else { return };
+        if flight.cancelled {
+            self.finish(id, Err(Errno::CANCELED), out.slots, out.done);
+            return;
+        }
+        flight.phase = Phase::Kernel;
+        self.counters.rearmed += 1;
+        self.stage(id, out.slots, out.done);
+    }
+
+    /// A completion of a send. With zero copy the memory is the kernel's until the notification, which
+    /// also follows an error when that came with `MORE`.
+    fn sent(&mut self, id: OpId, result: Result<u32, Errno>, flags: u32, zero_copy: bool, out: &mut Out<'_>) {
+        let Some(flight) = self.flights.get(id) else { return };
+        let (more, notification) = (flags & MORE != 0, flags & NOTIFICATION != 0);
+        // A unix socket has no zero copy; the memory it locks may be above the limit.
+        let refused = zero_copy && matches!(result, Err(Errno::OPNOTSUPP | Errno::NOMEM | Errno::NOBUFS));
+        match (flight.phase, notification) {
+            (Phase::Notice, true) => self.finish(id, Ok(0), out.slots, out.done),
+            (Phase::Copying, true) => self.again(id, out),
+            (Phase::Kernel, false) if refused => {
+                flight.copying = true;
+                self.counters.zero_copy_refused += 1;
+                if more {
+                    flight.phase = Phase::Copying;
+                } else {
+                    self.again(id, out);
+                }
+            }
+            (Phase::Kernel, false) if more => {
+                flight.phase = Phase::Notice;
+                out.slots.finish(id, result, true, Payload::None, out.done);
+            }
+            (Phase::Kernel, false) => self.finish(id, result, out.slots, out.done),
+            _ => out.slots.stray += 1,
+        }
+    }
+
+    fn file_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
+        let Some(flight) = self.flights.get(id) else { return };
+        if matches!(result, Err(Errno::AGAIN | Errno::INTR)) && flight.retries < RETRIES_MAX {
+            flight.retries += 1;
+            self.stage(id, out.slots, out.done);
+        } else {
+            self.finish(id, result, out.slots, out.done);
+        }
+    }
+
+    fn once_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
+        let op = out.slots.get(id).and_then(|slot| slot.op.take());
+        let (result, payload) = match (op, result) {
+            (Some(Op::Accept { .. }), Ok(fd)) => (Ok(0), Payload::Accepted(adopt(fd))),
+            (Some(Op::Open { .. }), Ok(fd)) => (Ok(0), Payload::Opened(adopt(fd))),
+            (Some(Op::Stat { .. }), Ok(_)) => (Ok(0), Payload::Stat(self.flights.scratch(id).stat())),
+            (Some(op), result) => (result, owned(op, result)),
+            (None, result) => (result, Payload::None),
+        };
+        self.flights.end(id);
+        out.slots.finish(id, result, false, payload, out.done);
+    }
+}
+
+/// What an operation gives back of its own.
+pub(super) fn owned(op: Op, result: Result<u32, Errno>) -> Payload {
+    match op {
+        Op::Recv { into: RecvInto::Owned(mut buf), .. } | Op::Read { mut buf, .. } => {
+            buf.set_len(result.unwrap_or(0) as usize);
+            Payload::Buf(buf)
+        }
+        Op::Write { buf, .. } => Payload::Buf(buf),
+        Op::Send { data, .. } => Payload::Segments(data),
+        Op::Close { fd } => {
+            // Whatever close(2) answers the number is gone, but not when it was never called.
+            if result != Err(Errno::CANCELED) {
+                let _closed = fd.into_raw_fd();
+            }
+            Payload::None
+        }
+        _ => Payload::None,
+    }
+}

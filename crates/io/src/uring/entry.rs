@@ -1,0 +1,170 @@
+//! Operations as entries of the submission queue.
+//!
+//! One match over [`Op`] builds the entry. Entries point into the operation's slot and its scratch memory,
+//! which stay until the terminal completion. Flags that the `io-uring` crate does not know are here.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{CancelBuilder, Fd as Raw, FsyncFlags};
+use io_uring::{opcode, types};
+use rustix::io::Errno;
+
+use super::flight::{Flights, Tag};
+use super::recv::GROUP;
+use crate::op::{Fd, Interest, Op, OpId, RecvInto, Segments, StatTarget};
+
+/// `ioprio` bits of receives: `IORING_RECVSEND_POLL_FIRST` and `IORING_RECV_MULTISHOT`.
+const POLL_FIRST: u16 = 1 << 0;
+const RECV_MULTISHOT: u16 = 1 << 1;
+
+/// The entry that carries out `op`, whose name is `id`. `fixed` is the place of its buffer in the ring's
+/// table, if it has one; `copying` makes a zero-copy send an ordinary one.
+///
+/// # Errors
+/// When the operation can be told to fail without the kernel.
+pub(super) fn build(
+    id: OpId,
+    op: &mut Op,
+    flights: &mut Flights,
+    fixed: Option<u16>,
+    copying: bool,
+) -> Result<Entry, Errno> {
+    let entry = match op {
+        Op::Nop => opcode::Nop::new().build(),
+        Op::Accept { listener, multishot } => accept(listener, *multishot),
+        Op::Recv { socket, into } => recv(socket, into),
+        Op::Send { socket, data, more, zero_copy } => {
+            let scratch = Message { id, flights, fixed };
+            send(raw(socket), data, *more, *zero_copy && !copying, scratch)
+        }
+        Op::Connect { socket, peer } => {
+            let (address, len) = flights.scratch(id).address(peer)?;
+            opcode::Connect::new(raw(socket), address, len).build()
+        }
+        Op::Poll { fd, interest } => opcode::PollAdd::new(raw(fd), events(*interest)).build(),
+        Op::Close { fd } => opcode::Close::new(Raw(fd.as_raw_fd())).build(),
+        Op::Open { dir, path, how, .. } => {
+            let dir = dir.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
+            opcode::OpenAt2::new(Raw(dir), path.as_ptr(), flights.scratch(id).how(*how)).build()
+        }
+        Op::Stat { target, .. } => stat(target, flights.scratch(id).stat_buffer().cast()),
+        Op::Read { file, offset, len, buf, .. } => {
+            let len = (*len).min(buf.capacity() as u32);
+            let memory = buf.as_mut_ptr();
+            match fixed {
+                Some(place) => opcode::ReadFixed::new(raw(file), memory, len, place).offset(*offset).build(),
+                None => opcode::Read::new(raw(file), memory, len).offset(*offset).build(),
+            }
+        }
+        Op::Write { file, offset, buf, .. } => {
+            let (len, memory) = (buf.len() as u32, buf.as_mut_ptr());
+            match fixed {
+                Some(place) => opcode::WriteFixed::new(raw(file), memory, len, place).offset(*offset).build(),
+                None => opcode::Write::new(raw(file), memory, len).offset(*offset).build(),
+            }
+        }
+        Op::Unlink { path, .. } => opcode::UnlinkAt::new(here(), path.as_ptr()).build(),
+        Op::Rename { from, to, .. } => {
+            opcode::RenameAt::new(here(), from.as_ptr(), here(), to.as_ptr()).build()
+        }
+        Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
+        // The kernel has no such operation on a ring; splice would be a hop to a kernel worker.
+        Op::Sendfile { .. } => return Err(Errno::NOSYS),
+    };
+    Ok(entry.user_data(Tag::Op(id).pack()))
+}
+
+/// The entry that cancels `id`. It completes only when it fails.
+pub(super) fn cancel(id: OpId) -> Entry {
+    let target = CancelBuilder::user_data(Tag::Op(id).pack());
+    let entry = opcode::AsyncCancel2::new(target).build();
+    entry.flags(Flags::SKIP_SUCCESS).user_data(Tag::Cancel(id).pack())
+}
+
+/// The entry that watches the doorbell until the kernel ends it.
+pub(super) fn watch(fd: &Fd) -> Entry {
+    let entry = opcode::PollAdd::new(raw(fd), libc::POLLIN as u32).multi(true).build();
+    entry.user_data(Tag::Doorbell.pack())
+}
+
+fn raw(fd: &Fd) -> Raw {
+    Raw(fd.as_raw_fd())
+}
+
+fn here() -> Raw {
+    const HERE: RawFd = libc::AT_FDCWD;
+    Raw(HERE)
+}
+
+fn events(interest: Interest) -> u32 {
+    let events = match interest {
+        Interest::Readable => libc::POLLIN | libc::POLLRDHUP,
+        Interest::Writable => libc::POLLOUT,
+    };
+    events as u32
+}
+
+fn accept(listener: &Fd, multishot: bool) -> Entry {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    if multishot {
+        opcode::AcceptMulti::new(raw(listener)).flags(flags).build()
+    } else {
+        let nowhere = std::ptr::null_mut();
+        opcode::Accept::new(raw(listener), nowhere, nowhere.cast()).flags(flags).build()
+    }
+}
+
+/// Receives into provided buffers wait for data before they look for a buffer: with an empty ring they
+/// would fail at once, data or not (tried on 6.18).
+fn recv(socket: &Fd, into: &mut RecvInto) -> Entry {
+    let provided = |ioprio: u16| {
+        let entry = opcode::Recv::new(raw(socket), std::ptr::null_mut(), 0).ioprio(ioprio).buf_group(GROUP);
+        entry.build().flags(Flags::BUFFER_SELECT)
+    };
+    match into {
+        RecvInto::Owned(buf) => {
+            opcode::Recv::new(raw(socket), buf.as_mut_ptr(), buf.capacity() as u32).build()
+        }
+        RecvInto::Pool => provided(POLL_FIRST),
+        RecvInto::Stream => provided(POLL_FIRST | RECV_MULTISHOT),
+    }
+}
+
+/// What a send needs beside its data.
+struct Message<'a> {
+    id: OpId,
+    flights: &'a mut Flights,
+    fixed: Option<u16>,
+}
+
+/// `MSG_WAITALL` makes the kernel go on after a short send; without `MSG_NOSIGNAL` a peer that is gone
+/// would be a signal.
+fn send(socket: Raw, data: &Segments, more: bool, zero_copy: bool, scratch: Message<'_>) -> Entry {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 };
+    let mut parts = data.parts();
+    let (first, second) = (parts.next(), parts.next());
+    if second.is_some() {
+        let header = scratch.flights.scratch(scratch.id).message(data);
+        return if zero_copy {
+            opcode::SendMsgZc::new(socket, header).flags(flags as u32).build()
+        } else {
+            opcode::SendMsg::new(socket, header).flags(flags as u32).build()
+        };
+    }
+    let bytes = first.map_or(&[][..], |part| part.bytes());
+    let (pointer, len) = (bytes.as_ptr(), bytes.len() as u32);
+    if zero_copy {
+        opcode::SendZc::new(socket, pointer, len).flags(flags).buf_index(scratch.fixed).build()
+    } else {
+        opcode::Send::new(socket, pointer, len).flags(flags).build()
+    }
+}
+
+fn stat(target: &StatTarget, out: *mut types::statx) -> Entry {
+    let (dir, path, flags) = match target {
+        StatTarget::File(fd) => (raw(fd), c"".as_ptr(), libc::AT_EMPTY_PATH),
+        StatTarget::Path(path) => (here(), path.as_ptr(), 0),
+    };
+    opcode::Statx::new(dir, path, out).flags(flags).mask(libc::STATX_BASIC_STATS).build()
+}

@@ -1,0 +1,304 @@
+//! What the ring remembers of each operation in flight beside its slot: recycled memory that the kernel
+//! reads or writes (message headers, addresses, stat results), and how far the operation has come.
+//!
+//! Types: [`Flights`], [`Flight`], [`Scratch`], [`Tag`].
+
+use std::path::Path;
+
+use io_uring::types::OpenHow as KernelOpenHow;
+use rustix::io::Errno;
+use rustix::net::{SocketAddrAny, SocketAddrUnix};
+
+use crate::op::{DeviceId, OpId, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Segments, Stat};
+
+/// Slots are numbered below this; the bits above name the kind of an entry.
+pub(super) const SLOTS_MAX: u32 = 1 << 24;
+
+/// Who an entry of the queue belongs to: the 64 bits of `user_data` are generation, kind and slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tag {
+    /// An operation.
+    Op(OpId),
+    /// The cancellation of an operation.
+    Cancel(OpId),
+    /// The watch on the doorbell.
+    Doorbell,
+}
+
+impl Tag {
+    /// As `user_data`.
+    pub(super) fn pack(self) -> u64 {
+        let pack = |id: OpId, kind: u64| u64::from(id.generation) << 32 | kind << 24 | u64::from(id.slot);
+        match self {
+            Tag::Op(id) => pack(id, 0),
+            Tag::Cancel(id) => pack(id, 1),
+            Tag::Doorbell => 2 << 24,
+        }
+    }
+
+    /// From `user_data`; `None` for what this ring never submits.
+    pub(super) fn unpack(user_data: u64) -> Option<Tag> {
+        let slot = user_data as u32 & (SLOTS_MAX - 1);
+        let id = OpId { slot, generation: (user_data >> 32) as u32 };
+        match user_data as u32 >> 24 {
+            0 => Some(Tag::Op(id)),
+            1 => Some(Tag::Cancel(id)),
+            2 => Some(Tag::Doorbell),
+            _ => None,
+        }
+    }
+}
+
+/// Where an operation stands.
+///
+/// ```text
+/// Kernel --ENOBUFS--> Starved --buffers--> Kernel
+/// Kernel --first completion of a zero-copy send--> Notice --notification--> (terminal)
+/// Kernel --zero copy refused--> Copying --notification--> Kernel
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not in flight here.
+    #[default]
+    Idle,
+    /// The kernel has it, or it is staged.
+    Kernel,
+    /// It waits for buffers for received bytes; the kernel does not have it.
+    Starved,
+    /// A zero-copy send was told; the kernel still reads the bytes.
+    Notice,
+    /// Zero copy was refused; once the kernel lets go of the bytes they are sent by copying.
+    Copying,
+}
+
+/// The state of one operation.
+#[derive(Default)]
+pub(super) struct Flight {
+    /// Which use of the slot this is about.
+    pub(super) generation: u32,
+    pub(super) phase: Phase,
+    /// Whether an early end was asked for: it is not started again.
+    pub(super) cancelled: bool,
+    /// Whether a send goes by copying although zero copy was asked for.
+    pub(super) copying: bool,
+    /// Times it was started again after `EAGAIN`.
+    pub(super) retries: u8,
+    /// Memory for the kernel. Boxed, so that it stays where it is while the table grows.
+    pub(super) scratch: Option<Box<Scratch>>,
+}
+
+/// The states of all slots, and the memory to be used again.
+pub(super) struct Flights {
+    table: Vec<Flight>,
+    /// Boxed here too, so that an operation takes one without a copy.
+    #[allow(clippy::vec_box, reason = "they move between this list and the table as boxes")]
+    spare: Vec<Box<Scratch>>,
+    live: usize,
+}
+
+impl Flights {
+    pub(super) fn new() -> Flights {
+        Flights { table: Vec::new(), spare: Vec::new(), live: 0 }
+    }
+
+    /// Operations in flight here.
+    pub(super) fn live(&self) -> usize {
+        self.live
+    }
+
+    /// Starts the state of an operation anew.
+    pub(super) fn begin(&mut self, id: OpId) -> &mut Flight {
+        let index = id.slot as usize;
+        if index >= self.table.len() {
+            self.table.resize_with(index + 1, Flight::default);
+        }
+        self.live += 1;
+        let flight = &mut self.table[index];
+        debug_assert_eq!(flight.phase, Phase::Idle, "a slot is used once at a time");
+        flight.generation = id.generation;
+        flight.phase = Phase::Kernel;
+        flight.cancelled = false;
+        flight.copying = false;
+        flight.retries = 0;
+        flight
+    }
+
+    /// The state of an operation that is in flight here.
+    pub(super) fn get(&mut self, id: OpId) -> Option<&mut Flight> {
+        let flight = self.table.get_mut(id.slot as usize)?;
+        (flight.phase != Phase::Idle && flight.generation == id.generation).then_some(flight)
+    }
+
+    /// Ends the state of an operation: the kernel is done with its memory.
+    pub(super) fn end(&mut self, id: OpId) {
+        let Some(flight) = self.get(id) else { return };
+        flight.phase = Phase::Idle;
+        let scratch = flight.scratch.take();
+        self.spare.extend(scratch);
+        self.live -= 1;
+    }
+
+    /// The memory of an operation, fresh or used before.
+    pub(super) fn scratch(&mut self, id: OpId) -> &mut Scratch {
+        let spare = &mut self.spare;
+        let flight = &mut self.table[id.slot as usize];
+        flight.scratch.get_or_insert_with(|| spare.pop().unwrap_or_default())
+    }
+
+    /// Frees the memory that no operation uses.
+    pub(super) fn trim(&mut self) -> usize {
+        let freed = self.spare.len() * size_of::<Scratch>();
+        self.spare = Vec::new();
+        freed
+    }
+}
+
+/// Memory of one operation that the kernel reads or writes beside its buffers.
+pub(super) struct Scratch {
+    header: libc::msghdr,
+    pieces: [libc::iovec; SEGMENTS_MAX],
+    address: Option<SocketAddrAny>,
+    how: KernelOpenHow,
+    stat: KernelStat,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        let nothing = std::ptr::null_mut();
+        Scratch {
+            header: libc::msghdr {
+                msg_name: nothing,
+                msg_namelen: 0,
+                msg_iov: std::ptr::null_mut(),
+                msg_iovlen: 0,
+                msg_control: nothing,
+                msg_controllen: 0,
+                msg_flags: 0,
+            },
+            pieces: [libc::iovec { iov_base: nothing, iov_len: 0 }; SEGMENTS_MAX],
+            address: None,
+            how: KernelOpenHow::new(),
+            stat: KernelStat::default(),
+        }
+    }
+}
+
+impl Scratch {
+    /// A message header over the segments.
+    pub(super) fn message(&mut self, data: &Segments) -> *const libc::msghdr {
+        let mut count = 0;
+        for (piece, bytes) in self.pieces.iter_mut().zip(data.parts().map(Segment::bytes)) {
+            *piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            count += 1;
+        }
+        self.header.msg_iov = self.pieces.as_mut_ptr();
+        self.header.msg_iovlen = count;
+        &self.header
+    }
+
+    /// A peer's address and its length.
+    pub(super) fn address(&mut self, peer: &PeerAddr) -> Result<(*const libc::sockaddr, u32), Errno> {
+        let address = match peer {
+            PeerAddr::Inet(address) => SocketAddrAny::from(*address),
+            PeerAddr::Unix(path) => SocketAddrAny::from(SocketAddrUnix::new(path as &Path)?),
+        };
+        let address = self.address.insert(address);
+        Ok((address.as_ptr().cast(), address.addr_len()))
+    }
+
+    /// The way to open a file, for openat2(2).
+    pub(super) fn how(&mut self, how: OpenHow) -> *const KernelOpenHow {
+        // A mode without a flag that creates is an error in openat2(2).
+        let creates = how.flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0;
+        let flags = (how.flags | libc::O_CLOEXEC) as u32;
+        self.how = KernelOpenHow::new()
+            .flags(flags.into())
+            .mode(if creates { how.mode.into() } else { 0 })
+            .resolve(how.resolve);
+        &self.how
+    }
+
+    /// Where statx(2) writes.
+    pub(super) fn stat_buffer(&mut self) -> *mut KernelStat {
+        &mut self.stat
+    }
+
+    /// What statx(2) wrote.
+    pub(super) fn stat(&self) -> Stat {
+        let stat = &self.stat;
+        Stat {
+            size: stat.size,
+            modified: stat.modified.seconds,
+            modified_nanos: stat.modified.nanoseconds,
+            inode: stat.inode,
+            device: DeviceId(libc::makedev(stat.device_major, stat.device_minor)),
+            mode: stat.mode.into(),
+        }
+    }
+}
+
+/// `struct statx_timestamp`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct KernelTime {
+    seconds: i64,
+    nanoseconds: u32,
+    reserved: i32,
+}
+
+/// `struct statx` of statx(2): 256 bytes, the end reserved.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct KernelStat {
+    mask: u32,
+    block_bytes: u32,
+    attributes: u64,
+    links: u32,
+    uid: u32,
+    gid: u32,
+    mode: u16,
+    reserved: u16,
+    inode: u64,
+    size: u64,
+    blocks: u64,
+    attributes_mask: u64,
+    accessed: KernelTime,
+    born: KernelTime,
+    changed: KernelTime,
+    modified: KernelTime,
+    special_major: u32,
+    special_minor: u32,
+    device_major: u32,
+    device_minor: u32,
+    rest: [u64; 14],
+}
+
+const _: () = assert!(size_of::<KernelStat>() == size_of::<libc::statx>());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_come_back_from_user_data() {
+        let id = OpId { slot: SLOTS_MAX - 1, generation: u32::MAX };
+        for tag in [Tag::Op(id), Tag::Cancel(id), Tag::Doorbell] {
+            assert_eq!(Tag::unpack(tag.pack()), Some(tag));
+        }
+        assert_eq!(Tag::unpack(0xff << 24), None);
+    }
+
+    #[test]
+    fn memory_is_used_again() {
+        let mut flights = Flights::new();
+        let id = OpId { slot: 3, generation: 1 };
+        flights.begin(id);
+        let first: *const Scratch = flights.scratch(id);
+        flights.end(id);
+        assert!(flights.get(id).is_none());
+        let next = OpId { slot: 0, generation: 1 };
+        flights.begin(next);
+        assert_eq!(first, flights.scratch(next) as *const Scratch);
+        assert_eq!(flights.live(), 1);
+    }
+}

@@ -1,0 +1,425 @@
+//! The io_uring backend: one ring of one thread for sockets and files.
+//!
+//! [`Uring::start`] stages operations, [`Uring::turn`] is the one kernel entry of a turn: it submits what
+//! is staged, waits, and collects. What a completion means is in `complete.rs`, the entries are built in
+//! `entry.rs`, the queues and system calls are in `ring.rs`, set-up and refusals in `setup.rs`, buffers
+//! for received bytes in `recv.rs`, per-operation memory in `flight.rs`.
+//!
+//! Nothing here frees memory that the kernel may still write to: closing a ring does not wait for its
+//! operations, so an owner that could not drain leaks the table of slots, and this type leaks the rest.
+
+mod complete;
+mod entry;
+mod flight;
+mod recv;
+mod ring;
+mod setup;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use io_uring::squeue::Entry;
+use rustix::io::Errno;
+
+use self::flight::{Flights, Phase, SLOTS_MAX};
+use self::recv::{GROUP, RecvRing};
+use self::ring::{Cqe, Ring};
+pub use self::setup::{Refusal, SetupError, Stage};
+use crate::buf::{Buf, Pool};
+use crate::engine::{EngineConfig, Wait};
+use crate::op::{Completion, Fd, Op, OpId, Payload};
+use crate::slot::Slots;
+
+/// Completions without an operation of their own that may be in the queue: failed cancellations and the
+/// doorbell.
+const COMPLETIONS_SPARE: u32 = 256;
+/// The smallest completion queue. Multishot operations fill it without being submitted again.
+const COMPLETIONS_MIN: u32 = 4096;
+
+/// What a ring is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Sockets and files.
+    NetAndDisk,
+    /// Files only, beside another network backend.
+    DiskOnly,
+}
+
+/// Something that the operator should hear of once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// Buffers for direct reads could not be registered, so the kernel looks their pages up at each read.
+    /// `ENOMEM` is most often the limit on locked memory.
+    BuffersUnregistered {
+        /// What the kernel answered.
+        errno: Errno,
+        /// Bytes that are registered all the same.
+        registered_bytes: usize,
+    },
+}
+
+/// Whether buffers are registered with the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fixing {
+    /// Chunk by chunk, when a direct read first uses one; so many bytes are.
+    Lazy { bytes: usize },
+    /// No more: the kernel has refused.
+    Refused,
+}
+
+/// Numbers of one ring since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RingCounters {
+    /// Entries into the kernel.
+    pub(crate) kernel_entries: u64,
+    /// Receives that found no buffer.
+    pub(crate) recv_starved: u64,
+    /// Multishot operations that were started again after the kernel had ended them.
+    pub(crate) rearmed: u64,
+    /// Zero-copy sends that went by copying.
+    pub(crate) zero_copy_refused: u64,
+}
+
+/// One ring of one thread.
+pub(crate) struct Uring {
+    /// First, so that it is dropped before the memory that it knows.
+    ring: Ring,
+    recv: Option<RecvRing>,
+    flights: Flights,
+    pool: Pool,
+    /// Entries for which the queue had no place, in order.
+    backlog: VecDeque<Entry>,
+    /// Receives that wait for buffers, in order.
+    starved: VecDeque<OpId>,
+    /// Operations that end as cancelled without the kernel, at the next turn.
+    early: Vec<OpId>,
+    /// Operations whose cancellation came when the kernel was moving them; it is asked again.
+    recancel: Vec<OpId>,
+    /// Completions being handled; kept for its memory.
+    batch: Vec<Cqe>,
+    fixing: Fixing,
+    note: Option<Note>,
+    doorbell: Option<Fd>,
+    doorbell_armed: bool,
+    rung: bool,
+    zero_copy: bool,
+    counters: RingCounters,
+}
+
+impl Uring {
+    /// A ring of the calling thread, which alone may use it.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, with the likely cause.
+    pub(crate) fn new(config: &EngineConfig, pool: &Pool, role: Role) -> Result<Uring, SetupError> {
+        Uring::with_denied(config, pool, role, 0)
+    }
+
+    /// As `new`, with setup flags that the kernel is taken not to know.
+    fn with_denied(config: &EngineConfig, pool: &Pool, role: Role, denied: u32) -> Result<Uring, SetupError> {
+        assert!(config.ops_max <= SLOTS_MAX, "slots are numbered with 24 bits");
+        // One terminal completion for each operation and one for each buffer that a multishot receive may
+        // fill: more cannot be pending, so the queue does not overflow.
+        let completions = config.ops_max + u32::from(config.recv_buffers) + COMPLETIONS_SPARE;
+        let completions = completions.max(COMPLETIONS_MIN).next_power_of_two();
+        let mut ring = Ring::new(config.ring_entries, completions, denied)?;
+        ring.limit_workers(config.iowq_workers)?;
+        let recv = match role {
+            Role::DiskOnly => None,
+            Role::NetAndDisk => {
+                let mut recv = RecvRing::new(config.recv_buffers, config.recv_buffer_bytes)?;
+                let (memory, entries) = recv.memory();
+                ring.provide(memory, entries, GROUP)?;
+                recv.refill(pool);
+                recv.publish();
+                Some(recv)
+            }
+        };
+        let (fixing, note) = match ring.fixed_table(pool.chunks_max() as u32) {
+            Ok(_) => (Fixing::Lazy { bytes: 0 }, None),
+            Err(errno) => (Fixing::Refused, Some(Note::BuffersUnregistered { errno, registered_bytes: 0 })),
+        };
+        let zero_copy = role == Role::NetAndDisk && ring.supports(&ring::ZERO_COPY);
+        Ok(Uring {
+            ring,
+            recv,
+            flights: Flights::new(),
+            pool: pool.clone(),
+            backlog: VecDeque::new(),
+            starved: VecDeque::new(),
+            early: Vec::new(),
+            recancel: Vec::new(),
+            batch: Vec::new(),
+            fixing,
+            note,
+            doorbell: None,
+            doorbell_armed: false,
+            rung: false,
+            zero_copy,
+            counters: RingCounters::default(),
+        })
+    }
+
+    /// Whether the kernel knows zero-copy sends.
+    pub(crate) fn send_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// Stages the operation in the slot. It completes in a later turn; what can be told at once to fail
+    /// goes to `done` now.
+    pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        self.flights.begin(id);
+        self.stage(id, slots, done);
+    }
+
+    /// Asks for an early end of an operation on a socket or of a poll. Operations on files run to their
+    /// end: the kernel could not stop them anyway once they are at the device.
+    pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots) {
+        let Some(op) = slots.get(id).and_then(|slot| slot.op.as_ref()) else { return };
+        let cancellable = match op {
+            Op::Accept { .. } | Op::Recv { .. } | Op::Send { .. } | Op::Connect { .. } | Op::Poll { .. } => {
+                true
+            }
+            Op::Nop | Op::Close { .. } | Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => false,
+            Op::Write { .. } | Op::Sendfile { .. } | Op::Unlink { .. } => false,
+            Op::Rename { .. } | Op::Sync { .. } => false,
+        };
+        let Some(flight) = self.flights.get(id).filter(|flight| cancellable && !flight.cancelled) else {
+            return;
+        };
+        flight.cancelled = true;
+        match flight.phase {
+            Phase::Starved => {
+                self.starved.retain(|starved| *starved != id);
+                self.early.push(id);
+            }
+            Phase::Kernel => self.push(entry::cancel(id)),
+            // The bytes were sent or the notification is on its way.
+            Phase::Notice | Phase::Copying | Phase::Idle => {}
+        }
+    }
+
+    /// Asks for an early end of everything that [`Uring::cancel`] can end: the first step of a drain. The
+    /// owner then turns until its table is empty or its deadline has come.
+    pub(crate) fn cancel_all(&mut self, slots: &mut Slots) {
+        for id in slots.in_flight() {
+            self.cancel(id, slots);
+        }
+    }
+
+    /// Submits, waits as `wait` says and collects, in one kernel entry or, when there is nothing to ask of
+    /// the kernel, in none. With something in `done` already there is no wait.
+    ///
+    /// # Errors
+    /// Only what a defect brings, such as a use from another thread; interruptions are none.
+    pub(crate) fn turn(
+        &mut self,
+        wait: Wait,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) -> Result<(), Errno> {
+        self.prepare(slots, done);
+        let idle = done.is_empty() && self.backlog.is_empty() && !self.rung;
+        let (wait_for, timeout) = match wait {
+            Wait::Forever if idle => (1, None),
+            Wait::Until(at) if idle => match at.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => (0, None),
+                left => (1, Some(left)),
+            },
+            _ => (0, None),
+        };
+        let entered = self.enter(wait_for, timeout);
+        self.collect(slots, done);
+        entered
+    }
+
+    /// Submits what is staged and collects, without waiting: for a ring whose descriptor is in an epoll
+    /// set.
+    ///
+    /// # Errors
+    /// As [`Uring::turn`].
+    pub(crate) fn poll(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) -> Result<(), Errno> {
+        self.turn(Wait::No, slots, done)
+    }
+
+    /// The ring's descriptor: readable when there is something to collect.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+
+    /// Watches a descriptor, an eventfd that ends waits; [`Uring::take_doorbell`] tells that it is ready.
+    pub(crate) fn watch(&mut self, fd: Fd) {
+        self.doorbell = Some(fd);
+        self.doorbell_armed = false;
+    }
+
+    /// Whether the watched descriptor has become ready since the last call.
+    pub(crate) fn take_doorbell(&mut self) -> bool {
+        std::mem::take(&mut self.rung)
+    }
+
+    /// Something that the operator should hear of; each only once.
+    pub(crate) fn take_note(&mut self) -> Option<Note> {
+        self.note.take()
+    }
+
+    /// Gives idle memory back to the system; answers the bytes.
+    pub(crate) fn trim(&mut self) -> usize {
+        let (pool, ring) = (&self.pool, &self.ring);
+        pool.trim(|place| ring.fix_buffer(place, None).is_ok()) + self.flights.trim()
+    }
+
+    /// Operations in flight on this ring.
+    pub(crate) fn live(&self) -> usize {
+        self.flights.live()
+    }
+
+    /// Numbers since start.
+    pub(crate) fn counters(&self) -> RingCounters {
+        RingCounters { kernel_entries: self.ring.entries, ..self.counters }
+    }
+
+    /// Builds the entry of an operation and puts it into the queue.
+    fn stage(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let Some(op) = slots.get(id).and_then(|slot| slot.op.as_mut()) else { return };
+        let copying = self.flights.get(id).is_some_and(|flight| flight.copying) || !self.zero_copy;
+        let fixed = self.fixed_place(op, copying);
+        match entry::build(id, op, &mut self.flights, fixed, copying) {
+            Ok(entry) => self.push(entry),
+            Err(errno) => self.finish(id, Err(errno), slots, done),
+        }
+    }
+
+    /// The place of an operation's buffer in the ring's table: for direct reads and writes and for
+    /// zero-copy sends, where it saves the kernel the look-up of the pages.
+    fn fixed_place(&mut self, op: &Op, copying: bool) -> Option<u16> {
+        match op {
+            Op::Read { file, buf, .. } | Op::Write { file, buf, .. } if file.is_direct() => self.fix(buf),
+            Op::Send { data, zero_copy: true, .. } if !copying => {
+                let mut parts = data.parts();
+                let buf = parts.next()?.buf()?;
+                // With several segments the message has a header, and that takes no fixed buffer.
+                if parts.next().is_none() { self.fix(buf) } else { None }
+            }
+            _ => None,
+        }
+    }
+
+    fn fix(&mut self, buf: &Buf) -> Option<u16> {
+        let Fixing::Lazy { bytes } = &mut self.fixing else { return buf.fixed_index() };
+        let (ring, mut refused) = (&self.ring, None);
+        let place = buf.fixed_index_or(|place, memory, len| {
+            let fixed = ring.fix_buffer(place, Some((memory, len)));
+            refused = fixed.err();
+            *bytes += if fixed.is_ok() { len } else { 0 };
+            fixed.is_ok()
+        });
+        if let Some(errno) = refused {
+            self.note = Some(Note::BuffersUnregistered { errno, registered_bytes: *bytes });
+            self.fixing = Fixing::Refused;
+        }
+        place
+    }
+
+    /// Puts an entry into the queue, or behind those that wait for a place in it.
+    fn push(&mut self, entry: Entry) {
+        if !self.backlog.is_empty() || !self.ring.push_or_submit(&entry) {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    /// Stages all that waits for a turn.
+    fn prepare(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
+        for id in std::mem::take(&mut self.early) {
+            self.finish(id, Err(Errno::CANCELED), slots, done);
+        }
+        while let Some(entry) = self.backlog.front() {
+            if !self.ring.push_or_submit(entry) {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+        for id in std::mem::take(&mut self.recancel) {
+            if self.flights.get(id).is_some_and(|flight| flight.phase == Phase::Kernel) {
+                self.push(entry::cancel(id));
+            }
+        }
+        if let Some(fd) = self.doorbell.as_ref().filter(|_| !self.doorbell_armed) {
+            let entry = entry::watch(fd);
+            self.doorbell_armed = true;
+            self.push(entry);
+        }
+        self.feed(slots, done);
+    }
+
+    /// Puts fresh buffers where received bytes have taken some, and starts receives that waited for them
+    /// again: all of them when there is a buffer for each, else, once half of the buffers are back, as
+    /// many as there are. Fewer would only fail again.
+    fn feed(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let Some(recv) = self.recv.as_mut() else { return };
+        recv.refill(&self.pool);
+        recv.publish();
+        let (available, waiting) = (recv.available(), self.starved.len());
+        if available < waiting && available < recv.places() / 2 {
+            return;
+        }
+        for _ in 0..available.min(waiting) {
+            let Some(id) = self.starved.pop_front() else { break };
+            if let Some(flight) = self.flights.get(id) {
+                flight.phase = Phase::Kernel;
+                self.stage(id, slots, done);
+            }
+        }
+    }
+
+    fn enter(&mut self, wait_for: u32, timeout: Option<Duration>) -> Result<(), Errno> {
+        let staged = self.ring.staged();
+        let ready = self.ring.has_completions();
+        if staged == 0 && (ready || wait_for == 0 && !self.ring.needs_entry()) {
+            return Ok(());
+        }
+        match self.ring.enter(staged, wait_for, true, timeout) {
+            // The time is up; a signal came; completions must be collected first; memory is short. The
+            // next turn goes on from where the kernel stopped.
+            Ok(_) | Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn collect(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.ring.collect(&mut batch);
+        for cqe in batch.drain(..) {
+            self.complete(cqe, slots, done);
+        }
+        self.batch = batch;
+        self.feed(slots, done);
+    }
+
+    /// Ends an operation that brings nothing but a result and what it owned.
+    fn finish(
+        &mut self,
+        id: OpId,
+        result: Result<u32, Errno>,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) {
+        let op = slots.get(id).and_then(|slot| slot.op.take());
+        let payload = op.map_or(Payload::None, |op| complete::owned(op, result));
+        self.flights.end(id);
+        slots.finish(id, result, false, payload, done);
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        if self.flights.live() > 0 {
+            // The kernel may still read and write here after the ring is closed.
+            std::mem::forget(std::mem::replace(&mut self.flights, Flights::new()));
+            std::mem::forget(self.recv.take());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The ring of provided buffers: memory that waits in the kernel for received bytes.
+//!
+//! Each place of the ring has a number (bid) and holds a [`Buf`] of the thread's pool while the kernel
+//! may write to it. A completion takes the buffer out and hands it to the caller; the place gets a fresh
+//! one in the same turn, or waits when the pool is at its limit.
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::setup::{SetupError, Stage};
+use crate::buf::{Buf, Pool};
+
+/// The group number that entries with `BUFFER_SELECT` name.
+pub(super) const GROUP: u16 = 0;
+
+/// `struct io_uring_buf`, shared with the kernel. In the first one `reserved` is the ring's tail
+/// (`struct io_uring_buf_ring`).
+#[repr(C)]
+struct Entry {
+    address: AtomicU64,
+    len: AtomicU32,
+    bid: AtomicU16,
+    reserved: AtomicU16,
+}
+
+/// All provided buffers of one thread.
+pub(super) struct RecvRing {
+    memory: NonNull<u8>,
+    entries: u16,
+    /// Where the next buffer goes; wraps, the kernel masks it.
+    tail: u16,
+    /// The tail that the kernel has been told.
+    published: u16,
+    /// The buffer of each place, while the kernel has it.
+    held: Box<[Option<Buf>]>,
+    /// Places without a buffer.
+    vacant: Vec<u16>,
+    buffer_bytes: usize,
+}
+
+impl RecvRing {
+    /// A ring of `entries` places, a power of two of at most 32768, not yet filled.
+    pub(super) fn new(entries: u16, buffer_bytes: u32) -> Result<RecvRing, SetupError> {
+        let entries = entries.clamp(1, 1 << 15).next_power_of_two();
+        let bytes = usize::from(entries) * size_of::<Entry>();
+        let failed = |errno: Errno| SetupError::new(Stage::Buffers, errno);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        let memory =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
+        let memory = memory.map_err(failed)?;
+        // A child must not get a copy while the kernel writes here (madvise(2), MADV_DONTFORK).
+        // SAFETY: this is the whole mapping that was just made.
+        let advised = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDontFork) };
+        let ring = RecvRing {
+            memory: NonNull::new(memory.cast()).expect("mmap does not answer the null page"),
+            entries,
+            tail: 0,
+            published: 0,
+            held: (0..entries).map(|_| None).collect(),
+            vacant: (0..entries).rev().collect(),
+            buffer_bytes: buffer_bytes as usize,
+        };
+        advised.map_err(failed)?;
+        Ok(ring)
+    }
+
+    /// Where the ring is, for its registration.
+    pub(super) fn memory(&self) -> (*mut u8, u16) {
+        (self.memory.as_ptr(), self.entries)
+    }
+
+    /// Buffers that the kernel can take.
+    pub(super) fn available(&self) -> usize {
+        usize::from(self.entries) - self.vacant.len()
+    }
+
+    /// Places of the ring.
+    pub(super) fn places(&self) -> usize {
+        usize::from(self.entries)
+    }
+
+    /// Takes the buffer that a completion names out of its place.
+    pub(super) fn take(&mut self, bid: u16) -> Option<Buf> {
+        let buf = self.held.get_mut(usize::from(bid))?.take();
+        if buf.is_some() {
+            self.vacant.push(bid);
+        }
+        buf
+    }
+
+    /// Fills vacant places from the pool until one of both is used up.
+    pub(super) fn refill(&mut self, pool: &Pool) {
+        while let Some(&bid) = self.vacant.last() {
+            let Some(mut buf) = pool.get(self.buffer_bytes) else { break };
+            self.vacant.pop();
+            let len = buf.capacity().min(self.buffer_bytes) as u32;
+            let at = usize::from(self.tail & (self.entries - 1));
+            let address = buf.as_mut_ptr() as u64;
+            // The order does not matter: the kernel looks here only once the tail has passed.
+            let entry = &self.shared()[at];
+            entry.address.store(address, Relaxed);
+            entry.len.store(len, Relaxed);
+            entry.bid.store(bid, Relaxed);
+            self.held[usize::from(bid)] = Some(buf);
+            self.tail = self.tail.wrapping_add(1);
+        }
+    }
+
+    /// Tells the kernel of all buffers that were put in since the last time.
+    pub(super) fn publish(&mut self) {
+        if self.published == self.tail {
+            return;
+        }
+        self.published = self.tail;
+        self.shared()[0].reserved.store(self.tail, Release);
+    }
+
+    fn shared(&self) -> &[Entry] {
+        let entries = self.memory.cast().as_ptr();
+        // SAFETY: the mapping has room for so many entries, is zeroed and page-aligned, and all fields
+        // are atomics, so that the kernel may read at the same time.
+        unsafe { std::slice::from_raw_parts(entries, usize::from(self.entries)) }
+    }
+}
+
+impl Drop for RecvRing {
+    fn drop(&mut self) {
+        let bytes = usize::from(self.entries) * size_of::<Entry>();
+        // SAFETY: `new` made this mapping, and the kernel ring that used it is gone or has let go of it.
+        let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), bytes) };
+        debug_assert_eq!(unmapped, Ok(()), "the ring is mapped until it is dropped");
+    }
+}

@@ -1,0 +1,276 @@
+//! One ring as the kernel sees it: the queues, the entry into the kernel, the registrations.
+//!
+//! The `io-uring` crate lays the queues out and maps them. Entering the kernel is done here, because a
+//! ring with `DEFER_TASKRUN` completes nothing unless it is entered with `GETEVENTS`, which the crate's
+//! `submit()` leaves out, and because the crate forgets a registered ring descriptor. What the entries
+//! mean is in `entry.rs`, when to enter is in `mod.rs`.
+
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use io_uring::{IoUring, Probe, opcode, squeue};
+use rustix::io::Errno;
+
+use super::setup::{Mode, SetupError, Stage};
+
+/// `IORING_ENTER_*` of io_uring_enter(2).
+const ENTER_GETEVENTS: u32 = 1 << 0;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+/// Since 6.15: an idle ring does not show as a CPU that waits for I/O.
+const ENTER_NO_IOWAIT: u32 = 1 << 7;
+/// Register operations that the crate lacks or gets wrong, io_uring_register(2).
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+/// Kernel workers for operations that may never end. Sockets and pipes are polled, so hardly any exist.
+const UNBOUNDED_WORKERS: u32 = 8;
+/// Fixed buffers that a table may have (`IORING_MAX_REG_BUFFERS`).
+const FIXED_BUFFERS_MAX: u32 = 1 << 14;
+
+/// `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct WaitArg {
+    sigmask: u64,
+    sigmask_bytes: u32,
+    min_wait_usec: u32,
+    timeout: u64,
+}
+
+/// `struct io_uring_rsrc_update`.
+#[repr(C)]
+struct RingFdUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+/// One entry of the completion queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cqe {
+    /// What the entry was submitted with.
+    pub(super) user_data: u64,
+    /// The result as the kernel gives it: negative means an error number.
+    pub(super) result: i32,
+    /// `IORING_CQE_F_*`.
+    pub(super) flags: u32,
+}
+
+/// A ring of this thread.
+pub(super) struct Ring {
+    ring: IoUring,
+    /// The descriptor to enter with: the registered index, or the descriptor itself.
+    enter_fd: i32,
+    /// Flags of every entry into the kernel.
+    enter_flags: u32,
+    mode: Mode,
+    /// Entries into the kernel so far.
+    pub(super) entries: u64,
+    /// Places in the table of fixed buffers, 0 without a table.
+    fixed_table: u32,
+}
+
+impl Ring {
+    /// A ring with `entries` places in the submission queue and `completions` in the other; `denied` are
+    /// setup flags to treat as unknown to the kernel, for tests.
+    pub(super) fn new(entries: u32, completions: u32, denied: u32) -> Result<Ring, SetupError> {
+        let (ring, mode) = super::setup::create(entries, completions, denied)?;
+        let enter_fd = ring.as_raw_fd();
+        let mut ring = Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 };
+        ring.register_ring_fd();
+        ring.enter_flags |= ENTER_NO_IOWAIT;
+        if ring.enter(0, 0, false, None) == Err(Errno::INVAL) {
+            ring.enter_flags &= !ENTER_NO_IOWAIT;
+        }
+        ring.entries = 0;
+        Ok(ring)
+    }
+
+    /// Enters by an index of this task's own table, which saves looking the descriptor up. A kernel
+    /// without it, or a full table, costs only that.
+    fn register_ring_fd(&mut self) {
+        let fd = self.ring.as_raw_fd();
+        let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
+        let argument: *mut RingFdUpdate = &mut update;
+        // SAFETY: REGISTER_RING_FDS reads and writes one io_uring_rsrc_update, which `argument` points to.
+        let registered =
+            unsafe { libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_RING_FDS, argument, 1) };
+        if registered == 1 {
+            self.enter_fd = update.offset as i32;
+            self.enter_flags |= ENTER_REGISTERED_RING;
+        }
+    }
+
+    /// How the ring was set up.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Whether the kernel knows all of these opcodes; none are known when it does not say.
+    pub(super) fn supports(&self, opcodes: &[u8]) -> bool {
+        let mut probe = Probe::new();
+        self.ring.submitter().register_probe(&mut probe).is_ok()
+            && opcodes.iter().all(|&code| probe.is_supported(code))
+    }
+
+    /// Limits the kernel's worker threads of this ring.
+    pub(super) fn limit_workers(&self, bounded: u32) -> Result<(), SetupError> {
+        let limited = self.ring.submitter().register_iowq_max_workers(&mut [bounded, UNBOUNDED_WORKERS]);
+        limited.map_err(|error| SetupError::new(Stage::Workers, errno(&error)))
+    }
+
+    /// Makes an empty table of fixed buffers with at most `places`; answers how many there are.
+    pub(super) fn fixed_table(&mut self, places: u32) -> Result<u32, Errno> {
+        let places = places.min(FIXED_BUFFERS_MAX);
+        self.ring.submitter().register_buffers_sparse(places).map_err(|error| errno(&error))?;
+        self.fixed_table = places;
+        Ok(places)
+    }
+
+    /// Puts memory into the table of fixed buffers, or takes it out when `memory` is `None`. The caller
+    /// keeps the memory mapped until it has been taken out or the ring is gone.
+    pub(super) fn fix_buffer(&self, place: u16, memory: Option<(*mut u8, usize)>) -> Result<(), Errno> {
+        if u32::from(place) >= self.fixed_table {
+            return Err(Errno::NXIO);
+        }
+        let (base, len) = memory.unwrap_or((std::ptr::null_mut(), 0));
+        let pieces = [libc::iovec { iov_base: base.cast(), iov_len: len }];
+        let submitter = self.ring.submitter();
+        // SAFETY: the memory is a chunk of the pool; the pool unmaps a chunk only after it was taken out
+        // of this table, and the pool outlives the ring because the ring's owner holds it.
+        let updated = unsafe { submitter.register_buffers_update(u32::from(place), &pieces, None) };
+        updated.map_err(|error| errno(&error))
+    }
+
+    /// Gives the kernel a ring of provided buffers as `group`. The caller keeps `memory` mapped for as
+    /// long as this ring lives.
+    pub(super) fn provide(&self, memory: *mut u8, entries: u16, group: u16) -> Result<(), SetupError> {
+        let submitter = self.ring.submitter();
+        // SAFETY: `memory` is a page-aligned mapping of `entries` entries that outlives this ring: the
+        // struct that holds both drops the ring first.
+        let registered = unsafe { submitter.register_buf_ring_with_flags(memory as u64, entries, group, 0) };
+        registered.map_err(|error| SetupError::new(Stage::BufferRing, errno(&error)))
+    }
+
+    /// Stages an entry; when the queue is full what is in it is submitted first, without collecting.
+    /// `false` when the kernel takes nothing now.
+    pub(super) fn push_or_submit(&mut self, entry: &squeue::Entry) -> bool {
+        if self.push(entry) {
+            return true;
+        }
+        let staged = self.staged();
+        self.enter(staged, 0, false, None).is_ok_and(|taken| taken > 0) && self.push(entry)
+    }
+
+    /// Stages an entry; `false` when the queue is full. What the entry points to belongs to an operation's
+    /// slot or scratch and stays there until its terminal completion.
+    fn push(&mut self, entry: &squeue::Entry) -> bool {
+        let mut queue = self.ring.submission();
+        // SAFETY: entries are built by `entry.rs` from an operation in a slot, which owns the memory, the
+        // path and the descriptor, and does not move until the kernel has answered for the last time.
+        let pushed = unsafe { queue.push(entry) };
+        pushed.is_ok()
+    }
+
+    /// Entries staged and not yet taken by the kernel; the kernel's own position decides, not a count.
+    pub(super) fn staged(&mut self) -> u32 {
+        self.ring.submission().len() as u32
+    }
+
+    /// Whether the completion queue has something to collect.
+    pub(super) fn has_completions(&mut self) -> bool {
+        !self.ring.completion().is_empty()
+    }
+
+    /// Whether the kernel has work to do for this ring that it does only inside of `GETEVENTS`.
+    pub(super) fn needs_entry(&mut self) -> bool {
+        let queue = self.ring.submission();
+        !self.mode.taskrun_flag || queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs
+    /// what the kernel has deferred. Answers how many entries the kernel took.
+    pub(super) fn enter(
+        &mut self,
+        count: u32,
+        wait_for: u32,
+        collect: bool,
+        timeout: Option<Duration>,
+    ) -> Result<u32, Errno> {
+        self.entries += 1;
+        let mut flags = self.enter_flags;
+        if collect {
+            flags |= ENTER_GETEVENTS;
+        }
+        let spec = timeout.map(|timeout| libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let spec: *const libc::timespec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let argument =
+            WaitArg { sigmask: 0, sigmask_bytes: 0, min_wait_usec: 0, timeout: spec as usize as u64 };
+        let (pointer, bytes) = if spec.is_null() {
+            (std::ptr::null(), 0)
+        } else {
+            flags |= ENTER_EXT_ARG;
+            (std::ptr::from_ref(&argument), size_of::<WaitArg>())
+        };
+        let (fd, call) = (self.enter_fd, libc::SYS_io_uring_enter);
+        // SAFETY: the argument and the time it points to live until the call returns; everything that
+        // staged entries point to is owned by slots.
+        let taken = unsafe { libc::syscall(call, fd, count, wait_for, flags, pointer, bytes) };
+        match taken {
+            0.. => Ok(taken as u32),
+            _ => Err(errno(&std::io::Error::last_os_error())),
+        }
+    }
+
+    /// Copies all completions to `out` and tells the kernel once that their places are free.
+    pub(super) fn collect(&mut self, out: &mut Vec<Cqe>) {
+        let queue = self.ring.completion();
+        out.extend(queue.map(|entry| Cqe {
+            user_data: entry.user_data(),
+            result: entry.result(),
+            flags: entry.flags(),
+        }));
+    }
+
+    /// Completions that the queue can hold.
+    #[cfg(test)]
+    pub(super) fn completions_max(&self) -> u32 {
+        self.ring.params().cq_entries()
+    }
+
+    /// The descriptor, to be watched by an epoll set.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns this descriptor and lives as long as the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.enter_flags & ENTER_REGISTERED_RING == 0 {
+            return;
+        }
+        // The task's own table would keep the ring alive until the thread ends.
+        let update = RingFdUpdate { offset: self.enter_fd as u32, reserved: 0, data: 0 };
+        let (fd, argument) = (self.ring.as_raw_fd(), std::ptr::from_ref(&update));
+        // SAFETY: UNREGISTER_RING_FDS reads one io_uring_rsrc_update, which `argument` points to.
+        unsafe { libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, argument, 1) };
+    }
+}
+
+/// Takes over a descriptor that a completion has brought.
+pub(super) fn adopt(fd: u32) -> OwnedFd {
+    // SAFETY: the kernel made this descriptor for one accept or open, whose result is looked at once.
+    unsafe { OwnedFd::from_raw_fd(fd as i32) }
+}
+
+/// The error number behind a call of the standard library or the crate.
+pub(super) fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+/// Opcodes of zero-copy sends (Linux 6.1).
+pub(super) const ZERO_COPY: [u8; 2] = [opcode::SendZc::CODE, opcode::SendMsgZc::CODE];

@@ -1,0 +1,201 @@
+//! Setting a ring up: which flags, what to leave out on older kernels, and why it was refused.
+//!
+//! Types: [`SetupError`] with its likely cause and the remedy, [`Mode`] for what was had.
+
+use std::fmt;
+
+use io_uring::{Builder, IoUring};
+use rustix::io::Errno;
+
+use super::ring::errno;
+
+/// `IORING_SETUP_*` bits that are left out one after another; io_uring_setup(2).
+pub(crate) const COOP_TASKRUN: u32 = 1 << 8;
+/// See [`COOP_TASKRUN`].
+pub(crate) const TASKRUN_FLAG: u32 = 1 << 9;
+/// See [`COOP_TASKRUN`].
+pub(crate) const SINGLE_ISSUER: u32 = 1 << 12;
+/// See [`COOP_TASKRUN`]; since 6.1.
+pub(crate) const DEFER_TASKRUN: u32 = 1 << 13;
+/// See [`COOP_TASKRUN`]; since 6.6.
+pub(crate) const NO_SQARRAY: u32 = 1 << 16;
+
+/// Sets of flags, best first: the next is tried when the kernel answers `EINVAL` to the one before.
+const LADDER: [u32; 4] = [
+    SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
+    SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG,
+    SINGLE_ISSUER | DEFER_TASKRUN,
+    COOP_TASKRUN,
+];
+
+/// What a ring was set up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mode {
+    /// The `IORING_SETUP_*` bits of [`LADDER`] that it has.
+    pub(crate) flags: u32,
+    /// Whether the queue tells when the kernel has deferred work; without it every turn enters.
+    pub(crate) taskrun_flag: bool,
+}
+
+/// The step of the set-up that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// io_uring_setup(2) and mapping the queues.
+    Setup,
+    /// Limiting the kernel workers.
+    Workers,
+    /// Registering the ring of buffers for received bytes.
+    BufferRing,
+    /// Memory for the buffers themselves.
+    Buffers,
+}
+
+/// Why a ring cannot be had, as far as can be told from outside of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// `kernel.io_uring_disabled` is this, 1 or 2.
+    Sysctl(u8),
+    /// A seccomp filter, such as the default profile of a container runtime.
+    Seccomp,
+    /// The kernel was built without it, or is older than 5.1.
+    Absent,
+    /// The kernel knows io_uring but not what this server needs of it.
+    Outdated,
+    /// Memory, most often the limit on locked memory.
+    Memory,
+    /// No descriptor is left.
+    Descriptors,
+    /// None of these.
+    Unknown,
+}
+
+/// A ring cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetupError {
+    /// The step that failed.
+    pub stage: Stage,
+    /// What the kernel answered.
+    pub errno: Errno,
+    /// The likely reason.
+    pub refusal: Refusal,
+}
+
+impl SetupError {
+    /// An error with the likely reason, for which `/proc` is read.
+    pub(crate) fn new(stage: Stage, errno: Errno) -> SetupError {
+        SetupError { stage, errno, refusal: Refusal::guess(errno) }
+    }
+
+    /// The likely cause in words.
+    pub fn cause(&self) -> String {
+        match self.refusal {
+            Refusal::Sysctl(value) => format!("kernel.io_uring_disabled is {value}"),
+            Refusal::Seccomp => {
+                "a seccomp filter of this process, such as a container runtime's default profile".into()
+            }
+            Refusal::Absent => "the kernel has no io_uring (CONFIG_IO_URING)".into(),
+            Refusal::Outdated => "the kernel is too old for this use of io_uring (6.1 or newer)".into(),
+            Refusal::Memory => "not enough memory, or the limit on locked memory (RLIMIT_MEMLOCK)".into(),
+            Refusal::Descriptors => "no descriptor is left (RLIMIT_NOFILE)".into(),
+            Refusal::Unknown => "unknown".into(),
+        }
+    }
+
+    /// What the operator can do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self.refusal {
+            Refusal::Sysctl(1) => {
+                "set kernel.io_uring_disabled=0, or add the user's group to kernel.io_uring_group"
+            }
+            Refusal::Sysctl(_) => "set kernel.io_uring_disabled=0",
+            Refusal::Seccomp => {
+                "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile"
+            }
+            Refusal::Absent | Refusal::Outdated => "use Linux 6.1 or newer built with CONFIG_IO_URING=y",
+            Refusal::Memory => "raise the limit on locked memory (LimitMEMLOCK=, ulimit -l), or free memory",
+            Refusal::Descriptors => "raise worker_rlimit_nofile or the hard limit on open files",
+            Refusal::Unknown => "run on epoll (use epoll) and report the error number",
+        }
+    }
+}
+
+impl fmt::Display for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let step = match self.stage {
+            Stage::Setup => "io_uring_setup",
+            Stage::Workers => "io_uring_register(IOWQ_MAX_WORKERS)",
+            Stage::BufferRing => "io_uring_register(PBUF_RING)",
+            Stage::Buffers => "mmap of receive buffers",
+        };
+        let errno = std::io::Error::from(self.errno);
+        write!(f, "{step}: {errno}; likely cause: {}; remedy: {}", self.cause(), self.remedy())
+    }
+}
+
+impl std::error::Error for SetupError {}
+
+impl Refusal {
+    fn guess(errno: Errno) -> Refusal {
+        let disabled = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+        let disabled = disabled.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        Refusal::judge(errno, disabled, filtered())
+    }
+
+    /// The likely reason for `errno`, given the value of `kernel.io_uring_disabled` and whether a seccomp
+    /// filter is in force.
+    pub(crate) fn judge(errno: Errno, disabled: u8, filtered: bool) -> Refusal {
+        match errno {
+            Errno::PERM if disabled > 0 => Refusal::Sysctl(disabled),
+            Errno::PERM | Errno::ACCESS | Errno::NOSYS if filtered => Refusal::Seccomp,
+            Errno::NOSYS => Refusal::Absent,
+            Errno::INVAL => Refusal::Outdated,
+            Errno::NOMEM => Refusal::Memory,
+            Errno::MFILE | Errno::NFILE => Refusal::Descriptors,
+            _ => Refusal::Unknown,
+        }
+    }
+}
+
+/// Whether a seccomp filter holds for this thread (`Seccomp: 2` of proc(5)).
+pub(crate) fn filtered() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|value| value.trim() == "2"))
+}
+
+/// Creates a ring with the best flags that the kernel takes. Bits in `denied` are treated as unknown to
+/// the kernel, so that tests see each step of the ladder.
+pub(super) fn create(entries: u32, completions: u32, denied: u32) -> Result<(IoUring, Mode), SetupError> {
+    let mut last = Errno::INVAL;
+    for flags in LADDER.into_iter().filter(|flags| flags & denied == 0) {
+        match builder(flags, completions).build(entries) {
+            Ok(ring) => return Ok((ring, Mode { flags, taskrun_flag: flags & TASKRUN_FLAG != 0 })),
+            Err(error) => last = errno(&error),
+        }
+        // Only EINVAL says that a flag is unknown; a ring that is forbidden stays forbidden.
+        if last != Errno::INVAL {
+            break;
+        }
+    }
+    Err(SetupError::new(Stage::Setup, last))
+}
+
+fn builder(flags: u32, completions: u32) -> Builder {
+    let mut builder = IoUring::builder();
+    builder.dontfork().setup_submit_all().setup_cqsize(completions).setup_clamp();
+    if flags & SINGLE_ISSUER != 0 {
+        builder.setup_single_issuer();
+    }
+    if flags & DEFER_TASKRUN != 0 {
+        builder.setup_defer_taskrun();
+    }
+    if flags & TASKRUN_FLAG != 0 {
+        builder.setup_taskrun_flag();
+    }
+    if flags & COOP_TASKRUN != 0 {
+        builder.setup_coop_taskrun();
+    }
+    if flags & NO_SQARRAY != 0 {
+        builder.setup_no_sqarray();
+    }
+    builder
+}

@@ -1,0 +1,529 @@
+//! Tests of the ring backend against the running kernel. Without io_uring they say so and pass: which
+//! engines a run has covered is told by the contract suite.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use super::setup::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
+use super::*;
+use crate::engine::NetKind;
+use crate::op::{DeviceId, DiskVia, Interest, OpenHow, PeerAddr, RecvInto, Segments, Source, StatTarget};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        net: NetKind::Uring,
+        ring_entries: 64,
+        ops_max: 1024,
+        recv_buffers: 16,
+        pool_bytes_max: 64 << 20,
+        iowq_workers: 4,
+        ..EngineConfig::default()
+    }
+}
+
+/// A ring with its table of operations, as the engine would hold them.
+struct Bench {
+    uring: Uring,
+    slots: Slots,
+    pool: Pool,
+    done: Vec<Completion>,
+}
+
+impl Bench {
+    fn new(config: &EngineConfig) -> Option<Bench> {
+        Bench::with_role(config, Role::NetAndDisk)
+    }
+
+    fn with_role(config: &EngineConfig, role: Role) -> Option<Bench> {
+        let pool = Pool::new(config.pool_bytes_max);
+        match Uring::new(config, &pool, role) {
+            Ok(uring) => Some(Bench { uring, slots: Slots::new(config.ops_max), pool, done: Vec::new() }),
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    fn start(&mut self, op: Op) -> OpId {
+        let id = self.slots.insert(op).unwrap();
+        self.uring.start(id, &mut self.slots, &mut self.done);
+        id
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        self.uring.cancel(id, &mut self.slots);
+    }
+
+    fn turn(&mut self, wait: Wait) {
+        self.uring.turn(wait, &mut self.slots, &mut self.done).unwrap();
+    }
+
+    /// The next completion, which comes soon.
+    fn next(&mut self) -> Completion {
+        let until = Instant::now() + SOON;
+        while self.done.is_empty() {
+            assert!(Instant::now() < until, "no completion came");
+            self.turn(Wait::Until(until));
+        }
+        self.done.remove(0)
+    }
+
+    /// The only completion of an operation.
+    fn run(&mut self, op: Op) -> Completion {
+        let id = self.start(op);
+        let completion = self.next();
+        assert_eq!(completion.id, id);
+        assert!(!completion.more);
+        completion
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.turn(Wait::No);
+        self.done.is_empty()
+    }
+
+    /// Entries into the kernel that `work` takes.
+    fn entries(&mut self, work: impl FnOnce(&mut Bench)) -> u64 {
+        let before = self.uring.counters().kernel_entries;
+        work(self);
+        self.uring.counters().kernel_entries - before
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.uring.cancel_all(&mut self.slots);
+        let until = Instant::now() + SOON;
+        while self.slots.live() > 0 {
+            assert!(Instant::now() < until, "{} operations did not end", self.slots.live());
+            self.done.clear();
+            self.turn(Wait::Until(until));
+        }
+        assert_eq!(self.uring.live(), 0);
+        assert_eq!(self.slots.stray, 0);
+    }
+}
+
+fn pair() -> (Fd, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (Fd::from(OwnedFd::from(ours)), theirs)
+}
+
+fn tcp_pair() -> (Fd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let ours = listener.accept().unwrap().0;
+    ours.set_nonblocking(true).unwrap();
+    (Fd::from(OwnedFd::from(ours)), theirs)
+}
+
+fn text(bytes: &'static [u8]) -> Segments {
+    let mut segments = Segments::new();
+    segments.push(Source::Static(bytes));
+    segments
+}
+
+fn bytes(payload: &Payload) -> &[u8] {
+    match payload {
+        Payload::Buf(buf) => buf,
+        other => panic!("no buffer but {other:?}"),
+    }
+}
+
+#[test]
+fn each_step_of_the_ladder_gives_a_working_ring() {
+    let steps = [
+        (0, SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG),
+        (NO_SQARRAY, SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG),
+        (NO_SQARRAY | TASKRUN_FLAG, SINGLE_ISSUER | DEFER_TASKRUN),
+        (NO_SQARRAY | TASKRUN_FLAG | DEFER_TASKRUN, COOP_TASKRUN),
+    ];
+    for (denied, expected) in steps {
+        let pool = Pool::new(8 << 20);
+        let config = config();
+        let uring = match Uring::with_denied(&config, &pool, Role::NetAndDisk, denied) {
+            Ok(uring) => uring,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        assert_eq!(uring.ring.mode().flags & !NO_SQARRAY, expected, "without {denied:#x}");
+        assert_eq!(uring.ring.mode().flags & denied, 0);
+        assert!(uring.ring.completions_max() >= COMPLETIONS_MIN);
+        let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+        let (socket, mut peer) = pair();
+        bench.start(Op::Recv { socket, into: RecvInto::Pool });
+        assert!(bench.is_quiet());
+        peer.write_all(b"hello").unwrap();
+        assert_eq!(bytes(&bench.next().payload), b"hello");
+        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+    }
+    let all = SINGLE_ISSUER | COOP_TASKRUN;
+    let refused = Uring::with_denied(&config(), &Pool::new(8 << 20), Role::DiskOnly, all);
+    assert_eq!(refused.err().map(|error| error.refusal), Some(Refusal::Outdated));
+}
+
+#[test]
+fn one_turn_is_one_kernel_entry_and_an_idle_one_is_none() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let entries = bench.entries(|bench| {
+        for _ in 0..50 {
+            bench.start(Op::Nop);
+        }
+        bench.turn(Wait::Forever);
+        assert_eq!(bench.done.len(), 50);
+        bench.done.clear();
+    });
+    assert_eq!(entries, 1);
+    let (socket, _peer) = pair();
+    bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    bench.turn(Wait::No);
+    assert_eq!(bench.entries(|bench| (0..10).for_each(|_| bench.turn(Wait::No))), 0);
+    let until = Instant::now() + Duration::from_millis(20);
+    assert_eq!(bench.entries(|bench| bench.turn(Wait::Until(until))), 1);
+    assert!(Instant::now() >= until, "the wait lasts until its deadline");
+    assert!(bench.done.is_empty());
+}
+
+#[test]
+fn more_operations_than_the_queue_holds_are_all_carried_out() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let ids: Vec<OpId> = (0..1000).map(|_| bench.start(Op::Nop)).collect();
+    let mut ended: Vec<OpId> = ids.iter().map(|_| bench.next().id).collect();
+    ended.sort_by_key(|id| id.slot);
+    let mut ids = ids;
+    ids.sort_by_key(|id| id.slot);
+    assert_eq!(ids, ended);
+}
+
+#[test]
+fn a_stream_brings_buffers_until_the_end() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = pair();
+    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    for round in 0..100u8 {
+        peer.write_all(&[round; 100]).unwrap();
+        let completion = bench.next();
+        assert_eq!((completion.id, completion.result, completion.more), (id, Ok(100), true));
+        assert_eq!(bytes(&completion.payload), [round; 100]);
+    }
+    drop(peer);
+    let end = bench.next();
+    assert_eq!((end.id, end.result, end.more), (id, Ok(0), false));
+    let recv = bench.uring.recv.as_ref().unwrap();
+    assert_eq!(recv.available(), recv.places(), "no buffer was lost");
+}
+
+#[test]
+fn receives_that_find_no_buffer_wait_and_nobody_notices() {
+    let mut config = config();
+    config.recv_buffers = 4;
+    let Some(mut bench) = Bench::new(&config) else { return };
+    let mut peers = Vec::new();
+    for index in 0..20u8 {
+        let (socket, mut peer) = pair();
+        bench
+            .start(Op::Recv { socket, into: if index % 2 == 0 { RecvInto::Pool } else { RecvInto::Stream } });
+        peer.write_all(&[index; 10]).unwrap();
+        peers.push(peer);
+    }
+    let mut seen: Vec<u8> = (0..20)
+        .map(|_| {
+            let completion = bench.next();
+            assert_eq!(completion.result, Ok(10));
+            bytes(&completion.payload)[0]
+        })
+        .collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..20).collect::<Vec<u8>>());
+    assert!(bench.uring.counters().recv_starved > 0, "four buffers are not enough for twenty at once");
+}
+
+#[test]
+fn an_empty_pool_starves_and_a_dropped_buffer_feeds() {
+    let mut config = config();
+    config.recv_buffers = 4;
+    config.recv_buffer_bytes = 1 << 20;
+    config.pool_bytes_max = 5 << 20;
+    let Some(mut bench) = Bench::new(&config) else { return };
+    let _all = bench.pool.get(1 << 20).unwrap();
+    let (socket, mut peer) = pair();
+    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        peer.write_all(b"x").unwrap();
+        held.push(bench.next());
+    }
+    peer.write_all(b"late").unwrap();
+    for _ in 0..3 {
+        assert!(bench.is_quiet(), "there is no buffer");
+    }
+    assert_eq!(bench.uring.counters().recv_starved, 1, "it is not tried again and again");
+    held.pop();
+    let completion = bench.next();
+    assert_eq!((completion.id, bytes(&completion.payload), completion.more), (id, &b"late"[..], true));
+    held.push(completion);
+    peer.write_all(b"never read").unwrap();
+    while bench.uring.starved.is_empty() {
+        bench.turn(Wait::Until(Instant::now() + SOON));
+    }
+    bench.cancel(id);
+    let end = bench.next();
+    assert_eq!((end.id, end.result, end.more), (id, Err(Errno::CANCELED), false));
+}
+
+#[test]
+fn accepts_once_and_many_times() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listener = Fd::from(OwnedFd::from(listener));
+    let id = bench.start(Op::Accept { listener: listener.clone(), multishot: false });
+    assert!(bench.is_quiet());
+    let mut peer = TcpStream::connect(address).unwrap();
+    let completion = bench.next();
+    assert_eq!((completion.id, completion.result, completion.more), (id, Ok(0), false));
+    let Payload::Accepted(fd) = completion.payload else { panic!("no connection") };
+    let flags = rustix::fs::fcntl_getfl(&fd).unwrap();
+    assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+    peer.write_all(b"ping").unwrap();
+    let buf = bench.pool.get(100).unwrap();
+    let completion = bench.run(Op::Recv { socket: Fd::from(fd), into: RecvInto::Owned(buf) });
+    assert_eq!(bytes(&completion.payload), b"ping");
+
+    let id = bench.start(Op::Accept { listener, multishot: true });
+    let peers: Vec<TcpStream> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for _ in &peers {
+        let completion = bench.next();
+        assert!(completion.more && matches!(completion.payload, Payload::Accepted(_)));
+    }
+    bench.cancel(id);
+    let end = bench.next();
+    assert_eq!((end.id, end.result, end.more), (id, Err(Errno::CANCELED), false));
+}
+
+#[test]
+fn an_accepted_connection_that_nobody_waits_for_is_closed() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let id = bench.start(Op::Accept { listener: Fd::from(OwnedFd::from(listener)), multishot: true });
+    let mut peer = TcpStream::connect(address).unwrap();
+    bench.slots.abandon(id);
+    bench.cancel(id);
+    let until = Instant::now() + SOON;
+    while bench.slots.live() > 0 {
+        bench.turn(Wait::Until(until));
+    }
+    assert!(bench.done.is_empty());
+    peer.set_read_timeout(Some(SOON)).unwrap();
+    assert!(matches!(peer.read(&mut [0]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn buffers_of_abandoned_receives_go_back() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = pair();
+    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    assert!(bench.is_quiet());
+    let before = bench.pool.counters().idle_bytes;
+    peer.write_all(b"nobody reads this").unwrap();
+    bench.slots.abandon(id);
+    bench.cancel(id);
+    while bench.slots.live() > 0 {
+        bench.turn(Wait::Until(Instant::now() + SOON));
+    }
+    assert!(bench.done.is_empty());
+    let recv = bench.uring.recv.as_ref().unwrap();
+    assert_eq!(recv.available(), recv.places());
+    assert_eq!(bench.pool.counters().idle_bytes, before);
+}
+
+#[test]
+fn cancelling_at_any_moment_ends_a_receive() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    for round in 0..60 {
+        let (socket, mut peer) = tcp_pair();
+        if round % 2 == 0 {
+            peer.write_all(b"data that is there when the receive starts").unwrap();
+        }
+        let into = if round % 3 == 0 { RecvInto::Pool } else { RecvInto::Stream };
+        let id = bench.start(Op::Recv { socket, into });
+        if round % 5 == 0 {
+            bench.turn(Wait::No);
+        }
+        bench.cancel(id);
+        let mut terminals = 0;
+        while bench.slots.live() > 0 || !bench.done.is_empty() {
+            terminals += usize::from(!bench.next().more);
+        }
+        assert_eq!(terminals, 1);
+    }
+}
+
+#[test]
+fn sends_one_piece_and_many() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = tcp_pair();
+    let op = Op::Send { socket: socket.clone(), data: text(b"one"), more: true, zero_copy: false };
+    assert_eq!(bench.run(op).result, Ok(3));
+    let mut data = text(b"-head-");
+    let mut buf = bench.pool.get(10).unwrap();
+    buf.append(b"body");
+    data.push(Source::Buf(buf));
+    data.push(Source::Vec(b"-tail".to_vec()));
+    let completion = bench.run(Op::Send { socket, data, more: false, zero_copy: false });
+    assert_eq!(completion.result, Ok(15));
+    let Payload::Segments(mut segments) = completion.payload else { panic!("no segments") };
+    assert_eq!(segments.take_vec(), Some(b"-tail".to_vec()));
+    let mut got = [0; 18];
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"one-head-body-tail");
+}
+
+#[test]
+fn a_large_send_is_carried_out_whole_while_the_peer_reads() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = tcp_pair();
+    let content: Vec<u8> = (0..8 << 20).map(|index: u32| (index % 251) as u8).collect();
+    let expected = content.clone();
+    let reader = std::thread::spawn(move || {
+        let mut got = vec![0; expected.len()];
+        peer.read_exact(&mut got).unwrap();
+        got == expected
+    });
+    let mut data = Segments::new();
+    let len = content.len();
+    data.push(Source::Vec(content));
+    assert_eq!(bench.run(Op::Send { socket, data, more: false, zero_copy: false }).result, Ok(len as u32));
+    assert!(reader.join().unwrap());
+}
+
+#[test]
+fn sending_to_a_closed_peer_is_an_error_and_no_signal() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, peer) = pair();
+    drop(peer);
+    let completion = bench.run(Op::Send { socket, data: text(b"x"), more: false, zero_copy: false });
+    assert_eq!(completion.result, Err(Errno::PIPE));
+    assert!(matches!(completion.payload, Payload::Segments(_)));
+}
+
+#[test]
+fn zero_copy_tells_the_count_then_gives_the_bytes_back() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    if !bench.uring.send_zero_copy() {
+        return eprintln!("skipped: no zero-copy sends");
+    }
+    let (socket, mut peer) = tcp_pair();
+    for pieces in 1..=2 {
+        let mut data = Segments::new();
+        for _ in 0..pieces {
+            let mut buf = bench.pool.get(4096).unwrap();
+            buf.append(&[b'z'; 4096]);
+            data.push(Source::Buf(buf));
+        }
+        let len = 4096 * pieces;
+        let id = bench.start(Op::Send { socket: socket.clone(), data, more: false, zero_copy: true });
+        let first = bench.next();
+        assert_eq!((first.id, first.result, first.more), (id, Ok(len), true));
+        let mut got = vec![0; len as usize];
+        peer.read_exact(&mut got).unwrap();
+        assert!(got.iter().all(|&byte| byte == b'z'));
+        let last = bench.next();
+        assert_eq!((last.id, last.result, last.more), (id, Ok(0), false));
+        let Payload::Segments(segments) = last.payload else { panic!("no segments") };
+        assert_eq!(segments.len(), len as usize);
+    }
+}
+
+#[test]
+fn zero_copy_on_a_unix_socket_copies() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = pair();
+    let completion = bench.run(Op::Send { socket, data: text(b"plain"), more: false, zero_copy: true });
+    assert_eq!(completion.result, Ok(5));
+    assert!(matches!(completion.payload, Payload::Segments(_)));
+    let mut got = [0; 5];
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"plain");
+    assert!(!bench.uring.send_zero_copy() || bench.uring.counters().zero_copy_refused == 1);
+}
+
+#[test]
+fn connects_polls_and_closes() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let new = |family| {
+        let flags = rustix::net::SocketFlags::NONBLOCK | rustix::net::SocketFlags::CLOEXEC;
+        rustix::net::socket_with(family, rustix::net::SocketType::STREAM, flags, None).unwrap()
+    };
+    let socket = Fd::from(new(rustix::net::AddressFamily::INET));
+    let peer = PeerAddr::Inet(address);
+    assert_eq!(bench.run(Op::Connect { socket: socket.clone(), peer }).result, Ok(0));
+    let writable = bench.run(Op::Poll { fd: socket.clone(), interest: Interest::Writable });
+    assert!(writable.result.unwrap() & libc::POLLOUT as u32 != 0);
+    let (theirs, _) = listener.accept().unwrap();
+    theirs.shutdown(Shutdown::Write).unwrap();
+    let readable = bench.run(Op::Poll { fd: socket.clone(), interest: Interest::Readable });
+    assert!(readable.result.unwrap() & libc::POLLIN as u32 != 0);
+    let fd = socket.into_owned().unwrap();
+    assert_eq!(bench.run(Op::Close { fd }).result, Ok(0));
+    assert!(matches!((&theirs).read(&mut [0]), Ok(0) | Err(_)));
+
+    let too_long = PeerAddr::Unix("x".repeat(300).into());
+    let socket = Fd::from(new(rustix::net::AddressFamily::UNIX));
+    assert_eq!(bench.run(Op::Connect { socket, peer: too_long }).result, Err(Errno::NAMETOOLONG));
+}
+
+#[test]
+fn files_are_opened_written_read_renamed_and_removed() {
+    for role in [Role::NetAndDisk, Role::DiskOnly] {
+        let Some(mut bench) = Bench::with_role(&config(), role) else { return };
+        let device = DeviceId::default();
+        let via = DiskVia::Ring;
+        let dir = std::env::temp_dir().join(format!("ringroad-uring-{}-{role:?}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = |name: &str| {
+            std::ffi::CString::new(dir.join(name).into_os_string().into_encoded_bytes()).unwrap()
+        };
+        let how = OpenHow { flags: libc::O_RDWR | libc::O_CREAT, mode: 0o640, resolve: 0 };
+        let opened = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
+        let Payload::Opened(fd) = opened.payload else { panic!("not open: {:?}", opened.result) };
+        let file = Fd::from(fd);
+        let mut buf = bench.pool.get(100).unwrap();
+        buf.append(b"0123456789");
+        let wrote = bench.run(Op::Write { file: file.clone(), offset: 0, buf, device, via });
+        assert_eq!(wrote.result, Ok(10));
+        assert_eq!(bench.run(Op::Sync { file: file.clone(), device, via }).result, Ok(0));
+        let buf = bench.pool.get(100).unwrap();
+        let read = bench.run(Op::Read { file: file.clone(), offset: 7, len: 100, buf, device, via });
+        assert_eq!(bytes(&read.payload), b"789");
+        let buf = bench.pool.get(100).unwrap();
+        let end = bench.run(Op::Read { file: file.clone(), offset: 10, len: 5, buf, device, via });
+        assert_eq!((end.result, bytes(&end.payload)), (Ok(0), &b""[..]));
+        let by_file = bench.run(Op::Stat { target: StatTarget::File(file), device, via });
+        let by_path = bench.run(Op::Stat { target: StatTarget::Path(path("a")), device, via });
+        for completion in [by_file, by_path] {
+            let Payload::Stat(stat) = completion.payload else { panic!("{:?}", completion.result) };
+            let expected = rustix::fs::stat(dir.join("a")).unwrap();
+            assert_eq!((stat.size, stat.inode, stat.device.0), (10, expected.st_ino, expected.st_dev));
+            assert_eq!((stat.mode, stat.modified), (expected.st_mode, expected.st_mtime));
+        }
+        let (from, to) = (path("a"), path("b"));
+        assert_eq!(bench.run(Op::Rename { from, to, device, via }).result, Ok(0));
+        let how = OpenHow::default();
+        let gone = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
+        assert_eq!(gone.result, Err(Errno::NOENT));
+        assert_eq!(bench.run(Op::Unlink { path: path("b"), device, via }).result, Ok(0));
+        std::fs::remove_dir(&dir).unwrap();
+    }
+}
