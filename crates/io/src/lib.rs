@@ -18,9 +18,12 @@ mod epoll;
 pub mod op;
 mod slot;
 mod sys;
+#[allow(dead_code, reason = "the engine that joins the backends uses it")]
+mod uring;
 
 pub use buf::{Buf, Pool};
 pub use composite::{BuildError, build};
 pub use engine::{Drained, Engine, Wait};
 pub use op::{Completion, DiskVia, Fd, Op, OpId, Payload, Segments};
 pub use rustix::io::Errno;
+pub use uring::{Refusal, SetupError, Stage};
