@@ -41,6 +41,20 @@ pub fn with_preamble(text: &str, directives: &[String]) -> String {
     out
 }
 
+/// Puts a directive at the start of the `http` block, on the same line, unless the text uses that directive
+/// anywhere.
+pub fn with_http_default(text: &str, name: &str, arguments: &str) -> String {
+    let used = text.split(|c: char| c.is_whitespace() || ";{}".contains(c)).any(|word| word == name);
+    let opening = text.match_indices("http").find_map(|(at, word)| {
+        let rest = &text[at + word.len()..];
+        rest.trim_start().starts_with('{').then(|| text.len() - rest.trim_start().len() + 1)
+    });
+    match opening {
+        Some(at) if !used => format!("{} {name} {arguments};{}", &text[..at], &text[at..]),
+        _ => text.to_owned(),
+    }
+}
+
 /// Replaces each `:0` that ends an address (`listen 127.0.0.1:0`, `[::1]:0`) by the port that `pick` returns.
 pub fn with_ports(text: &str, mut pick: impl FnMut() -> u16) -> String {
     let mut out = String::new();
@@ -146,6 +160,14 @@ mod tests {
         let expected =
             "listen 127.0.0.1:8001; listen [::1]:8002 reuseport; if ($a ~ x:0) {} listen 10.0.0.1:08;";
         assert_eq!(filled, expected);
+    }
+
+    #[test]
+    fn an_http_default_yields_to_the_text() {
+        let with = |text: &str| with_http_default(text, "access_log", "a.log");
+        assert_eq!(with("# http x\nhttp\n{ b; }"), "# http x\nhttp\n{ access_log a.log; b; }");
+        assert_eq!(with("http { access_log off; }"), "http { access_log off; }");
+        assert_eq!(with("events {}"), "events {}");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::conf_text::with_ports;
+use crate::conf_text::{with_http_default, with_ports};
 use crate::server::{ListenAddr, Server, ServerBuilder};
 
 /// Where Debian installs it.
@@ -31,7 +31,9 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
     }
     for attempt in 1.. {
         let mut picked = Vec::new();
-        let text = with_ports(conf, || {
+        // Debian's default lies in /var/log/nginx, which an unprivileged nginx cannot open after a reload.
+        let conf = with_http_default(conf, "access_log", "logs/access.log");
+        let text = with_ports(&conf, || {
             let port = free_port();
             picked.push(ListenAddr::Tcp(([127, 0, 0, 1], port).into()));
             port

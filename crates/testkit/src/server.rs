@@ -325,7 +325,7 @@ impl Server {
         read_lossy(&self.error_log)
     }
 
-    /// The access log so far: `logs/access.log`. Debian's nginx writes there only when `access_log` says so.
+    /// The access log so far: `logs/access.log`, where nginx puts it below its prefix.
     pub fn access_log(&self) -> String {
         read_lossy(&self.path("logs/access.log"))
     }

@@ -48,8 +48,7 @@ fn a_refused_start_returns_what_the_server_said() {
 
 #[test]
 fn nginx_serves_through_the_same_harness() {
-    let conf = "worker_processes 2;\nevents {}\nhttp { access_log logs/access.log; \
-                server { listen 127.0.0.1:0; root html; } \
+    let conf = "worker_processes 2;\nevents {}\nhttp { server { listen 127.0.0.1:0; root html; } \
                 server { listen 127.0.0.1:0; return 200 second; } }\n";
     let content = Content::new(9, 100_001);
     let started = nginx::start_with(conf, |builder| builder.file("html/a.bin", content));
@@ -66,7 +65,7 @@ fn nginx_serves_through_the_same_harness() {
 
     let port = server.addr(0).tcp().port();
     server.rewrite_conf(&format!(
-        "events {{}}\nhttp {{ server {{ listen 127.0.0.1:{port}; return 200 reloaded; }} }}\n"
+        "events {{}}\nhttp {{ access_log off; server {{ listen 127.0.0.1:{port}; return 200 reloaded; }} }}\n"
     ));
     server.reload();
     server.wait_for_log("exited with code 0", Deadline::default());
