@@ -1,9 +1,11 @@
 //! Path patterns as glob(3) matches them in the C locale: `*`, `?`, `[a-z]`, `[!a-z]`, backslash.
 //!
-//! Only the matching; walking folders is up to the [`Loader`](crate::Loader) that has a disk.
+//! Matching, and expansion over folders that somebody else lists.
 
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// True if a path argument of `include` is a pattern. The same three characters as in nginx.
 pub(crate) fn is_pattern(text: &str) -> bool {
@@ -12,14 +14,39 @@ pub(crate) fn is_pattern(text: &str) -> bool {
 
 /// Does the whole path match? A wildcard matches neither a slash nor the dot that a name starts with.
 pub fn matches(pattern: &Path, path: &Path) -> bool {
-    let segments = |path: &Path| -> Vec<Vec<u8>> {
-        let bytes = path.as_os_str().as_bytes();
-        bytes.split(|&byte| byte == b'/').filter(|segment| !segment.is_empty()).map(<[u8]>::to_vec).collect()
-    };
-    let (wanted, found) = (segments(pattern), segments(path));
-    pattern.is_absolute() == path.is_absolute()
-        && wanted.len() == found.len()
-        && wanted.iter().zip(&found).all(|(pattern, name)| name_matches(pattern, name))
+    if pattern.is_absolute() != path.is_absolute() {
+        return false;
+    }
+    let (wanted, found) = (pattern.iter(), path.iter());
+    wanted.clone().count() == found.clone().count()
+        && wanted.zip(found).all(|(pattern, name)| name_matches(pattern.as_bytes(), name.as_bytes()))
+}
+
+/// The paths that match, in the order of glob(3): what a [`Loader`](crate::Loader) with a disk answers.
+///
+/// `list` gives the names in a folder, of which the empty path is the working folder. As in nginx, a folder that cannot be listed holds nothing.
+pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>) -> Vec<PathBuf> {
+    let root = if pattern.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
+    let mut found = vec![root];
+    for segment in pattern.iter().filter(|segment| *segment != OsStr::new("/")) {
+        // A segment without wildcards is looked up too: what is not there does not match.
+        let names_in = |folder: &PathBuf| -> Vec<PathBuf> {
+            if matches!(segment.as_bytes(), b"." | b"..") {
+                return vec![folder.join(segment)];
+            }
+            let names = list(folder).unwrap_or_default();
+            let matching = names.iter().filter(|name| name_matches(segment.as_bytes(), name.as_bytes()));
+            matching.map(|name| folder.join(name)).collect()
+        };
+        found = found.iter().flat_map(names_in).collect();
+    }
+    sort(&mut found);
+    found
+}
+
+/// By bytes, as strcmp(3). The order of [`Path`] is another: it puts `a/x` before `a-b/x`.
+pub(crate) fn sort(paths: &mut [PathBuf]) {
+    paths.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
 }
 
 /// Greedy with one point of return: a later `*` makes every earlier one final, so the time is at most the
@@ -101,7 +128,9 @@ mod tests {
             ("/etc/*.conf", "/etc/d/a.conf", false),
             ("/etc/*/*.conf", "/etc/d/a.conf", true),
             ("/etc//*", "/etc/a", true),
+            ("/etc/./*", "/etc/a", true),
             ("etc/*", "/etc/a", false),
+            ("*/a", "/a", false),
             ("/a?c", "/abc", true),
             ("/a?c", "/ac", false),
             ("/[a-c]x", "/bx", true),
@@ -120,6 +149,30 @@ mod tests {
         ];
         for (pattern, path, expected) in table {
             assert_eq!(matches(Path::new(pattern), Path::new(path)), expected, "{pattern} against {path}");
+        }
+    }
+
+    #[test]
+    fn expands_over_folders() {
+        let list = |folder: &Path| -> io::Result<Vec<OsString>> {
+            let names: &[&str] = match folder.to_str() {
+                Some("/") => &["etc", "srv"],
+                Some("/etc") => &["a", "a-b", ".hidden", "locked", "file"],
+                Some("/etc/a" | "/etc/a-b") => &["y.conf", "x.conf", "z"],
+                _ => return Err(io::ErrorKind::PermissionDenied.into()),
+            };
+            Ok(names.iter().map(OsString::from).collect())
+        };
+        let cases: [(&str, &[&str]); 5] = [
+            ("/etc/*/*.conf", &["/etc/a-b/x.conf", "/etc/a-b/y.conf", "/etc/a/x.conf", "/etc/a/y.conf"]),
+            ("/etc/a/[x].conf", &["/etc/a/x.conf"]),
+            ("/etc/*/z", &["/etc/a-b/z", "/etc/a/z"]),
+            ("/etc/*/nope", &[]),
+            ("/nope/*", &[]),
+        ];
+        for (pattern, expected) in cases {
+            let expected: Vec<PathBuf> = expected.iter().map(PathBuf::from).collect();
+            assert_eq!(expand(Path::new(pattern), &list), expected, "{pattern}");
         }
     }
 }

@@ -81,7 +81,7 @@ pub trait Loader {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
     /// The files that match, as glob(3) finds and sorts them; no match is an empty list.
-    /// [`glob_matches`](crate::glob_matches) answers for one path.
+    /// [`expand_glob`](crate::expand_glob) does it over folders, [`glob_matches`](crate::glob_matches) for one path.
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 }
 
@@ -111,7 +111,10 @@ impl Loader for MapLoader {
     }
 
     fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
-        Ok(self.0.keys().filter(|path| glob::matches(pattern, path)).cloned().collect())
+        let mut found: Vec<PathBuf> =
+            self.0.keys().filter(|path| glob::matches(pattern, path)).cloned().collect();
+        glob::sort(&mut found);
+        Ok(found)
     }
 }
 

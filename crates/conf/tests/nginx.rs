@@ -275,6 +275,11 @@ const CASES: &[Case] = &[
         r#"unknown directive "bar" in DIR/d/a.conf:1"#,
     ),
     (
+        "include_pattern_sorts_by_bytes",
+        &[("n.conf", "events {}\ninclude d/*/x;"), ("d/a/x", "foo;"), ("d/a-b/x", "bar;")],
+        r#"unknown directive "bar" in DIR/d/a-b/x:1"#,
+    ),
+    (
         "include_pattern_set",
         &[("n.conf", "events {}\ninclude d/[b-c]?.conf;"), ("d/a1.conf", "foo;"), ("d/b1.conf", "bar;")],
         r#"unknown directive "bar" in DIR/d/b1.conf:1"#,
