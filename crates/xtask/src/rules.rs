@@ -3,10 +3,13 @@
 //! Each function looks at one file and returns its problems as `path:line: what`. Shape in numbers is in
 //! `shape`, relations between crates are in `layers`.
 
+use std::path::Path;
+
 use regex_lite::Regex;
 
+use crate::reference;
 use crate::shape::pattern;
-use crate::workspace::SourceFile;
+use crate::workspace::{self, SourceFile};
 
 /// The longest file that is still one subject, in lines. Tests included.
 const FILE_LINES_MAX: usize = 1000;
@@ -24,6 +27,7 @@ pub(crate) struct Rules {
     registry_host: Regex,
     dependency_table: Regex,
     dependency_subtable: Regex,
+    link: Regex,
 }
 
 impl Rules {
@@ -33,6 +37,7 @@ impl Rules {
             unfinished: pattern(r"\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b"),
             machine_path: pattern(r"(^|[^\w.])/(work|root|home/\w+)/"),
             registry_host: pattern(r"(index|static)\.crates\.io|[\w.-]+/artifactory|\.crates-io\."),
+            link: pattern(r"\]\(([^)#\s]+)[^)]*\)"),
             dependency_table: pattern(r"^\[(target\..+\.)?(workspace\.)?(dev-|build-)?dependencies\]$"),
             dependency_subtable: pattern(
                 r"^\[(target\..+\.)?(workspace\.)?(dev-|build-)?dependencies\.[^\]]+\]$",
@@ -50,6 +55,9 @@ impl Rules {
         }
         if file.path.ends_with("Cargo.toml") {
             problems.extend(self.dependency_reasons(file));
+        }
+        if file.path.ends_with(".md") {
+            problems.extend(self.links(file));
         }
         if file.path == "Cargo.lock" {
             problems.extend(lock_sources(file));
@@ -71,6 +79,26 @@ impl Rules {
             }
             if self.registry_host.is_match(line) {
                 report("the host of a registry: builds use cargo's default");
+            }
+        }
+        problems
+    }
+
+    /// What a document links to within the repository exists.
+    fn links(&self, file: &SourceFile) -> Vec<String> {
+        let folder = workspace::root().join(&file.path).parent().map(Path::to_owned).unwrap_or_default();
+        let mut problems = Vec::new();
+        for (index, line) in file.text.lines().enumerate() {
+            for captures in self.link.captures_iter(line) {
+                let target = &captures[1];
+                let inside = !target.contains(':') && !reference::is_awaited(target);
+                if inside && !folder.join(target).exists() {
+                    problems.push(format!(
+                        "{}:{}: link to {target}, which does not exist",
+                        file.path,
+                        index + 1
+                    ));
+                }
             }
         }
         problems
@@ -156,6 +184,7 @@ mod tests {
                 "b.rs:2: unfinished",
             ),
             ("README.md", format!("see {}x/y\n", "/wo".to_owned() + "rk/"), "README.md:1: a path"),
+            ("docs/a.md", "see [x](nowhere.md#part)\n".to_owned(), "a.md:1: link to nowhere.md,"),
             (
                 ".cargo/config.toml",
                 format!("\"https://x/{}\"\n", "arti".to_owned() + "factory/"),
@@ -176,7 +205,10 @@ mod tests {
 
     #[test]
     fn paths_that_only_look_alike_are_fine() {
-        assert_eq!(problems("docs/a.md", "net/work/x, ./work/y, /homework/z\n"), Vec::<String>::new());
+        assert_eq!(
+            problems("docs/a.md", "net/work/x, ./work/y, [z](../README.md#a)\n"),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
