@@ -1,2 +1,42 @@
-//! See this crate's description in Cargo.toml.
+//! HTTP/1.1 without I/O: heads in, decisions and bytes out.
+//!
+//! Every module is a pure function of the bytes it is given: nothing here opens a socket, reads a clock or
+//! allocates on the path of an ordinary request. Buffers come from the caller, `now` is an argument, and results
+//! point into the caller's buffers by index ([`Span`]), so a head can be moved to a larger buffer and stays valid.
+//!
+//! | module | holds | source |
+//! |---|---|---|
+//! | [`request`] | the request head, parsed in place and resumable | RFC 9112 sections 3 and 5 |
+//! | [`host`] | validation of `Host` and of an authority | RFC 9110 section 7.2 |
+//! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
+//! | [`framing`] | how long a body is, chunked coding in and out | RFC 9112 sections 6 and 7 |
+//! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
+//! | [`conditional`] | `If-*`, entity tags | RFC 9110 sections 8.8 and 13 |
+//! | [`range`] | `Range`, `If-Range`, `multipart/byteranges` | RFC 9110 section 14 |
+//! | [`date`] | the dates of HTTP and of nginx's logs | RFC 9110 section 5.6.7 |
+//! | [`status`] | status codes, reason phrases | RFC 9110 section 15 |
+//! | [`response`] | writing a response head | RFC 9112 section 4 |
+//! | [`error_page`] | the short built-in pages | nginx |
+//! | [`media_type`] | the built-in `types` | nginx |
+//!
+//! Where nginx and the RFC differ, the function says which it follows.
 #![forbid(unsafe_code)]
+
+mod bytes;
+pub mod conditional;
+pub mod connection;
+pub mod date;
+pub mod error_page;
+pub mod framing;
+pub mod host;
+pub mod media_type;
+pub mod range;
+pub mod request;
+pub mod response;
+mod span;
+pub mod status;
+pub mod uri;
+
+pub use bytes::{parse_decimal, push_decimal};
+pub use span::Span;
+pub use status::StatusCode;

@@ -1,0 +1,275 @@
+//! Conditional requests and entity tags (RFC 9110 sections 8.8.3 and 13).
+//!
+//! Order and outcome follow RFC 9110 section 13.2.2. nginx differs in one case: with both `If-None-Match` and
+//! `If-Modified-Since` it answers 304 only when both say so; the RFC tells to ignore the date then, and so does
+//! this file. Exact comparison of `If-Modified-Since` (the default) is nginx's choice and is kept.
+
+use crate::bytes::trim_ows;
+use crate::date;
+use crate::request::{Head, HeaderId, Method};
+
+/// What to do with the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Answer as if there were no condition.
+    Proceed,
+    /// 304, without a body.
+    NotModified,
+    /// 412.
+    PreconditionFailed,
+}
+
+/// `if_modified_since`: how the date of that field is compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfModifiedSince {
+    /// The field is ignored.
+    Off,
+    /// Equal to the modification time.
+    #[default]
+    Exact,
+    /// Not before the modification time.
+    Before,
+}
+
+/// What is known of the selected representation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Validators<'a> {
+    /// The entity tag with its quotes, weak or strong.
+    pub etag: Option<&'a [u8]>,
+    /// Modification time in seconds since 1970.
+    pub last_modified: Option<i64>,
+}
+
+/// Evaluates the preconditions of a request for an existing representation. `If-Range` is not one of them: see
+/// [`crate::range`].
+#[must_use]
+pub fn evaluate(head: &Head, buf: &[u8], validators: Validators<'_>, mode: IfModifiedSince) -> Outcome {
+    let get = |id| head.get(buf, id);
+    // Steps 1 and 2: the client must not act on another state than it knows.
+    if let Some(list) = get(HeaderId::IfMatch) {
+        if !matches_list(list, validators.etag, Comparison::Strong) {
+            return Outcome::PreconditionFailed;
+        }
+    } else if let (Some(value), Some(modified)) = (get(HeaderId::IfUnmodifiedSince), validators.last_modified)
+        && date::parse_http(value).is_some_and(|since| since < modified)
+    {
+        return Outcome::PreconditionFailed;
+    }
+    // Steps 3 and 4: the client's copy may still be good.
+    let reads = matches!(head.method(), Method::Get | Method::Head);
+    if let Some(list) = get(HeaderId::IfNoneMatch) {
+        return match matches_list(list, validators.etag, Comparison::Weak) {
+            false => Outcome::Proceed,
+            true if reads => Outcome::NotModified,
+            true => Outcome::PreconditionFailed,
+        };
+    }
+    match (get(HeaderId::IfModifiedSince), validators.last_modified) {
+        (Some(value), Some(modified)) if reads && is_unmodified(value, modified, mode) => {
+            Outcome::NotModified
+        }
+        _ => Outcome::Proceed,
+    }
+}
+
+fn is_unmodified(value: &[u8], modified: i64, mode: IfModifiedSince) -> bool {
+    match (mode, date::parse_http(value)) {
+        (IfModifiedSince::Off, _) | (_, None) => false,
+        (IfModifiedSince::Exact, Some(since)) => since == modified,
+        (IfModifiedSince::Before, Some(since)) => since >= modified,
+    }
+}
+
+/// How two entity tags are compared (RFC 9110 section 8.8.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Equal, and neither is weak.
+    Strong,
+    /// Equal but for the mark of weakness.
+    Weak,
+}
+
+/// Whether `list` (the value of `If-Match` or `If-None-Match`) is `*` or has `etag`. A malformed list matches
+/// nothing from where it goes wrong.
+#[must_use]
+pub fn matches_list(list: &[u8], etag: Option<&[u8]>, comparison: Comparison) -> bool {
+    if trim_ows(list) == b"*" {
+        return true;
+    }
+    let Some(etag) = etag else { return false };
+    let mut rest = list;
+    loop {
+        let Some(start) = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b',')) else {
+            return false;
+        };
+        rest = &rest[start..];
+        let prefix = if rest.starts_with(b"W/") { 2 } else { 0 };
+        if rest.get(prefix) != Some(&b'"') {
+            return false;
+        }
+        let Some(len) = memchr::memchr(b'"', &rest[prefix + 1..]) else { return false };
+        let (tag, tail) = rest.split_at(prefix + len + 2);
+        if tags_match(tag, etag, comparison) {
+            return true;
+        }
+        rest = tail;
+    }
+}
+
+/// Whether two entity tags match.
+#[must_use]
+pub fn tags_match(left: &[u8], right: &[u8], comparison: Comparison) -> bool {
+    let opaque = |tag: &[u8]| tag.strip_prefix(b"W/").map_or((false, tag.len()), |rest| (true, rest.len()));
+    let ((left_weak, left_len), (right_weak, right_len)) = (opaque(left), opaque(right));
+    if comparison == Comparison::Strong && (left_weak || right_weak) {
+        return false;
+    }
+    left[left.len() - left_len..] == right[right.len() - right_len..]
+}
+
+/// Room for the longest entity tag: two quotes, a hyphen, two numbers of sixteen digits.
+pub const ETAG_LEN_MAX: usize = 35;
+
+/// An entity tag made from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Etag {
+    text: [u8; ETAG_LEN_MAX],
+    len: u8,
+}
+
+impl Etag {
+    /// nginx's tag of a file: modification time in seconds and size in bytes, in hexadecimal.
+    #[must_use]
+    pub fn of_file(modified: i64, size: u64) -> Self {
+        let mut etag = Self { text: [0; ETAG_LEN_MAX], len: 0 };
+        etag.push(b'"');
+        // nginx prints a time before 1970 as the two's complement.
+        etag.push_hex(modified as u64);
+        etag.push(b'-');
+        etag.push_hex(size);
+        etag.push(b'"');
+        etag
+    }
+
+    /// The tag with its quotes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text[..usize::from(self.len)]
+    }
+
+    fn push(&mut self, byte: u8) {
+        self.text[usize::from(self.len)] = byte;
+        self.len += 1;
+    }
+
+    fn push_hex(&mut self, value: u64) {
+        let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
+        for index in (0..digits).rev() {
+            self.push(b"0123456789abcdef"[(value >> (4 * index) & 15) as usize]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Policy, parse};
+
+    const MODIFIED: i64 = 784_111_777;
+    const SAME: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    const EARLIER: &str = "Sun, 06 Nov 1994 08:49:36 GMT";
+    const LATER: &str = "Sun, 06 Nov 1994 08:49:38 GMT";
+
+    fn outcome(method: &str, fields: &[(&str, &str)], mode: IfModifiedSince) -> Outcome {
+        let mut text = format!("{method} / HTTP/1.1\r\nHost: a\r\n");
+        for (name, value) in fields {
+            text.push_str(&format!("{name}: {value}\r\n"));
+        }
+        text.push_str("\r\n");
+        let mut head = Head::new();
+        parse(&mut head, text.as_bytes(), &Policy::default()).expect("valid head");
+        let validators = Validators { etag: Some(b"\"a-1\""), last_modified: Some(MODIFIED) };
+        evaluate(&head, text.as_bytes(), validators, mode)
+    }
+
+    #[test]
+    fn single_conditions() {
+        use Outcome::{NotModified, PreconditionFailed, Proceed};
+        for (method, name, value, wanted) in [
+            ("GET", "If-None-Match", "\"a-1\"", NotModified),
+            ("GET", "If-None-Match", "W/\"a-1\"", NotModified),
+            ("HEAD", "If-None-Match", "\"x\", \"a-1\"", NotModified),
+            ("GET", "If-None-Match", "\"x\" , ,W/\"a-1\" ", NotModified),
+            ("GET", "If-None-Match", "*", NotModified),
+            ("PUT", "If-None-Match", "*", PreconditionFailed),
+            ("PUT", "If-None-Match", "\"a-1\"", PreconditionFailed),
+            ("GET", "If-None-Match", "\"a-2\"", Proceed),
+            ("GET", "If-None-Match", "a-1", Proceed),
+            ("GET", "If-None-Match", "\"a-1", Proceed),
+            ("GET", "If-None-Match", "\"x,\"a-1\"\"", Proceed),
+            ("GET", "If-None-Match", "", Proceed),
+            ("GET", "If-Match", "\"a-1\"", Proceed),
+            ("GET", "If-Match", "*", Proceed),
+            ("GET", "If-Match", "W/\"a-1\"", PreconditionFailed),
+            ("GET", "If-Match", "\"b\"", PreconditionFailed),
+            ("PUT", "If-Match", "\"b\", \"a-1\"", Proceed),
+            ("GET", "If-Unmodified-Since", SAME, Proceed),
+            ("GET", "If-Unmodified-Since", LATER, Proceed),
+            ("GET", "If-Unmodified-Since", EARLIER, PreconditionFailed),
+            ("GET", "If-Unmodified-Since", "yesterday", Proceed),
+            ("GET", "If-Modified-Since", SAME, NotModified),
+            ("GET", "If-Modified-Since", EARLIER, Proceed),
+            ("GET", "If-Modified-Since", LATER, Proceed),
+            ("GET", "If-Modified-Since", "yesterday", Proceed),
+            ("POST", "If-Modified-Since", SAME, Proceed),
+        ] {
+            let got = outcome(method, &[(name, value)], IfModifiedSince::Exact);
+            assert_eq!(got, wanted, "{method} {name}: {value}");
+        }
+    }
+
+    #[test]
+    fn modes_of_if_modified_since() {
+        for (mode, value, wanted) in [
+            (IfModifiedSince::Off, SAME, Outcome::Proceed),
+            (IfModifiedSince::Before, SAME, Outcome::NotModified),
+            (IfModifiedSince::Before, LATER, Outcome::NotModified),
+            (IfModifiedSince::Before, EARLIER, Outcome::Proceed),
+        ] {
+            assert_eq!(outcome("GET", &[("If-Modified-Since", value)], mode), wanted, "{mode:?} {value}");
+        }
+    }
+
+    #[test]
+    fn order_of_evaluation() {
+        let both = |first, second| outcome("GET", &[first, second], IfModifiedSince::Exact);
+        assert_eq!(
+            both(("If-None-Match", "\"a-1\""), ("If-Modified-Since", EARLIER)),
+            Outcome::NotModified,
+            "the tag decides alone; nginx would send 200 here"
+        );
+        assert_eq!(
+            both(("If-None-Match", "\"x\""), ("If-Modified-Since", SAME)),
+            Outcome::Proceed,
+            "a tag that does not match outranks the date"
+        );
+        assert_eq!(
+            both(("If-Match", "\"a-1\""), ("If-Unmodified-Since", EARLIER)),
+            Outcome::Proceed,
+            "the date is not looked at beside If-Match"
+        );
+        assert_eq!(both(("If-Match", "\"b\""), ("If-None-Match", "\"a-1\"")), Outcome::PreconditionFailed);
+    }
+
+    #[test]
+    fn tags_of_files_as_nginx_makes_them() {
+        for (modified, size, wanted) in [
+            (0x5a1b_2c3d, 0x264, "\"5a1b2c3d-264\""),
+            (0, 0, "\"0-0\""),
+            (-1, 1, "\"ffffffffffffffff-1\""),
+            (i64::MIN, u64::MAX, "\"8000000000000000-ffffffffffffffff\""),
+        ] {
+            assert_eq!(Etag::of_file(modified, size).as_bytes(), wanted.as_bytes());
+        }
+    }
+}

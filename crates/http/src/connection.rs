@@ -1,0 +1,176 @@
+//! Whether a connection goes on after a request (RFC 9112 section 9), `Expect` (RFC 9110 section 10.1.1), and the
+//! browsers that nginx treats apart.
+
+use crate::bytes::trim_ows;
+use crate::request::{Head, HeaderId, Version};
+
+/// Whether the client wants the connection kept: the version's default, unless `Connection` says otherwise.
+/// `close` wins over `keep-alive` wherever both stand.
+#[must_use]
+pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
+    let mut keep = head.version() == Version::Http11;
+    for value in head.all(buf, HeaderId::Connection) {
+        if has_token(value, b"close") {
+            return false;
+        }
+        keep |= has_token(value, b"keep-alive");
+    }
+    keep
+}
+
+/// Whether the list `value` has `token`, in any case of letters.
+#[must_use]
+pub fn has_token(value: &[u8], token: &[u8]) -> bool {
+    value.split(|&byte| byte == b',').any(|item| trim_ows(item).eq_ignore_ascii_case(token))
+}
+
+/// The `upgrade` token of `Connection` together with an `Upgrade` field: its value.
+#[must_use]
+pub fn upgrade<'a>(head: &Head, buf: &'a [u8]) -> Option<&'a [u8]> {
+    let asked = head.all(buf, HeaderId::Connection).any(|value| has_token(value, b"upgrade"));
+    if asked && head.version() == Version::Http11 { head.get(buf, HeaderId::Upgrade) } else { None }
+}
+
+/// What the client expects before it sends a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing, or HTTP/1.0, where the field has no meaning.
+    Nothing,
+    /// An interim `100 Continue` before the body is read.
+    Continue,
+    /// Something unknown. nginx goes on as if it were absent; the RFC would allow 417.
+    Unknown,
+}
+
+/// Reads `Expect`.
+#[must_use]
+pub fn expect(head: &Head, buf: &[u8]) -> Expect {
+    match head.get(buf, HeaderId::Expect) {
+        Some(_) if head.version() == Version::Http10 => Expect::Nothing,
+        Some(value) if value.eq_ignore_ascii_case(b"100-continue") => Expect::Continue,
+        Some(_) => Expect::Unknown,
+        None => Expect::Nothing,
+    }
+}
+
+/// The interim response to [`Expect::Continue`], as nginx writes it.
+pub const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Browsers that `keepalive_disable`, `msie_padding` and `msie_refresh` ask for, told from `User-Agent` with
+/// nginx's rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Browser {
+    /// Internet Explorer, unless it is Opera in disguise.
+    pub msie: bool,
+    /// Internet Explorer 4 to 6 before the second service pack of Windows XP.
+    pub msie6: bool,
+    /// Safari on a Mac, or an old version of it.
+    pub safari: bool,
+    /// Chrome and its relatives.
+    pub chrome: bool,
+}
+
+impl Browser {
+    /// Reads the value of `User-Agent`.
+    #[must_use]
+    pub fn detect(user_agent: &[u8]) -> Self {
+        let find = |needle: &[u8]| memchr::memmem::find(user_agent, needle);
+        let has = |needle| find(needle).is_some();
+        let mut browser = Self::default();
+        if let Some(at) = find(b"MSIE ") {
+            browser.msie = true;
+            let version = &user_agent[at + 5..];
+            browser.msie6 = match version {
+                [b'4' | b'5', b'.', ..] => true,
+                [b'6', b'.', ..] => !has(b"SV1"),
+                _ => false,
+            };
+        }
+        if has(b"Opera") {
+            (browser.msie, browser.msie6) = (false, false);
+        }
+        if !browser.msie {
+            browser.chrome = !has(b"Gecko/") && has(b"Chrome/");
+            browser.safari = !has(b"Gecko/") && !browser.chrome && has(b"Safari/") && has(b"Mac OS X");
+        }
+        browser
+    }
+
+    /// Whether nginx pads short error pages for it.
+    #[must_use]
+    pub fn wants_padding(self) -> bool {
+        self.msie || self.chrome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Policy, Progress, parse};
+
+    fn head(text: &str) -> (Head, Vec<u8>) {
+        let mut head = Head::new();
+        let done = parse(&mut head, text.as_bytes(), &Policy::default()).expect(text);
+        assert!(matches!(done, Progress::Complete { .. }), "{text}");
+        (head, text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn keep_alive_by_version_and_tokens() {
+        for (version, field, wanted) in [
+            ("1.1", "", true),
+            ("1.0", "", false),
+            ("1.1", "Connection: close\r\n", false),
+            ("1.1", "Connection: Close\r\n", false),
+            ("1.0", "Connection: Keep-Alive\r\n", true),
+            ("1.0", "Connection: keep-alive, close\r\n", false),
+            ("1.1", "Connection: te ,\t close \r\n", false),
+            ("1.1", "Connection: keep-alive\r\nConnection: close\r\n", false),
+            ("1.1", "Connection: close\r\nConnection: keep-alive\r\n", false),
+            ("1.1", "Connection: closed\r\n", true),
+            ("1.0", "Connection: not-keep-alive\r\n", false),
+        ] {
+            let (head, buf) = head(&format!("GET / HTTP/{version}\r\nHost: a\r\n{field}\r\n"));
+            assert_eq!(wants_keep_alive(&head, &buf), wanted, "{version} {field:?}");
+        }
+    }
+
+    #[test]
+    fn expectations() {
+        for (version, value, wanted) in [
+            ("1.1", "100-continue", Expect::Continue),
+            ("1.1", "100-Continue", Expect::Continue),
+            ("1.0", "100-continue", Expect::Nothing),
+            ("1.1", "200-ok", Expect::Unknown),
+        ] {
+            let (head, buf) = head(&format!("GET / HTTP/{version}\r\nHost: a\r\nExpect: {value}\r\n\r\n"));
+            assert_eq!(expect(&head, &buf), wanted, "{version} {value}");
+        }
+    }
+
+    #[test]
+    fn upgrade_needs_both_fields() {
+        let (both, buf) =
+            head("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+        assert_eq!(upgrade(&both, &buf), Some(&b"websocket"[..]));
+        let (one, buf) = head("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n");
+        assert_eq!(upgrade(&one, &buf), None);
+    }
+
+    #[test]
+    fn browsers() {
+        let old = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)");
+        assert!(old.msie && old.msie6 && old.wants_padding());
+        let patched = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; SV1)");
+        assert!(patched.msie && !patched.msie6);
+        let opera = Browser::detect(b"Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; en) Opera 8.50");
+        assert_eq!(opera, Browser::default());
+        let chrome = Browser::detect(
+            b"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0 Safari/537.36",
+        );
+        assert!(chrome.chrome && !chrome.safari && chrome.wants_padding());
+        let firefox =
+            Browser::detect(b"Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0");
+        assert_eq!(firefox, Browser::default());
+    }
+}

@@ -1,0 +1,169 @@
+//! Reading HTTP dates in their three forms (RFC 9110 section 5.6.7).
+//!
+//! As tolerant as nginx: the weekday is not checked, and what follows the time (`GMT`, or the `; length=` that old
+//! browsers add) is not looked at. Two-digit years below 70 belong to this century.
+
+use super::{Civil, MONTHS};
+use crate::bytes::trim_ows;
+
+/// Seconds since 1970 of an HTTP date, or `None` for anything else, which a caller treats as if the field were
+/// absent.
+#[must_use]
+pub fn parse_http(text: &[u8]) -> Option<i64> {
+    let mut reader = Reader { rest: trim_ows(text) };
+    match memchr::memchr(b',', reader.rest) {
+        Some(comma) => {
+            reader.rest = trim_ows(&reader.rest[comma + 1..]);
+            reader.day_first()
+        }
+        None => reader.asctime(),
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    /// `06 Nov 1994 08:49:37 GMT` or `06-Nov-94 08:49:37 GMT`.
+    fn day_first(&mut self) -> Option<i64> {
+        let day = self.number(2)?;
+        let separator = self.byte()?;
+        let month = self.month()?;
+        let year = match separator {
+            b' ' if self.byte()? == b' ' => self.number(4)?,
+            b'-' if self.byte()? == b'-' => {
+                let year = self.number(2)?;
+                year + if year < 70 { 2000 } else { 1900 }
+            }
+            _ => return None,
+        };
+        self.expect(b' ')?;
+        let (hour, minute, second) = self.time()?;
+        unix(year, month, day, hour, minute, second)
+    }
+
+    /// `Sun Nov  6 08:49:37 1994`.
+    fn asctime(&mut self) -> Option<i64> {
+        let space = memchr::memchr(b' ', self.rest)?;
+        self.rest = &self.rest[space + 1..];
+        let month = self.month()?;
+        self.expect(b' ')?;
+        let day = if self.rest.first() == Some(&b' ') {
+            self.rest = &self.rest[1..];
+            self.number(1)?
+        } else {
+            self.number(2)?
+        };
+        self.expect(b' ')?;
+        let (hour, minute, second) = self.time()?;
+        self.expect(b' ')?;
+        let year = self.number(4)?;
+        unix(year, month, day, hour, minute, second)
+    }
+
+    fn time(&mut self) -> Option<(u16, u16, u16)> {
+        let hour = self.number(2)?;
+        self.expect(b':')?;
+        let minute = self.number(2)?;
+        self.expect(b':')?;
+        Some((hour, minute, self.number(2)?))
+    }
+
+    fn month(&mut self) -> Option<u16> {
+        let (name, rest) = self.rest.split_at_checked(3)?;
+        self.rest = rest;
+        let index = MONTHS.iter().position(|month| month.as_slice() == name)?;
+        Some(index as u16 + 1)
+    }
+
+    fn number(&mut self, digits: usize) -> Option<u16> {
+        let (text, rest) = self.rest.split_at_checked(digits)?;
+        self.rest = rest;
+        crate::parse_decimal(text).map(|value| value as u16)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(byte)
+    }
+
+    fn expect(&mut self, wanted: u8) -> Option<()> {
+        (self.byte()? == wanted).then_some(())
+    }
+}
+
+/// Refuses dates that the calendar does not have: a date that does not come back from its own seconds is none.
+fn unix(year: u16, month: u16, day: u16, hour: u16, minute: u16, second: u16) -> Option<i64> {
+    if !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let narrow = |value: u16| value as u8;
+    let civil = Civil {
+        year,
+        month: narrow(month),
+        day: narrow(day),
+        hour: narrow(hour),
+        minute: narrow(minute),
+        second: narrow(second),
+        weekday: 0,
+    };
+    let unix = civil.to_unix();
+    (Civil::from_unix(unix).day == civil.day).then_some(unix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn three_forms() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+            " Sun, 06 Nov 1994 08:49:37 GMT ",
+            "Mon, 06 Nov 1994 08:49:37 GMT; length=1234",
+            "Sun,06 Nov 1994 08:49:37",
+        ] {
+            assert_eq!(parse_http(text.as_bytes()), Some(784_111_777), "{text}");
+        }
+        assert_eq!(parse_http(b"Thu, 29-Feb-68 00:00:00 GMT"), Some(3_097_699_200));
+        assert_eq!(parse_http(b"Thu Jan 01 00:00:00 1970"), Some(0));
+    }
+
+    #[test]
+    fn no_dates() {
+        for text in [
+            "",
+            "0",
+            "Sun",
+            ",",
+            "Sun, ",
+            "Sun, 06 Nov 1994",
+            "Sun, 06 nov 1994 08:49:37 GMT",
+            "Sun, 6 Nov 1994 08:49:37 GMT",
+            "Sun, 06-Nov 1994 08:49:37 GMT",
+            "Sun, 31 Feb 1994 08:49:37 GMT",
+            "Sun, 00 Nov 1994 08:49:37 GMT",
+            "Sun, 29 Feb 1900 00:00:00 GMT",
+            "Sun, 06 Nov 1994 24:00:00 GMT",
+            "Sun, 06 Nov 1994 08:60:00 GMT",
+            "Sun, 06 Nov 1994 08:49:60 GMT",
+            "Sun, 06 Nov 1994 08.49.37 GMT",
+            "Sun Nov 6 08:49:37 1994",
+            "2026-11-21T09:30:00Z",
+        ] {
+            assert_eq!(parse_http(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(text in "[A-Za-z, :0-9-]{0,40}") {
+            let _ = parse_http(text.as_bytes());
+        }
+    }
+}

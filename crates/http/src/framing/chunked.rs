@@ -1,0 +1,388 @@
+//! [`ChunkedDecoder`]: takes a chunked body apart without copying it (RFC 9112 section 7.1).
+//!
+//! Stricter than nginx 1.31, which takes a bare LF for a line end and skips extensions of any length: inside the
+//! framing of a body each of these lets two parties disagree about where the next request starts.
+//!
+//! ```text
+//!   Size -> SizeDigits -> Extension -> SizeLf -> Data -> DataCr -> DataLf -> Size
+//!                                        |
+//!                                        +- size 0 -> TrailerStart -> Trailer -> TrailerLf -> TrailerStart
+//!                                                          |
+//!                                                          +-> EndLf -> Done
+//! ```
+
+use crate::bytes::hex_value;
+
+/// Longest line of a chunk size with its extension, in bytes. Extensions carry at most a signature (about 90 bytes
+/// in the wild); an endless one is an attack on the reader.
+pub const LINE_LEN_MAX: u32 = 512;
+
+/// Longest trailer section, in bytes; they are read and dropped, so this is patience, not memory.
+pub const TRAILER_LEN_MAX: u32 = 8 * 1024;
+
+/// Why a chunked body is refused: 400, and the connection must be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkedError {
+    /// A chunk without a size, or another byte after it than CRLF, white space or an extension.
+    InvalidSize,
+    /// A size above `i64::MAX`, or sizes that add up to more.
+    SizeOverflow,
+    /// The size line is longer than [`LINE_LEN_MAX`].
+    LineTooLong,
+    /// A line feed without a carriage return.
+    BareLf,
+    /// A carriage return without a line feed.
+    BareCr,
+    /// Data not followed by CRLF: the chunk is longer than its size.
+    MissingLineEnd,
+    /// A control byte in an extension or a trailer.
+    ControlByte,
+    /// Trailers longer than [`TRAILER_LEN_MAX`].
+    TrailersTooLong,
+}
+
+/// What a call of [`ChunkedDecoder::handle`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Body bytes: this range of the input.
+    Data {
+        /// Index of the first body byte.
+        start: usize,
+        /// Index after the last body byte of this piece.
+        end: usize,
+    },
+    /// All input is used up; more is needed.
+    More,
+    /// The body ended.
+    End,
+}
+
+/// Answer of [`ChunkedDecoder::handle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes of the input that belong to the body and are done with; call again with the rest.
+    pub consumed: usize,
+    /// What was found.
+    pub event: Event,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before the first digit of a size.
+    Size,
+    /// After the first digit.
+    SizeDigits,
+    /// White space or an extension after the size.
+    Extension,
+    /// After the CR of a size line.
+    SizeLf,
+    /// In the data.
+    Data,
+    /// Before the CR after the data.
+    DataCr,
+    /// Before the LF after the data.
+    DataLf,
+    /// At the start of a trailer line.
+    TrailerStart,
+    /// In a trailer line.
+    Trailer,
+    /// After the CR of a trailer line.
+    TrailerLf,
+    /// After the CR of the empty line.
+    EndLf,
+    /// The body has ended.
+    Done,
+}
+
+/// Decoder of one chunked body; reusable through `Default`.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkedDecoder {
+    state: State,
+    /// Size read so far, then data still to come.
+    remaining: u64,
+    /// Data bytes given out.
+    total: u64,
+    /// Bytes of the size line or of the trailers.
+    line_len: u32,
+}
+
+impl Default for ChunkedDecoder {
+    fn default() -> Self {
+        Self { state: State::Size, remaining: 0, total: 0, line_len: 0 }
+    }
+}
+
+impl ChunkedDecoder {
+    /// Takes the next piece of the body. Call until it answers [`Event::More`] (then with new bytes) or
+    /// [`Event::End`]; bytes behind `consumed` belong to the next request.
+    ///
+    /// # Errors
+    /// [`ChunkedError`]; the decoder is of no further use.
+    pub fn handle(&mut self, input: &[u8]) -> Result<Step, ChunkedError> {
+        for (at, &byte) in input.iter().enumerate() {
+            match self.state {
+                State::Done => return Ok(Step { consumed: at, event: Event::End }),
+                State::Data => return Ok(self.data(at, input.len())),
+                state => self.state = self.framing_byte(state, byte)?,
+            }
+        }
+        let event = if self.state == State::Done { Event::End } else { Event::More };
+        Ok(Step { consumed: input.len(), event })
+    }
+
+    /// Body bytes given out so far.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Body bytes given out and announced by the chunk under way: a limit can refuse a chunk before it arrives.
+    #[must_use]
+    pub fn announced(&self) -> u64 {
+        if self.state == State::Data { self.total.saturating_add(self.remaining) } else { self.total }
+    }
+
+    /// Whether the body has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Gives out what `at..input_len` holds of the chunk under way.
+    fn data(&mut self, at: usize, input_len: usize) -> Step {
+        let available = (input_len - at) as u64;
+        let taken = available.min(self.remaining);
+        self.remaining -= taken;
+        self.total += taken;
+        if self.remaining == 0 {
+            self.state = State::DataCr;
+        }
+        let end = at + taken as usize;
+        Step { consumed: end, event: Event::Data { start: at, end } }
+    }
+
+    /// The state after a byte that is not data.
+    fn framing_byte(&mut self, state: State, byte: u8) -> Result<State, ChunkedError> {
+        match state {
+            State::Size => {
+                self.line_len = 0;
+                self.remaining = 0;
+                self.digit(byte)
+            }
+            State::SizeDigits if byte.is_ascii_hexdigit() => self.digit(byte),
+            State::SizeDigits => match byte {
+                b'\r' | b'\n' | b';' | b' ' | b'\t' => self.extension(byte),
+                _ => Err(ChunkedError::InvalidSize),
+            },
+            State::Extension => self.extension(byte),
+            State::SizeLf => {
+                expect_lf(byte)?;
+                self.line_len = 0;
+                Ok(if self.remaining == 0 { State::TrailerStart } else { State::Data })
+            }
+            State::DataCr => match byte {
+                b'\r' => Ok(State::DataLf),
+                b'\n' => Err(ChunkedError::BareLf),
+                _ => Err(ChunkedError::MissingLineEnd),
+            },
+            State::DataLf => expect_lf(byte).map(|()| State::Size),
+            State::TrailerStart if byte == b'\r' => Ok(State::EndLf),
+            State::TrailerStart | State::Trailer => self.trailer(byte),
+            State::TrailerLf => expect_lf(byte).map(|()| State::TrailerStart),
+            State::EndLf => expect_lf(byte).map(|()| State::Done),
+            State::Data | State::Done => unreachable!("handled by the caller"),
+        }
+    }
+
+    fn digit(&mut self, byte: u8) -> Result<State, ChunkedError> {
+        let digit = hex_value(byte).ok_or(ChunkedError::InvalidSize)?;
+        self.count_line_byte()?;
+        if self.remaining > i64::MAX as u64 >> 4 {
+            return Err(ChunkedError::SizeOverflow);
+        }
+        self.remaining = self.remaining << 4 | u64::from(digit);
+        if self.remaining > i64::MAX as u64 - self.total {
+            return Err(ChunkedError::SizeOverflow);
+        }
+        Ok(State::SizeDigits)
+    }
+
+    /// An extension is skipped; quoted strings need no care because CR and LF cannot stand in them.
+    fn extension(&mut self, byte: u8) -> Result<State, ChunkedError> {
+        self.count_line_byte()?;
+        match byte {
+            b'\r' => Ok(State::SizeLf),
+            b'\n' => Err(ChunkedError::BareLf),
+            _ if is_control(byte) => Err(ChunkedError::ControlByte),
+            _ => Ok(State::Extension),
+        }
+    }
+
+    fn trailer(&mut self, byte: u8) -> Result<State, ChunkedError> {
+        self.line_len += 1;
+        match byte {
+            _ if self.line_len > TRAILER_LEN_MAX => Err(ChunkedError::TrailersTooLong),
+            b'\r' => Ok(State::TrailerLf),
+            b'\n' => Err(ChunkedError::BareLf),
+            _ if is_control(byte) => Err(ChunkedError::ControlByte),
+            _ => Ok(State::Trailer),
+        }
+    }
+
+    fn count_line_byte(&mut self) -> Result<(), ChunkedError> {
+        self.line_len += 1;
+        if self.line_len > LINE_LEN_MAX { Err(ChunkedError::LineTooLong) } else { Ok(()) }
+    }
+}
+
+fn expect_lf(byte: u8) -> Result<(), ChunkedError> {
+    if byte == b'\n' { Ok(()) } else { Err(ChunkedError::BareCr) }
+}
+
+fn is_control(byte: u8) -> bool {
+    (byte < 0x20 && byte != b'\t') || byte == 0x7f
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Body, bytes used, and whether the end was seen, when `input` arrives in the given pieces.
+    fn decode<'a>(
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(Vec<u8>, usize, bool), ChunkedError> {
+        let mut decoder = ChunkedDecoder::default();
+        let (mut body, mut used) = (Vec::new(), 0);
+        for piece in pieces {
+            let mut rest = piece;
+            loop {
+                let step = decoder.handle(rest)?;
+                if let Event::Data { start, end } = step.event {
+                    body.extend_from_slice(&rest[start..end]);
+                    assert_eq!(decoder.total(), body.len() as u64);
+                }
+                used += step.consumed;
+                rest = &rest[step.consumed..];
+                match step.event {
+                    Event::Data { .. } => {}
+                    Event::More => break,
+                    Event::End => return Ok((body, used, true)),
+                }
+            }
+        }
+        Ok((body, used, false))
+    }
+
+    const GOOD: &[(&str, &str)] = &[
+        ("0\r\n\r\n", ""),
+        ("5\r\nhello\r\n0\r\n\r\n", "hello"),
+        ("5\r\nhello\r\n6;a=b;c=\"d\"\r\n world\r\n000\r\n\r\n", "hello world"),
+        ("A\r\n0123456789\r\n0\r\nX: 1\r\nY: 2\r\n\r\n", "0123456789"),
+        ("a \t\r\n0123456789\r\n0 ;x\r\n\r\n", "0123456789"),
+        ("00000000000000000000000000002\r\n\r\n\r\n0\r\n\r\n", "\r\n"),
+    ];
+
+    #[test]
+    fn bodies_decode_the_same_at_every_split_point() {
+        for (input, body) in GOOD {
+            let with_next = format!("{input}GET /next");
+            let bytes = with_next.as_bytes();
+            for split in 0..=bytes.len() {
+                let got = decode([&bytes[..split], &bytes[split..]]);
+                assert_eq!(got, Ok((body.as_bytes().to_vec(), input.len(), true)), "{input:?} at {split}");
+            }
+            let got = decode(bytes.chunks(1));
+            assert_eq!(got, Ok((body.as_bytes().to_vec(), input.len(), true)), "{input:?} by bytes");
+        }
+    }
+
+    const BAD: &[(&str, ChunkedError)] = &[
+        ("\r\n", ChunkedError::InvalidSize),
+        ("g\r\n", ChunkedError::InvalidSize),
+        ("-1\r\n", ChunkedError::InvalidSize),
+        ("+1\r\n", ChunkedError::InvalidSize),
+        (" 1\r\n", ChunkedError::InvalidSize),
+        ("0x1\r\n", ChunkedError::InvalidSize),
+        ("1_0\r\n", ChunkedError::InvalidSize),
+        (";ext\r\n", ChunkedError::InvalidSize),
+        ("5\nhello\r\n", ChunkedError::BareLf),
+        ("5;a\nhello\r\n", ChunkedError::BareLf),
+        ("5\r\nhello\n0\r\n\r\n", ChunkedError::BareLf),
+        ("0\r\n\n", ChunkedError::BareLf),
+        ("0\r\nX: 1\n\r\n", ChunkedError::BareLf),
+        ("5\rhello", ChunkedError::BareCr),
+        ("5;a\rb\r\n", ChunkedError::BareCr),
+        ("5\r\r\n", ChunkedError::BareCr),
+        ("5\r\nhello\rx", ChunkedError::BareCr),
+        ("0\r\n\rx", ChunkedError::BareCr),
+        ("0\r\nX: a\rb\r\n\r\n", ChunkedError::BareCr),
+        ("5\r\nhello0\r\n\r\n", ChunkedError::MissingLineEnd),
+        ("5;\0\r\n", ChunkedError::ControlByte),
+        ("0\r\nX: \x01\r\n\r\n", ChunkedError::ControlByte),
+        ("8000000000000000\r\n", ChunkedError::SizeOverflow),
+        ("10000000000000000\r\n", ChunkedError::SizeOverflow),
+        ("1\r\na\r\n7fffffffffffffff\r\n", ChunkedError::SizeOverflow),
+    ];
+
+    #[test]
+    fn bad_chunked_framing_is_refused_at_every_split_point() {
+        for (input, error) in BAD {
+            let bytes = input.as_bytes();
+            for split in 0..=bytes.len() {
+                assert_eq!(decode([&bytes[..split], &bytes[split..]]), Err(*error), "{input:?} at {split}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_extensions_and_trailers_are_refused() {
+        let long = "x".repeat(LINE_LEN_MAX as usize);
+        assert_eq!(decode([format!("5;{long}").as_bytes()]), Err(ChunkedError::LineTooLong));
+        assert_eq!(decode(["0".repeat(600).as_bytes()]), Err(ChunkedError::LineTooLong));
+        let line = format!("X: {long}\r\n");
+        let trailers = line.repeat(TRAILER_LEN_MAX as usize / line.len() + 1);
+        assert_eq!(decode([format!("0\r\n{trailers}\r\n").as_bytes()]), Err(ChunkedError::TrailersTooLong));
+    }
+
+    #[test]
+    fn a_chunk_is_announced_before_it_arrives() {
+        let mut decoder = ChunkedDecoder::default();
+        let step = decoder.handle(b"1\r\na\r\n").expect("valid");
+        assert_eq!(step.event, Event::Data { start: 3, end: 4 });
+        assert_eq!(decoder.handle(b"\r\nffff\r\n").expect("valid").event, Event::More);
+        assert_eq!((decoder.total(), decoder.announced()), (1, 0x10000));
+        assert!(!decoder.is_done());
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(input in "[0-9a;\r\n x]{0,40}", cuts in proptest::collection::vec(0usize..40, 0..4)) {
+            let bytes = input.as_bytes();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+            cuts.push(0);
+            cuts.push(bytes.len());
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(decode(pieces), decode([bytes]));
+        }
+
+        #[test]
+        fn no_input_panics(input in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode([input.as_slice()]);
+        }
+
+        #[test]
+        fn what_is_encoded_decodes(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..50), 0..6)) {
+            let mut coded = Vec::new();
+            for piece in &pieces {
+                let mut header = [0; super::super::CHUNK_HEADER_LEN_MAX];
+                coded.extend_from_slice(super::super::chunk_header(piece.len() as u64, &mut header));
+                coded.extend_from_slice(piece);
+                coded.extend_from_slice(super::super::CHUNK_END);
+            }
+            coded.extend_from_slice(super::super::LAST_CHUNK);
+            prop_assert_eq!(decode([coded.as_slice()]), Ok((pieces.concat(), coded.len(), true)));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! How long a request body is, and chunked coding (RFC 9112 sections 6 and 7.1).
+//!
+//! [`BodyFraming`] decides from a parsed head; [`ChunkedDecoder`] takes a chunked body apart; [`chunk_header`] and
+//! [`push_last_chunk`] build one. Bodies themselves never pass through here: the decoder answers with ranges.
+
+mod chunked;
+
+pub use chunked::{ChunkedDecoder, ChunkedError, Event, LINE_LEN_MAX, Step, TRAILER_LEN_MAX};
+
+use crate::request::Head;
+use crate::response::{InvalidField, push_field};
+
+/// Where a request body ends. The contradictions were refused when the head was parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFraming {
+    /// No body (RFC 9112 section 6.3 case 7).
+    None,
+    /// Exactly this many bytes; may be zero.
+    Length(u64),
+    /// Chunks up to the last one.
+    Chunked,
+}
+
+impl BodyFraming {
+    /// The framing of the body that follows a complete head.
+    #[must_use]
+    pub fn of(head: &Head) -> Self {
+        match head.content_length() {
+            _ if head.is_chunked() => Self::Chunked,
+            Some(length) => Self::Length(length),
+            None => Self::None,
+        }
+    }
+
+    /// Whether there is anything to read.
+    #[must_use]
+    pub fn has_body(self) -> bool {
+        !matches!(self, Self::None | Self::Length(0))
+    }
+}
+
+/// Room for the longest chunk header: sixteen hexadecimal digits and CRLF.
+pub const CHUNK_HEADER_LEN_MAX: usize = 18;
+
+/// What follows the data of each chunk.
+pub const CHUNK_END: &[u8] = b"\r\n";
+
+/// The last chunk without trailers.
+pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+
+/// Writes the header of a chunk of `len` bytes and answers with it. `len` must not be zero: that would be the last
+/// chunk, and a body that flushes nothing must not end by it.
+pub fn chunk_header(len: u64, buf: &mut [u8; CHUNK_HEADER_LEN_MAX]) -> &[u8] {
+    assert!(len != 0, "an empty chunk ends the body");
+    let digits = (u64::BITS - len.leading_zeros()).div_ceil(4) as usize;
+    for (index, slot) in buf.iter_mut().take(digits).enumerate() {
+        let nibble = len >> (4 * (digits - 1 - index)) & 15;
+        *slot = b"0123456789abcdef"[nibble as usize];
+    }
+    buf[digits..digits + 2].copy_from_slice(b"\r\n");
+    &buf[..digits + 2]
+}
+
+/// Appends the last chunk with trailer fields.
+///
+/// # Errors
+/// [`InvalidField`] when a trailer would break the framing; `out` is unchanged then.
+pub fn push_last_chunk(trailers: &[(&[u8], &[u8])], out: &mut Vec<u8>) -> Result<(), InvalidField> {
+    let before = out.len();
+    out.extend_from_slice(b"0\r\n");
+    for (name, value) in trailers {
+        if let Err(error) = push_field(out, name, value) {
+            out.truncate(before);
+            return Err(error);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Policy, parse};
+
+    #[test]
+    fn framing_of_heads() {
+        for (fields, wanted, has_body) in [
+            ("", BodyFraming::None, false),
+            ("Content-Length: 0\r\n", BodyFraming::Length(0), false),
+            ("Content-Length: 12\r\n", BodyFraming::Length(12), true),
+            ("Transfer-Encoding: Chunked\r\n", BodyFraming::Chunked, true),
+        ] {
+            let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+            let mut head = Head::new();
+            parse(&mut head, text.as_bytes(), &Policy::default()).expect(fields);
+            assert_eq!(BodyFraming::of(&head), wanted, "{fields}");
+            assert_eq!(BodyFraming::of(&head).has_body(), has_body, "{fields}");
+        }
+    }
+
+    #[test]
+    fn chunk_headers() {
+        for len in [1, 9, 10, 15, 16, 255, 256, 4096, 0xdead_beef, u64::MAX] {
+            let mut buf = [0; CHUNK_HEADER_LEN_MAX];
+            assert_eq!(chunk_header(len, &mut buf), format!("{len:x}\r\n").as_bytes());
+        }
+    }
+
+    #[test]
+    fn last_chunk_with_trailers() {
+        let mut out = b"x".to_vec();
+        push_last_chunk(&[(b"A", b"1"), (b"B", b"2")], &mut out).expect("valid trailers");
+        assert_eq!(out, b"x0\r\nA: 1\r\nB: 2\r\n\r\n");
+        assert!(push_last_chunk(&[(b"A", b"1"), (b"B", b"2\r\nC: 3")], &mut out).is_err());
+        assert_eq!(out, b"x0\r\nA: 1\r\nB: 2\r\n\r\n", "nothing is left behind by a refused trailer");
+        let mut out = Vec::new();
+        push_last_chunk(&[], &mut out).expect("no trailers");
+        assert_eq!(out, LAST_CHUNK);
+    }
+}

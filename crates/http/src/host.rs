@@ -1,0 +1,181 @@
+//! Validation of `Host` and of the authority of an absolute target (RFC 9110 section 7.2, RFC 3986 section 3.2).
+//!
+//! Follows nginx 1.29.4 and later, which accepts the characters of a registered name or of an IP literal and a
+//! numeric port, and drops one dot at the end. Does not resolve names and does not choose a server.
+
+use crate::Span;
+
+/// A host that may be used to look up a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The name without port and without a dot at its end, as a piece of what was validated; brackets of an IP
+    /// literal belong to it.
+    pub name: Span,
+    /// The port, when one was written that is not empty.
+    pub port: Option<u16>,
+    /// Whether `name` has upper-case letters, so that [`lowercase_into`] has work to do.
+    pub has_upper: bool,
+}
+
+/// Why a host is refused; each is a 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostError {
+    /// Nothing is left of it: empty, a lone dot, or a port alone.
+    Empty,
+    /// A byte that no host has, at this index.
+    InvalidByte {
+        /// Index in what was validated.
+        at: u32,
+    },
+    /// Two dots in a row, at this index.
+    EmptyLabel {
+        /// Index of the second dot.
+        at: u32,
+    },
+    /// An opening bracket without its closing one.
+    UnclosedLiteral,
+    /// A port that is not a number up to 65535.
+    InvalidPort,
+}
+
+/// Validates the value of a `Host` field or an authority without user information.
+///
+/// # Errors
+/// One of [`HostError`]; all of them mean 400.
+pub fn validate(value: &[u8]) -> Result<Host, HostError> {
+    let name_end = if value.first() == Some(&b'[') { literal_end(value)? } else { name_end(value)? };
+    let port = match value.get(name_end) {
+        None => None,
+        Some(b':') => parse_port(&value[name_end + 1..])?,
+        Some(_) => return Err(HostError::InvalidByte { at: name_end as u32 }),
+    };
+    let mut name = &value[..name_end];
+    if let [head @ .., b'.'] = name {
+        name = head;
+    }
+    if name.is_empty() {
+        return Err(HostError::Empty);
+    }
+    Ok(Host { name: Span::new(0, name.len()), port, has_upper: name.iter().any(u8::is_ascii_uppercase) })
+}
+
+/// Puts `name` in lower case into `out`, which is cleared first.
+pub fn lowercase_into(name: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend(name.iter().map(u8::to_ascii_lowercase));
+}
+
+/// End of a registered name: the first colon or the end.
+fn name_end(value: &[u8]) -> Result<usize, HostError> {
+    for (at, &byte) in value.iter().enumerate() {
+        match byte {
+            b':' => return Ok(at),
+            b'.' if at > 0 && value[at - 1] == b'.' => return Err(HostError::EmptyLabel { at: at as u32 }),
+            b'%' => {}
+            _ if is_unreserved_or_sub_delim(byte) => {}
+            _ => return Err(HostError::InvalidByte { at: at as u32 }),
+        }
+    }
+    Ok(value.len())
+}
+
+/// End of an IP literal after its closing bracket. The address itself is not parsed: a wrong one matches no
+/// server name, so it only ever reaches the default server.
+fn literal_end(value: &[u8]) -> Result<usize, HostError> {
+    for (at, &byte) in value.iter().enumerate().skip(1) {
+        match byte {
+            b']' if at == 1 => return Err(HostError::Empty),
+            b']' => return Ok(at + 1),
+            b':' => {}
+            _ if is_unreserved_or_sub_delim(byte) => {}
+            _ => return Err(HostError::InvalidByte { at: at as u32 }),
+        }
+    }
+    Err(HostError::UnclosedLiteral)
+}
+
+/// An empty port is allowed (RFC 3986 section 3.2.3) and means the default one.
+fn parse_port(digits: &[u8]) -> Result<Option<u16>, HostError> {
+    if digits.is_empty() {
+        return Ok(None);
+    }
+    let port = crate::parse_decimal(digits).and_then(|port| u16::try_from(port).ok());
+    port.map(Some).ok_or(HostError::InvalidPort)
+}
+
+/// `unreserved` and `sub-delims` of RFC 3986 section 2.
+fn is_unreserved_or_sub_delim(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepted_hosts() {
+        for (value, name, port) in [
+            ("example.com", "example.com", None),
+            ("Example.COM:8080", "Example.COM", Some(8080)),
+            ("example.com.", "example.com", None),
+            ("example.com.:80", "example.com", Some(80)),
+            ("a_b.test", "a_b.test", None),
+            ("example.com:", "example.com", None),
+            ("127.0.0.1:65535", "127.0.0.1", Some(65535)),
+            ("[::1]", "[::1]", None),
+            ("[2001:DB8::1]:443", "[2001:DB8::1]", Some(443)),
+            ("x", "x", None),
+        ] {
+            let host = validate(value.as_bytes()).expect(value);
+            assert_eq!(host.name.of(value.as_bytes()), name.as_bytes(), "{value}");
+            assert_eq!(host.port, port, "{value}");
+            assert_eq!(host.has_upper, name.bytes().any(|byte| byte.is_ascii_uppercase()), "{value}");
+        }
+    }
+
+    #[test]
+    fn refused_hosts() {
+        for value in [
+            "",
+            ".",
+            ":80",
+            ".:80",
+            "a..b",
+            "..",
+            "a b",
+            "a/b",
+            "a\\b",
+            "a?b",
+            "a#b",
+            "user@host",
+            "a\tb",
+            "a\0b",
+            "a\x7fb",
+            "\u{e4}.de",
+            "[::1",
+            "[]",
+            "[]:80",
+            "[::1]x",
+            "[::1]]",
+            "[:/1]",
+            "a:b",
+            "a:-1",
+            "a:65536",
+            "a:80:80",
+            "a:8 0",
+            "<a>",
+            "a\"b",
+            "a,b/",
+            "a]",
+        ] {
+            assert!(validate(value.as_bytes()).is_err(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn lower_case_goes_to_the_callers_buffer() {
+        let mut out = b"old".to_vec();
+        lowercase_into(b"ExAmple.ORG", &mut out);
+        assert_eq!(out, b"example.org");
+    }
+}

@@ -1,0 +1,349 @@
+//! The request head (RFC 9112 sections 3 and 5): what was asked, as ranges of the caller's buffer.
+//!
+//! Main types: [`Head`], filled by [`parse`] under a [`Policy`]. A head is reused for the life of a connection:
+//! [`Head::clear`] keeps its field table. Nothing here reads a body ([`crate::framing`]) or decodes a path
+//! ([`crate::uri`]).
+
+mod error;
+mod header_id;
+mod method;
+mod parse;
+mod target;
+#[cfg(test)]
+mod tests;
+
+pub use error::ParseError;
+pub use header_id::HeaderId;
+pub use method::Method;
+pub use parse::parse;
+pub use target::Target;
+
+use crate::Span;
+use crate::host::Host;
+
+/// What a parser call achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The head is complete; the body, or the next request, starts at `head_len`.
+    Complete {
+        /// Bytes of the head, with empty lines before it and the one that ends it.
+        head_len: u32,
+    },
+    /// More bytes are needed: append them to the same buffer and call again.
+    Incomplete,
+}
+
+/// Where the parser stands; tells a buffer limit that was hit in the request line (414) from one hit later (494).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// Before the first byte of the request line; empty lines may precede it.
+    #[default]
+    BeforeRequest,
+    /// In the request line.
+    RequestLine,
+    /// In the field lines.
+    Fields,
+    /// The head is complete.
+    Done,
+}
+
+/// HTTP version, of which only the two that are spoken exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1, and every later 1.x.
+    #[default]
+    Http11,
+}
+
+/// One field line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The name as received.
+    pub name: Span,
+    /// The value without white space at its ends.
+    pub value: Span,
+    /// The name as a number.
+    pub id: HeaderId,
+}
+
+/// How tolerant the parser is, and its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// `ignore_invalid_headers`: drop fields with odd names instead of keeping them.
+    pub ignore_invalid_headers: bool,
+    /// `underscores_in_headers`: an underscore does not make a name odd.
+    pub underscores_in_headers: bool,
+    /// `http_strict`: refuse what nginx drops or tolerates.
+    pub strict: bool,
+    /// Let CONNECT through to the caller instead of 405.
+    pub allow_connect: bool,
+    /// Let TRACE through to the caller instead of 405.
+    pub allow_trace: bool,
+    /// Longest request line in bytes, with its line end.
+    pub request_line_max: u32,
+    /// Longest field line in bytes, with its line end.
+    pub field_line_max: u32,
+    /// Longest head in bytes.
+    pub head_max: u32,
+    /// `max_headers`: most field lines, dropped ones included.
+    pub fields_max: u16,
+}
+
+/// One buffer of `large_client_header_buffers 4 8k`, nginx's default: no line may be longer.
+pub const LINE_MAX_DEFAULT: u32 = 8 * 1024;
+/// All buffers of `large_client_header_buffers 4 8k` and one `client_header_buffer_size 1k` before them.
+pub const HEAD_MAX_DEFAULT: u32 = 33 * 1024;
+/// nginx's default of `max_headers`; a browser sends about twenty.
+pub const FIELDS_MAX_DEFAULT: u16 = 1000;
+
+impl Default for Policy {
+    /// nginx's defaults.
+    fn default() -> Self {
+        Self {
+            ignore_invalid_headers: true,
+            underscores_in_headers: false,
+            strict: false,
+            allow_connect: false,
+            allow_trace: false,
+            request_line_max: LINE_MAX_DEFAULT,
+            field_line_max: LINE_MAX_DEFAULT,
+            head_max: HEAD_MAX_DEFAULT,
+            fields_max: FIELDS_MAX_DEFAULT,
+        }
+    }
+}
+
+/// A request head; see the module. All spans point into the buffer that was parsed.
+#[derive(Clone, Debug)]
+pub struct Head {
+    phase: Phase,
+    /// Start of the line under way.
+    line_start: u32,
+    /// Up to where the line under way is known to have no line feed; 0 when it was not looked at yet.
+    scanned: u32,
+    method: Method,
+    method_span: Span,
+    target: Target,
+    target_span: Span,
+    path: Span,
+    request_line: Span,
+    version: Version,
+    minor: u16,
+    fields: Vec<Field>,
+    /// Index plus one of the first field of each known name.
+    first: [u16; HeaderId::COUNT],
+    ignored_count: u16,
+    first_ignored: Option<Span>,
+    host: Option<Host>,
+    host_text: Span,
+    content_length: Option<u64>,
+    chunked: bool,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Head {
+    /// An empty head with room for an ordinary browser's fields.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { fields: Vec::with_capacity(FIELDS_RESERVED), ..EMPTY }
+    }
+
+    /// Makes the head ready for the next request; the field table keeps its memory unless a hostile request
+    /// made it far larger than an ordinary one needs.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        fields.shrink_to(FIELDS_KEPT_MAX);
+        *self = Self { fields, ..EMPTY };
+    }
+
+    /// Where the parser stands.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Whether the request line is still incomplete: a full buffer means 414 then, 494 afterwards.
+    #[must_use]
+    pub fn in_request_line(&self) -> bool {
+        matches!(self.phase, Phase::BeforeRequest | Phase::RequestLine)
+    }
+
+    /// Index at which the line under way starts; a caller with nginx's buffer rules measures the line from here.
+    #[must_use]
+    pub fn line_start(&self) -> u32 {
+        self.line_start
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The method as it was written.
+    #[must_use]
+    pub fn method_span(&self) -> Span {
+        self.method_span
+    }
+
+    /// The form of the target.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// The target as it was written.
+    #[must_use]
+    pub fn target_span(&self) -> Span {
+        self.target_span
+    }
+
+    /// Path and query of the target; empty, or starting with `?`, where an absolute target has no path, and
+    /// empty for the forms `*` and `host:port`.
+    #[must_use]
+    pub fn path(&self) -> Span {
+        self.path
+    }
+
+    /// Path and query as nginx's `$request_uri`: `/` stands in for one that is missing.
+    #[must_use]
+    pub fn request_uri<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+        if self.path.is_empty() { b"/" } else { self.path.of(buf) }
+    }
+
+    /// The request line without its line end, for logs.
+    #[must_use]
+    pub fn request_line(&self) -> Span {
+        self.request_line
+    }
+
+    /// The version to behave by.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The minor version as it was written (`HTTP/1.7` is 7), for `$server_protocol`.
+    #[must_use]
+    pub fn minor_version(&self) -> u16 {
+        self.minor
+    }
+
+    /// All fields in order, without those that the policy dropped.
+    #[must_use]
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// Value of the first field `id`.
+    #[must_use]
+    pub fn get<'a>(&self, buf: &'a [u8], id: HeaderId) -> Option<&'a [u8]> {
+        self.field(id).map(|field| field.value.of(buf))
+    }
+
+    /// The first field `id`.
+    #[must_use]
+    pub fn field(&self, id: HeaderId) -> Option<&Field> {
+        let index = *self.first.get(id as usize)?;
+        index.checked_sub(1).map(|index| &self.fields[usize::from(index)])
+    }
+
+    /// Values of all fields `id`, in order.
+    pub fn all<'a>(&'a self, buf: &'a [u8], id: HeaderId) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let start = self.first.get(id as usize).map_or(0, |&index| usize::from(index.wrapping_sub(1)));
+        let fields = self.fields.get(start..).unwrap_or_default();
+        fields.iter().filter(move |field| field.id == id).map(move |field| field.value.of(buf))
+    }
+
+    /// Values of all fields with this name, in any case of letters.
+    pub fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let matches = move |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(name);
+        self.fields.iter().filter(matches).map(move |field| field.value.of(buf))
+    }
+
+    /// Values of all fields that nginx's variable `$http_<name>` stands for: lower case, hyphens as underscores.
+    pub fn variable<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let same =
+            |wanted: u8, byte: u8| wanted == byte.to_ascii_lowercase() || (wanted == b'_' && byte == b'-');
+        let matches = move |field: &&Field| {
+            let text = field.name.of(buf);
+            text.len() == name.len() && name.iter().zip(text).all(|(&wanted, &byte)| same(wanted, byte))
+        };
+        self.fields.iter().filter(matches).map(move |field| field.value.of(buf))
+    }
+
+    /// How many fields the policy dropped.
+    #[must_use]
+    pub fn ignored_count(&self) -> u16 {
+        self.ignored_count
+    }
+
+    /// The first line that the policy dropped, for the error log.
+    #[must_use]
+    pub fn first_ignored(&self) -> Option<Span> {
+        self.first_ignored
+    }
+
+    /// The host to choose a server by, from the target if it names one, else from `Host`; `None` only in
+    /// HTTP/1.0. Its `name` is a span of the parsed buffer.
+    #[must_use]
+    pub fn host(&self) -> Option<Host> {
+        self.host
+    }
+
+    /// The text that [`Head::host`] was read from, with its port.
+    #[must_use]
+    pub fn host_text(&self) -> Span {
+        self.host_text
+    }
+
+    /// The value of `Content-Length`.
+    #[must_use]
+    pub fn content_length(&self) -> Option<u64> {
+        self.content_length
+    }
+
+    /// Whether the body is chunked.
+    #[must_use]
+    pub fn is_chunked(&self) -> bool {
+        self.chunked
+    }
+}
+
+/// A head before its first byte, without a field table.
+const EMPTY: Head = Head {
+    phase: Phase::BeforeRequest,
+    line_start: 0,
+    scanned: 0,
+    method: Method::Other,
+    method_span: Span::EMPTY,
+    target: Target::Origin,
+    target_span: Span::EMPTY,
+    path: Span::EMPTY,
+    request_line: Span::EMPTY,
+    version: Version::Http11,
+    minor: 0,
+    fields: Vec::new(),
+    first: [0; HeaderId::COUNT],
+    ignored_count: 0,
+    first_ignored: None,
+    host: None,
+    host_text: Span::EMPTY,
+    content_length: None,
+    chunked: false,
+};
+
+/// Fields that fit before the table grows: more than any browser sends.
+const FIELDS_RESERVED: usize = 32;
+/// Fields whose memory is kept between requests.
+const FIELDS_KEPT_MAX: usize = 128;
+
+const _: () = assert!(FIELDS_RESERVED <= FIELDS_KEPT_MAX);

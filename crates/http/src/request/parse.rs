@@ -1,0 +1,384 @@
+//! The parser of a request head (RFC 9112 sections 3 and 5, after the behaviour of nginx 1.31).
+//!
+//! Works line by line on one growing buffer. A line is parsed from its start as soon as bytes of it are there,
+//! so a head that arrives whole is read once; a line that arrives in pieces is searched for its end only, each
+//! byte once, and parsed when the end is there. Either way the cost stays linear in the bytes.
+
+use super::{Field, Head, HeaderId, Method, ParseError, Phase, Policy, Progress, Target, Version};
+use crate::Span;
+use crate::bytes::{find_control, find_target_end};
+use crate::host::{self, HostError};
+
+/// Parses as much of `buf` as is there. Call again with the same buffer grown by new bytes after
+/// [`Progress::Incomplete`]; with another request's bytes only after [`Head::clear`].
+///
+/// # Errors
+/// [`ParseError`]; the head is of no further use but for its request line, and the connection must be closed
+/// after the answer.
+pub fn parse(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Progress, ParseError> {
+    loop {
+        let next = match head.phase {
+            Phase::Done => return Ok(Progress::Complete { head_len: head.line_start }),
+            Phase::BeforeRequest => skip_empty_lines(head, buf)?,
+            Phase::RequestLine | Phase::Fields if !line_may_be_complete(head, buf) => None,
+            Phase::RequestLine => request_line(head, buf, policy)?,
+            Phase::Fields => field_line(head, buf, policy)?,
+        };
+        let Some(next) = next else {
+            head.scanned = buf.len() as u32;
+            check_lengths(head, buf.len(), policy)?;
+            return Ok(Progress::Incomplete);
+        };
+        if head.phase != Phase::BeforeRequest {
+            check_lengths(head, next, policy)?;
+        }
+        advance(head, next, policy)?;
+    }
+}
+
+/// Moves on to the line at `next`.
+fn advance(head: &mut Head, next: usize, policy: &Policy) -> Result<(), ParseError> {
+    let first_line = matches!(head.phase, Phase::BeforeRequest | Phase::RequestLine);
+    head.phase = match head.phase {
+        Phase::BeforeRequest => Phase::RequestLine,
+        Phase::RequestLine => Phase::Fields,
+        phase => phase,
+    };
+    head.line_start = next as u32;
+    head.scanned = 0;
+    if !first_line && head.fields.len() + usize::from(head.ignored_count) > usize::from(policy.fields_max) {
+        return Err(ParseError::TooManyFields);
+    }
+    Ok(())
+}
+
+/// Whether it is worth parsing the line under way: it was not looked at yet, or its line feed has come.
+fn line_may_be_complete(head: &Head, buf: &[u8]) -> bool {
+    let scanned = head.scanned as usize;
+    scanned == 0 || memchr::memchr(b'\n', &buf[scanned..]).is_some()
+}
+
+/// Refuses a line, or a head, that reaches to `end` and is longer than the policy allows.
+fn check_lengths(head: &Head, end: usize, policy: &Policy) -> Result<(), ParseError> {
+    let line_len = end - head.line_start as usize;
+    match head.phase {
+        Phase::BeforeRequest | Phase::RequestLine if line_len > policy.request_line_max as usize => {
+            Err(ParseError::RequestLineTooLong)
+        }
+        Phase::Fields if line_len > policy.field_line_max as usize => Err(ParseError::FieldLineTooLong),
+        _ if end > policy.head_max as usize => Err(ParseError::HeadTooLong),
+        _ => Ok(()),
+    }
+}
+
+/// Skips empty lines before a request (RFC 9112 section 2.2); answers where the request line starts.
+fn skip_empty_lines(head: &mut Head, buf: &[u8]) -> Result<Option<usize>, ParseError> {
+    let mut at = head.line_start as usize;
+    loop {
+        match (buf.get(at), buf.get(at + 1)) {
+            (Some(b'\n'), _) => at += 1,
+            (Some(b'\r'), Some(b'\n')) => at += 2,
+            (Some(b'\r'), Some(_)) => return Err(ParseError::BareCr),
+            (None, _) | (Some(b'\r'), None) => {
+                head.line_start = at as u32;
+                return Ok(None);
+            }
+            _ => return Ok(Some(at)),
+        }
+    }
+}
+
+/// Parses the request line; answers where the next line starts, or `None` when bytes are missing.
+fn request_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usize>, ParseError> {
+    let start = head.line_start as usize;
+    let is_method = |byte: &u8| byte.is_ascii_uppercase() || matches!(byte, b'_' | b'-');
+    let Some(method_len) = buf[start..].iter().position(|byte| !is_method(byte)) else { return Ok(None) };
+    let method_end = start + method_len;
+    if method_len == 0 || buf[method_end] != b' ' {
+        return Err(ParseError::InvalidMethod);
+    }
+    head.method_span = Span::new(start, method_end);
+    head.method = Method::of(&buf[start..method_end]);
+
+    let target_start = skip_spaces(buf, method_end, policy)?;
+    let target_end = find_target_end(buf, target_start);
+    if target_end == buf.len() {
+        return Ok(None);
+    }
+    let text = &buf[target_start..target_end];
+    (head.target, head.path) = super::target::classify(head.method, text, target_start)?;
+    head.target_span = Span::new(target_start, target_end);
+    match buf[target_end] {
+        b' ' => {}
+        b'\r' | b'\n' => return Err(ParseError::Http09),
+        _ => return Err(ParseError::InvalidTarget),
+    }
+
+    let version_start = skip_spaces(buf, target_end, policy)?;
+    let Some((line_end, next)) = version(head, buf, version_start, policy)? else { return Ok(None) };
+    head.request_line = Span::new(start, line_end);
+    Ok(Some(next))
+}
+
+/// Index after the spaces that start at `at`; nginx takes any number of them, strict takes one.
+fn skip_spaces(buf: &[u8], at: usize, policy: &Policy) -> Result<usize, ParseError> {
+    let count = buf[at..].iter().take_while(|&&byte| byte == b' ').count();
+    if policy.strict && count > 1 {
+        return Err(ParseError::LooseRequestLine);
+    }
+    Ok(at + count)
+}
+
+/// Parses `HTTP/1.x` and the line end; answers the ends of the text and of the line.
+fn version(
+    head: &mut Head,
+    buf: &[u8],
+    start: usize,
+    policy: &Policy,
+) -> Result<Option<(usize, usize)>, ParseError> {
+    if buf[start..].starts_with(b"HTTP/1.1\r\n") {
+        (head.version, head.minor) = (Version::Http11, 1);
+        return Ok(Some((start + 8, start + 10)));
+    }
+    for (offset, wanted) in b"HTTP/".iter().enumerate() {
+        match buf.get(start + offset) {
+            None => return Ok(None),
+            Some(b'\r' | b'\n') if offset == 0 => return Err(ParseError::Http09),
+            Some(byte) if byte == wanted => {}
+            Some(_) => return Err(ParseError::InvalidVersion),
+        }
+    }
+    let (Some(&major), dot) = (buf.get(start + 5), buf.get(start + 6)) else { return Ok(None) };
+    match (major, dot) {
+        (b'2'..=b'9', _) | (b'1', Some(b'0'..=b'9')) => return Err(ParseError::UnsupportedVersion),
+        (b'1', None) => return Ok(None),
+        (b'1', Some(b'.')) => {}
+        _ => return Err(ParseError::InvalidVersion),
+    }
+    let digits_start = start + 7;
+    let digits = buf[digits_start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let at_end = digits_start + digits == buf.len();
+    if digits > MINOR_DIGITS_MAX || (digits == 0 && !at_end) || (policy.strict && digits > 1) {
+        return Err(ParseError::InvalidVersion);
+    }
+    if at_end {
+        return Ok(None);
+    }
+    let text_end = digits_start + digits;
+    let minor =
+        buf[digits_start..text_end].iter().fold(0u16, |minor, byte| minor * 10 + u16::from(byte - b'0'));
+    head.minor = minor;
+    head.version = if minor == 0 { Version::Http10 } else { Version::Http11 };
+    version_line_end(buf, text_end, policy)
+}
+
+/// Digits of a minor version that nginx reads before it gives up.
+const MINOR_DIGITS_MAX: usize = 3;
+
+fn version_line_end(
+    buf: &[u8],
+    text_end: usize,
+    policy: &Policy,
+) -> Result<Option<(usize, usize)>, ParseError> {
+    let spaces = buf[text_end..].iter().take_while(|&&byte| byte == b' ').count();
+    if policy.strict && spaces > 0 {
+        return Err(ParseError::LooseRequestLine);
+    }
+    match line_end(buf, text_end + spaces)? {
+        LineEnd::At(next) => Ok(Some((text_end, next))),
+        LineEnd::Missing => Ok(None),
+        LineEnd::Other => Err(ParseError::InvalidVersion),
+    }
+}
+
+/// What stands where a line should end.
+enum LineEnd {
+    /// A line end; the next line starts here.
+    At(usize),
+    /// Nothing yet, or a CR whose LF has not come.
+    Missing,
+    /// Another byte.
+    Other,
+}
+
+/// Accepts CRLF and a bare LF (RFC 9112 section 2.2); a bare CR is an error.
+fn line_end(buf: &[u8], at: usize) -> Result<LineEnd, ParseError> {
+    match (buf.get(at), buf.get(at + 1)) {
+        (Some(b'\n'), _) => Ok(LineEnd::At(at + 1)),
+        (Some(b'\r'), Some(b'\n')) => Ok(LineEnd::At(at + 2)),
+        (Some(b'\r'), Some(_)) => Err(ParseError::BareCr),
+        (None, _) | (Some(b'\r'), None) => Ok(LineEnd::Missing),
+        _ => Ok(LineEnd::Other),
+    }
+}
+
+/// Parses one field line, or the empty line that ends the head; answers where the next line starts.
+fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usize>, ParseError> {
+    let start = head.line_start as usize;
+    match line_end(buf, start)? {
+        LineEnd::At(next) => {
+            finish(head, buf, policy)?;
+            head.phase = Phase::Done;
+            return Ok(Some(next));
+        }
+        LineEnd::Missing => return Ok(None),
+        LineEnd::Other => {}
+    }
+
+    let mut seen = 0;
+    let mut name_end = start;
+    let stop = loop {
+        let Some(&byte) = buf.get(name_end) else { return Ok(None) };
+        let class = NAME_CLASS[usize::from(byte)];
+        if class >= NAME_STOP {
+            break byte;
+        }
+        seen |= class;
+        name_end += 1;
+    };
+    let value_start = match stop {
+        b':' if name_end == start => return Err(ParseError::EmptyName),
+        b':' => {
+            name_end + 1 + buf[name_end + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
+        }
+        // A line without a colon: nginx takes the whole of it for a name with an empty value.
+        b'\r' | b'\n' => {
+            seen |= NAME_ODD;
+            name_end
+        }
+        b' ' | b'\t' if name_end == start && head.has_fields() => return Err(ParseError::ObsoleteFolding),
+        _ => return Err(ParseError::InvalidByteInName),
+    };
+
+    let control = find_control(buf, value_start);
+    let next = match line_end(buf, control)? {
+        LineEnd::At(next) => next,
+        LineEnd::Missing => return Ok(None),
+        LineEnd::Other => return Err(ParseError::InvalidByteInValue),
+    };
+    let trailing =
+        buf[value_start..control].iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let name = Span::new(start, name_end);
+    let value = Span::new(value_start, control - trailing);
+    add_field(head, buf, Field { name, value, id: HeaderId::Other }, seen, policy)?;
+    Ok(Some(next))
+}
+
+/// Adds a well-formed field to the table, unless its name is odd and the policy drops it.
+fn add_field(
+    head: &mut Head,
+    buf: &[u8],
+    mut field: Field,
+    seen: u8,
+    policy: &Policy,
+) -> Result<(), ParseError> {
+    let odd = seen & NAME_ODD != 0 || (seen & NAME_UNDERSCORE != 0 && !policy.underscores_in_headers);
+    if odd && policy.strict {
+        return Err(ParseError::InvalidName);
+    }
+    if odd && policy.ignore_invalid_headers {
+        head.ignored_count = head.ignored_count.saturating_add(1);
+        head.first_ignored.get_or_insert(Span { start: field.name.start, end: field.value.end });
+        return Ok(());
+    }
+    // Every known name is made of letters and hyphens.
+    if seen == 0 {
+        field.id = HeaderId::of(field.name.of(buf));
+    }
+    if let Some(first) = head.first.get_mut(field.id as usize) {
+        if *first == 0 {
+            *first = u16::try_from(head.fields.len() + 1).map_err(|_| ParseError::TooManyFields)?;
+        } else if field.id.is_unique() {
+            return Err(ParseError::Duplicate(field.id));
+        }
+    }
+    head.fields.push(field);
+    Ok(())
+}
+
+impl Head {
+    /// Whether any field line was seen, dropped ones included.
+    fn has_fields(&self) -> bool {
+        !self.fields.is_empty() || self.ignored_count > 0
+    }
+}
+
+/// The checks that need all fields: `Host`, the length of the body, the method. In nginx's order where a request
+/// breaks several rules.
+fn finish(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(), ParseError> {
+    finish_host(head, buf)?;
+    finish_framing(head, buf)?;
+    match head.method {
+        Method::Trace if !policy.allow_trace => Err(ParseError::TraceRefused),
+        Method::Connect if !policy.allow_connect => Err(ParseError::ConnectRefused),
+        _ => Ok(()),
+    }
+}
+
+/// RFC 9112 section 3.2.2: the authority of an absolute target wins, yet `Host` must be there and valid.
+fn finish_host(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
+    if let Target::Absolute { authority, .. } | Target::Authority { authority } = head.target {
+        set_host(head, buf, authority)?;
+    }
+    match head.field(HeaderId::Host).map(|field| field.value) {
+        Some(value) if head.host.is_none() => set_host(head, buf, value),
+        Some(value) => host::validate(value.of(buf)).map(|_| ()).map_err(ParseError::InvalidHost),
+        None if head.version == Version::Http10 => Ok(()),
+        None => Err(ParseError::MissingHost),
+    }
+}
+
+fn set_host(head: &mut Head, buf: &[u8], text: Span) -> Result<(), ParseError> {
+    let mut host = host::validate(text.of(buf)).map_err(|error: HostError| ParseError::InvalidHost(error))?;
+    // The span of the name counts from the text; the head's spans count from the buffer.
+    host.name.start += text.start;
+    host.name.end += text.start;
+    head.host = Some(host);
+    head.host_text = text;
+    Ok(())
+}
+
+/// RFC 9112 section 6.1 to 6.3; whatever could make two parties disagree about the length is refused.
+fn finish_framing(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
+    if let Some(value) = head.get(buf, HeaderId::ContentLength) {
+        let length = crate::parse_decimal(value).ok_or(ParseError::InvalidContentLength)?;
+        head.content_length = Some(length);
+    }
+    let Some(coding) = head.get(buf, HeaderId::TransferEncoding) else { return Ok(()) };
+    if head.content_length.is_some() {
+        return Err(ParseError::LengthAndTransferEncoding);
+    }
+    if head.version == Version::Http10 {
+        return Err(ParseError::TransferEncodingIn10);
+    }
+    if !coding.eq_ignore_ascii_case(b"chunked") {
+        return Err(ParseError::UnknownTransferEncoding);
+    }
+    head.chunked = true;
+    Ok(())
+}
+
+/// Letters, digits and hyphens have class 0.
+const NAME_UNDERSCORE: u8 = 1;
+/// Bytes that nginx calls invalid in a name but that no reader takes for something else.
+const NAME_ODD: u8 = 2;
+/// From here on a byte ends the name: the colon, white space and control bytes.
+const NAME_STOP: u8 = 8;
+
+/// Class of each byte in a field name.
+const NAME_CLASS: [u8; 256] = {
+    let mut table = [NAME_ODD; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let value = byte as u8;
+        if value.is_ascii_alphanumeric() || value == b'-' {
+            table[byte] = 0;
+        } else if value == b'_' {
+            table[byte] = NAME_UNDERSCORE;
+        } else if value <= 0x20 || value == 0x7f || value == b':' {
+            table[byte] = NAME_STOP;
+        }
+        byte += 1;
+    }
+    table
+};

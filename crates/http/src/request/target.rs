@@ -1,0 +1,81 @@
+//! The request target in its four forms (RFC 9112 section 3.2).
+
+use super::{Method, ParseError};
+use crate::Span;
+
+/// Which form the target has. The path and query stand in `Head::path`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Target {
+    /// `/path?query`
+    #[default]
+    Origin,
+    /// `scheme://authority/path?query`; the path may be missing.
+    Absolute {
+        /// The scheme without its colon.
+        scheme: Span,
+        /// Host and port.
+        authority: Span,
+    },
+    /// `*`, for OPTIONS only.
+    Asterisk,
+    /// `host:port`, for CONNECT only.
+    Authority {
+        /// Host and port.
+        authority: Span,
+    },
+}
+
+/// Classifies `text` (which stands at `base` in the buffer); the second value is the span of path and query.
+pub(super) fn classify(method: Method, text: &[u8], base: usize) -> Result<(Target, Span), ParseError> {
+    let end = base + text.len();
+    let none = Span::new(end, end);
+    if method == Method::Connect {
+        let authority_end = authority_end(text, 0);
+        // CONNECT needs the port; nginx refuses its absence as part of the request line.
+        if authority_end != text.len() || !text.contains(&b':') {
+            return Err(ParseError::InvalidTarget);
+        }
+        return Ok((Target::Authority { authority: Span::new(base, end) }, none));
+    }
+    match text.first() {
+        Some(b'/') => Ok((Target::Origin, Span::new(base, end))),
+        Some(b'*') if text.len() == 1 && method == Method::Options => Ok((Target::Asterisk, none)),
+        Some(first) if first.is_ascii_alphabetic() => absolute(text, base),
+        _ => Err(ParseError::InvalidTarget),
+    }
+}
+
+fn absolute(text: &[u8], base: usize) -> Result<(Target, Span), ParseError> {
+    let is_scheme = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    let scheme_len = text.iter().position(|byte| !is_scheme(byte)).ok_or(ParseError::InvalidTarget)?;
+    if !text[scheme_len..].starts_with(b"://") {
+        return Err(ParseError::InvalidTarget);
+    }
+    let start = scheme_len + 3;
+    let path = authority_end(text, start);
+    if !matches!(text.get(path), None | Some(b'/' | b'?')) {
+        return Err(ParseError::InvalidTarget);
+    }
+    let target = Target::Absolute {
+        scheme: Span::new(base, base + scheme_len),
+        authority: Span::new(base + start, base + path),
+    };
+    Ok((target, Span::new(base + path, base + text.len())))
+}
+
+/// Index after host and port that start at `start`. Only letters, digits, dots and hyphens (or an IP literal) are
+/// taken, as nginx does in a target, so user information ends up as an error.
+fn authority_end(text: &[u8], start: usize) -> usize {
+    let host_end = match text.get(start) {
+        Some(b'[') => text[start..].iter().position(|&byte| byte == b']').map_or(start, |at| start + at + 1),
+        _ => span_while(text, start, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-')),
+    };
+    match text.get(host_end) {
+        Some(b':') => span_while(text, host_end + 1, |byte| byte.is_ascii_digit()),
+        _ => host_end,
+    }
+}
+
+fn span_while(text: &[u8], start: usize, accept: impl Fn(u8) -> bool) -> usize {
+    text[start..].iter().position(|&byte| !accept(byte)).map_or(text.len(), |at| start + at)
+}

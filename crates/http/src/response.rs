@@ -1,0 +1,365 @@
+//! Writing a response head (RFC 9112 section 4) with fields in nginx's order.
+//!
+//! [`ResponseHead`] holds the fields that the server itself writes, [`HeadWriter`] appends them and then any others
+//! to a reused buffer. Every value is checked: a CR, LF or NUL from a variable or a file must not start a field or
+//! a response of its own.
+
+use crate::bytes::{find_control, push_decimal};
+use crate::{StatusCode, date};
+
+/// What the `Connection` field says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConnectionField {
+    /// `Connection: close`
+    #[default]
+    Close,
+    /// `Connection: keep-alive`, with `Keep-Alive: timeout=N` when seconds are given (second argument of
+    /// `keepalive_timeout`).
+    KeepAlive {
+        /// Seconds to announce.
+        timeout_s: Option<u32>,
+    },
+    /// `Connection: upgrade`
+    Upgrade,
+}
+
+/// The fields that nginx's header filter writes itself.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseHead<'a> {
+    /// Status; internal ones are translated.
+    pub status: StatusCode,
+    /// Reason phrase to use instead of the usual one, from an upstream.
+    pub reason: Option<&'a [u8]>,
+    /// `Server`; see [`signature`].
+    pub server: Option<&'a [u8]>,
+    /// `Date`.
+    pub date: &'a [u8; date::HTTP_LEN],
+    /// `Content-Type` without charset.
+    pub content_type: Option<&'a [u8]>,
+    /// Charset appended to the type.
+    pub charset: Option<&'a [u8]>,
+    /// `Content-Length`.
+    pub content_length: Option<u64>,
+    /// `Last-Modified`, in seconds since 1970.
+    pub last_modified: Option<i64>,
+    /// `Location`, ready to send.
+    pub location: Option<&'a [u8]>,
+    /// `Transfer-Encoding: chunked`.
+    pub chunked: bool,
+    /// `Connection` and `Keep-Alive`.
+    pub connection: ConnectionField,
+    /// `Vary: Accept-Encoding`.
+    pub vary_accept_encoding: bool,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// A head with nothing but status and date; the connection closes.
+    #[must_use]
+    pub fn new(status: StatusCode, date: &'a [u8; date::HTTP_LEN]) -> Self {
+        Self {
+            status,
+            reason: None,
+            server: None,
+            date,
+            content_type: None,
+            charset: None,
+            content_length: None,
+            last_modified: None,
+            location: None,
+            chunked: false,
+            connection: ConnectionField::Close,
+            vary_accept_encoding: false,
+        }
+    }
+}
+
+/// A field that must not be sent: its name is no token, or its value would break the head apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidField {
+    /// A byte that no name has, or no name at all.
+    Name,
+    /// A control byte in the value.
+    Value,
+}
+
+/// Appends a response head to a buffer: [`HeadWriter::begin`], any number of fields, [`HeadWriter::finish`].
+#[derive(Debug)]
+#[must_use = "a head needs its empty line: call finish"]
+pub struct HeadWriter<'b> {
+    out: &'b mut Vec<u8>,
+}
+
+impl<'b> HeadWriter<'b> {
+    /// Appends status line and the fields of `head`.
+    ///
+    /// # Errors
+    /// [`InvalidField`] when one of the values must not be sent; `out` is unchanged then.
+    pub fn begin(out: &'b mut Vec<u8>, head: &ResponseHead<'_>) -> Result<Self, InvalidField> {
+        let before = out.len();
+        if let Err(error) = push_standard(out, head) {
+            out.truncate(before);
+            return Err(error);
+        }
+        Ok(Self { out })
+    }
+
+    /// Appends a field: `ETag`, `Accept-Ranges`, `Content-Range`, those of `add_header`, in nginx's order of
+    /// filters.
+    ///
+    /// # Errors
+    /// [`InvalidField`]; nothing was appended.
+    pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
+        push_field(self.out, name, value)
+    }
+
+    /// Ends the head.
+    pub fn finish(self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn push_standard(out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
+    push_status_line(out, head)?;
+    if let Some(server) = head.server {
+        push_known(out, b"Server: ", server)?;
+    }
+    push_known(out, b"Date: ", head.date)?;
+    if let Some(content_type) = head.content_type {
+        push_content_type(out, content_type, head.charset)?;
+    }
+    if let Some(length) = head.content_length {
+        out.extend_from_slice(b"Content-Length: ");
+        push_decimal(out, length);
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Some(modified) = head.last_modified {
+        push_known(out, b"Last-Modified: ", &date::http(modified))?;
+    }
+    if let Some(location) = head.location {
+        push_known(out, b"Location: ", location)?;
+    }
+    if head.chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    push_connection(out, head.connection);
+    if head.vary_accept_encoding {
+        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    Ok(())
+}
+
+fn push_status_line(out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
+    let status = head.status.on_wire();
+    let Some(reason) = head.reason else {
+        status.push_line(out);
+        return Ok(());
+    };
+    check_value(reason)?;
+    status.push_code(out);
+    out.extend_from_slice(reason);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+fn push_content_type(
+    out: &mut Vec<u8>,
+    media_type: &[u8],
+    charset: Option<&[u8]>,
+) -> Result<(), InvalidField> {
+    check_value(media_type)?;
+    out.extend_from_slice(b"Content-Type: ");
+    out.extend_from_slice(media_type);
+    if let Some(charset) = charset {
+        check_value(charset)?;
+        out.extend_from_slice(b"; charset=");
+        out.extend_from_slice(charset);
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+fn push_connection(out: &mut Vec<u8>, connection: ConnectionField) {
+    match connection {
+        ConnectionField::Close => out.extend_from_slice(b"Connection: close\r\n"),
+        ConnectionField::Upgrade => out.extend_from_slice(b"Connection: upgrade\r\n"),
+        ConnectionField::KeepAlive { timeout_s } => {
+            out.extend_from_slice(b"Connection: keep-alive\r\n");
+            if let Some(seconds) = timeout_s {
+                out.extend_from_slice(b"Keep-Alive: timeout=");
+                push_decimal(out, u64::from(seconds));
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+    }
+}
+
+/// Appends one field line after checking both parts.
+///
+/// # Errors
+/// [`InvalidField`]; nothing was appended.
+pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
+    if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
+        return Err(InvalidField::Name);
+    }
+    check_value(value)?;
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+fn push_known(out: &mut Vec<u8>, name_and_colon: &[u8], value: &[u8]) -> Result<(), InvalidField> {
+    check_value(value)?;
+    out.extend_from_slice(name_and_colon);
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
+/// RFC 9110 section 5.5: visible bytes, spaces, tabs and bytes above 0x7f.
+fn check_value(value: &[u8]) -> Result<(), InvalidField> {
+    if find_control(value, 0) == value.len() { Ok(()) } else { Err(InvalidField::Value) }
+}
+
+/// `tchar` of RFC 9110 section 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+/// `server_tokens`: how much of itself the server tells in `Server` and on error pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ServerTokens {
+    /// The name.
+    Off,
+    /// Name and version.
+    #[default]
+    On,
+    /// Name, version and build.
+    Build,
+    /// This text; when empty, no `Server` field is sent and pages have no signature.
+    Text(Box<[u8]>),
+}
+
+/// The name the server goes by.
+pub const PRODUCT: &str = "ringroad";
+
+/// The text for `Server` and error pages; `None` when nothing is to be told. Made once, when a configuration is
+/// loaded.
+#[must_use]
+pub fn signature(tokens: &ServerTokens, version: &str, build: &str) -> Option<Vec<u8>> {
+    let text = match tokens {
+        ServerTokens::Off => PRODUCT.to_owned(),
+        ServerTokens::Build if !build.is_empty() => format!("{PRODUCT}/{version} ({build})"),
+        ServerTokens::On | ServerTokens::Build => format!("{PRODUCT}/{version}"),
+        ServerTokens::Text(text) => return (!text.is_empty()).then(|| text.to_vec()),
+    };
+    Some(text.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATE: &[u8; 29] = b"Sun, 06 Nov 1994 08:49:37 GMT";
+
+    fn written(head: &ResponseHead<'_>, fields: &[(&str, &str)]) -> String {
+        let mut out = Vec::new();
+        let mut writer = HeadWriter::begin(&mut out, head).expect("valid head");
+        for (name, value) in fields {
+            writer.field(name.as_bytes(), value.as_bytes()).expect("valid field");
+        }
+        writer.finish();
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_file_in_nginx_order() {
+        let head = ResponseHead {
+            server: Some(b"ringroad/0.1.0"),
+            content_type: Some(b"text/html"),
+            charset: Some(b"utf-8"),
+            content_length: Some(612),
+            last_modified: Some(784_111_777),
+            connection: ConnectionField::KeepAlive { timeout_s: Some(20) },
+            vary_accept_encoding: true,
+            ..ResponseHead::new(StatusCode::OK, DATE)
+        };
+        assert_eq!(
+            written(&head, &[("ETag", "\"5a-264\""), ("Accept-Ranges", "bytes")]),
+            "HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+             Content-Type: text/html; charset=utf-8\r\nContent-Length: 612\r\n\
+             Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nConnection: keep-alive\r\n\
+             Keep-Alive: timeout=20\r\nVary: Accept-Encoding\r\nETag: \"5a-264\"\r\nAccept-Ranges: bytes\r\n\r\n"
+        );
+    }
+
+    #[test]
+    fn redirects_chunks_and_upgrades() {
+        let head = ResponseHead {
+            location: Some(b"http://a/b/"),
+            chunked: true,
+            ..ResponseHead::new(StatusCode::FOUND, DATE)
+        };
+        let text = written(&head, &[]);
+        assert!(text.starts_with("HTTP/1.1 302 Moved Temporarily\r\nDate: "), "{text}");
+        let tail = "Location: http://a/b/\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+        assert!(text.ends_with(tail), "{text}");
+        let head = ResponseHead {
+            reason: Some(b"Teapot"),
+            connection: ConnectionField::Upgrade,
+            ..ResponseHead::new(StatusCode::new(418).expect("three digits"), DATE)
+        };
+        let text = written(&head, &[]);
+        assert!(text.starts_with("HTTP/1.1 418 Teapot\r\n"), "{text}");
+        assert!(text.contains("Connection: upgrade\r\n"), "{text}");
+    }
+
+    #[test]
+    fn internal_status_codes_are_translated() {
+        let text = written(&ResponseHead::new(StatusCode::REQUEST_HEADER_TOO_LARGE, DATE), &[]);
+        assert!(text.starts_with("HTTP/1.1 431 Request Header Fields Too Large\r\n"), "{text}");
+    }
+
+    #[test]
+    fn header_injection_is_refused_and_leaves_nothing_behind() {
+        for bad in ["a\r\nSet-Cookie: x", "a\nb", "a\rb", "a\0b", "\x7f"] {
+            let bad = bad.as_bytes();
+            for head in [
+                ResponseHead { location: Some(bad), ..ResponseHead::new(StatusCode::OK, DATE) },
+                ResponseHead { content_type: Some(bad), ..ResponseHead::new(StatusCode::OK, DATE) },
+                ResponseHead {
+                    content_type: Some(b"a/b"),
+                    charset: Some(bad),
+                    ..ResponseHead::new(StatusCode::OK, DATE)
+                },
+                ResponseHead { server: Some(bad), ..ResponseHead::new(StatusCode::OK, DATE) },
+                ResponseHead { reason: Some(bad), ..ResponseHead::new(StatusCode::OK, DATE) },
+            ] {
+                let mut out = b"before".to_vec();
+                assert_eq!(HeadWriter::begin(&mut out, &head).err(), Some(InvalidField::Value));
+                assert_eq!(out, b"before");
+            }
+            let mut out = Vec::new();
+            assert_eq!(push_field(&mut out, b"X", bad), Err(InvalidField::Value));
+            assert_eq!(push_field(&mut out, bad, b"x"), Err(InvalidField::Name));
+            assert!(out.is_empty());
+        }
+        let mut out = Vec::new();
+        for name in ["", "a b", "a:", "\u{e4}", "a("] {
+            assert_eq!(push_field(&mut out, name.as_bytes(), b"x"), Err(InvalidField::Name), "{name}");
+        }
+        assert_eq!(push_field(&mut out, b"X_y.z", "\u{e4}\t".as_bytes()), Ok(()));
+    }
+
+    #[test]
+    fn signatures() {
+        let text = |tokens: &ServerTokens| signature(tokens, "0.1.0", "abc").map(String::from_utf8);
+        assert_eq!(text(&ServerTokens::Off), Some(Ok("ringroad".into())));
+        assert_eq!(text(&ServerTokens::On), Some(Ok("ringroad/0.1.0".into())));
+        assert_eq!(text(&ServerTokens::Build), Some(Ok("ringroad/0.1.0 (abc)".into())));
+        assert_eq!(text(&ServerTokens::Text((*b"web").into())), Some(Ok("web".into())));
+        assert_eq!(text(&ServerTokens::Text(Box::default())), None);
+        assert_eq!(signature(&ServerTokens::Build, "1", ""), Some(b"ringroad/1".to_vec()));
+    }
+}

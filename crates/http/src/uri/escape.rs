@@ -1,0 +1,165 @@
+//! Percent-encoding and HTML escaping with nginx's sets of characters, and decoding.
+//!
+//! Which set applies where: [`Escape::Uri`] for a decoded path that goes into `Location` or to an upstream,
+//! [`Escape::Args`] for a value put into a query, [`Escape::UriComponent`] for anything put between separators.
+
+/// Which bytes are encoded. Control bytes, DEL and bytes above 0x7f always are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Escape {
+    /// A path: also space `"` `#` `%` `<` `>` `?` `\` `^` `` ` `` `{` `|` `}`.
+    Uri,
+    /// A query argument: the path's set and `&` `+` `;`.
+    Args,
+    /// All but letters, digits and `-` `.` `_` `~`.
+    UriComponent,
+    /// An address in a `Refresh` attribute of HTML: space `"` `'` `<` `>` and the last column of the path's set.
+    Refresh,
+}
+
+impl Escape {
+    fn applies(self, byte: u8) -> bool {
+        if byte <= 0x20 || byte >= 0x7f {
+            return true;
+        }
+        let set: &[u8] = match self {
+            Self::Uri => b"\"#%<>?\\^`{|}",
+            Self::Args => b"\"#%<>?\\^`{|}&+;",
+            Self::Refresh => b"\"'<>\\^`{|}",
+            Self::UriComponent => return !(byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)),
+        };
+        set.contains(&byte)
+    }
+}
+
+/// Appends `text` with the bytes of the set as `%XX`.
+pub fn escape(kind: Escape, text: &[u8], out: &mut Vec<u8>) {
+    for &byte in text {
+        if kind.applies(byte) {
+            let digit = |value: u8| b"0123456789ABCDEF"[usize::from(value)];
+            out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]);
+        } else {
+            out.push(byte);
+        }
+    }
+}
+
+/// Length that [`escape`] would append.
+#[must_use]
+pub fn escaped_len(kind: Escape, text: &[u8]) -> usize {
+    text.iter().map(|&byte| if kind.applies(byte) { 3 } else { 1 }).sum()
+}
+
+/// Appends a decoded path, encoded for a URI.
+pub fn escape_uri(path: &[u8], out: &mut Vec<u8>) {
+    escape(Escape::Uri, path, out);
+}
+
+/// Appends a text, encoded as an argument of a query.
+pub fn escape_args(text: &[u8], out: &mut Vec<u8>) {
+    escape(Escape::Args, text, out);
+}
+
+/// Appends `text` with `<` `>` `&` `"` as character references.
+pub fn escape_html(text: &[u8], out: &mut Vec<u8>) {
+    for &byte in text {
+        match byte {
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'"' => out.extend_from_slice(b"&quot;"),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// Appends `text` decoded. As in nginx, an escape that is none loses its per cent sign, and its first digit too
+/// when that was valid.
+pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let Some((&first, tail)) = rest.split_first() else { return };
+        rest = tail;
+        let Some(high) = crate::bytes::hex_value(first) else {
+            out.push(first);
+            continue;
+        };
+        let Some((&second, tail)) = rest.split_first() else { return };
+        rest = tail;
+        if let Some(low) = crate::bytes::hex_value(second) {
+            out.push(high << 4 | low);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn escaped(kind: Escape, text: &str) -> String {
+        let mut out = Vec::new();
+        escape(kind, text.as_bytes(), &mut out);
+        assert_eq!(out.len(), escaped_len(kind, text.as_bytes()));
+        String::from_utf8(out).expect("escapes are ASCII")
+    }
+
+    #[test]
+    fn sets_of_bytes() {
+        let printable: String = (0x20..0x7f).map(char::from).collect();
+        let kept = |kind| -> String { printable.chars().filter(|&c| !kind_applies(kind, c)).collect() };
+        fn kind_applies(kind: Escape, c: char) -> bool {
+            kind.applies(c as u8)
+        }
+        let letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+        let lower = letters.to_ascii_lowercase();
+        assert_eq!(kept(Escape::Uri), format!("!$&'()*+,-./0123456789:;=@{letters}[]_{lower}~"));
+        assert_eq!(kept(Escape::Args), format!("!$'()*,-./0123456789:=@{letters}[]_{lower}~"));
+        assert_eq!(kept(Escape::UriComponent), format!("-.0123456789{letters}_{lower}~"));
+    }
+
+    #[test]
+    fn escapes_are_upper_case_hexadecimal() {
+        assert_eq!(escaped(Escape::Uri, "/a b\u{e9}\n%?"), "/a%20b%C3%A9%0A%25%3F");
+        assert_eq!(escaped(Escape::Args, "a&b+c;d=e"), "a%26b%2Bc%3Bd=e");
+    }
+
+    #[test]
+    fn html() {
+        let mut out = Vec::new();
+        escape_html(b"<a href=\"x\">'&'</a>", &mut out);
+        assert_eq!(out, b"&lt;a href=&quot;x&quot;&gt;'&amp;'&lt;/a&gt;");
+    }
+
+    #[test]
+    fn unescape_drops_what_is_no_escape() {
+        for (text, wanted) in [
+            ("a%20b", "a b"),
+            ("%41%4a%4A", "AJJ"),
+            ("a+b", "a+b"),
+            ("%zz", "zz"),
+            ("%4zx", "x"),
+            ("%", ""),
+            ("%4", ""),
+            ("%00", "\0"),
+        ] {
+            let mut out = Vec::new();
+            unescape(text.as_bytes(), &mut out);
+            assert_eq!(out, wanted.as_bytes(), "{text}");
+        }
+    }
+
+    #[test]
+    fn unescape_undoes_escape() {
+        let all: Vec<u8> = (0..=255).collect();
+        for kind in [Escape::Uri, Escape::Args, Escape::UriComponent] {
+            let (mut coded, mut back) = (Vec::new(), Vec::new());
+            escape(kind, &all, &mut coded);
+            unescape(&coded, &mut back);
+            assert_eq!(back, all);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Request paths: normalisation, escaping, query arguments (RFC 3986, after nginx's reading of it).
+//!
+//! [`normalise`] turns path and query as received into the path that locations and files are looked up by.
+//! It decodes, removes dot segments and refuses what would leave the root; it does not touch a file system.
+
+mod args;
+mod escape;
+
+pub use args::{arg, args};
+pub use escape::{Escape, escape, escape_args, escape_html, escape_uri, escaped_len, unescape};
+
+use crate::Span;
+use crate::bytes::hex_value;
+
+/// Longest name of a file on Linux (`NAME_MAX`); a longer path segment cannot exist.
+pub const SEGMENT_LEN_MAX: usize = 255;
+/// Longest path that a system call takes (`PATH_MAX` without its NUL).
+pub const PATH_LEN_MAX: usize = 4095;
+
+/// Path and query, normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uri {
+    /// The path in the input when it was clean already; else it stands in `out`.
+    clean: Option<Span>,
+    /// The query in the input, without its question mark; `None` when there is no question mark.
+    pub args: Option<Span>,
+    /// The part of the path after the last dot of its last segment, as a span of the path (nginx's `exten`).
+    pub extension: Option<Span>,
+}
+
+impl Uri {
+    /// The path, decoded, from the two buffers that were given to [`normalise`].
+    #[must_use]
+    pub fn path<'a>(&self, input: &'a [u8], out: &'a [u8]) -> &'a [u8] {
+        self.clean.map_or(out, |span| span.of(input))
+    }
+
+    /// Whether the path in the input was clean, so that nothing was written to `out`.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.clean.is_some()
+    }
+}
+
+/// Why a path is refused; each is a 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UriError {
+    /// It does not start with a slash (or a question mark).
+    NoSlash,
+    /// A per cent sign without two hexadecimal digits after it.
+    InvalidEscape,
+    /// `%00`, which would end the name for the kernel.
+    Nul,
+    /// `..` above the root.
+    AboveRoot,
+}
+
+/// Normalises `input`, which is path and query as [`crate::request::Head::path`] gives them, into `out` (cleared
+/// first). A clean path is scanned once and not copied. A fragment, which no client should send, is cut off.
+///
+/// # Errors
+/// [`UriError`], all of which mean 400.
+pub fn normalise(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, UriError> {
+    out.clear();
+    match input.first() {
+        Some(b'/') => {}
+        // An absolute target may have no path (RFC 9110 section 4.2.3): it means the root.
+        None | Some(b'?') => {
+            out.push(b'/');
+            let args = (!input.is_empty()).then(|| args_span(input, 0));
+            return Ok(Uri { clean: None, args, extension: None });
+        }
+        Some(_) => return Err(UriError::NoSlash),
+    }
+    match scan_clean(input) {
+        Scan::Clean { path_len, dot } => Ok(Uri {
+            clean: Some(Span::new(0, path_len)),
+            args: (path_len < input.len()).then(|| args_span(input, path_len)),
+            extension: dot.map(|dot| Span::new(dot + 1, path_len)),
+        }),
+        Scan::Complex => rewrite(input, merge_slashes, out),
+    }
+}
+
+/// Whether a path cannot name a file because one of its segments, or all of it, is too long for Linux. nginx
+/// learns this from `open` and answers 404 (file handlers) for ENAMETOOLONG; asking first saves the call.
+#[must_use]
+pub fn is_too_long_for_file(path: &[u8]) -> bool {
+    path.len() > PATH_LEN_MAX
+        || path.split(|&byte| byte == b'/').any(|segment| segment.len() > SEGMENT_LEN_MAX)
+}
+
+/// Result of the first look at a path.
+enum Scan {
+    /// Nothing to decode or remove before `path_len`.
+    Clean { path_len: usize, dot: Option<usize> },
+    /// The long way is needed.
+    Complex,
+}
+
+fn scan_clean(input: &[u8]) -> Scan {
+    let mut dot = None;
+    let mut after_slash = false;
+    for (at, &byte) in input.iter().enumerate() {
+        match PATH_CLASS[usize::from(byte)] {
+            PLAIN => after_slash = false,
+            SLASH if after_slash => return Scan::Complex,
+            SLASH => (after_slash, dot) = (true, None),
+            DOT if after_slash => return Scan::Complex,
+            DOT => dot = Some(at),
+            QUERY => return Scan::Clean { path_len: at, dot },
+            _ => return Scan::Complex,
+        }
+    }
+    Scan::Clean { path_len: input.len(), dot }
+}
+
+/// The query after the question mark at `mark`, up to a fragment.
+fn args_span(input: &[u8], mark: usize) -> Span {
+    let start = mark + 1;
+    let end = memchr::memchr(b'#', &input[start..]).map_or(input.len(), |at| start + at);
+    Span::new(start, end)
+}
+
+/// What was written last, which decides what a slash or a dot means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// An ordinary byte of a segment.
+    Usual,
+    /// A slash.
+    Slash,
+    /// A slash and one dot.
+    Dot,
+    /// A slash and two dots.
+    DotDot,
+}
+
+/// The long way: decodes and removes dot segments in one pass. A decoded byte counts like a plain one (so `%2e%2e`
+/// is a dot segment and `%2F` a separator), but a decoded `?`, `#` or `%` is an ordinary byte.
+fn rewrite(input: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Uri, UriError> {
+    let mut state = State::Usual;
+    let mut at = 0;
+    let mut args = None;
+    while let Some(&raw) = input.get(at) {
+        let (byte, taken) = if raw == b'%' { (decode(&input[at..])?, 3) } else { (raw, 1) };
+        match raw {
+            b'?' => {
+                args = Some(args_span(input, at));
+                break;
+            }
+            b'#' => break,
+            _ => {}
+        }
+        state = push(byte, state, merge_slashes, out)?;
+        at += taken;
+    }
+    match state {
+        State::Dot => out.truncate(out.len() - 1),
+        State::DotDot => remove_parent(out)?,
+        State::Usual | State::Slash => {}
+    }
+    Ok(Uri { clean: None, args, extension: extension_of(out) })
+}
+
+/// Appends one decoded byte, or takes back a dot segment that it ends.
+fn push(byte: u8, state: State, merge_slashes: bool, out: &mut Vec<u8>) -> Result<State, UriError> {
+    match (byte, state) {
+        (b'/', State::Slash) if merge_slashes => return Ok(State::Slash),
+        (b'/', State::Dot) => {
+            out.truncate(out.len() - 1);
+            return Ok(State::Slash);
+        }
+        (b'/', State::DotDot) => {
+            remove_parent(out)?;
+            return Ok(State::Slash);
+        }
+        _ => out.push(byte),
+    }
+    Ok(match (byte, state) {
+        (b'/', _) => State::Slash,
+        (b'.', State::Slash) => State::Dot,
+        (b'.', State::Dot) => State::DotDot,
+        _ => State::Usual,
+    })
+}
+
+/// Takes `/segment/..` back to `/`; `out` ends in `/..`.
+fn remove_parent(out: &mut Vec<u8>) -> Result<(), UriError> {
+    let slash = out.len() - 3;
+    let parent = out[..slash].iter().rposition(|&byte| byte == b'/').ok_or(UriError::AboveRoot)?;
+    out.truncate(parent + 1);
+    Ok(())
+}
+
+/// The byte of the escape that `input` starts with.
+fn decode(input: &[u8]) -> Result<u8, UriError> {
+    let &[_, high, low, ..] = input else { return Err(UriError::InvalidEscape) };
+    match (hex_value(high), hex_value(low)) {
+        (Some(0), Some(0)) => Err(UriError::Nul),
+        (Some(high), Some(low)) => Ok(high << 4 | low),
+        _ => Err(UriError::InvalidEscape),
+    }
+}
+
+/// After the last dot of the last segment. nginx does not look for one among up to three dots that start the
+/// segment, because it is still deciding there whether they are a dot segment.
+fn extension_of(path: &[u8]) -> Option<Span> {
+    let segment = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    let leading = path[segment..].iter().take(3).take_while(|&&byte| byte == b'.').count();
+    let dot = path.iter().rposition(|&byte| byte == b'.')?;
+    (dot >= segment + leading).then(|| Span::new(dot + 1, path.len()))
+}
+
+const PLAIN: u8 = 0;
+const SLASH: u8 = 1;
+const DOT: u8 = 2;
+const QUERY: u8 = 3;
+const SPECIAL: u8 = 4;
+
+/// What a byte means to the first look at a path.
+const PATH_CLASS: [u8; 256] = {
+    let mut table = [PLAIN; 256];
+    table[b'/' as usize] = SLASH;
+    table[b'.' as usize] = DOT;
+    table[b'?' as usize] = QUERY;
+    table[b'%' as usize] = SPECIAL;
+    table[b'#' as usize] = SPECIAL;
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(input: &str, merge: bool) -> Result<(String, Option<String>, Option<String>), UriError> {
+        let mut out = Vec::new();
+        let uri = normalise(input.as_bytes(), merge, &mut out)?;
+        let path = uri.path(input.as_bytes(), &out);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let args = uri.args.map(|span| text(span.of(input.as_bytes())));
+        Ok((text(path), args, uri.extension.map(|span| text(span.of(path)))))
+    }
+
+    #[test]
+    fn paths_as_nginx_normalises_them() {
+        for (input, path, args, extension) in [
+            ("/", "/", None, None),
+            ("/index.html", "/index.html", None, Some("html")),
+            ("/a.b/c", "/a.b/c", None, None),
+            ("/a.tar.gz?x=1&y=2", "/a.tar.gz", Some("x=1&y=2"), Some("gz")),
+            ("/?", "/", Some(""), None),
+            ("/a?b?c", "/a", Some("b?c"), None),
+            ("/a?b/../%00", "/a", Some("b/../%00"), None),
+            ("/a?b#c", "/a", Some("b"), None),
+            ("/a#c?d", "/a", None, None),
+            ("", "/", None, None),
+            ("?x=1", "/", Some("x=1"), None),
+            ("/%41%2ehtml", "/A.html", None, Some("html")),
+            ("/a%20b", "/a b", None, None),
+            ("/a+b", "/a+b", None, None),
+            ("/a/./b", "/a/b", None, None),
+            ("/a/.", "/a/", None, None),
+            ("/a/b/..", "/a/", None, None),
+            ("/a/b/../c", "/a/c", None, None),
+            ("/a/%2e%2E/c", "/c", None, None),
+            ("/a/b%2f..%2fc", "/a/c", None, None),
+            ("/a/..", "/", None, None),
+            ("/a/...", "/a/...", None, None),
+            ("/a/..b", "/a/..b", None, None),
+            ("/a/.b", "/a/.b", None, None),
+            ("/a/.b.c", "/a/.b.c", None, Some("c")),
+            ("/a.b/./c", "/a.b/c", None, None),
+            ("//a///b", "/a/b", None, None),
+            ("/a//../b", "/b", None, None),
+            ("/a/./?q", "/a/", Some("q"), None),
+            ("/a/..?q", "/", Some("q"), None),
+            ("/%3f?%3f", "/?", Some("%3f"), None),
+            ("/%23", "/#", None, None),
+            ("/%252e%252e", "/%2e%2e", None, None),
+            ("/\u{e9}", "/\u{e9}", None, None),
+        ] {
+            let wanted = (path.to_owned(), args.map(str::to_owned), extension.map(str::to_owned));
+            assert_eq!(run(input, true), Ok(wanted), "{input}");
+        }
+    }
+
+    #[test]
+    fn slashes_are_kept_when_not_merged() {
+        for (input, path) in
+            [("//a///b", "//a///b"), ("/a//../b", "/a/b"), ("/a/..//b", "//b"), ("/%2f", "//")]
+        {
+            assert_eq!(run(input, false).map(|uri| uri.0), Ok(path.to_owned()), "{input}");
+        }
+    }
+
+    #[test]
+    fn traversal_above_the_root_is_refused() {
+        for input in [
+            "/..",
+            "/../",
+            "/../a",
+            "/a/../..",
+            "/%2e%2e/etc/passwd",
+            "/..%2f",
+            "/a/..%2f../b",
+            "/./..",
+            "/..?x",
+            "/..#",
+        ] {
+            assert_eq!(run(input, true), Err(UriError::AboveRoot), "{input}");
+        }
+    }
+
+    #[test]
+    fn nul_is_refused() {
+        for input in ["/%00", "/a%00.html", "/..%00/"] {
+            assert_eq!(run(input, true), Err(UriError::Nul), "{input}");
+        }
+    }
+
+    #[test]
+    fn bad_escapes_are_refused() {
+        for input in ["/%", "/%4", "/%zz", "/%4g", "/%g4", "/a%?x=1", "/%u0041", "/%%41"] {
+            assert_eq!(run(input, true), Err(UriError::InvalidEscape), "{input}");
+        }
+        assert_eq!(run("a/b", true), Err(UriError::NoSlash));
+    }
+
+    #[test]
+    fn names_too_long_for_linux() {
+        let name = "x".repeat(SEGMENT_LEN_MAX);
+        assert!(!is_too_long_for_file(format!("/{name}/{name}").as_bytes()));
+        assert!(is_too_long_for_file(format!("/{name}x/a").as_bytes()));
+        assert!(is_too_long_for_file("/a".repeat(PATH_LEN_MAX).as_bytes()));
+    }
+
+    /// Decodes, splits and walks: slow and obvious.
+    fn model(input: &[u8]) -> Option<Vec<u8>> {
+        let end = input.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(input.len());
+        let mut decoded = Vec::new();
+        let mut rest = &input[..end];
+        while let Some((&byte, tail)) = rest.split_first() {
+            if byte == b'%' {
+                let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
+                if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                    return None;
+                }
+                let value = u8::from_str_radix(digits, 16).ok()?;
+                decoded.push((value != 0).then_some(value)?);
+                rest = &tail[2..];
+            } else {
+                decoded.push(byte);
+                rest = tail;
+            }
+        }
+        let mut stack: Vec<&[u8]> = Vec::new();
+        let segments: Vec<&[u8]> = decoded[1..].split(|&byte| byte == b'/').collect();
+        let last = segments.len() - 1;
+        for (index, segment) in segments.iter().enumerate() {
+            match *segment {
+                b"." | b"" | b".." => {
+                    if *segment == b".." {
+                        stack.pop()?;
+                    }
+                    if index == last {
+                        stack.push(b"");
+                    }
+                }
+                name => stack.push(name),
+            }
+        }
+        Some([b"/".as_slice(), &stack.join(&b'/')].concat())
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_naive_model(tail in "[a./%2eEfF0?#]{0,24}") {
+            let input = format!("/{tail}");
+            let mut out = Vec::new();
+            let got = normalise(input.as_bytes(), true, &mut out).ok();
+            let got = got.map(|uri| uri.path(input.as_bytes(), &out).to_vec());
+            prop_assert_eq!(got, model(input.as_bytes()));
+        }
+
+        #[test]
+        fn a_normalised_path_stays_below_the_root(tail in proptest::collection::vec(any::<u8>(), 0..64), merge: bool) {
+            let input = [b"/".as_slice(), &tail].concat();
+            let mut out = Vec::new();
+            if let Ok(uri) = normalise(&input, merge, &mut out) {
+                let path = uri.path(&input, &out);
+                prop_assert!(path.starts_with(b"/") && !path.contains(&0) || tail.contains(&0));
+                prop_assert!(path.split(|&byte| byte == b'/').all(|segment| segment != b".." && segment != b"."));
+            }
+        }
+    }
+}
