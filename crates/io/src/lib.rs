@@ -17,7 +17,7 @@ pub mod engine;
 mod epoll;
 pub mod op;
 mod slot;
-mod sys;
+pub mod sys;
 #[allow(dead_code, reason = "the engine that joins the backends uses it")]
 mod uring;
 

@@ -1,13 +1,83 @@
 //! System calls that neither rustix nor the standard library offers in a safe form.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use rustix::io::Errno;
 
 /// Blocks all signals in the calling thread, so that they reach the thread that is there to handle them.
-pub(crate) fn block_signals() -> Result<(), Errno> {
+pub fn block_signals() -> Result<(), Errno> {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigfillset(3) writes a whole set to the given place.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     // SAFETY: the set was just filled; a null pointer means that the old mask is not wanted.
     let failed = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut()) };
     if failed == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(failed)) }
+}
+
+/// Bytes that the peer of a TCP socket has acknowledged (`tcpi_bytes_acked`, tcp(7)); an error on sockets
+/// of other families.
+pub fn tcp_bytes_acked(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    // `struct tcp_info` of linux/tcp.h up to and with the field, which is at byte 120 since Linux 4.1; the
+    // C library's own structure ends before it.
+    const FIELD: usize = 120 / size_of::<u64>();
+    let mut info = [0u64; FIELD + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    let value = info.as_mut_ptr().cast();
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which is that long, and the new length to
+    // `len`; both outlive the call.
+    let failed =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, value, &mut len) };
+    match failed {
+        0 if len as usize == size_of_val(&info) => Ok(info[FIELD]),
+        0 => Err(Errno::NOTSUP),
+        _ => Err(last_error()),
+    }
+}
+
+/// Bytes that were sent to a socket and still queue in the kernel (`SIOCOUTQ`, tcp(7) and unix(7)).
+pub fn send_queue_bytes(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
+    let mut queued: libc::c_int = 0;
+    // SAFETY: this ioctl writes one integer to the given place, which outlives the call. SIOCOUTQ and
+    // TIOCOUTQ are one number.
+    let failed = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &mut queued) };
+    if failed == 0 { Ok(queued.max(0) as u32) } else { Err(last_error()) }
+}
+
+fn last_error() -> Errno {
+    let error = std::io::Error::last_os_error();
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn acknowledged_bytes_grow_with_what_the_peer_takes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut far = listener.accept().unwrap().0;
+        let before = tcp_bytes_acked(near.as_fd()).unwrap();
+        near.write_all(&[7; 1000]).unwrap();
+        far.read_exact(&mut [0; 1000]).unwrap();
+        // The answer is acknowledged with the data that it comes with, or before.
+        far.write_all(b"x").unwrap();
+        near.read_exact(&mut [0]).unwrap();
+        assert_eq!(tcp_bytes_acked(near.as_fd()).unwrap() - before, 1000);
+    }
+
+    #[test]
+    fn a_unix_socket_tells_its_queue_and_no_acknowledgements() {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        assert!(tcp_bytes_acked(near.as_fd()).is_err());
+        near.write_all(&[7; 1000]).unwrap();
+        assert!(send_queue_bytes(near.as_fd()).unwrap() >= 1000);
+        far.read_exact(&mut [0; 1000]).unwrap();
+        assert_eq!(send_queue_bytes(near.as_fd()).unwrap(), 0);
+    }
 }
