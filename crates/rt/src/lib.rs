@@ -1,1 +1,77 @@
-//! See this crate's description in Cargo.toml.
+//! One single-threaded executor for each worker thread, over one I/O engine.
+//!
+//! A [`Runtime`] owns an engine and the tasks of its thread. The free functions here act on the runtime of
+//! the current thread; [`Socket`], [`Listener`] and [`File`] turn the engine's completions into futures.
+//! Threads meet in [`mailbox`] only. No HTTP, no configuration, no unsafe code.
+//!
+//! Whatever the kernel may touch belongs to the engine while an operation runs; a future holds the
+//! operation's name. Dropping a future abandons its operation; what is said otherwise, of receives and
+//! accepts, stands at the method.
+
+#![forbid(unsafe_code)]
+
+mod combine;
+pub mod file;
+pub mod local;
+pub mod mailbox;
+pub mod net;
+mod ops;
+#[doc(hidden)]
+pub mod remote;
+mod runtime;
+mod sync;
+mod task;
+#[cfg(test)]
+mod tests;
+pub mod thread;
+mod timer;
+mod wheel;
+
+use std::future::Future;
+use std::rc::Rc;
+use std::time::{Instant, SystemTime};
+
+pub use combine::{Either, select, yield_now};
+pub use file::File;
+pub use net::{Listener, Socket};
+pub use remote::RemoteHandle;
+pub use runtime::{Counters, POLLS_PER_TURN, Runtime};
+pub use timer::{Elapsed, Sleep, Timer, sleep_until};
+
+/// Starts a task on this thread. A panic in it ends it alone.
+///
+/// # Panics
+/// When the thread has no runtime, as all free functions here.
+pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
+    runtime::current().spawn(future);
+}
+
+/// The time of this turn.
+pub fn now() -> Instant {
+    runtime::with_current(|runtime| runtime.now.get())
+}
+
+/// The time of day of this turn.
+pub fn wall() -> SystemTime {
+    runtime::with_current(|runtime| runtime.wall())
+}
+
+/// The buffers of this thread.
+pub fn pool() -> io::Pool {
+    runtime::with_current(|runtime| runtime.pool.clone())
+}
+
+/// What this thread's engine can do.
+pub fn caps() -> Rc<io::engine::Caps> {
+    runtime::with_current(|runtime| Rc::clone(&runtime.caps))
+}
+
+/// The numbers of this thread's runtime and engine.
+pub fn counters() -> Counters {
+    runtime::with_current(|runtime| runtime.counters())
+}
+
+/// Gives this thread's idle memory back to the system; answers the bytes.
+pub fn trim() -> usize {
+    runtime::with_current(|runtime| runtime.engine.borrow_mut().trim())
+}

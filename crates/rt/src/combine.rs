@@ -1,0 +1,47 @@
+//! The few ways to put futures together that a server needs.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use crate::runtime;
+use crate::task::Waiter;
+
+/// Which of two futures was done first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// The first one.
+    Left(A),
+    /// The second one.
+    Right(B),
+}
+
+/// Waits for either of two futures and drops the other. When both are done the first one counts.
+pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Output, B::Output> {
+    let mut first = pin!(first);
+    let mut second = pin!(second);
+    poll_fn(|context| {
+        if let Poll::Ready(output) = first.as_mut().poll(context) {
+            return Poll::Ready(Either::Left(output));
+        }
+        second.as_mut().poll(context).map(Either::Right)
+    })
+    .await
+}
+
+/// Lets the other tasks and the engine have a turn.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        runtime::with_current(|runtime| {
+            let mut waiter = Waiter::Nobody;
+            waiter.register(runtime.running.get(), context);
+            runtime.yielded.borrow_mut().push(waiter);
+        });
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,224 @@
+//! Files: open, look at, read, write; and operations on paths.
+//!
+//! Each operation names its backend and the device that counts it, because locations of one server use
+//! different ones. A short read is legal anywhere and is the caller's to continue; `EINTR` and `EAGAIN`
+//! are not results but reasons to ask again, and are dealt with here.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use io::op::{DeviceId, OpenHow, Stat, StatTarget};
+use io::{Buf, DiskVia, Errno, Fd, Op, Payload};
+
+use crate::ops::{Outcome, Running};
+use crate::runtime::{self, Inner};
+use crate::timer::sleep_until;
+
+/// How often a disk operation that says "try again" is tried. With the growing pauses this is about a
+/// second, longer than any queue of a disk that works.
+pub const RETRIES_MAX: u32 = 12;
+
+/// The first pause before a disk operation is tried again, doubled each time up to [`PAUSE_MAX`].
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
+
+/// The longest pause before a disk operation is tried again.
+const PAUSE_MAX: Duration = Duration::from_millis(128);
+
+/// An open file. Clones share it; it is closed through the engine with the last one, without waiting.
+#[derive(Clone)]
+pub struct File(Rc<Opened>);
+
+struct Opened {
+    runtime: Rc<Inner>,
+    /// `None` while it is dropped only.
+    fd: Option<Fd>,
+}
+
+impl File {
+    /// Opens a file. `EINTR`, and `EAGAIN` of a path that changed under `RESOLVE_BENEATH`, are answered.
+    pub async fn open(
+        dir: Option<&Fd>,
+        path: CString,
+        how: OpenHow,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<File, Errno> {
+        let runtime = runtime::current();
+        let op = Op::Open { dir: dir.cloned(), path, how, device, via };
+        let outcome = Running::new(&runtime, op).last().await;
+        match (outcome.result, outcome.payload) {
+            (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, fd)),
+            (Ok(_), _) => Err(Errno::IO),
+            (Err(errno), _) => Err(errno),
+        }
+    }
+
+    /// A file that somebody else has opened.
+    pub fn new(fd: OwnedFd) -> File {
+        File::from_fd(&runtime::current(), fd)
+    }
+
+    fn from_fd(runtime: &Rc<Inner>, fd: OwnedFd) -> File {
+        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd: Some(Fd::from(fd)) }))
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> &Fd {
+        self.0.fd.as_ref().expect("it is taken in drop only")
+    }
+
+    /// Size, times and kind, through a backend.
+    pub async fn stat(&self, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
+        let target = StatTarget::File(self.fd().clone());
+        stat(&self.0.runtime, Op::Stat { target, device, via }).await
+    }
+
+    /// Size, times and kind, now: blocks where the file system asks another machine (FUSE, NFS).
+    pub fn stat_inline(&self) -> Result<Stat, Errno> {
+        let stat = rustix::fs::fstat(self.fd())?;
+        Ok(Stat {
+            size: stat.st_size as u64,
+            modified: stat.st_mtime as i64,
+            modified_nanos: stat.st_mtime_nsec as u32,
+            inode: stat.st_ino as u64,
+            device: DeviceId(stat.st_dev as u64),
+            mode: stat.st_mode,
+        })
+    }
+
+    /// Reads up to `len` bytes at `offset` into the start of `buf`; 0 is the end of the file. The buffer
+    /// comes back with an error too, unless the engine lost it.
+    pub async fn read_at(
+        &self,
+        offset: u64,
+        len: u32,
+        buf: Buf,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> (Result<u32, Errno>, Option<Buf>) {
+        let mut buf = buf;
+        let mut retries = Retries::default();
+        loop {
+            let file = self.fd().clone();
+            let op = Op::Read { file, offset, len, buf, device, via };
+            let Outcome { result, payload, .. } = Running::new(&self.0.runtime, op).last().await;
+            buf = match (result, payload) {
+                (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
+                (result, Payload::Buf(buf)) => return (result, Some(buf)),
+                (Ok(_), _) => return (Err(Errno::IO), None),
+                (result, _) => return (result, None),
+            };
+        }
+    }
+
+    /// Writes all of `buf` at `offset`, or at the end of a file opened with `O_APPEND`, and answers the
+    /// count. After an error it is unknown how much was written.
+    pub async fn write_at(
+        &self,
+        offset: u64,
+        buf: Buf,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> (Result<u32, Errno>, Option<Buf>) {
+        let (mut buf, mut written) = (buf, 0);
+        let mut retries = Retries::default();
+        loop {
+            let (file, offset) = (self.fd().clone(), offset + u64::from(written));
+            let op = Op::Write { file, offset, buf, device, via };
+            let Outcome { result, payload, .. } = Running::new(&self.0.runtime, op).last().await;
+            buf = match (result, payload) {
+                (Ok(count), Payload::Buf(mut rest)) if (count as usize) < rest.len() => {
+                    if count == 0 {
+                        return (Err(Errno::IO), Some(rest));
+                    }
+                    written += count;
+                    let left = rest.len() - count as usize;
+                    rest.copy_within(count as usize.., 0);
+                    rest.set_len(left);
+                    rest
+                }
+                (Ok(count), Payload::Buf(buf)) => return (Ok(written + count), Some(buf)),
+                (Err(errno), Payload::Buf(buf)) if retries.again(errno).await => buf,
+                (result, Payload::Buf(buf)) => return (result, Some(buf)),
+                (Ok(_), _) => return (Err(Errno::IO), None),
+                (result, _) => return (result, None),
+            };
+        }
+    }
+
+    /// Brings what was written to the device (fdatasync).
+    pub async fn sync(&self, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+        let mut retries = Retries::default();
+        loop {
+            let op = Op::Sync { file: self.fd().clone(), device, via };
+            match Running::new(&self.0.runtime, op).last().await.result {
+                Ok(_) => return Ok(()),
+                Err(errno) if retries.again(errno).await => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd().as_fd()
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            self.runtime.close(fd);
+        }
+    }
+}
+
+/// Size, times and kind of what a path leads to.
+pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
+    let target = StatTarget::Path(path);
+    stat(&runtime::current(), Op::Stat { target, device, via }).await
+}
+
+/// Removes a file.
+pub async fn unlink(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+    let op = Op::Unlink { path, device, via };
+    Running::new(&runtime::current(), op).last().await.result.map(drop)
+}
+
+/// Renames a file.
+pub async fn rename(from: CString, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+    let op = Op::Rename { from, to, device, via };
+    Running::new(&runtime::current(), op).last().await.result.map(drop)
+}
+
+async fn stat(runtime: &Rc<Inner>, op: Op) -> Result<Stat, Errno> {
+    let outcome = Running::new(runtime, op).last().await;
+    match (outcome.result, outcome.payload) {
+        (Ok(_), Payload::Stat(stat)) => Ok(stat),
+        (Ok(_), _) => Err(Errno::IO),
+        (Err(errno), _) => Err(errno),
+    }
+}
+
+/// Decides whether a disk operation is tried again, and waits before it is.
+#[derive(Default)]
+struct Retries {
+    count: u32,
+}
+
+impl Retries {
+    async fn again(&mut self, errno: Errno) -> bool {
+        if !matches!(errno, Errno::INTR | Errno::AGAIN) || self.count >= RETRIES_MAX {
+            return false;
+        }
+        if errno == Errno::AGAIN && self.count > 0 {
+            let pause = PAUSE_MAX.min(PAUSE_FIRST * (1 << (self.count - 1)));
+            sleep_until(crate::now() + pause).await;
+        }
+        self.count += 1;
+        true
+    }
+}

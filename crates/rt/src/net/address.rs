@@ -1,0 +1,31 @@
+//! Addresses of a socket's two ends.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use io::Errno;
+use io::op::PeerAddr;
+use rustix::net::{SocketAddrAny, SocketAddrUnix};
+
+/// The address of the other end. A unix peer has no name as a rule: its path is empty.
+pub fn peer(socket: impl AsFd) -> Result<PeerAddr, Errno> {
+    let address = rustix::net::getpeername(socket)?;
+    address.map_or(Ok(PeerAddr::Unix(PathBuf::new())), from_any)
+}
+
+/// The address of this end.
+pub fn local(socket: impl AsFd) -> Result<PeerAddr, Errno> {
+    from_any(rustix::net::getsockname(socket)?)
+}
+
+fn from_any(address: SocketAddrAny) -> Result<PeerAddr, Errno> {
+    if let Ok(address) = SocketAddr::try_from(address.clone()) {
+        return Ok(PeerAddr::Inet(address));
+    }
+    let address = SocketAddrUnix::try_from(address)?;
+    let path = address.path_bytes().unwrap_or_default();
+    Ok(PeerAddr::Unix(PathBuf::from(OsStr::from_bytes(path))))
+}

@@ -1,0 +1,176 @@
+//! Listening sockets.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use io::op::{Interest, PeerAddr};
+use io::{Errno, Fd, Op, Payload};
+
+use super::address;
+use crate::ops::{Outcome, UNLIMITED, WaitId};
+use crate::runtime::{self, Inner};
+
+/// Connections that a multishot accept may have brought in before the caller takes them. Above, it is
+/// stopped and the rest waits in the kernel's queue, where another process could still take it.
+const QUEUE_MAX: u32 = 64;
+
+/// A listening socket. Dropping it stops it; a connection that comes in after that is closed.
+pub struct Listener {
+    shared: Rc<Shared>,
+    multishot: bool,
+}
+
+/// Stops a [`Listener`] while its task waits in `accept`.
+#[derive(Clone)]
+pub struct Stopper(Rc<Shared>);
+
+struct Shared {
+    runtime: Rc<Inner>,
+    fd: Fd,
+    state: Cell<State>,
+    stopped: Cell<bool>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Nothing is in flight.
+    Idle,
+    /// An accept.
+    Armed(WaitId),
+    /// Readiness, where the engine said that the accept would block.
+    Polling(WaitId),
+}
+
+impl Listener {
+    /// A listening socket. `multishot` only where no other thread accepts from the same socket: a ring that
+    /// waits first would take every connection.
+    pub fn new(fd: OwnedFd, multishot: bool) -> Listener {
+        let shared = Shared {
+            runtime: runtime::current(),
+            fd: Fd::from(fd),
+            state: Cell::new(State::Idle),
+            stopped: Cell::new(false),
+        };
+        Listener { shared: Rc::new(shared), multishot }
+    }
+
+    /// The next connection, non-blocking and close-on-exec. `ECANCELED` after [`Listener::stop`], once the
+    /// connections that still came in are handed out. Other errors are the caller's to wait out:
+    /// `EMFILE` and `ENFILE` last until a descriptor is free. Dropping the future loses no connection.
+    pub async fn accept(&mut self) -> Result<OwnedFd, Errno> {
+        poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    /// As [`Listener::accept`], for a hand-written future.
+    pub fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<Result<OwnedFd, Errno>> {
+        let shared = &*self.shared;
+        loop {
+            match shared.state.get() {
+                State::Idle if shared.stopped.get() || shared.runtime.closed.get() => {
+                    return Poll::Ready(Err(Errno::CANCELED));
+                }
+                State::Idle => {
+                    let limit = if self.multishot { QUEUE_MAX } else { UNLIMITED };
+                    let op = Op::Accept { listener: shared.fd.clone(), multishot: self.multishot };
+                    shared.state.set(State::Armed(shared.runtime.start(op, limit)));
+                }
+                State::Armed(wait) | State::Polling(wait) => {
+                    let outcome = ready!(shared.runtime.poll_wait(wait, context));
+                    if let Some(result) = shared.handle(outcome) {
+                        return Poll::Ready(result);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stops accepting; see [`Listener::accept`].
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+
+    /// Stops this listener from elsewhere.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Rc::clone(&self.shared))
+    }
+
+    /// Takes back [`Listener::stop`].
+    pub fn resume(&mut self) {
+        self.shared.stopped.set(false);
+    }
+
+    /// Takes a connection out of the kernel's queue now, if there is one: to empty it before a socket that
+    /// nobody else listens on is closed, which would reset what is left.
+    pub fn accept_now(&self) -> Result<Option<OwnedFd>, Errno> {
+        let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+        loop {
+            match rustix::net::accept_with(&self.shared.fd, flags) {
+                Ok(fd) => return Ok(Some(fd)),
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// The address that it listens on.
+    pub fn local(&self) -> Result<PeerAddr, Errno> {
+        address::local(&self.shared.fd)
+    }
+}
+
+impl Stopper {
+    /// As [`Listener::stop`].
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+impl Shared {
+    fn stop(&self) {
+        self.stopped.set(true);
+        if let State::Armed(wait) | State::Polling(wait) = self.state.get() {
+            self.runtime.cancel(wait);
+        }
+    }
+
+    /// Takes one result; `None` when it is no answer to the caller.
+    fn handle(&self, outcome: Outcome) -> Option<Result<OwnedFd, Errno>> {
+        let polled = matches!(self.state.get(), State::Polling(_));
+        if !outcome.more {
+            self.state.set(State::Idle);
+        }
+        match (outcome.result, outcome.payload) {
+            (Ok(_), Payload::Accepted(fd)) => Some(Ok(fd)),
+            (Ok(_), _) if polled => None,
+            (Ok(_), _) => Some(Err(Errno::IO)),
+            // Cancelled by us, or a peer that was gone before it was accepted (accept(2)).
+            (Err(Errno::INTR | Errno::CANCELED | Errno::CONNABORTED), _) => None,
+            (Err(Errno::AGAIN), _) if !self.stopped.get() => {
+                let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
+                self.state.set(State::Polling(self.runtime.start(op, UNLIMITED)));
+                None
+            }
+            (Err(Errno::AGAIN), _) => None,
+            (Err(errno), _) => Some(Err(errno)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shared.stopped.set(true);
+        if let State::Armed(wait) | State::Polling(wait) = self.shared.state.replace(State::Idle) {
+            self.shared.runtime.abandon(wait);
+        }
+    }
+}

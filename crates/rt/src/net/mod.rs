@@ -1,0 +1,12 @@
+//! Sockets: connections, listeners, and what can be asked of them at once.
+
+pub mod address;
+mod listener;
+mod reader;
+mod socket;
+mod writer;
+
+pub use listener::{Listener, Stopper};
+pub use reader::{QUEUE_DEFAULT, Reader};
+pub use socket::Socket;
+pub use writer::Writer;

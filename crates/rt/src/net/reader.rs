@@ -1,0 +1,219 @@
+//! The receiving side of a connection.
+//!
+//! ```text
+//!   Idle --recv--> Armed --terminal result--> Idle --end of stream--> (recv answers None for ever)
+//!                   | EAGAIN      ENOBUFS |
+//!                   v                     v
+//!                Polling              Starved --a buffer is free--> Idle
+//!                   +--readable--> Idle
+//! ```
+//! The operation belongs to the reader, not to the future of `recv`: a `recv` that is dropped, because a
+//! timer won, loses nothing.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use io::op::{Interest, RecvInto};
+use io::{Buf, Errno, Fd, Op, Payload};
+
+use crate::ops::{Outcome, UNLIMITED, WaitId};
+use crate::runtime::Inner;
+use crate::task::Waiter;
+
+/// Buffers of received bytes that wait for the connection's task before the peer is made to wait. A
+/// pipelining client fills one or two; a flood must not take the thread's buffers.
+pub const QUEUE_DEFAULT: u32 = 4;
+
+/// The receiving side of a [`crate::Socket`].
+pub struct Reader {
+    runtime: Rc<Inner>,
+    /// `None` once the socket took it back to close it.
+    fd: Option<Fd>,
+    state: State,
+    end: bool,
+    multishot: bool,
+    queue: u32,
+}
+
+/// What the reader waits for.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Nothing.
+    Idle,
+    /// Bytes.
+    Armed(WaitId),
+    /// Readiness, where the engine said that the receive would block.
+    Polling(WaitId),
+    /// A free buffer.
+    Starved,
+}
+
+/// Where the next bytes are wanted when no receive is armed.
+enum Target {
+    Multishot,
+    Once,
+    Into(Option<Buf>),
+}
+
+impl Reader {
+    pub(super) fn new(runtime: &Rc<Inner>, fd: Fd) -> Reader {
+        Reader {
+            runtime: Rc::clone(runtime),
+            fd: Some(fd),
+            state: State::Idle,
+            end: false,
+            multishot: true,
+            queue: QUEUE_DEFAULT,
+        }
+    }
+
+    /// The next bytes, in a buffer that the engine picked; `None` at the end of the stream. One receive
+    /// stays armed and fills a queue of a few buffers. Dropping the future loses no bytes.
+    pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
+        poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    /// As [`Reader::recv`], for a hand-written future.
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        let mut target = if self.multishot { Target::Multishot } else { Target::Once };
+        self.poll(context, &mut target)
+    }
+
+    /// What has already arrived, without asking for more.
+    pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        let State::Armed(wait) = self.state else { return None };
+        let outcome = self.runtime.try_wait(wait)?;
+        self.handle(outcome)
+    }
+
+    /// The next bytes in `buf`, for bodies: one receive for each call, into memory of the caller's size.
+    /// What has already arrived comes first, in its own buffer instead of `buf`. `None` at the end of the
+    /// stream. Dropping the future loses no bytes.
+    pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
+        let mut target = Target::Into(Some(buf));
+        poll_fn(|context| self.poll(context, &mut target)).await
+    }
+
+    /// Whether one receive stays armed (the default) or each `recv` asks once: cheaper for a connection
+    /// that brings one request and is closed.
+    pub fn set_multishot(&mut self, multishot: bool) {
+        self.multishot = multishot;
+    }
+
+    /// How many buffers may wait for the task before the armed receive is stopped.
+    pub fn set_queue(&mut self, buffers: u32) {
+        self.queue = buffers.max(1);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
+        loop {
+            if self.end {
+                return Poll::Ready(Ok(None));
+            }
+            match self.state {
+                State::Idle if self.runtime.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                State::Idle => self.arm(target),
+                State::Armed(wait) => {
+                    if matches!(target, Target::Into(Some(_))) && !self.runtime.has_result(wait) {
+                        // The bulk buffer waits until the armed receive has ended.
+                        self.runtime.cancel(wait);
+                    }
+                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    if let Some(result) = self.handle(outcome) {
+                        return Poll::Ready(result);
+                    }
+                }
+                State::Polling(wait) => {
+                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    if !outcome.more {
+                        self.state = State::Idle;
+                    }
+                    if let Err(errno) = outcome.result
+                        && !matches!(errno, Errno::INTR | Errno::CANCELED)
+                    {
+                        return Poll::Ready(Err(errno));
+                    }
+                }
+                State::Starved => {
+                    if self.runtime.pool.get(self.runtime.receive_bytes.get()).is_none() {
+                        self.wait_for_buffer(context);
+                        return Poll::Pending;
+                    }
+                    self.state = State::Idle;
+                }
+            }
+        }
+    }
+
+    /// Submits a receive.
+    fn arm(&mut self, target: &mut Target) {
+        let (into, limit) = match target {
+            Target::Multishot => (RecvInto::Stream, self.queue),
+            Target::Once => (RecvInto::Pool, UNLIMITED),
+            Target::Into(buf) => match buf.take() {
+                Some(buf) => (RecvInto::Owned(buf), UNLIMITED),
+                None => (RecvInto::Pool, UNLIMITED),
+            },
+        };
+        let socket = self.fd().clone();
+        self.state = State::Armed(self.runtime.start(Op::Recv { socket, into }, limit));
+    }
+
+    /// Takes one result of the armed receive; `None` when it is no answer to the caller.
+    fn handle(&mut self, outcome: Outcome) -> Option<Result<Option<Buf>, Errno>> {
+        if !outcome.more {
+            self.state = State::Idle;
+        }
+        match (outcome.result, outcome.payload) {
+            (Ok(0), _) => {
+                self.end = true;
+                Some(Ok(None))
+            }
+            (Ok(_), Payload::Buf(buf)) => {
+                let bytes = self.runtime.receive_bytes.get();
+                // Sizes of the engine's own buffers are told by what comes out of them; a caller's bulk
+                // buffer says nothing about them, and is told by being larger than any class of heads.
+                if buf.capacity() > bytes && buf.capacity() <= RECEIVE_BYTES_MAX {
+                    self.runtime.receive_bytes.set(buf.capacity());
+                }
+                Some(Ok(Some(buf)))
+            }
+            (Ok(_), _) => Some(Err(Errno::IO)),
+            // The runtime stopped the receive because its queue was full, or for a bulk buffer.
+            (Err(Errno::INTR | Errno::CANCELED), _) => None,
+            (Err(Errno::AGAIN), _) => {
+                let op = Op::Poll { fd: self.fd().clone(), interest: Interest::Readable };
+                self.state = State::Polling(self.runtime.start(op, UNLIMITED));
+                None
+            }
+            (Err(Errno::NOBUFS), _) => {
+                self.state = State::Starved;
+                None
+            }
+            (Err(errno), _) => Some(Err(errno)),
+        }
+    }
+
+    fn wait_for_buffer(&self, context: &Context<'_>) {
+        let mut waiter = Waiter::Nobody;
+        waiter.register(self.runtime.running.get(), context);
+        self.runtime.starved.borrow_mut().push_back(waiter);
+    }
+
+    fn fd(&self) -> &Fd {
+        self.fd.as_ref().expect("it is taken by the socket's end only")
+    }
+
+    /// Ends receiving: answers the operation that is still armed, and lets go of the descriptor.
+    pub(super) fn finish(&mut self) -> Option<WaitId> {
+        self.fd = None;
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Armed(wait) | State::Polling(wait) => Some(wait),
+            State::Idle | State::Starved => None,
+        }
+    }
+}
+
+/// Largest size that the engine's own receive buffers may have.
+const RECEIVE_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,201 @@
+//! A connection: one reader and one writer over one descriptor, and the order in which it ends.
+
+use std::future::poll_fn;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use io::op::{DeviceId, PeerAddr};
+use io::{Buf, DiskVia, Errno, Fd, Op, Segments};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::address;
+use super::reader::Reader;
+use super::writer::Writer;
+use crate::file::File;
+use crate::ops::{Running, WaitId};
+use crate::runtime::{self, Inner};
+
+/// A connected stream socket. Dropping it cancels what is in flight and then closes it through the engine,
+/// without waiting.
+pub struct Socket {
+    runtime: Rc<Inner>,
+    /// `None` once it is being closed.
+    fd: Option<Fd>,
+    reader: Reader,
+    writer: Writer,
+}
+
+impl Socket {
+    /// A connected, non-blocking socket.
+    pub fn new(fd: OwnedFd) -> Socket {
+        Socket::over(&runtime::current(), Fd::from(fd))
+    }
+
+    fn over(runtime: &Rc<Inner>, fd: Fd) -> Socket {
+        Socket {
+            runtime: Rc::clone(runtime),
+            reader: Reader::new(runtime, fd.clone()),
+            writer: Writer::new(runtime, fd.clone()),
+            fd: Some(fd),
+        }
+    }
+
+    /// Connects to a peer.
+    pub async fn connect(peer: PeerAddr) -> Result<Socket, Errno> {
+        let family = match &peer {
+            PeerAddr::Inet(address) if address.is_ipv4() => AddressFamily::INET,
+            PeerAddr::Inet(_) => AddressFamily::INET6,
+            PeerAddr::Unix(_) => AddressFamily::UNIX,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let socket = Socket::new(fd);
+        let op = Op::Connect { socket: socket.fd().clone(), peer };
+        Running::new(&socket.runtime, op).last().await.result.map(|_| socket)
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> &Fd {
+        self.fd.as_ref().expect("it is taken by the socket's end only")
+    }
+
+    /// Both sides, to receive and send at the same time.
+    pub fn split(&mut self) -> (&mut Reader, &mut Writer) {
+        (&mut self.reader, &mut self.writer)
+    }
+
+    /// See [`Reader::recv`].
+    pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
+        self.reader.recv().await
+    }
+
+    /// See [`Reader::try_recv`].
+    pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        self.reader.try_recv()
+    }
+
+    /// See [`Reader::recv_into`].
+    pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
+        self.reader.recv_into(buf).await
+    }
+
+    /// See [`Writer::send`].
+    pub async fn send(&mut self, data: Segments, more: bool) -> (Result<(), Errno>, Segments) {
+        self.writer.send(data, more).await
+    }
+
+    /// See [`Writer::sendfile`].
+    pub async fn sendfile(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len: u32,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<u32, Errno> {
+        self.writer.sendfile(file, offset, len, device, via).await
+    }
+
+    /// See [`Writer::writable`].
+    pub async fn writable(&self) -> Result<(), Errno> {
+        self.writer.writable().await
+    }
+
+    /// See [`Writer::progress`].
+    pub fn sent_progress(&self) -> u64 {
+        self.writer.progress()
+    }
+
+    /// See [`Writer::set_zero_copy`].
+    pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
+        self.writer.set_zero_copy(threshold);
+    }
+
+    /// See [`Reader::set_multishot`].
+    pub fn set_multishot(&mut self, multishot: bool) {
+        self.reader.set_multishot(multishot);
+    }
+
+    /// See [`Writer::shutdown`].
+    pub fn shutdown_write(&self) {
+        self.writer.shutdown();
+    }
+
+    /// The address of the other end.
+    pub fn peer(&self) -> Result<PeerAddr, Errno> {
+        address::peer(self.fd())
+    }
+
+    /// The address of this end.
+    pub fn local(&self) -> Result<PeerAddr, Errno> {
+        address::local(self.fd())
+    }
+
+    /// `TCP_NODELAY`; an error on sockets of other families.
+    pub fn set_nodelay(&self, on: bool) -> Result<(), Errno> {
+        sockopt::set_tcp_nodelay(self.fd(), on)
+    }
+
+    /// `TCP_CORK` (nginx's `tcp_nopush`); an error on sockets of other families.
+    pub fn set_cork(&self, on: bool) -> Result<(), Errno> {
+        sockopt::set_tcp_cork(self.fd(), on)
+    }
+
+    /// Makes the close a reset, which frees the socket's memory at once (`reset_timedout_connection`).
+    pub fn set_reset_on_close(&self) -> Result<(), Errno> {
+        sockopt::set_socket_linger(self.fd(), Some(Duration::ZERO))
+    }
+
+    /// Closes and waits for it: first for the receive that is armed, then for the close.
+    pub async fn close(mut self) {
+        let runtime = Rc::clone(&self.runtime);
+        let mut ending = self.end();
+        while let Some(wait) = ending.armed {
+            runtime.cancel(wait);
+            if !poll_fn(|context| runtime.poll_wait(wait, context)).await.more {
+                ending.armed = None;
+            }
+        }
+        if let Some(Ok(fd)) = ending.fd.take().map(Fd::into_owned) {
+            let _ = Running::new(&runtime, Op::Close { fd }).last().await;
+        }
+    }
+
+    /// Takes the descriptor away from both sides. What is returned closes it when it is dropped.
+    fn end(&mut self) -> Ending {
+        let armed = self.reader.finish();
+        self.writer.finish();
+        Ending { runtime: Rc::clone(&self.runtime), armed, fd: self.fd.take() }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd().as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+/// A socket that ends: closes the descriptor, after the receive that still holds it.
+struct Ending {
+    runtime: Rc<Inner>,
+    armed: Option<WaitId>,
+    fd: Option<Fd>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        match (self.fd.take(), self.armed.take()) {
+            (Some(fd), Some(wait)) => self.runtime.close_after(wait, fd),
+            (Some(fd), None) => self.runtime.close(fd),
+            (None, Some(wait)) => self.runtime.abandon(wait),
+            (None, None) => {}
+        }
+    }
+}

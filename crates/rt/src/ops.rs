@@ -1,0 +1,406 @@
+//! Operations in flight, as the runtime sees them: who waits for which, and what has come back.
+//!
+//! A *wait* is the runtime's record of one operation. It has a name of its own, because an operation may
+//! have to queue for room in the engine before it gets an [`io::OpId`].
+//!
+//! ```text
+//!            room                 terminal completion         results taken
+//!  Queued ----------> Flying ------------------------> Ended ---------------> Free
+//!     |                 |  abandoned: the engine is told, nothing is shown      ^
+//!     +-----------------+------------------------------------------------------+
+//! ```
+//! [`Running`] is the future over a wait; dropping it abandons the operation. Sockets and listeners hold
+//! waits without it, so that a dropped `recv` or `accept` loses no data and no connection.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use io::{Completion, Errno, Fd, Op, OpId, Payload};
+
+use crate::runtime::Inner;
+use crate::task::Waiter;
+
+/// Names a wait; one that has ended never means another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitId {
+    index: u32,
+    generation: u32,
+}
+
+/// One result of an operation.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) result: Result<u32, Errno>,
+    /// Whether further results follow.
+    pub(crate) more: bool,
+    pub(crate) payload: Payload,
+}
+
+/// Results that an ordinary operation may bring before it is stopped: all.
+pub(crate) const UNLIMITED: u32 = u32::MAX;
+
+/// All waits of a runtime, and the operations that the engine had no room for.
+#[derive(Default)]
+pub(crate) struct Waits {
+    waits: Vec<Wait>,
+    free: Vec<u32>,
+    /// Wait of each of the engine's slots.
+    by_slot: Vec<Option<(u32, WaitId)>>,
+    backlog: VecDeque<(WaitId, Op)>,
+    pub(crate) live: usize,
+    pub(crate) backlogged: u64,
+    pub(crate) stray: u64,
+}
+
+#[derive(Default)]
+struct Wait {
+    generation: u32,
+    stage: Stage,
+    owner: Owner,
+    waiter: Waiter,
+    /// Results not taken yet. Nearly always there is at most one: the deque stays without memory then.
+    first: Option<Outcome>,
+    rest: VecDeque<Outcome>,
+    /// Results that may lie here before the operation is asked to stop.
+    limit: u32,
+    cancelled: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// Not in use.
+    #[default]
+    Free,
+    /// The engine had no room yet.
+    Queued,
+    /// The engine has it.
+    Flying(OpId),
+    /// The terminal completion has come; its results may still lie here.
+    Ended,
+}
+
+/// What happens to the results.
+#[derive(Default)]
+enum Owner {
+    /// Somebody takes them.
+    #[default]
+    Somebody,
+    /// Nobody looks at them.
+    Nobody,
+    /// Nobody, and with the last one this descriptor is closed through the engine.
+    Closing(Fd),
+}
+
+/// What the runtime has to do after a completion has been filed.
+#[derive(Default)]
+pub(crate) struct Filed {
+    pub(crate) wake: Waiter,
+    pub(crate) cancel: Option<OpId>,
+    pub(crate) close: Option<Fd>,
+}
+
+impl Waits {
+    fn insert(&mut self, limit: u32) -> WaitId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.waits.push(Wait::default());
+            (self.waits.len() - 1) as u32
+        });
+        let wait = &mut self.waits[index as usize];
+        wait.stage = Stage::Queued;
+        wait.limit = limit;
+        wait.cancelled = false;
+        self.live += 1;
+        WaitId { index, generation: wait.generation }
+    }
+
+    /// Whether operations without a taker are still on their way: descriptors that are being closed.
+    pub(crate) fn closing(&self) -> bool {
+        self.waits.iter().any(|wait| !matches!(wait.owner, Owner::Somebody))
+    }
+
+    fn get(&mut self, id: WaitId) -> Option<&mut Wait> {
+        self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)
+    }
+
+    fn release(&mut self, id: WaitId) {
+        let wait = &mut self.waits[id.index as usize];
+        wait.generation = wait.generation.wrapping_add(1);
+        wait.stage = Stage::Free;
+        wait.owner = Owner::Somebody;
+        wait.waiter = Waiter::Nobody;
+        wait.first = None;
+        wait.rest.clear();
+        self.free.push(id.index);
+        self.live -= 1;
+    }
+
+    /// The engine has taken the operation of this wait.
+    fn bind(&mut self, id: WaitId, op: OpId) {
+        let place = op.slot as usize;
+        if place >= self.by_slot.len() {
+            self.by_slot.resize(place + 1, None);
+        }
+        self.by_slot[place] = Some((op.generation, id));
+        self.waits[id.index as usize].stage = Stage::Flying(op);
+    }
+
+    /// Files a completion with the wait that it belongs to.
+    pub(crate) fn file(&mut self, completion: Completion) -> Filed {
+        let Completion { id: op, result, more, payload } = completion;
+        let known = self.by_slot.get(op.slot as usize).copied().flatten();
+        let Some((_, id)) = known.filter(|(generation, _)| *generation == op.generation) else {
+            self.stray += 1;
+            return Filed::default();
+        };
+        let mut filed = Filed::default();
+        let wait = &mut self.waits[id.index as usize];
+        if let Owner::Somebody = wait.owner {
+            wait.push(Outcome { result, more, payload });
+            filed.wake = std::mem::take(&mut wait.waiter);
+            if more && wait.held() >= wait.limit as usize && !wait.cancelled {
+                wait.cancelled = true;
+                filed.cancel = Some(op);
+            }
+        }
+        if !more {
+            self.by_slot[op.slot as usize] = None;
+            wait.stage = Stage::Ended;
+            match std::mem::take(&mut wait.owner) {
+                Owner::Somebody => {}
+                Owner::Nobody => self.release(id),
+                Owner::Closing(fd) => {
+                    filed.close = Some(fd);
+                    self.release(id);
+                }
+            }
+        }
+        filed
+    }
+}
+
+impl Wait {
+    fn push(&mut self, outcome: Outcome) {
+        if self.first.is_none() && self.rest.is_empty() {
+            self.first = Some(outcome);
+        } else {
+            self.rest.push_back(outcome);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Outcome> {
+        self.first.take().or_else(|| self.rest.pop_front())
+    }
+
+    fn held(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+}
+
+impl Inner {
+    /// Submits an operation, or queues it when the engine is full. After `limit` results that nobody has
+    /// taken it is cancelled.
+    pub(crate) fn start(&self, op: Op, limit: u32) -> WaitId {
+        let mut waits = self.waits.borrow_mut();
+        let id = waits.insert(limit);
+        if self.closed.get() {
+            let ended = Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None };
+            let wait = &mut waits.waits[id.index as usize];
+            wait.stage = Stage::Ended;
+            wait.push(ended);
+            return id;
+        }
+        let refused = match waits.backlog.is_empty() {
+            true => self.engine.borrow_mut().submit(op),
+            false => Err(op),
+        };
+        match refused {
+            Ok(op) => waits.bind(id, op),
+            Err(op) => {
+                waits.backlogged += 1;
+                waits.backlog.push_back((id, op));
+            }
+        }
+        id
+    }
+
+    /// Submits what had to queue, in order, as far as there is room.
+    pub(crate) fn submit_backlog(&self) {
+        let mut waits = self.waits.borrow_mut();
+        while let Some((id, op)) = waits.backlog.pop_front() {
+            if waits.get(id).is_none() {
+                // Its future was dropped while it queued.
+                continue;
+            }
+            match self.engine.borrow_mut().submit(op) {
+                Ok(op) => waits.bind(id, op),
+                Err(op) => {
+                    waits.backlog.push_front((id, op));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Drops the operations that still queue, at the end of the runtime; descriptors close with them.
+    pub(crate) fn drop_backlog(&self) {
+        let dropped = std::mem::take(&mut self.waits.borrow_mut().backlog);
+        drop(dropped);
+    }
+
+    /// The next result of a wait; after one without `more` the wait is gone.
+    pub(crate) fn poll_wait(&self, id: WaitId, context: &mut Context<'_>) -> Poll<Outcome> {
+        if let Some(outcome) = self.try_wait(id) {
+            return Poll::Ready(outcome);
+        }
+        let mut waits = self.waits.borrow_mut();
+        let wait = waits.get(id).expect("a wait is polled until its terminal result only");
+        wait.waiter.register(self.running.get(), context);
+        Poll::Pending
+    }
+
+    /// The next result of a wait if it is there.
+    pub(crate) fn try_wait(&self, id: WaitId) -> Option<Outcome> {
+        let mut waits = self.waits.borrow_mut();
+        let outcome = waits.get(id)?.pop()?;
+        if !outcome.more {
+            waits.release(id);
+        }
+        Some(outcome)
+    }
+
+    /// Whether a result of a wait is there.
+    pub(crate) fn has_result(&self, id: WaitId) -> bool {
+        self.waits.borrow_mut().get(id).is_some_and(|wait| wait.held() > 0)
+    }
+
+    /// Asks for an early end of an operation whose results somebody still takes.
+    pub(crate) fn cancel(&self, id: WaitId) {
+        let mut waits = self.waits.borrow_mut();
+        let Some(wait) = waits.get(id).filter(|wait| !wait.cancelled) else { return };
+        wait.cancelled = true;
+        match wait.stage {
+            Stage::Flying(op) => self.engine.borrow_mut().cancel(op),
+            Stage::Queued => {
+                wait.stage = Stage::Ended;
+                wait.push(Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None });
+                let waiter = std::mem::take(&mut wait.waiter);
+                waits.backlog.retain(|(queued, _)| *queued != id);
+                drop(waits);
+                self.wake(waiter);
+            }
+            Stage::Ended | Stage::Free => {}
+        }
+    }
+
+    /// Gives an operation up: what it still brings is dropped.
+    pub(crate) fn abandon(&self, id: WaitId) {
+        let mut waits = self.waits.borrow_mut();
+        let Some(wait) = waits.get(id) else { return };
+        if let Stage::Flying(op) = wait.stage {
+            waits.by_slot[op.slot as usize] = None;
+            self.engine.borrow_mut().abandon(op);
+        }
+        waits.release(id);
+    }
+
+    /// Lets an operation run to its end without anybody looking at what it brings.
+    pub(crate) fn detach(&self, id: WaitId) {
+        let mut waits = self.waits.borrow_mut();
+        let Some(wait) = waits.get(id) else { return };
+        match wait.stage {
+            Stage::Ended => waits.release(id),
+            _ => {
+                wait.owner = Owner::Nobody;
+                (wait.first, wait.waiter) = (None, Waiter::Nobody);
+                wait.rest.clear();
+            }
+        }
+    }
+
+    /// Cancels an operation and closes its descriptor when it has ended. A descriptor that is closed under
+    /// a pending receive neither completes it nor tells the peer (liburing issue 932), hence the order.
+    pub(crate) fn close_after(&self, id: WaitId, fd: Fd) {
+        self.cancel(id);
+        let mut waits = self.waits.borrow_mut();
+        match waits.get(id) {
+            Some(wait) if wait.stage != Stage::Ended => {
+                wait.owner = Owner::Closing(fd);
+                (wait.first, wait.waiter) = (None, Waiter::Nobody);
+                wait.rest.clear();
+            }
+            Some(_) => {
+                waits.release(id);
+                drop(waits);
+                self.close(fd);
+            }
+            None => {
+                drop(waits);
+                self.close(fd);
+            }
+        }
+    }
+
+    /// Closes a descriptor through the engine without waiting for it. When an operation still holds it, it
+    /// is closed with that operation's end.
+    pub(crate) fn close(&self, fd: Fd) {
+        if self.closed.get() {
+            return;
+        }
+        if let Ok(fd) = fd.into_owned() {
+            let id = self.start(Op::Close { fd }, UNLIMITED);
+            self.detach(id);
+        }
+    }
+}
+
+/// An operation that is abandoned when this is dropped.
+pub(crate) struct Running {
+    runtime: Rc<Inner>,
+    wait: Option<WaitId>,
+}
+
+impl Running {
+    pub(crate) fn new(runtime: &Rc<Inner>, op: Op) -> Running {
+        Running { runtime: Rc::clone(runtime), wait: Some(runtime.start(op, UNLIMITED)) }
+    }
+
+    /// The next result; not to be called after one without `more`.
+    pub(crate) async fn next(&mut self) -> Outcome {
+        poll_fn(|context| {
+            let wait = self.wait.expect("nothing is asked for after the terminal result");
+            let outcome = ready!(self.runtime.poll_wait(wait, context));
+            if !outcome.more {
+                self.wait = None;
+            }
+            Poll::Ready(outcome)
+        })
+        .await
+    }
+
+    /// The terminal result, whatever came before it.
+    pub(crate) async fn last(mut self) -> Outcome {
+        loop {
+            let outcome = self.next().await;
+            if !outcome.more {
+                return outcome;
+            }
+        }
+    }
+
+    /// Lets the operation go on to its end alone.
+    pub(crate) fn detach(mut self) {
+        if let Some(wait) = self.wait.take() {
+            self.runtime.detach(wait);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(wait) = self.wait.take() {
+            self.runtime.abandon(wait);
+        }
+    }
+}

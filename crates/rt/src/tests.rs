@@ -1,0 +1,1 @@
+//! Tests of the runtime over a scripted engine.

@@ -1,0 +1,310 @@
+//! A hierarchical timer wheel without a clock: ticks go in, due entries come out.
+//!
+//! Four levels of 64 slots; a slot of level 0 is one tick, a slot of each further level is a whole turn
+//! of the level below. An entry lies in the level where its tick first differs from the present, so that
+//! it moves down at most three times. Ticks are milliseconds to the callers; nothing here knows that.
+//! Main type: [`Wheel`].
+
+const LEVELS: usize = 4;
+const SLOT_BITS: u32 = 6;
+const SLOTS: usize = 1 << SLOT_BITS;
+/// Ticks that the wheel spans. An entry beyond lies in the farthest slot and moves on when that is reached.
+const SPAN: u64 = 1 << (SLOT_BITS * LEVELS as u32);
+/// End of a list of entries.
+const NONE: u32 = u32::MAX;
+
+/// Names an entry; a key that has been used up never means another entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    index: u32,
+    generation: u32,
+}
+
+/// Entries of type `T`, each with the tick at which it is due.
+pub(crate) struct Wheel<T> {
+    /// The present: everything due up to here has been handed out.
+    now: u64,
+    levels: [Level; LEVELS],
+    entries: Vec<Entry<T>>,
+    free: u32,
+    live: usize,
+}
+
+#[derive(Clone)]
+struct Level {
+    /// One bit for each slot that is not empty.
+    occupied: u64,
+    heads: [u32; SLOTS],
+}
+
+struct Entry<T> {
+    generation: u32,
+    value: Option<T>,
+    due: u64,
+    place: Place,
+    /// Neighbours in the slot's list; `next` links the free list too.
+    previous: u32,
+    next: u32,
+}
+
+/// A slot of a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    level: u8,
+    slot: u8,
+}
+
+impl<T> Wheel<T> {
+    /// An empty wheel at tick 0.
+    pub(crate) fn new() -> Wheel<T> {
+        let level = Level { occupied: 0, heads: [NONE; SLOTS] };
+        Wheel {
+            now: 0,
+            levels: std::array::from_fn(|_| level.clone()),
+            entries: Vec::new(),
+            free: NONE,
+            live: 0,
+        }
+    }
+
+    /// Number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Adds an entry. One that is due already comes out with the next [`Wheel::advance`].
+    pub(crate) fn insert(&mut self, due: u64, value: T) -> Key {
+        let index = self.free;
+        let index = if index == NONE {
+            let place = Place { level: 0, slot: 0 };
+            self.entries.push(Entry { generation: 0, value: None, due, place, previous: NONE, next: NONE });
+            (self.entries.len() - 1) as u32
+        } else {
+            self.free = self.entries[index as usize].next;
+            index
+        };
+        let entry = &mut self.entries[index as usize];
+        entry.due = due;
+        entry.value = Some(value);
+        let generation = entry.generation;
+        self.live += 1;
+        self.link(index);
+        Key { index, generation }
+    }
+
+    /// Takes an entry out; `None` when it has come out before.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
+        self.get_mut(key)?;
+        self.unlink(key.index);
+        self.release(key.index)
+    }
+
+    /// The value of an entry that has not come out yet.
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        entry.value.as_mut().filter(|_| entry.generation == key.generation)
+    }
+
+    /// A tick at or before which nothing becomes due, and at which [`Wheel::advance`] has work: the
+    /// earliest entry's tick when it is near, else the time to sort the entries anew.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.next_slot().map(|(_, tick)| tick.max(self.now))
+    }
+
+    /// Moves the present to `now` and hands out what is due, with its key, in order of slots.
+    pub(crate) fn advance(&mut self, now: u64, mut due: impl FnMut(Key, T)) {
+        while let Some((place, tick)) = self.next_slot().filter(|&(_, tick)| tick <= now) {
+            self.now = self.now.max(tick);
+            let mut index = self.levels[place.level as usize].take(place.slot);
+            while index != NONE {
+                let entry = &mut self.entries[index as usize];
+                let next = entry.next;
+                if entry.due <= self.now {
+                    let key = Key { index, generation: entry.generation };
+                    let value = self.release(index).expect("a linked entry has a value");
+                    due(key, value);
+                } else {
+                    self.link(index);
+                }
+                index = next;
+            }
+        }
+        self.now = self.now.max(now);
+    }
+
+    /// The first slot that is not empty, and the tick at which its turn comes. Lower levels come first:
+    /// what lies in them is due before the present's slot of the level above ends.
+    fn next_slot(&self) -> Option<(Place, u64)> {
+        let (number, level) = self.levels.iter().enumerate().find(|(_, level)| level.occupied != 0)?;
+        let shift = SLOT_BITS * number as u32;
+        let here = (self.now >> shift) & (SLOTS as u64 - 1);
+        let ahead = level.occupied.rotate_right(here as u32).trailing_zeros();
+        let slot = (here + u64::from(ahead)) & (SLOTS as u64 - 1);
+        let tick = ((self.now >> shift) + u64::from(ahead)) << shift;
+        Some((Place { level: number as u8, slot: slot as u8 }, tick))
+    }
+
+    /// Puts an entry into the slot where it belongs now.
+    fn link(&mut self, index: u32) {
+        // What is due goes into the present's slot. The span's last slot is the farthest that cannot be
+        // taken for the present's.
+        let due = self.entries[index as usize].due.max(self.now).min(self.now + SPAN - SPAN / SLOTS as u64);
+        let differs = (due ^ self.now) | 1;
+        let level = ((u64::BITS - 1 - differs.leading_zeros()) / SLOT_BITS) as usize;
+        let level = level.min(LEVELS - 1);
+        let slot = ((due >> (SLOT_BITS * level as u32)) & (SLOTS as u64 - 1)) as usize;
+        let head = self.levels[level].heads[slot];
+        if head != NONE {
+            self.entries[head as usize].previous = index;
+        }
+        let entry = &mut self.entries[index as usize];
+        entry.place = Place { level: level as u8, slot: slot as u8 };
+        entry.previous = NONE;
+        entry.next = head;
+        self.levels[level].heads[slot] = index;
+        self.levels[level].occupied |= 1 << slot;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Entry { previous, next, place, .. } = self.entries[index as usize];
+        if next != NONE {
+            self.entries[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.entries[previous as usize].next = next;
+            return;
+        }
+        let level = &mut self.levels[place.level as usize];
+        level.heads[place.slot as usize] = next;
+        if next == NONE {
+            level.occupied &= !(1 << place.slot);
+        }
+    }
+
+    /// Frees an entry that is in no list.
+    fn release(&mut self, index: u32) -> Option<T> {
+        let entry = &mut self.entries[index as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.next = self.free;
+        self.free = index;
+        self.live -= 1;
+        entry.value.take()
+    }
+}
+
+impl Level {
+    /// Empties a slot and answers the head of its list.
+    fn take(&mut self, slot: u8) -> u32 {
+        self.occupied &= !(1 << slot);
+        std::mem::replace(&mut self.heads[slot as usize], NONE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn due_at(wheel: &mut Wheel<u32>, now: u64) -> Vec<u32> {
+        let mut out = Vec::new();
+        wheel.advance(now, |_, value| out.push(value));
+        out.sort_unstable();
+        out
+    }
+
+    #[test]
+    fn entries_come_out_at_their_tick() {
+        let mut wheel = Wheel::new();
+        for (value, tick) in
+            [0, 1, 63, 64, 65, 4095, 4096, 262_143, 262_144, SPAN, 3 * SPAN + 5].iter().enumerate()
+        {
+            wheel.insert(*tick, value as u32);
+        }
+        assert_eq!(due_at(&mut wheel, 0), [0]);
+        assert_eq!(wheel.next(), Some(1));
+        assert_eq!(due_at(&mut wheel, 63), [1, 2]);
+        assert_eq!(due_at(&mut wheel, 64), [3]);
+        assert_eq!(due_at(&mut wheel, 4095), [4, 5]);
+        assert_eq!(due_at(&mut wheel, 262_143), [6, 7]);
+        assert_eq!(due_at(&mut wheel, 262_144), [8]);
+        assert_eq!(due_at(&mut wheel, SPAN - 1), []);
+        assert_eq!(due_at(&mut wheel, SPAN), [9]);
+        assert_eq!(due_at(&mut wheel, 3 * SPAN + 4), []);
+        assert_eq!(due_at(&mut wheel, 3 * SPAN + 5), [10]);
+        assert_eq!(wheel.len(), 0);
+    }
+
+    #[test]
+    fn a_used_key_is_dead() {
+        let mut wheel = Wheel::new();
+        let key = wheel.insert(5, 1);
+        assert_eq!(wheel.remove(key), Some(1));
+        let other = wheel.insert(5, 2);
+        assert_eq!(wheel.remove(key), None);
+        assert!(wheel.get_mut(key).is_none());
+        assert_eq!(wheel.get_mut(other), Some(&mut 2));
+    }
+
+    /// One step of the comparison with a sorted map.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u64),
+        Remove(usize),
+        Advance(u64),
+        ToNext,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let far = prop_oneof![0..70u64, 0..5000u64, 0..300_000u64, 0..2 * SPAN];
+        let step = prop_oneof![
+            4 => far.clone().prop_map(Step::Insert),
+            1 => any::<usize>().prop_map(Step::Remove),
+            2 => far.prop_map(Step::Advance),
+            2 => Just(Step::ToNext),
+        ];
+        prop::collection::vec(step, 1..200)
+    }
+
+    proptest! {
+        #[test]
+        fn wheel_behaves_as_a_sorted_map(steps in steps()) {
+            let mut wheel = Wheel::new();
+            let mut model: BTreeMap<(u64, u32), Key> = BTreeMap::new();
+            let mut now = 0u64;
+            for (number, step) in steps.into_iter().enumerate() {
+                let value = number as u32;
+                let to = match step {
+                    Step::Insert(ahead) => {
+                        model.insert((now + ahead, value), wheel.insert(now + ahead, value));
+                        continue;
+                    }
+                    Step::Remove(which) => {
+                        let Some((&(due, value), &key)) = model.iter().nth(which % model.len().max(1)) else { continue };
+                        prop_assert_eq!(wheel.remove(key), Some(value));
+                        model.remove(&(due, value));
+                        continue;
+                    }
+                    Step::Advance(by) => now + by,
+                    Step::ToNext => wheel.next().unwrap_or(now),
+                };
+                now = to;
+                let mut out = Vec::new();
+                wheel.advance(now, |_, value| out.push(value));
+                let mut expected: Vec<u32> = model.keys().filter(|key| key.0 <= now).map(|key| key.1).collect();
+                model.retain(|key, _| key.0 > now);
+                out.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(out, expected);
+                prop_assert_eq!(wheel.len(), model.len());
+                let earliest = model.keys().next().map(|key| key.0);
+                prop_assert_eq!(wheel.next().is_some(), earliest.is_some());
+                if let (Some(next), Some(earliest)) = (wheel.next(), earliest) {
+                    prop_assert!(next > now && next <= earliest, "next {next}, now {now}, earliest {earliest}");
+                }
+            }
+        }
+    }
+}
