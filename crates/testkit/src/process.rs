@@ -42,7 +42,7 @@ pub fn open_fds(pid: Pid) -> usize {
     entries::<u32>(Path::new(&format!("/proc/{pid}/fd"))).count()
 }
 
-/// What the descriptors of a process point at ("socket:[123]", "/var/log/x", "anon_inode:[io_uring]").
+/// What the descriptors of a process point at (`socket:[123]`, `/var/log/x`, `anon_inode:[io_uring]`).
 pub fn fd_targets(pid: Pid) -> Vec<String> {
     let folder = format!("/proc/{pid}/fd");
     entries::<u32>(Path::new(&folder))
