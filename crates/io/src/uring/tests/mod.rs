@@ -1,6 +1,8 @@
 //! Tests of the ring backend against the running kernel. Without io_uring they say so and pass: which
 //! engines a run has covered is told by the contract suite.
 
+mod speed;
+
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
