@@ -11,16 +11,17 @@
 //! main context keeps that file and at least the level `notice`.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 
-use rustix::process::{Pid as RawPid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::conf_text::{main_directive, with_preamble};
 use crate::files::Content;
 use crate::process::{self, Pid};
+use crate::program::{Program, read_lossy, signal_process};
 use crate::tempdir::TempDir;
 use crate::wait::{self, Deadline};
 
@@ -166,21 +167,14 @@ impl ServerBuilder {
         }
         let root = self.dir.path().to_owned();
         self.dir.write(CONF_FILE, complete(&self.conf));
-        let output = |name: &str| {
-            let path = root.join(name);
-            File::create(&path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()))
-        };
         let mut command = Command::new(&self.binary);
         // nginx wants a slash at the end of the prefix, else it glues names onto it.
         command.arg("-p").arg(format!("{}/", root.display())).arg("-c").arg(CONF_FILE).args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
-        command.stdin(Stdio::null()).stdout(output("logs/stdout")).stderr(output("logs/stderr"));
-        let child = command.spawn();
-        let child = child.unwrap_or_else(|error| panic!("start {}: {error}", self.binary.display()));
+        let program = Program::spawn(command, &root.join("logs"));
         Server {
-            pid: child.id() as Pid,
-            child,
-            status: None,
+            pid: program.pid(),
+            program,
             error_log: main_directive(&self.conf, "error_log")
                 .map_or_else(|| root.join("logs/error.log"), |name| root.join(name)),
             addresses: Vec::new(),
@@ -193,10 +187,9 @@ impl ServerBuilder {
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    child: Child,
+    program: Program,
     /// What the pid file says: the child, unless the configuration has `daemon on`.
     pid: Pid,
-    status: Option<ExitStatus>,
     error_log: PathBuf,
     addresses: Vec<ListenAddr>,
     conf: String,
@@ -314,10 +307,7 @@ impl Server {
 
     /// The exit status, if the process that was started has ended. It stays known.
     pub fn exited(&mut self) -> Option<ExitStatus> {
-        if self.status.is_none() {
-            self.status = self.child.try_wait().unwrap_or_else(|error| panic!("wait: {error}"));
-        }
-        self.status
+        self.program.exited()
     }
 
     /// The error log so far.
@@ -332,12 +322,12 @@ impl Server {
 
     /// What the server wrote to standard error.
     pub fn stderr(&self) -> String {
-        read_lossy(&self.path("logs/stderr"))
+        self.program.stderr()
     }
 
     /// What the server wrote to standard output.
     pub fn stdout(&self) -> String {
-        read_lossy(&self.path("logs/stdout"))
+        self.program.stdout()
     }
 
     /// Waits until a line of the error log contains `text`, and returns the first such line.
@@ -371,7 +361,7 @@ impl Server {
 
     /// Whether the process that serves is another one than the process that was started.
     fn is_daemon(&self) -> bool {
-        self.pid != self.child.id() as Pid
+        self.pid != self.program.pid()
     }
 
     fn evidence(&self) -> String {
@@ -384,15 +374,6 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("testkit: the server of the failed test said\n{}", self.evidence());
         }
-        if self.exited().is_none() {
-            // The workers first: an orphan would hold the test's output open until it notices.
-            let doomed: Vec<Pid> = self.workers();
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-            for pid in doomed {
-                let _ = signal_process(pid, Signal::KILL);
-            }
-        }
         // A daemon is no child of ours. Its pid file, which it removes at its end, vouches for the number.
         if self.is_daemon() && read_pid(&self.path(&pid_file(&self.conf))) == Some(self.pid) {
             for pid in self.workers().into_iter().chain([self.pid]) {
@@ -400,13 +381,6 @@ impl Drop for Server {
             }
         }
     }
-}
-
-/// Sends a signal to one process. Never to a group, never to everybody: `pid` must be positive.
-pub fn signal_process(pid: Pid, signal: Signal) -> std::io::Result<()> {
-    let target = RawPid::from_raw(pid).filter(|_| pid > 0);
-    let target = target.ok_or_else(|| std::io::Error::other(format!("{pid} is no process id")))?;
-    Ok(kill_process(target, signal)?)
 }
 
 /// Adds what the harness relies on and the text leaves out.
@@ -428,8 +402,4 @@ fn pid_file(conf: &str) -> String {
 /// The number in the pid file once it is written whole: it ends with a newline.
 fn read_pid(path: &Path) -> Option<Pid> {
     fs::read_to_string(path).ok()?.strip_suffix('\n')?.parse().ok()
-}
-
-fn read_lossy(path: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }

@@ -1,0 +1,186 @@
+//! A program that was started by a test: its output in files, its end for certain.
+//!
+//! [`Program`] is what `server::Server` stands on, and serves by itself for command lines without a
+//! configuration (`ringroad serve DIR`, `ringroad engines`): [`Program::wait_for_output`] finds the address that
+//! was printed, [`run`] takes a command to its end.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid as RawPid, Signal, kill_process};
+
+use crate::process::{self, Pid};
+use crate::tempdir::TempDir;
+use crate::wait::{self, Deadline};
+
+/// A child process; killed when dropped, with the children that it has then.
+#[derive(Debug)]
+pub struct Program {
+    child: Child,
+    status: Option<ExitStatus>,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    /// Where the output goes when the caller has no place for it.
+    _dir: Option<TempDir>,
+}
+
+/// What a program that ran to its end left behind.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Everything from standard output.
+    pub stdout: String,
+    /// Everything from standard error.
+    pub stderr: String,
+}
+
+/// Runs a program to its end.
+#[track_caller]
+pub fn run(binary: impl AsRef<OsStr>, args: &[&str]) -> Finished {
+    let mut program = Program::start(binary, args);
+    let status = program.wait_until_ended(Deadline::default());
+    Finished { status, stdout: program.stdout(), stderr: program.stderr() }
+}
+
+impl Program {
+    /// Starts a program with these arguments and an empty standard input.
+    #[track_caller]
+    pub fn start(binary: impl AsRef<OsStr>, args: &[&str]) -> Program {
+        let dir = TempDir::new("program");
+        let mut command = Command::new(binary);
+        command.args(args);
+        let mut program = Program::spawn(command, dir.path());
+        program._dir = Some(dir);
+        program
+    }
+
+    /// Starts a prepared command; its output goes to files `stdout` and `stderr` in `folder`.
+    #[track_caller]
+    pub fn spawn(mut command: Command, folder: &Path) -> Program {
+        let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
+        let create = |path: &Path| {
+            File::create(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()))
+        };
+        command.stdin(Stdio::null()).stdout(create(&stdout)).stderr(create(&stderr));
+        let child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
+        Program { child, status: None, stdout, stderr, _dir: None }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> Pid {
+        self.child.id() as Pid
+    }
+
+    /// What it wrote to standard output so far.
+    pub fn stdout(&self) -> String {
+        read_lossy(&self.stdout)
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn stderr(&self) -> String {
+        read_lossy(&self.stderr)
+    }
+
+    /// Waits until a line of standard output or standard error contains `text`, and returns that line.
+    #[track_caller]
+    pub fn wait_for_output(&mut self, text: &str, deadline: Deadline) -> String {
+        let mut look = || {
+            let ended = self.exited();
+            let output = self.stdout() + &self.stderr();
+            let line = output.lines().find(|line| line.contains(text)).map(str::to_owned);
+            match (line, ended) {
+                (Some(line), _) => Some(Ok(line)),
+                (None, Some(status)) => Some(Err(format!("it ended without {text:?}: {status}"))),
+                (None, None) => None,
+            }
+        };
+        let found = wait::until(&format!("{text:?} in the output"), deadline, &mut look);
+        let found = found.unwrap_or_else(|late| Err(late.to_string()));
+        found.unwrap_or_else(|failure| panic!("{failure}\n{}{}", self.stdout(), self.stderr()))
+    }
+
+    /// Sends a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        signal_process(self.pid(), signal).unwrap_or_else(|error| panic!("{signal:?}: {error}"));
+    }
+
+    /// Waits for the end without sending anything.
+    #[track_caller]
+    pub fn wait_until_ended(&mut self, deadline: Deadline) -> ExitStatus {
+        let ended = wait::until("the program's end", deadline, || self.exited());
+        ended.unwrap_or_else(|late| panic!("{late}\n{}{}", self.stdout(), self.stderr()))
+    }
+
+    /// The exit status if it has ended. It stays known.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().unwrap_or_else(|error| panic!("wait: {error}"));
+        }
+        self.status
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if self.exited().is_none() {
+            // The children are looked up while their parent still names them, and killed after it, so that it
+            // cannot start others in their place.
+            let children = process::children(self.pid());
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            for pid in children {
+                let _ = signal_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Sends a signal to one process. Never to a group, never to everybody: `pid` must be positive.
+pub fn signal_process(pid: Pid, signal: Signal) -> std::io::Result<()> {
+    // Asked first: zero and negative numbers mean groups, and `from_raw` takes them for a programmer's error.
+    let target = if pid > 0 { RawPid::from_raw(pid) } else { None };
+    let target = target.ok_or_else(|| std::io::Error::other(format!("{pid} is no process id")))?;
+    Ok(kill_process(target, signal)?)
+}
+
+/// A file that may not exist yet, as text.
+pub(crate) fn read_lossy(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_status_come_back() {
+        let finished = run("sh", &["-c", "echo out; echo err >&2; exit 3"]);
+        assert_eq!(finished.status.code(), Some(3));
+        assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out\n", "err\n"));
+    }
+
+    #[test]
+    fn a_line_is_waited_for_and_the_program_ends_with_the_test() {
+        let mut program = Program::start("sh", &["-c", "echo ready at 5 >&2; exec cat /dev/zero >/dev/null"]);
+        assert_eq!(program.wait_for_output("ready", Deadline::default()), "ready at 5");
+        let pid = program.pid();
+        drop(program);
+        assert!(!process::is_alive(pid));
+    }
+
+    #[test]
+    #[should_panic(expected = "ended without")]
+    fn an_early_end_is_no_long_wait() {
+        Program::start("true", &[]).wait_for_output("ready", Deadline::default());
+    }
+
+    #[test]
+    fn nobody_signals_everybody() {
+        assert!(signal_process(0, Signal::TERM).is_err());
+        assert!(signal_process(-1, Signal::TERM).is_err());
+    }
+}
