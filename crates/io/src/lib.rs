@@ -16,6 +16,7 @@ mod doorbell;
 pub mod engine;
 mod epoll;
 pub mod op;
+pub mod probe;
 mod slot;
 pub mod sys;
 #[allow(dead_code, reason = "the engine that joins the backends uses it")]

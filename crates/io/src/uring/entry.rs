@@ -18,6 +18,27 @@ use crate::op::{Fd, Interest, Op, OpId, RecvInto, Segments, StatTarget};
 const POLL_FIRST: u16 = 1 << 0;
 const RECV_MULTISHOT: u16 = 1 << 1;
 
+/// Every operation that is submitted, zero-copy sends aside.
+pub(super) const OPCODES: [u8; 17] = [
+    opcode::Nop::CODE,
+    opcode::Accept::CODE,
+    opcode::Recv::CODE,
+    opcode::Send::CODE,
+    opcode::SendMsg::CODE,
+    opcode::Connect::CODE,
+    opcode::PollAdd::CODE,
+    opcode::Close::CODE,
+    opcode::OpenAt2::CODE,
+    opcode::Statx::CODE,
+    opcode::Read::CODE,
+    opcode::ReadFixed::CODE,
+    opcode::Write::CODE,
+    opcode::UnlinkAt::CODE,
+    opcode::RenameAt::CODE,
+    opcode::Fsync::CODE,
+    opcode::AsyncCancel2::CODE,
+];
+
 /// The entry that carries out `op`, whose name is `id`. `fixed` is the place of its buffer in the ring's
 /// table, if it has one; `copying` makes a zero-copy send an ordinary one.
 ///

@@ -27,6 +27,8 @@ use rustix::io::Errno;
 use self::flight::{Flights, Phase, SLOTS_MAX};
 use self::recv::{GROUP, RecvRing};
 use self::ring::{Cqe, Ring};
+use self::setup::Mode;
+pub(crate) use self::setup::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG, filtered};
 pub use self::setup::{Refusal, SetupError, Stage};
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Wait};
@@ -166,6 +168,28 @@ impl Uring {
     /// Whether the kernel knows zero-copy sends.
     pub(crate) fn send_zero_copy(&self) -> bool {
         self.zero_copy
+    }
+
+    /// How the ring was set up.
+    pub(crate) fn mode(&self) -> Mode {
+        self.ring.mode()
+    }
+
+    /// Whether the kernel knows every operation that is submitted here, zero copy aside.
+    pub(crate) fn knows_opcodes(&self) -> bool {
+        self.ring.supports(&entry::OPCODES)
+    }
+
+    /// Registers the memory behind a buffer, to find out whether that can be had.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub(crate) fn try_register(&mut self, buf: &Buf) -> Result<(), Errno> {
+        match (self.fix(buf), self.note) {
+            (Some(_), _) => Ok(()),
+            (None, Some(Note::BuffersUnregistered { errno, .. })) => Err(errno),
+            (None, None) => Err(Errno::NOMEM),
+        }
     }
 
     /// Stages the operation in the slot. It completes in a later turn; what can be told at once to fail

@@ -86,6 +86,16 @@ impl SetupError {
         SetupError { stage, errno, refusal: Refusal::guess(errno) }
     }
 
+    /// The call that failed.
+    pub fn call(&self) -> &'static str {
+        match self.stage {
+            Stage::Setup => "io_uring_setup",
+            Stage::Workers => "io_uring_register(IOWQ_MAX_WORKERS)",
+            Stage::BufferRing => "io_uring_register(PBUF_RING)",
+            Stage::Buffers => "mmap of receive buffers",
+        }
+    }
+
     /// The likely cause in words.
     pub fn cause(&self) -> String {
         match self.refusal {
@@ -121,14 +131,8 @@ impl SetupError {
 
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let step = match self.stage {
-            Stage::Setup => "io_uring_setup",
-            Stage::Workers => "io_uring_register(IOWQ_MAX_WORKERS)",
-            Stage::BufferRing => "io_uring_register(PBUF_RING)",
-            Stage::Buffers => "mmap of receive buffers",
-        };
         let errno = std::io::Error::from(self.errno);
-        write!(f, "{step}: {errno}; likely cause: {}; remedy: {}", self.cause(), self.remedy())
+        write!(f, "{}: {errno}; likely cause: {}; remedy: {}", self.call(), self.cause(), self.remedy())
     }
 }
 
@@ -198,4 +202,36 @@ fn builder(flags: u32, completions: u32) -> Builder {
         builder.setup_no_sqarray();
     }
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likely_cause_follows_from_error_sysctl_and_filter() {
+        let table = [
+            (Errno::PERM, 2, false, Refusal::Sysctl(2)),
+            (Errno::PERM, 1, true, Refusal::Sysctl(1)),
+            (Errno::PERM, 0, true, Refusal::Seccomp),
+            (Errno::NOSYS, 0, true, Refusal::Seccomp),
+            (Errno::NOSYS, 0, false, Refusal::Absent),
+            (Errno::PERM, 0, false, Refusal::Unknown),
+            (Errno::INVAL, 0, false, Refusal::Outdated),
+            (Errno::NOMEM, 0, true, Refusal::Memory),
+            (Errno::MFILE, 0, false, Refusal::Descriptors),
+        ];
+        for (errno, disabled, filtered, expected) in table {
+            assert_eq!(Refusal::judge(errno, disabled, filtered), expected, "{errno:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_call_cause_and_remedy() {
+        let error = SetupError { stage: Stage::Setup, errno: Errno::PERM, refusal: Refusal::Sysctl(2) };
+        let text = error.to_string();
+        for part in ["io_uring_setup", "kernel.io_uring_disabled is 2", "set kernel.io_uring_disabled=0"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
 }

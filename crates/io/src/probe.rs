@@ -1,0 +1,432 @@
+//! What this machine, kernel and security context allow, found out once at start.
+//!
+//! [`Probe::run`] looks and tries; the rest only tells. It must run after privileges were dropped and
+//! filters installed, because those decide the answer. Types: [`Probe`], [`Row`], [`State`], [`Fallback`].
+
+mod facts;
+mod trial;
+
+use std::fmt::Write as _;
+
+use rustix::io::Errno;
+
+use self::facts::Release;
+use self::trial::{Failure, Trial};
+use crate::engine::NetKind;
+use crate::uring::{DEFER_TASKRUN, NO_SQARRAY, SetupError, TASKRUN_FLAG, filtered};
+
+/// How far something can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Fully.
+    Works,
+    /// With a loss that the detail names.
+    Limited,
+    /// Not at all.
+    Missing,
+}
+
+impl State {
+    /// One word for tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Works => "works",
+            State::Limited => "limited",
+            State::Missing => "missing",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What.
+    pub item: &'static str,
+    /// How far it can be used.
+    pub state: State,
+    /// What was found, or the likely cause why it is missing.
+    pub detail: String,
+    /// What the operator can do, where there is something.
+    pub remedy: Option<String>,
+}
+
+/// Why the ring is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    /// What stands in the way, as far as can be told.
+    pub cause: String,
+    /// What the operator can do.
+    pub remedy: String,
+}
+
+/// The result of looking.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    rows: Vec<Row>,
+    fallback: Option<Fallback>,
+    zero_copy: bool,
+    libaio: bool,
+}
+
+impl Probe {
+    /// Looks and tries, within about a second at worst and a few milliseconds otherwise.
+    pub fn run() -> Probe {
+        let text = facts::release_text();
+        let release = Release::parse(&text);
+        let mut probe = Probe { rows: Vec::new(), fallback: None, zero_copy: false, libaio: false };
+        probe.kernel(&text, release);
+        match Trial::new() {
+            Ok(trial) => probe.ring(trial),
+            Err(error) => probe.refused(&error),
+        }
+        if release < facts::OLDEST {
+            probe.forbid("the kernel is older than 6.1", "use Linux 6.1 or newer");
+        } else if let Some(fault) = release.fault().filter(|fault| fault.forbids) {
+            probe.forbid(fault.what, "update the kernel");
+        }
+        probe.others();
+        probe
+    }
+
+    /// Everything that was looked at, in order.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The network backend that is best here.
+    pub fn best_net(&self) -> NetKind {
+        if self.fallback.is_none() { NetKind::Uring } else { NetKind::Epoll }
+    }
+
+    /// Why the ring cannot be used, for a server that falls back or refuses to start.
+    pub fn uring_refusal(&self) -> Option<&Fallback> {
+        self.fallback.as_ref()
+    }
+
+    /// Whether libaio can be used.
+    pub fn libaio(&self) -> bool {
+        self.libaio
+    }
+
+    /// Whether zero-copy sends on the ring can be used.
+    pub fn send_zero_copy(&self) -> bool {
+        self.zero_copy && self.fallback.is_none()
+    }
+
+    /// One line for the error log: which network backend is best and, when it is not the ring, why.
+    pub fn summary(&self) -> String {
+        match &self.fallback {
+            None => "io_uring can be used".to_owned(),
+            Some(fallback) => {
+                format!(
+                    "io_uring cannot be used, likely cause: {}; remedy: {}",
+                    fallback.cause, fallback.remedy
+                )
+            }
+        }
+    }
+
+    /// The rows as text in columns, a line each.
+    pub fn to_table(&self) -> String {
+        let width = self.rows.iter().map(|row| row.item.len()).max().unwrap_or(0);
+        let mut table = String::new();
+        for row in &self.rows {
+            let _infallible = write!(table, "{:width$}  {:7}  {}", row.item, row.state.name(), row.detail);
+            if let Some(remedy) = &row.remedy {
+                table.push_str("; remedy: ");
+                table.push_str(remedy);
+            }
+            table.push('\n');
+        }
+        table
+    }
+
+    /// The rows as one JSON object: `{"net": …, "refusal": …, "rows": [{"item", "state", "detail",
+    /// "remedy"}]}`.
+    pub fn to_json(&self) -> String {
+        let mut json = String::from("{\"net\":");
+        json_text(&mut json, if self.fallback.is_none() { "io_uring" } else { "epoll" });
+        json.push_str(",\"refusal\":");
+        match &self.fallback {
+            None => json.push_str("null"),
+            Some(fallback) => {
+                json.push_str("{\"cause\":");
+                json_text(&mut json, &fallback.cause);
+                json.push_str(",\"remedy\":");
+                json_text(&mut json, &fallback.remedy);
+                json.push('}');
+            }
+        }
+        json.push_str(",\"rows\":[");
+        for (index, row) in self.rows.iter().enumerate() {
+            json.push_str(if index == 0 { "{\"item\":" } else { ",{\"item\":" });
+            json_text(&mut json, row.item);
+            json.push_str(",\"state\":");
+            json_text(&mut json, row.state.name());
+            json.push_str(",\"detail\":");
+            json_text(&mut json, &row.detail);
+            json.push_str(",\"remedy\":");
+            match &row.remedy {
+                None => json.push_str("null"),
+                Some(remedy) => json_text(&mut json, remedy),
+            }
+            json.push('}');
+        }
+        json.push_str("]}");
+        json
+    }
+
+    fn add(&mut self, item: &'static str, state: State, detail: impl Into<String>, remedy: Option<&str>) {
+        let remedy = remedy.map(str::to_owned);
+        self.rows.push(Row { item, state, detail: detail.into(), remedy });
+    }
+
+    /// Keeps the ring from being used, unless a reason is there already.
+    fn forbid(&mut self, cause: &str, remedy: &str) {
+        self.fallback.get_or_insert_with(|| Fallback { cause: cause.to_owned(), remedy: remedy.to_owned() });
+    }
+
+    fn kernel(&mut self, text: &str, release: Release) {
+        match release.fault() {
+            _ if release < facts::OLDEST => {
+                let detail = format!("{text}: too old for the ring");
+                self.add("kernel", State::Limited, detail, Some("use Linux 6.1 or newer"));
+            }
+            Some(fault) => {
+                self.add(
+                    "kernel",
+                    State::Limited,
+                    format!("{text}: {}", fault.what),
+                    Some("update the kernel"),
+                );
+            }
+            None => self.add("kernel", State::Works, text, None),
+        }
+        let (state, detail) =
+            if filtered() { (State::Limited, "a filter is in force") } else { (State::Works, "no filter") };
+        self.add("seccomp", state, detail, None);
+        match facts::ring_disabled() {
+            None => self.add("kernel.io_uring_disabled", State::Works, "not known to this kernel", None),
+            Some(0) => self.add("kernel.io_uring_disabled", State::Works, "0", None),
+            Some(value) => {
+                let remedy = Some("set kernel.io_uring_disabled=0");
+                self.add("kernel.io_uring_disabled", State::Limited, value.to_string(), remedy);
+            }
+        }
+        match facts::memlock() {
+            None => self.add("locked memory", State::Works, "no limit", None),
+            Some(bytes) => self.add("locked memory", State::Works, format!("{} KiB", bytes / 1024), None),
+        }
+    }
+
+    fn refused(&mut self, error: &SetupError) {
+        self.fallback = Some(Fallback {
+            cause: format!("{}: {}: {}", error.call(), errno_text(error.errno), error.cause()),
+            remedy: error.remedy().to_owned(),
+        });
+        let detail = format!("{}: {}: {}", error.call(), errno_text(error.errno), error.cause());
+        self.add("io_uring", State::Missing, detail, Some(error.remedy()));
+    }
+
+    fn ring(&mut self, mut trial: Trial) {
+        let flags = trial.setup_flags();
+        let missing: Vec<&str> =
+            [(DEFER_TASKRUN, "DEFER_TASKRUN"), (TASKRUN_FLAG, "TASKRUN_FLAG"), (NO_SQARRAY, "NO_SQARRAY")]
+                .into_iter()
+                .filter_map(|(flag, name)| (flags & flag == 0).then_some(name))
+                .collect();
+        let detail = if missing.is_empty() {
+            "all set-up flags".to_owned()
+        } else {
+            format!("without {}", missing.join(", "))
+        };
+        let state = if missing.is_empty() { State::Works } else { State::Limited };
+        self.add("io_uring", state, detail, None);
+        self.opcodes(&trial);
+        self.needed("multishot receive", trial.multishot_receive());
+        self.needed("multishot accept", trial.multishot_accept());
+        let zero_copy = trial.zero_copy();
+        self.zero_copy = zero_copy.is_ok();
+        self.wanted("zero-copy send", zero_copy, "sends are copied", None);
+        let remedy = Some("raise the limit on locked memory (LimitMEMLOCK=, ulimit -l)");
+        let registered = trial.registered_buffers();
+        self.wanted("registered buffers", registered, "direct reads look their pages up each time", remedy);
+    }
+
+    fn opcodes(&mut self, trial: &Trial) {
+        let detail = match facts::query() {
+            Some(known) => format!("{} requests, {} registrations", known.requests, known.registers),
+            None => "asked one by one".to_owned(),
+        };
+        if trial.knows_opcodes() {
+            self.add("io_uring operations", State::Works, detail, None);
+        } else {
+            let remedy = "use Linux 6.1 or newer without restrictions on io_uring";
+            self.add("io_uring operations", State::Missing, "some that are needed are missing", Some(remedy));
+            self.forbid("the kernel's io_uring lacks operations that are needed", remedy);
+        }
+    }
+
+    /// A trial that the ring cannot do without.
+    fn needed(&mut self, item: &'static str, outcome: Result<(), Failure>) {
+        match outcome {
+            Ok(()) => self.add(item, State::Works, "tried", None),
+            Err(failure) => {
+                let detail = failure_text(failure);
+                let remedy = "update the kernel, or say \"use epoll;\"";
+                self.add(item, State::Missing, detail.clone(), Some(remedy));
+                self.forbid(&format!("{item} does not work: {detail}"), remedy);
+            }
+        }
+    }
+
+    /// A trial of something that only makes things faster.
+    fn wanted(&mut self, item: &'static str, outcome: Result<(), Failure>, loss: &str, remedy: Option<&str>) {
+        match outcome {
+            Ok(()) => self.add(item, State::Works, "tried", None),
+            Err(failure) => {
+                let detail = format!("{}; {loss}", failure_text(failure));
+                self.add(item, State::Limited, detail, remedy);
+            }
+        }
+    }
+
+    fn others(&mut self) {
+        let numbers = facts::aio_numbers().map_or(String::new(), |(used, most)| {
+            format!("{used} of {most} requests in use (fs.aio-max-nr)")
+        });
+        match facts::libaio() {
+            Ok(()) => {
+                self.libaio = true;
+                self.add("libaio", State::Works, numbers, None);
+            }
+            Err(Errno::AGAIN) => self.add("libaio", State::Missing, numbers, Some("raise fs.aio-max-nr")),
+            Err(errno) => {
+                let detail = format!("io_setup: {}", errno_text(errno));
+                self.add("libaio", State::Missing, detail, Some("allow io_setup, io_submit, io_getevents"));
+            }
+        }
+        match facts::epoll() {
+            Ok(()) => self.add("epoll", State::Works, "tried", None),
+            Err(errno) => self.add("epoll", State::Missing, errno_text(errno), Some("allow epoll_create1")),
+        }
+        match facts::openat2() {
+            Ok(()) => self.add("openat2", State::Works, "keeps below a folder", None),
+            Err(errno) => {
+                let detail = format!("{}; root_beneath cannot be had", errno_text(errno));
+                self.add("openat2", State::Missing, detail, Some("allow openat2"));
+            }
+        }
+    }
+}
+
+fn failure_text(failure: Failure) -> String {
+    match failure {
+        Failure::Errno(errno) => errno_text(errno),
+        Failure::Silence => "no completion came".to_owned(),
+        Failure::Wrong => "a completion meant something else".to_owned(),
+    }
+}
+
+fn errno_text(errno: Errno) -> String {
+    std::io::Error::from(errno).to_string()
+}
+
+/// Appends a JSON string (RFC 8259 section 7).
+fn json_text(json: &mut String, text: &str) {
+    json.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => json.push_str("\\\""),
+            '\\' => json.push_str("\\\\"),
+            '\u{0}'..='\u{1f}' => {
+                let _infallible = write!(json, "\\u{:04x}", c as u32);
+            }
+            _ => json.push(c),
+        }
+    }
+    json.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes a system call fail with `errno` in this thread, for ever: a filter as a container runtime
+    /// installs it. No privilege is needed for it after NO_NEW_PRIVS; see seccomp(2).
+    fn forbid_call(number: libc::c_long, errno: i32) -> Result<(), Errno> {
+        let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
+        let mut program = [
+            // The system call's number is the first word of struct seccomp_data.
+            statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
+            libc::sock_filter {
+                code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+                jt: 0,
+                jf: 1,
+                k: number as u32,
+            },
+            statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ERRNO | errno as u32),
+            statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        rustix::thread::set_no_new_privs(true)?;
+        let (mode, pointer) = (libc::SECCOMP_SET_MODE_FILTER, std::ptr::from_ref(&program));
+        // SAFETY: the program and its instructions live until the call returns; the filter binds this
+        // thread only.
+        let installed = unsafe { libc::syscall(libc::SYS_seccomp, mode, 0, pointer) };
+        if installed == 0 { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// The probe of a thread in which io_uring_setup answers `errno`; `None` where no filter can be had.
+    fn probe_without_ring(errno: i32) -> Option<Probe> {
+        let thread =
+            std::thread::spawn(move || forbid_call(libc::SYS_io_uring_setup, errno).is_ok().then(Probe::run));
+        thread.join().unwrap()
+    }
+
+    #[test]
+    fn a_seccomp_filter_is_named_as_the_cause() {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let Some(probe) = probe_without_ring(errno) else { return eprintln!("skipped: no seccomp") };
+            assert_eq!(probe.best_net(), NetKind::Epoll);
+            let fallback = probe.uring_refusal().unwrap();
+            let disabled = facts::ring_disabled().unwrap_or(0) > 0 && errno == libc::EPERM;
+            let (cause, remedy) =
+                if disabled { ("io_uring_disabled", "io_uring_disabled=0") } else { ("seccomp", "seccomp") };
+            assert!(fallback.cause.contains(cause), "{}", fallback.cause);
+            assert!(fallback.remedy.contains(remedy), "{}", fallback.remedy);
+            assert!(probe.summary().contains(&fallback.cause));
+            assert!(probe.to_json().starts_with("{\"net\":\"epoll\",\"refusal\":{\"cause\":"));
+            let row = probe.rows().iter().find(|row| row.item == "io_uring").unwrap();
+            assert_eq!(row.state, State::Missing);
+        }
+    }
+
+    #[test]
+    fn a_filter_on_libaio_is_seen() {
+        let thread =
+            std::thread::spawn(|| forbid_call(libc::SYS_io_setup, libc::EPERM).is_ok().then(Probe::run));
+        let Some(probe) = thread.join().unwrap() else { return eprintln!("skipped: no seccomp") };
+        assert!(!probe.libaio());
+    }
+
+    #[test]
+    fn the_probe_of_this_machine_is_consistent() {
+        let probe = Probe::run();
+        println!("{}\n{}", probe.to_table(), probe.to_json());
+        let state = |item: &str| probe.rows().iter().find(|row| row.item == item).map(|row| row.state);
+        let ring = state("io_uring").unwrap() != State::Missing;
+        assert!(ring || probe.uring_refusal().is_some());
+        assert_eq!(probe.uring_refusal().is_none(), probe.best_net() == NetKind::Uring);
+        assert_eq!(probe.libaio(), state("libaio") == Some(State::Works));
+        assert!(!probe.send_zero_copy() || state("zero-copy send") == Some(State::Works));
+        assert_eq!(probe.to_table().lines().count(), probe.rows().len());
+    }
+
+    #[test]
+    fn json_text_is_escaped() {
+        let mut json = String::new();
+        json_text(&mut json, "a\"b\\c\nd\u{1}é");
+        assert_eq!(json, r#""a\"b\\c\u000ad\u0001é""#);
+    }
+}

@@ -1,0 +1,209 @@
+//! Facts about the running system that no ring is needed for: the kernel's release and known faults of
+//! it, limits, native AIO, epoll, openat2, and what io_uring says of itself.
+
+use std::fmt;
+
+use rustix::event::epoll;
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// `IORING_REGISTER_QUERY`, which takes -1 for a ring; in kernels of late 2025 and newer.
+const REGISTER_QUERY: u32 = 35;
+/// `IO_URING_QUERY_OPCODES`.
+const QUERY_OPCODES: u32 = 0;
+
+/// A kernel release, for comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Release {
+    pub(super) major: u32,
+    pub(super) minor: u32,
+    pub(super) patch: u32,
+}
+
+/// The oldest release whose ring is used: DEFER_TASKRUN came with it.
+pub(super) const OLDEST: Release = Release { major: 6, minor: 1, patch: 0 };
+
+/// A range of releases with a known fault, both ends included.
+pub(super) struct Fault {
+    from: Release,
+    to: Release,
+    /// Whether the ring must not be used, or is only to be watched.
+    pub(super) forbids: bool,
+    pub(super) what: &'static str,
+}
+
+/// Known faults of released kernels. A last resort: what can be tried is tried instead.
+const FAULTS: [Fault; 2] = [
+    Fault {
+        from: OLDEST,
+        to: Release { patch: 7, ..OLDEST },
+        forbids: true,
+        what: "before 6.1.8 a multishot receive without buffers may spin (liburing issue 778)",
+    },
+    Fault {
+        from: Release { major: 6, minor: 6, patch: 1 },
+        to: Release { major: 6, minor: 7, patch: u32::MAX },
+        forbids: false,
+        what: "from 6.6.1 to 6.7 a multishot accept may bring a wrong descriptor (liburing issue 1062)",
+    },
+];
+
+impl Release {
+    /// From text such as `6.1.0-18-amd64`; missing parts are 0.
+    pub(super) fn parse(text: &str) -> Release {
+        let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
+        let mut parts = numbers.split('.').map(|part| part.parse().unwrap_or(0));
+        let mut next = || parts.next().unwrap_or(0);
+        Release { major: next(), minor: next(), patch: next() }
+    }
+
+    /// The known fault of this release that weighs most.
+    pub(super) fn fault(self) -> Option<&'static Fault> {
+        FAULTS.iter().find(|fault| (fault.from..=fault.to).contains(&self))
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+/// The running kernel's release as text.
+pub(super) fn release_text() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// The value of `kernel.io_uring_disabled` (6.6); `None` where there is no such setting.
+pub(super) fn ring_disabled() -> Option<u8> {
+    number("/proc/sys/kernel/io_uring_disabled").and_then(|value| value.try_into().ok())
+}
+
+/// Requests of native AIO in use and allowed, for all processes together.
+pub(super) fn aio_numbers() -> Option<(u64, u64)> {
+    Some((number("/proc/sys/fs/aio-nr")?, number("/proc/sys/fs/aio-max-nr")?))
+}
+
+fn number(path: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Bytes of memory that the process may lock; `None` without a limit.
+pub(super) fn memlock() -> Option<u64> {
+    let unlimited = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    if unlimited { None } else { getrlimit(Resource::Memlock).current }
+}
+
+/// Whether an epoll instance can be had.
+pub(super) fn epoll() -> Result<(), Errno> {
+    epoll::create(epoll::CreateFlags::CLOEXEC).map(drop)
+}
+
+/// Whether openat2(2) works and keeps below a folder.
+pub(super) fn openat2() -> Result<(), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::openat2(CWD, "/", flags, Mode::empty(), ResolveFlags::empty())?;
+    match rustix::fs::openat2(&root, "..", flags, Mode::empty(), ResolveFlags::BENEATH) {
+        Err(Errno::XDEV) => Ok(()),
+        Err(errno) => Err(errno),
+        Ok(_) => Err(Errno::NOTSUP),
+    }
+}
+
+/// Whether a context of native AIO can be had.
+pub(super) fn libaio() -> Result<(), Errno> {
+    let mut context: libc::c_ulong = 0;
+    let place: *mut libc::c_ulong = &mut context;
+    // SAFETY: io_setup(2) writes the new context to `place`, which holds 0 as it must.
+    let made = unsafe { libc::syscall(libc::SYS_io_setup, 1, place) };
+    if made != 0 {
+        return Err(last_errno());
+    }
+    // SAFETY: the context was just made and has no operation.
+    unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+    Ok(())
+}
+
+/// How many opcodes the kernel's io_uring knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opcodes {
+    /// Of requests.
+    pub(super) requests: u32,
+    /// Of io_uring_register(2).
+    pub(super) registers: u32,
+}
+
+/// `struct io_uring_query_hdr`.
+#[repr(C)]
+struct QueryHeader {
+    next: u64,
+    data: u64,
+    operation: u32,
+    bytes: u32,
+    result: i32,
+    reserved: [u32; 3],
+}
+
+/// `struct io_uring_query_opcode`.
+#[repr(C)]
+#[derive(Default)]
+struct QueryOpcodes {
+    requests: u32,
+    registers: u32,
+    features: u64,
+    setup_flags: u64,
+    enter_flags: u64,
+    entry_flags: u64,
+    queries: u32,
+    padding: u32,
+}
+
+/// What io_uring says of itself without a ring; `None` on kernels that cannot be asked.
+pub(super) fn query() -> Option<Opcodes> {
+    let mut answer = QueryOpcodes::default();
+    let mut header = QueryHeader {
+        next: 0,
+        data: (&raw mut answer) as u64,
+        operation: QUERY_OPCODES,
+        bytes: size_of::<QueryOpcodes>() as u32,
+        result: 0,
+        reserved: [0; 3],
+    };
+    let argument: *mut QueryHeader = &mut header;
+    // SAFETY: the kernel reads the header and writes it and at most `bytes` of the answer; both live here.
+    let asked = unsafe { libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_QUERY, argument, 0) };
+    (asked == 0 && header.result == 0 && answer.requests > 0)
+        .then_some(Opcodes { requests: answer.requests, registers: answer.registers })
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read_and_compared() {
+        let parse = |text: &str| Release::parse(text);
+        assert_eq!(parse("6.18.44-fc-v669"), Release { major: 6, minor: 18, patch: 44 });
+        assert_eq!(parse("6.1"), OLDEST);
+        assert_eq!(parse("6.1.0-18-amd64"), OLDEST);
+        assert!(parse("5.15.200") < OLDEST && parse("6.10.1") > parse("6.9.12"));
+        assert_eq!(parse("unknown"), Release::default());
+    }
+
+    #[test]
+    fn known_faults_have_sharp_ends() {
+        let forbidden = |text: &str| Release::parse(text).fault().map(|fault| fault.forbids);
+        assert_eq!(forbidden("6.1.7"), Some(true));
+        assert_eq!(forbidden("6.1.8"), None);
+        assert_eq!(forbidden("6.6.0"), None);
+        assert_eq!(forbidden("6.6.1"), Some(false));
+        assert_eq!(forbidden("6.7.12"), Some(false));
+        assert_eq!(forbidden("6.8.0"), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! Trying what a kernel version does not tell: a throw-away ring that receives, accepts and sends on
+//! sockets of its own. Each trial is bounded in time, and ends within a millisecond where things work.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::buf::{Buf, Pool};
+use crate::engine::{EngineConfig, Wait};
+use crate::op::{Completion, Fd, Op, OpId, Payload, RecvInto, Segments, Source};
+use crate::slot::Slots;
+use crate::uring::{Role, SetupError, Uring};
+
+/// Longest time that one trial waits for its completions.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What came out other than as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// An error number, from the ring or from making the sockets.
+    Errno(Errno),
+    /// No completion in time.
+    Silence,
+    /// A completion that means something else.
+    Wrong,
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        Failure::Errno(Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::Errno(errno)
+    }
+}
+
+/// A ring to be tried and thrown away.
+pub(super) struct Trial {
+    uring: Uring,
+    slots: Slots,
+    pool: Pool,
+    done: Vec<Completion>,
+}
+
+impl Trial {
+    /// A small ring whose one receive buffer is as large as a chunk, so that the pool runs out on demand.
+    pub(super) fn new() -> Result<Trial, SetupError> {
+        let config = EngineConfig {
+            ring_entries: 16,
+            ops_max: 64,
+            recv_buffers: 1,
+            recv_buffer_bytes: 1 << 20,
+            pool_bytes_max: 0,
+            ..EngineConfig::default()
+        };
+        let pool = Pool::new(config.pool_bytes_max);
+        let uring = Uring::new(&config, &pool, Role::NetAndDisk)?;
+        Ok(Trial { uring, slots: Slots::new(config.ops_max), pool, done: Vec::new() })
+    }
+
+    /// The set-up flags that the kernel took.
+    pub(super) fn setup_flags(&self) -> u32 {
+        self.uring.mode().flags
+    }
+
+    /// Whether the kernel knows all opcodes that the ring engine submits.
+    pub(super) fn knows_opcodes(&self) -> bool {
+        self.uring.knows_opcodes()
+    }
+
+    fn start(&mut self, op: Op) -> Result<OpId, Failure> {
+        let id = self.slots.insert(op).map_err(|_| Failure::Wrong)?;
+        self.uring.start(id, &mut self.slots, &mut self.done);
+        Ok(id)
+    }
+
+    fn next(&mut self) -> Result<Completion, Failure> {
+        let until = Instant::now() + PATIENCE;
+        while self.done.is_empty() {
+            if Instant::now() >= until {
+                return Err(Failure::Silence);
+            }
+            self.uring.turn(Wait::Until(until), &mut self.slots, &mut self.done)?;
+        }
+        Ok(self.done.remove(0))
+    }
+
+    /// Ends an operation and throws away what it still brings.
+    fn stop(&mut self, id: OpId) -> Result<(), Failure> {
+        self.uring.cancel(id, &mut self.slots);
+        while self.slots.get(id).is_some() || !self.done.is_empty() {
+            self.next()?;
+        }
+        Ok(())
+    }
+
+    /// A multishot receive on an empty ring of buffers must wait for data, and for a buffer after that.
+    pub(super) fn multishot_receive(&mut self) -> Result<(), Failure> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let socket = Fd::from(OwnedFd::from(ours));
+        // Take all that the pool still has, so that the ring of buffers is not filled again.
+        let hoard: Vec<Buf> = std::iter::from_fn(|| self.pool.get(1 << 20)).collect();
+        let first = self.start(Op::Recv { socket: socket.clone(), into: RecvInto::Stream })?;
+        rustix::io::write(&theirs, b"a")?;
+        let held = self.next()?;
+        if held.result != Ok(1) {
+            return Err(held.result.err().map_or(Failure::Wrong, Failure::Errno));
+        }
+        self.stop(first)?;
+        let second = self.start(Op::Recv { socket, into: RecvInto::Stream })?;
+        self.uring.turn(Wait::No, &mut self.slots, &mut self.done)?;
+        if self.uring.counters().recv_starved > 0 || !self.done.is_empty() {
+            return Err(Failure::Errno(Errno::NOBUFS));
+        }
+        drop((held, hoard));
+        rustix::io::write(&theirs, b"b")?;
+        let got = self.next()?;
+        let right = matches!(&got.payload, Payload::Buf(buf) if **buf == *b"b") && got.more;
+        drop(got);
+        self.stop(second)?;
+        if right { Ok(()) } else { Err(Failure::Wrong) }
+    }
+
+    /// A multishot accept must bring a descriptor that is the connection.
+    pub(super) fn multishot_accept(&mut self) -> Result<(), Failure> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let listener = Fd::from(OwnedFd::from(listener));
+        let id = self.start(Op::Accept { listener, multishot: true })?;
+        let peer = TcpStream::connect(address)?;
+        let accepted = self.next()?;
+        let name = match accepted.payload {
+            Payload::Accepted(fd) => TcpStream::from(fd).peer_addr()?,
+            _ => return Err(accepted.result.err().map_or(Failure::Wrong, Failure::Errno)),
+        };
+        self.stop(id)?;
+        if name == peer.local_addr()? { Ok(()) } else { Err(Failure::Wrong) }
+    }
+
+    /// A zero-copy send must tell its count and then give its memory back.
+    pub(super) fn zero_copy(&mut self) -> Result<(), Failure> {
+        if !self.uring.send_zero_copy() {
+            return Err(Failure::Errno(Errno::NOSYS));
+        }
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let peer = TcpStream::connect(listener.local_addr()?)?;
+        let socket = Fd::from(OwnedFd::from(listener.accept()?.0));
+        let mut data = Segments::new();
+        data.push(Source::Static(&[b'z'; 64]));
+        self.start(Op::Send { socket, data, more: false, zero_copy: true })?;
+        let first = self.next()?;
+        if first.result != Ok(64) || !first.more {
+            return Err(first.result.err().map_or(Failure::Wrong, Failure::Errno));
+        }
+        // The memory comes back when the peer has read, or at once where the kernel copies.
+        drop(peer);
+        let last = self.next()?;
+        if last.more { Err(Failure::Wrong) } else { Ok(()) }
+    }
+
+    /// Memory must be taken as a fixed buffer.
+    pub(super) fn registered_buffers(&mut self) -> Result<(), Failure> {
+        let buf = self.pool.get(1 << 20).ok_or(Failure::Errno(Errno::NOMEM))?;
+        self.uring.try_register(&buf).map_err(Failure::Errno)
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.uring.cancel_all(&mut self.slots);
+        let until = Instant::now() + PATIENCE;
+        while self.slots.live() > 0 && Instant::now() < until {
+            self.done.clear();
+            if self.uring.turn(Wait::Until(until), &mut self.slots, &mut self.done).is_err() {
+                break;
+            }
+        }
+        if self.slots.live() > 0 {
+            // The kernel may still use what the table owns.
+            std::mem::forget(std::mem::replace(&mut self.slots, Slots::new(0)));
+        }
+    }
+}
