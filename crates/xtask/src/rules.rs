@@ -35,7 +35,7 @@ impl Rules {
     pub(crate) fn new() -> Rules {
         Rules {
             unfinished: pattern(r"\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b"),
-            machine_path: pattern(r"(^|[^\w.])/[w]ork/|\.cargo/registry/src"),
+            machine_path: pattern(r"(^|[^\w.])/[w]ork/|\.cargo/[r]egistry/src"),
             registry_host: pattern(r"(index|static)\.crates\.io|[\w.-]+/artifactory|\.crates-io\."),
             link: pattern(r"\]\(([^)#\s]+)[^)]*\)"),
             dependency_table: pattern(r"^\[(target\..+\.)?(workspace\.)?(dev-|build-)?dependencies\]$"),
