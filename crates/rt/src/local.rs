@@ -30,8 +30,15 @@ impl Queue {
         }
     }
 
+    /// Takes a waiter out. The one behind it is woken: it may have been passed over for this one.
     fn remove(&self, ticket: u64) {
-        self.waiting.borrow_mut().retain(|(number, _)| *number != ticket);
+        let found = self.waiting.borrow().iter().position(|(number, _)| *number == ticket);
+        let Some(place) = found else { return };
+        let removed = self.waiting.borrow_mut().remove(place);
+        drop(removed);
+        if place == 0 {
+            self.wake_first();
+        }
     }
 
     fn is_first(&self, ticket: u64) -> bool {
@@ -202,19 +209,14 @@ impl Semaphore {
     pub async fn acquire(&self) -> Permit {
         let queue = &self.0.queue;
         let place = Place { queue, ticket: queue.ticket() };
-        let permit = poll_fn(|context| {
+        poll_fn(|context| {
             if let Some(permit) = self.take_if_first(place.ticket) {
                 return Poll::Ready(permit);
             }
             queue.register(place.ticket, context);
             Poll::Pending
         })
-        .await;
-        drop(place);
-        if self.0.free.get() > 0 {
-            queue.wake_first();
-        }
-        permit
+        .await
     }
 
     fn take_if_first(&self, ticket: u64) -> Option<Permit> {

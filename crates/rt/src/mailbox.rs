@@ -32,12 +32,22 @@ struct Queue<T> {
 }
 
 /// Why a message was not taken; the message comes back.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub enum SendError<T> {
     /// The mailbox is at its capacity.
     Full(T),
     /// The receiver is gone.
     Closed(T),
+}
+
+// Not derived: a message need not be printable.
+impl<T> fmt::Debug for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendError::Full(_) => "Full",
+            SendError::Closed(_) => "Closed",
+        })
+    }
 }
 
 impl<T> fmt::Display for SendError<T> {

@@ -46,8 +46,7 @@ pub(crate) const UNLIMITED: u32 = u32::MAX;
 pub(crate) struct Waits {
     waits: Vec<Wait>,
     free: Vec<u32>,
-    /// Wait of each of the engine's slots.
-    by_slot: Vec<Option<(u32, WaitId)>>,
+    names: Names,
     backlog: VecDeque<(WaitId, Op)>,
     pub(crate) live: usize,
     pub(crate) backlogged: u64,
@@ -138,19 +137,15 @@ impl Waits {
 
     /// The engine has taken the operation of this wait.
     fn bind(&mut self, id: WaitId, op: OpId) {
-        let place = op.slot as usize;
-        if place >= self.by_slot.len() {
-            self.by_slot.resize(place + 1, None);
-        }
-        self.by_slot[place] = Some((op.generation, id));
+        self.names.insert(op, id);
         self.waits[id.index as usize].stage = Stage::Flying(op);
     }
 
     /// Files a completion with the wait that it belongs to.
     pub(crate) fn file(&mut self, completion: Completion) -> Filed {
         let Completion { id: op, result, more, payload } = completion;
-        let known = self.by_slot.get(op.slot as usize).copied().flatten();
-        let Some((_, id)) = known.filter(|(generation, _)| *generation == op.generation) else {
+        let known = if more { self.names.get(op) } else { self.names.remove(op) };
+        let Some(id) = known else {
             self.stray += 1;
             return Filed::default();
         };
@@ -165,7 +160,6 @@ impl Waits {
             }
         }
         if !more {
-            self.by_slot[op.slot as usize] = None;
             wait.stage = Stage::Ended;
             match std::mem::take(&mut wait.owner) {
                 Owner::Somebody => {}
@@ -177,6 +171,48 @@ impl Waits {
             }
         }
         filed
+    }
+}
+
+/// Which wait an operation of the engine belongs to.
+///
+/// An engine that carries an operation out at once may use its slot again before the result is shown, so
+/// that one slot has several names at a time. Those beyond the first lie in `others`, in the order in
+/// which their results come as a rule: the search ends at the front.
+#[derive(Default)]
+struct Names {
+    by_slot: Vec<Option<(u32, WaitId)>>,
+    others: VecDeque<(OpId, WaitId)>,
+}
+
+impl Names {
+    fn insert(&mut self, op: OpId, id: WaitId) {
+        let place = op.slot as usize;
+        if place >= self.by_slot.len() {
+            self.by_slot.resize(place + 1, None);
+        }
+        match &mut self.by_slot[place] {
+            Some(_) => self.others.push_back((op, id)),
+            free => *free = Some((op.generation, id)),
+        }
+    }
+
+    fn get(&self, op: OpId) -> Option<WaitId> {
+        match self.by_slot.get(op.slot as usize) {
+            Some(&Some((generation, id))) if generation == op.generation => Some(id),
+            _ => self.others.iter().find(|(name, _)| *name == op).map(|(_, id)| *id),
+        }
+    }
+
+    fn remove(&mut self, op: OpId) -> Option<WaitId> {
+        let direct = self.by_slot.get_mut(op.slot as usize);
+        if let Some((_, id)) =
+            direct.and_then(|name| name.take_if(|(generation, _)| *generation == op.generation))
+        {
+            return Some(id);
+        }
+        let place = self.others.iter().position(|(name, _)| *name == op)?;
+        self.others.remove(place).map(|(_, id)| id)
     }
 }
 
@@ -299,7 +335,7 @@ impl Inner {
         let mut waits = self.waits.borrow_mut();
         let Some(wait) = waits.get(id) else { return };
         if let Stage::Flying(op) = wait.stage {
-            waits.by_slot[op.slot as usize] = None;
+            waits.names.remove(op);
             self.engine.borrow_mut().abandon(op);
         }
         waits.release(id);

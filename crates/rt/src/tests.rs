@@ -1,1 +1,0 @@
-//! Tests of the runtime over a scripted engine.

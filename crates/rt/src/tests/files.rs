@@ -1,0 +1,130 @@
+//! Files: buffers come back, retries, drops.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+
+use io::op::{DeviceId, OpenHow};
+use io::{DiskVia, Errno, Payload};
+
+use super::{run, settle, watch};
+use crate::{File, Timer, counters, file};
+
+const DEVICE: DeviceId = DeviceId(1);
+const VIA: DiskVia = DiskVia::Sync;
+
+fn some_file() -> OwnedFd {
+    fs::File::open("/dev/zero").unwrap().into()
+}
+
+#[test]
+fn a_file_is_opened_and_closed_through_the_engine() {
+    run(|fake| async move {
+        let opened = watch(File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA));
+        settle().await;
+        fake.complete(fake.only("Open"), Ok(0), Payload::Opened(some_file()));
+        settle().await;
+        let file = opened.take().unwrap().unwrap();
+        let shared = file.clone();
+        drop(file);
+        assert_eq!(counters().engine.submitted, 1);
+        drop(shared);
+        assert_eq!(counters().engine.submitted, 2, "the last clone closes");
+    });
+}
+
+#[test]
+fn an_open_that_is_dropped_is_abandoned() {
+    run(|fake| async move {
+        let timer = Timer::new();
+        timer.expire_now();
+        let open = File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA);
+        assert!(timer.limit(open).await.is_err());
+        assert_eq!(fake.abandoned(), 1);
+    });
+}
+
+#[test]
+fn a_read_that_is_told_to_come_again_does() {
+    run(|fake| async move {
+        let file = File::new(some_file());
+        let buf = crate::pool().get(100).unwrap();
+        let read = {
+            let file = file.clone();
+            watch(async move { file.read_at(0, 100, buf, DEVICE, VIA).await })
+        };
+        for errno in [Errno::INTR, Errno::AGAIN, Errno::AGAIN] {
+            while fake.flying().is_empty() {
+                settle().await;
+            }
+            fake.give_back(fake.only("Read"), Err(errno));
+        }
+        while fake.flying().is_empty() {
+            settle().await;
+        }
+        fake.give_back(fake.only("Read"), Ok(40));
+        settle().await;
+        let (result, buf) = read.take().unwrap();
+        assert_eq!((result, buf.unwrap().len()), (Ok(40), 40));
+    });
+}
+
+#[test]
+fn the_buffer_comes_back_with_an_error() {
+    run(|fake| async move {
+        let file = File::new(some_file());
+        let buf = crate::pool().get(100).unwrap();
+        let read = watch(async move { file.read_at(0, 100, buf, DEVICE, VIA).await });
+        settle().await;
+        fake.give_back(fake.only("Read"), Err(Errno::IO));
+        settle().await;
+        let (result, buf) = read.take().unwrap();
+        assert_eq!(result, Err(Errno::IO));
+        assert!(buf.is_some());
+    });
+}
+
+#[test]
+fn a_short_write_goes_on_where_it_stopped() {
+    run(|fake| async move {
+        let file = File::new(some_file());
+        let mut buf = crate::pool().get(100).unwrap();
+        buf.append(b"abcdef");
+        let written = watch(async move { file.write_at(0, buf, DEVICE, VIA).await });
+        settle().await;
+        fake.give_back(fake.only("Write"), Ok(2));
+        settle().await;
+        fake.give_back(fake.only("Write"), Ok(4));
+        settle().await;
+        let (result, buf) = written.take().unwrap();
+        assert_eq!(result, Ok(6));
+        assert_eq!(&*buf.unwrap(), b"cdef");
+    });
+}
+
+#[test]
+fn paths_are_looked_at_and_removed() {
+    run(|fake| async move {
+        let stat = watch(file::stat_path(c"/a".into(), DEVICE, VIA));
+        settle().await;
+        let facts = io::op::Stat { size: 7, ..Default::default() };
+        fake.complete(fake.only("Stat"), Ok(0), Payload::Stat(facts));
+        settle().await;
+        assert_eq!(stat.take().unwrap().unwrap().size, 7);
+        let gone = watch(file::unlink(c"/a".into(), DEVICE, VIA));
+        settle().await;
+        fake.complete(fake.only("Unlink"), Err(Errno::NOENT), Payload::None);
+        settle().await;
+        assert_eq!(gone.take(), Some(Err(Errno::NOENT)));
+    });
+}
+
+#[test]
+fn an_inline_stat_tells_the_size() {
+    run(|_| async {
+        let path = std::env::current_exe().unwrap();
+        let file = File::new(fs::File::open(&path).unwrap().into());
+        let facts = file.stat_inline().unwrap();
+        assert_eq!(facts.size, fs::metadata(&path).unwrap().len());
+        assert_eq!(facts.mode & 0o170_000, 0o100_000, "a regular file");
+    });
+}

@@ -1,0 +1,46 @@
+//! Tests of the runtime over a scripted engine.
+
+mod executor;
+pub(crate) mod fake;
+mod files;
+mod net;
+mod timers;
+
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Instant;
+
+use io::Drained;
+
+use crate::{Runtime, spawn, yield_now};
+use fake::Fake;
+
+/// Runs a test's future on a runtime over a scripted engine, and checks that nothing is left in flight.
+fn run<F: Future<Output = ()>>(test: impl FnOnce(Fake) -> F) {
+    let fake = Fake::new();
+    let mut runtime = Runtime::new(Box::new(fake.clone()));
+    runtime.block_on(test(fake.clone()));
+    assert_eq!(runtime.shutdown(Instant::now()), Drained::Clean, "in flight: {:?}", fake.flying());
+}
+
+/// Starts a task whose output can be looked at.
+fn watch<T: 'static>(future: impl Future<Output = T> + 'static) -> Rc<Cell<Option<T>>> {
+    let output = Rc::new(Cell::new(None));
+    let place = Rc::clone(&output);
+    spawn(async move { place.set(Some(future.await)) });
+    output
+}
+
+/// Lets tasks and engine come to rest.
+async fn settle() {
+    for _ in 0..4 {
+        yield_now().await;
+    }
+}
+
+/// A connected pair of sockets; the scripted engine never touches the first one.
+fn pair() -> (std::os::fd::OwnedFd, std::os::unix::net::UnixStream) {
+    let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    (near.into(), far)
+}

@@ -1,0 +1,300 @@
+//! Sockets and listeners: back-pressure, drops at every point, the order of an end.
+
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+
+use io::{Errno, Payload, Segments};
+
+use super::fake::Fake;
+use super::{pair, run, settle, watch};
+use crate::{Listener, Socket, Timer, counters};
+
+fn text(text: &'static [u8]) -> Segments {
+    let mut segments = Segments::new();
+    segments.push(io::op::Source::Static(text));
+    segments
+}
+
+/// A `recv` that its timer ends at once.
+async fn give_up(socket: &mut Socket) {
+    settle().await;
+    let timer = Timer::new();
+    timer.expire_now();
+    assert!(timer.limit(socket.recv()).await.is_err());
+}
+
+#[test]
+fn one_receive_serves_many_calls() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        give_up(&mut socket).await;
+        let recv = fake.only("Recv");
+        fake.progress(recv, Ok(1), fake.bytes(b"a"));
+        fake.progress(recv, Ok(1), fake.bytes(b"b"));
+        assert!(socket.try_recv().is_none(), "not before the next turn");
+        settle().await;
+        assert_eq!(&*socket.try_recv().unwrap().unwrap().unwrap(), b"a");
+        assert_eq!(&*socket.recv().await.unwrap().unwrap(), b"b");
+        assert!(socket.try_recv().is_none());
+        fake.complete(recv, Ok(0), Payload::None);
+        assert!(socket.recv().await.unwrap().is_none());
+        assert!(socket.recv().await.unwrap().is_none(), "the end stays the end");
+        assert_eq!(counters().engine.submitted, 1);
+    });
+}
+
+#[test]
+fn a_full_queue_stops_the_receive_and_loses_nothing() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        give_up(&mut socket).await;
+        let recv = fake.only("Recv");
+        for byte in [b"0", b"1", b"2", b"3", b"4"] {
+            fake.progress(recv, Ok(1), fake.bytes(byte));
+        }
+        settle().await;
+        assert_eq!(fake.cancelled(), [recv], "once, at the fourth buffer");
+        for byte in b'0'..=b'4' {
+            assert_eq!(&*socket.recv().await.unwrap().unwrap(), [byte]);
+        }
+        give_up(&mut socket).await;
+        assert_ne!(fake.only("Recv"), recv, "armed anew once the queue is empty");
+    });
+}
+
+#[test]
+fn receives_that_would_block_wait_for_readiness() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        give_up(&mut socket).await;
+        fake.complete(fake.only("Recv"), Err(Errno::AGAIN), Payload::None);
+        give_up(&mut socket).await;
+        fake.complete(fake.only("Poll"), Ok(1), Payload::None);
+        give_up(&mut socket).await;
+        fake.complete(fake.only("Recv"), Err(Errno::INTR), Payload::None);
+        give_up(&mut socket).await;
+        fake.complete(fake.only("Recv"), Err(Errno::CONNRESET), Payload::None);
+        assert_eq!(socket.recv().await.unwrap_err(), Errno::CONNRESET);
+    });
+}
+
+#[test]
+fn a_receive_without_buffers_waits_for_one() {
+    run(|fake| async move {
+        let mut held: Vec<_> = std::iter::from_fn(|| fake.pool.get(1 << 20)).collect();
+        let mut socket = Socket::new(pair().0);
+        give_up(&mut socket).await;
+        fake.complete(fake.only("Recv"), Err(Errno::NOBUFS), Payload::None);
+        let received = watch(async move { socket.recv().await.map(|buf| buf.map(|buf| buf.to_vec())) });
+        settle().await;
+        assert!(fake.flying().is_empty(), "not armed again without a buffer");
+        held.clear();
+        fake.pool.trim(|_| true);
+        settle().await;
+        fake.complete(fake.only("Recv"), Ok(1), fake.bytes(b"x"));
+        settle().await;
+        assert_eq!(received.take(), Some(Ok(Some(b"x".to_vec()))));
+    });
+}
+
+#[test]
+fn a_bulk_receive_takes_what_came_before_and_then_its_own_buffer() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        give_up(&mut socket).await;
+        let stream = fake.only("Recv");
+        fake.progress(stream, Ok(1), fake.bytes(b"a"));
+        settle().await;
+        let bulk = || crate::pool().get(64 << 10).unwrap();
+        assert_eq!(&*socket.recv_into(bulk()).await.unwrap().unwrap(), b"a");
+        let received = watch(async move { socket.recv_into(bulk()).await.unwrap().unwrap().capacity() });
+        settle().await;
+        assert_eq!(fake.cancelled(), [stream]);
+        fake.give_back(fake.only("Recv"), Ok(5));
+        settle().await;
+        assert_eq!(received.take(), Some(64 << 10));
+    });
+}
+
+#[test]
+fn a_send_goes_on_until_all_is_sent() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        let sent = watch(async move { socket.send(text(b"abcdef"), false).await.0 });
+        settle().await;
+        fake.give_back(fake.only("Send"), Ok(2));
+        settle().await;
+        fake.give_back(fake.only("Send"), Err(Errno::INTR));
+        settle().await;
+        fake.give_back(fake.only("Send"), Err(Errno::AGAIN));
+        settle().await;
+        fake.complete(fake.only("Poll"), Ok(4), Payload::None);
+        settle().await;
+        assert_eq!(sent.take(), None);
+        fake.give_back(fake.only("Send"), Ok(4));
+        settle().await;
+        assert_eq!(sent.take(), Some(Ok(())));
+    });
+}
+
+#[test]
+fn a_zero_copy_send_is_done_with_its_count_and_keeps_its_bytes() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        socket.set_zero_copy(Some(4));
+        let sent = watch(async move {
+            let whole = socket.send(text(b"abcd"), false).await;
+            (whole.0, whole.1.is_empty(), socket)
+        });
+        settle().await;
+        let send = fake.only("Send");
+        fake.progress(send, Ok(4), Payload::None);
+        settle().await;
+        let (result, empty, mut socket) = sent.take().unwrap();
+        assert_eq!((result, empty), (Ok(()), true));
+        assert_eq!(fake.only("Send"), send, "the bytes stay with the engine");
+        fake.give_back(send, Ok(0));
+        // A short one goes on when its bytes are back.
+        let rest = watch(async move { socket.send(text(b"abcdef"), false).await.0 });
+        settle().await;
+        let send = fake.only("Send");
+        fake.progress(send, Ok(1), Payload::None);
+        settle().await;
+        assert_eq!(fake.only("Send"), send);
+        fake.give_back(send, Ok(0));
+        settle().await;
+        let send = fake.only("Send");
+        fake.progress(send, Ok(5), Payload::None);
+        settle().await;
+        assert_eq!(rest.take(), Some(Ok(())));
+        fake.give_back(send, Ok(0));
+        settle().await;
+        assert_eq!(counters().operations, 0);
+    });
+}
+
+#[test]
+fn nothing_follows_a_send_that_was_dropped() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        let timer = Timer::new();
+        timer.expire_now();
+        assert!(timer.limit(socket.send(text(b"abc"), false)).await.is_err());
+        assert_eq!(fake.abandoned(), 1);
+        assert_eq!(socket.send(text(b"def"), false).await.0, Err(Errno::CONNABORTED));
+        timer.expire_now();
+        assert!(timer.limit(socket.writable()).await.is_err());
+        assert_eq!(fake.abandoned(), 2);
+    });
+}
+
+#[test]
+fn a_socket_is_closed_after_its_receive_has_ended() {
+    run(|fake| async move {
+        fake.set_obeys(false);
+        let (near, mut far) = pair();
+        far.set_nonblocking(true).unwrap();
+        let mut socket = Socket::new(near);
+        give_up(&mut socket).await;
+        let recv = fake.only("Recv");
+        drop(socket);
+        settle().await;
+        assert_eq!(fake.cancelled(), [recv]);
+        assert_eq!(counters().engine.submitted, 1, "no close while the receive is in flight");
+        assert_eq!(far.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        // Bytes that came in between are dropped, and the buffer goes back.
+        fake.progress(recv, Ok(1), fake.bytes(b"x"));
+        fake.complete(recv, Err(Errno::CANCELED), Payload::None);
+        settle().await;
+        assert_eq!(counters().engine.submitted, 2);
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        assert_eq!(counters().operations, 0);
+    });
+}
+
+#[test]
+fn close_waits_for_the_end_and_can_be_dropped() {
+    run(|fake| async move {
+        let (near, mut far) = pair();
+        let mut socket = Socket::new(near);
+        give_up(&mut socket).await;
+        socket.close().await;
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+        let (near, mut far) = pair();
+        fake.set_obeys(false);
+        let mut socket = Socket::new(near);
+        give_up(&mut socket).await;
+        let timer = Timer::new();
+        timer.expire_now();
+        assert!(timer.limit(socket.close()).await.is_err());
+        fake.complete(fake.only("Recv"), Err(Errno::CANCELED), Payload::None);
+        settle().await;
+        assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    });
+}
+
+fn listening() -> (Listener, std::path::PathBuf) {
+    let name = format!("ringroad-rt-{}-{:?}", std::process::id(), std::thread::current().id());
+    let path = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    (Listener::new(listener.into(), false), path)
+}
+
+fn accepted(fake: &Fake) {
+    fake.complete(fake.only("Accept"), Ok(0), Payload::Accepted(pair().0));
+}
+
+#[test]
+fn an_accept_that_is_dropped_loses_no_connection() {
+    run(|fake| async move {
+        let (mut listener, path) = listening();
+        let timer = Timer::new();
+        timer.expire_now();
+        assert!(timer.limit(listener.accept()).await.is_err());
+        accepted(&fake);
+        listener.accept().await.unwrap();
+        timer.expire_now();
+        assert!(timer.limit(listener.accept()).await.is_err());
+        fake.complete(fake.only("Accept"), Err(Errno::MFILE), Payload::None);
+        assert_eq!(listener.accept().await.unwrap_err(), Errno::MFILE, "the caller backs off");
+        timer.expire_now();
+        assert!(timer.limit(listener.accept()).await.is_err());
+        drop(listener);
+        assert_eq!(fake.abandoned(), 1);
+        std::fs::remove_file(path).unwrap();
+    });
+}
+
+#[test]
+fn a_stopped_listener_hands_out_what_still_came_in() {
+    run(|fake| async move {
+        fake.set_obeys(false);
+        let (mut listener, path) = listening();
+        let stopper = listener.stopper();
+        let ended = watch(async move {
+            let first = listener.accept().await.is_ok();
+            (first, listener.accept().await.unwrap_err(), listener)
+        });
+        settle().await;
+        stopper.stop();
+        settle().await;
+        assert!(ended.take().is_none(), "the accept has not ended yet");
+        accepted(&fake);
+        settle().await;
+        let (first, error, mut listener) = ended.take().unwrap();
+        assert_eq!((first, error), (true, Errno::CANCELED));
+        assert!(listener.accept_now().unwrap().is_none());
+        let client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        assert!(listener.accept_now().unwrap().is_some());
+        drop(client);
+        listener.resume();
+        let again = watch(async move { listener.accept().await.is_ok() });
+        settle().await;
+        accepted(&fake);
+        settle().await;
+        assert_eq!(again.take(), Some(true));
+        std::fs::remove_file(path).unwrap();
+    });
+}
