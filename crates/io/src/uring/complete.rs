@@ -102,6 +102,8 @@ impl Uring {
         let copying = flight.copying || !self.zero_copy;
         let kind = Kind::of(op, copying);
         let result = match cqe.result {
+            // The result of a notification is a set of flags, with the sign bit among them.
+            _ if cqe.flags & NOTIFICATION != 0 => Ok(0),
             0.. => Ok(cqe.result as u32),
             error => Err(Errno::from_raw_os_error(-error)),
         };

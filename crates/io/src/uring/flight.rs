@@ -145,6 +145,12 @@ impl Flights {
         flight.scratch.get_or_insert_with(|| spare.pop().unwrap_or_default())
     }
 
+    /// Pieces of memory that no operation uses.
+    #[cfg(test)]
+    pub(super) fn spare(&self) -> usize {
+        self.spare.len()
+    }
+
     /// Frees the memory that no operation uses.
     pub(super) fn trim(&mut self) -> usize {
         let freed = self.spare.len() * size_of::<Scratch>();

@@ -63,6 +63,15 @@ pub(crate) enum Note {
     },
 }
 
+/// What tests take away from a ring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    /// Setup flags that the kernel is taken not to know.
+    denied: u32,
+    /// Places in the completion queue.
+    completions: Option<u32>,
+}
+
 /// Whether buffers are registered with the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fixing {
@@ -117,17 +126,21 @@ impl Uring {
     /// # Errors
     /// When the kernel refuses it, with the likely cause.
     pub(crate) fn new(config: &EngineConfig, pool: &Pool, role: Role) -> Result<Uring, SetupError> {
-        Uring::with_denied(config, pool, role, 0)
+        Uring::with_limits(config, pool, role, Limits::default())
     }
 
-    /// As `new`, with setup flags that the kernel is taken not to know.
-    fn with_denied(config: &EngineConfig, pool: &Pool, role: Role, denied: u32) -> Result<Uring, SetupError> {
+    fn with_limits(
+        config: &EngineConfig,
+        pool: &Pool,
+        role: Role,
+        limits: Limits,
+    ) -> Result<Uring, SetupError> {
         assert!(config.ops_max <= SLOTS_MAX, "slots are numbered with 24 bits");
         // One terminal completion for each operation and one for each buffer that a multishot receive may
         // fill: more cannot be pending, so the queue does not overflow.
         let completions = config.ops_max + u32::from(config.recv_buffers) + COMPLETIONS_SPARE;
-        let completions = completions.max(COMPLETIONS_MIN).next_power_of_two();
-        let mut ring = Ring::new(config.ring_entries, completions, denied)?;
+        let completions = limits.completions.unwrap_or(completions.max(COMPLETIONS_MIN)).next_power_of_two();
+        let mut ring = Ring::new(config.ring_entries, completions, limits.denied)?;
         ring.limit_workers(config.iowq_workers)?;
         let recv = match role {
             Role::DiskOnly => None,

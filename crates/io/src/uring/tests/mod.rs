@@ -1,6 +1,8 @@
 //! Tests of the ring backend against the running kernel. Without io_uring they say so and pass: which
 //! engines a run has covered is told by the contract suite.
 
+mod disk;
+mod faults;
 mod speed;
 
 use std::io::{Read as _, Write as _};
@@ -11,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use super::setup::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 use super::*;
 use crate::engine::NetKind;
-use crate::op::{DeviceId, DiskVia, Interest, OpenHow, PeerAddr, RecvInto, Segments, Source, StatTarget};
+use crate::op::{DeviceId, DiskVia, Interest, PeerAddr, RecvInto, Segments, Source};
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -152,7 +154,12 @@ fn each_step_of_the_ladder_gives_a_working_ring() {
     for (denied, expected) in steps {
         let pool = Pool::new(8 << 20);
         let config = config();
-        let uring = match Uring::with_denied(&config, &pool, Role::NetAndDisk, denied) {
+        let uring = match Uring::with_limits(
+            &config,
+            &pool,
+            Role::NetAndDisk,
+            Limits { denied, completions: None },
+        ) {
             Ok(uring) => uring,
             Err(error) => return eprintln!("skipped: {error}"),
         };
@@ -168,7 +175,8 @@ fn each_step_of_the_ladder_gives_a_working_ring() {
         assert_eq!(bench.run(Op::Nop).result, Ok(0));
     }
     let all = SINGLE_ISSUER | COOP_TASKRUN;
-    let refused = Uring::with_denied(&config(), &Pool::new(8 << 20), Role::DiskOnly, all);
+    let limits = Limits { denied: all, completions: None };
+    let refused = Uring::with_limits(&config(), &Pool::new(8 << 20), Role::DiskOnly, limits);
     assert_eq!(refused.err().map(|error| error.refusal), Some(Refusal::Outdated));
 }
 
@@ -484,48 +492,4 @@ fn connects_polls_and_closes() {
     let too_long = PeerAddr::Unix("x".repeat(300).into());
     let socket = Fd::from(new(rustix::net::AddressFamily::UNIX));
     assert_eq!(bench.run(Op::Connect { socket, peer: too_long }).result, Err(Errno::NAMETOOLONG));
-}
-
-#[test]
-fn files_are_opened_written_read_renamed_and_removed() {
-    for role in [Role::NetAndDisk, Role::DiskOnly] {
-        let Some(mut bench) = Bench::with_role(&config(), role) else { return };
-        let device = DeviceId::default();
-        let via = DiskVia::Ring;
-        let dir = std::env::temp_dir().join(format!("ringroad-uring-{}-{role:?}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = |name: &str| {
-            std::ffi::CString::new(dir.join(name).into_os_string().into_encoded_bytes()).unwrap()
-        };
-        let how = OpenHow { flags: libc::O_RDWR | libc::O_CREAT, mode: 0o640, resolve: 0 };
-        let opened = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
-        let Payload::Opened(fd) = opened.payload else { panic!("not open: {:?}", opened.result) };
-        let file = Fd::from(fd);
-        let mut buf = bench.pool.get(100).unwrap();
-        buf.append(b"0123456789");
-        let wrote = bench.run(Op::Write { file: file.clone(), offset: 0, buf, device, via });
-        assert_eq!(wrote.result, Ok(10));
-        assert_eq!(bench.run(Op::Sync { file: file.clone(), device, via }).result, Ok(0));
-        let buf = bench.pool.get(100).unwrap();
-        let read = bench.run(Op::Read { file: file.clone(), offset: 7, len: 100, buf, device, via });
-        assert_eq!(bytes(&read.payload), b"789");
-        let buf = bench.pool.get(100).unwrap();
-        let end = bench.run(Op::Read { file: file.clone(), offset: 10, len: 5, buf, device, via });
-        assert_eq!((end.result, bytes(&end.payload)), (Ok(0), &b""[..]));
-        let by_file = bench.run(Op::Stat { target: StatTarget::File(file), device, via });
-        let by_path = bench.run(Op::Stat { target: StatTarget::Path(path("a")), device, via });
-        for completion in [by_file, by_path] {
-            let Payload::Stat(stat) = completion.payload else { panic!("{:?}", completion.result) };
-            let expected = rustix::fs::stat(dir.join("a")).unwrap();
-            assert_eq!((stat.size, stat.inode, stat.device.0), (10, expected.st_ino, expected.st_dev));
-            assert_eq!((stat.mode, stat.modified), (expected.st_mode, expected.st_mtime));
-        }
-        let (from, to) = (path("a"), path("b"));
-        assert_eq!(bench.run(Op::Rename { from, to, device, via }).result, Ok(0));
-        let how = OpenHow::default();
-        let gone = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
-        assert_eq!(gone.result, Err(Errno::NOENT));
-        assert_eq!(bench.run(Op::Unlink { path: path("b"), device, via }).result, Ok(0));
-        std::fs::remove_dir(&dir).unwrap();
-    }
 }

@@ -1,0 +1,131 @@
+//! Operations on files, and the registration of their buffers.
+
+use std::ffi::CString;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use super::*;
+use crate::buf::CHUNK_BYTES;
+use crate::op::{DeviceId, DiskVia, OpenHow, StatTarget};
+
+#[test]
+fn files_are_opened_written_read_renamed_and_removed() {
+    for role in [Role::NetAndDisk, Role::DiskOnly] {
+        let Some(mut bench) = Bench::with_role(&config(), role) else { return };
+        let device = DeviceId::default();
+        let via = DiskVia::Ring;
+        let dir = std::env::temp_dir().join(format!("ringroad-uring-{}-{role:?}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = |name: &str| CString::new(dir.join(name).into_os_string().into_encoded_bytes()).unwrap();
+        let how = OpenHow { flags: libc::O_RDWR | libc::O_CREAT, mode: 0o640, resolve: 0 };
+        let opened = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
+        let Payload::Opened(fd) = opened.payload else { panic!("not open: {:?}", opened.result) };
+        let file = Fd::from(fd);
+        let mut buf = bench.pool.get(100).unwrap();
+        buf.append(b"0123456789");
+        let wrote = bench.run(Op::Write { file: file.clone(), offset: 0, buf, device, via });
+        assert_eq!(wrote.result, Ok(10));
+        assert_eq!(bench.run(Op::Sync { file: file.clone(), device, via }).result, Ok(0));
+        let buf = bench.pool.get(100).unwrap();
+        let read = bench.run(Op::Read { file: file.clone(), offset: 7, len: 100, buf, device, via });
+        assert_eq!(bytes(&read.payload), b"789");
+        let buf = bench.pool.get(100).unwrap();
+        let end = bench.run(Op::Read { file: file.clone(), offset: 10, len: 5, buf, device, via });
+        assert_eq!((end.result, bytes(&end.payload)), (Ok(0), &b""[..]));
+        let by_file = bench.run(Op::Stat { target: StatTarget::File(file), device, via });
+        let by_path = bench.run(Op::Stat { target: StatTarget::Path(path("a")), device, via });
+        for completion in [by_file, by_path] {
+            let Payload::Stat(stat) = completion.payload else { panic!("{:?}", completion.result) };
+            let expected = rustix::fs::stat(dir.join("a")).unwrap();
+            assert_eq!((stat.size, stat.inode, stat.device.0), (10, expected.st_ino, expected.st_dev));
+            assert_eq!((stat.mode, stat.modified), (expected.st_mode, expected.st_mtime));
+        }
+        let (from, to) = (path("a"), path("b"));
+        assert_eq!(bench.run(Op::Rename { from, to, device, via }).result, Ok(0));
+        let how = OpenHow::default();
+        let gone = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
+        assert_eq!(gone.result, Err(Errno::NOENT));
+        assert_eq!(bench.run(Op::Unlink { path: path("b"), device, via }).result, Ok(0));
+        std::fs::remove_dir(&dir).unwrap();
+    }
+}
+
+/// A file of three pages that was opened with `O_DIRECT`; `None` where the file system has none.
+fn direct_file(name: &str) -> Option<(Fd, PathBuf)> {
+    let path = std::env::temp_dir().join(format!("ringroad-uring-{}-{name}", std::process::id()));
+    std::fs::write(&path, (0..12288u32).map(|index| (index / 4096) as u8).collect::<Vec<u8>>()).unwrap();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    match file {
+        Ok(file) => Some((Fd::from(OwnedFd::from(file)), path)),
+        Err(error) => {
+            std::fs::remove_file(&path).unwrap();
+            eprintln!("skipped: {}: O_DIRECT: {error}", path.display());
+            None
+        }
+    }
+}
+
+fn read(bench: &mut Bench, file: &Fd, offset: u64, len: u32, room: usize) -> Completion {
+    let (buf, file) = (bench.pool.get(room).unwrap(), file.clone());
+    bench.run(Op::Read { file, offset, len, buf, device: DeviceId::default(), via: DiskVia::Ring })
+}
+
+#[test]
+fn direct_reads_register_their_chunk_and_trim_lets_go() {
+    let Some(mut bench) = Bench::with_role(&config(), Role::DiskOnly) else { return };
+    let Some((file, path)) = direct_file("fixed") else { return };
+    std::fs::remove_file(path).unwrap();
+    for page in 0..3u8 {
+        let got = read(&mut bench, &file, u64::from(page) * 4096, 4096, 4096);
+        assert_eq!(got.result, Ok(4096));
+        assert!(bytes(&got.payload).iter().all(|&byte| byte == page));
+        let Payload::Buf(buf) = got.payload else { panic!("no buffer") };
+        let registered = bench.uring.fixing != Fixing::Refused;
+        assert_eq!(buf.fixed_index().is_some(), registered);
+    }
+    assert_eq!(read(&mut bench, &file, 12288, 4096, 4096).result, Ok(0), "the end of the file");
+    assert_eq!(bench.uring.trim(), CHUNK_BYTES + size_of::<flight::Scratch>() * bench.uring.flights.spare());
+    let again = read(&mut bench, &file, 4096, 4096, 4096);
+    assert!(bytes(&again.payload).iter().all(|&byte| byte == 1), "a fresh chunk took the place");
+}
+
+#[test]
+fn buffered_reads_lock_no_memory() {
+    let Some(mut bench) = Bench::with_role(&config(), Role::DiskOnly) else { return };
+    let file = Fd::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
+    assert_eq!(read(&mut bench, &file, 0, 4, 4096).result, Ok(4));
+    assert_eq!(bench.uring.fixing, Fixing::Lazy { bytes: 0 });
+}
+
+#[test]
+fn without_room_for_locked_memory_reads_go_on_and_it_is_said_once() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let Some(chunks) = limit.map(|bytes| bytes as usize / CHUNK_BYTES).filter(|&chunks| chunks < 64) else {
+        return eprintln!("skipped: the limit on locked memory is too high to be reached");
+    };
+    let mut sets = capabilities(None).unwrap();
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    // Capabilities are a thread's own, and each test has a thread.
+    set_capabilities(None, sets).unwrap();
+    let mut config = config();
+    config.pool_bytes_max = 256 << 20;
+    let Some(mut bench) = Bench::with_role(&config, Role::DiskOnly) else { return };
+    let Some((file, path)) = direct_file("locked") else { return };
+    std::fs::remove_file(path).unwrap();
+    let mut held = Vec::new();
+    for _ in 0..chunks + 4 {
+        let got = read(&mut bench, &file, 0, 4096, CHUNK_BYTES);
+        assert_eq!(got.result, Ok(4096));
+        held.push(got);
+    }
+    let Some(Note::BuffersUnregistered { errno, registered_bytes }) = bench.uring.take_note() else {
+        panic!("nothing was said");
+    };
+    assert_eq!(errno, Errno::NOMEM);
+    assert!(registered_bytes <= chunks * CHUNK_BYTES);
+    assert_eq!(bench.uring.take_note(), None);
+    assert_eq!(read(&mut bench, &file, 0, 4096, 4096).result, Ok(4096));
+    assert_eq!(bench.uring.take_note(), None, "it is said once");
+}

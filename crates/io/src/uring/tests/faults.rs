@@ -1,0 +1,209 @@
+//! What the kernel may do but seldom does: completions made by hand, overflow, an unclean end.
+
+use super::super::flight::Tag;
+use super::*;
+
+/// `IORING_CQE_F_*`, as in `complete.rs`.
+const MORE: u32 = 1 << 1;
+const NOTIFICATION: u32 = 1 << 3;
+
+impl Bench {
+    /// An operation that counts as in flight but was never given to the kernel.
+    fn pretend(&mut self, op: Op) -> OpId {
+        let id = self.slots.insert(op).unwrap();
+        self.uring.flights.begin(id);
+        id
+    }
+
+    fn complete(&mut self, id: OpId, result: i32, flags: u32) {
+        let cqe = Cqe { user_data: Tag::Op(id).pack(), result, flags };
+        self.uring.complete(cqe, &mut self.slots, &mut self.done);
+    }
+
+    /// As `complete`, with the buffer at `bid` filled by the kernel.
+    fn complete_with(&mut self, id: OpId, bid: u16, result: i32, flags: u32) {
+        self.complete(id, result, flags | u32::from(bid) << 16 | 1);
+    }
+}
+
+fn negative(errno: Errno) -> i32 {
+    -errno.raw_os_error()
+}
+
+#[test]
+fn a_stream_that_the_kernel_ends_silently_is_started_again() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = pair();
+    let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
+    bench.complete(id, 7, 0);
+    let silent = bench.next();
+    assert_eq!((silent.id, silent.result, silent.more), (id, Ok(7), true));
+    assert_eq!(bench.uring.counters().rearmed, 1);
+    drop(silent);
+    peer.write_all(b"goes on").unwrap();
+    let next = bench.next();
+    assert_eq!((next.id, next.result, next.more), (id, Ok(7), true));
+    assert_eq!(bytes(&next.payload), b"goes on");
+}
+
+#[test]
+fn a_cancelled_stream_that_ends_with_data_tells_both() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, _peer) = pair();
+    let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
+    bench.uring.flights.get(id).unwrap().cancelled = true;
+    bench.complete_with(id, 3, 5, 0);
+    let data = bench.next();
+    assert_eq!((data.result, data.more), (Ok(5), true));
+    assert_eq!(bytes(&data.payload).len(), 5);
+    let end = bench.next();
+    assert_eq!((end.id, end.result, end.more), (id, Err(Errno::CANCELED), false));
+}
+
+#[test]
+fn accept_ends_with_an_error_that_its_caller_sees() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let listener = Fd::from(OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap()));
+    let id = bench.pretend(Op::Accept { listener, multishot: true });
+    bench.complete(id, negative(Errno::MFILE), 0);
+    let end = bench.next();
+    assert_eq!((end.id, end.result, end.more), (id, Err(Errno::MFILE), false));
+}
+
+#[test]
+fn zero_copy_owns_its_bytes_until_the_notification_even_after_an_error() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    if !bench.uring.send_zero_copy() {
+        return eprintln!("skipped: no zero-copy sends");
+    }
+    let (socket, _peer) = pair();
+    let op =
+        |socket: &Fd| Op::Send { socket: socket.clone(), data: text(b"abc"), more: false, zero_copy: true };
+    let with_notice = bench.pretend(op(&socket));
+    bench.complete(with_notice, negative(Errno::CONNRESET), MORE);
+    let first = bench.next();
+    assert_eq!((first.result, first.more), (Err(Errno::CONNRESET), true));
+    assert!(bench.slots.get(with_notice).is_some(), "the kernel may still read the bytes");
+    // The result of a notification is a set of flags, negative as a signed number.
+    bench.complete(with_notice, i32::MIN, NOTIFICATION);
+    let last = bench.next();
+    assert_eq!((last.result, last.more), (Ok(0), false));
+    assert!(matches!(last.payload, Payload::Segments(_)));
+
+    let without = bench.pretend(op(&socket));
+    bench.complete(without, negative(Errno::CONNRESET), 0);
+    let only = bench.next();
+    assert_eq!((only.result, only.more), (Err(Errno::CONNRESET), false));
+    assert!(matches!(only.payload, Payload::Segments(_)));
+
+    let refused = bench.pretend(op(&socket));
+    bench.complete(refused, negative(Errno::NOMEM), 0);
+    let copied = bench.next();
+    assert_eq!((copied.id, copied.result, copied.more), (refused, Ok(3), false));
+}
+
+#[test]
+fn late_completions_are_counted_and_their_buffers_go_back() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let id = bench.start(Op::Nop);
+    assert_eq!(bench.next().id, id);
+    let (socket, _peer) = pair();
+    let next = bench.start(Op::Recv { socket, into: RecvInto::Pool });
+    assert_eq!(next.slot, id.slot, "the slot is used again");
+    assert!(bench.is_quiet());
+    bench.complete_with(id, 5, 100, 0);
+    assert!(bench.is_quiet(), "a late completion is nobody's");
+    assert_eq!(bench.slots.stray, 1);
+    let recv = bench.uring.recv.as_ref().unwrap();
+    assert_eq!(recv.available(), recv.places());
+    assert!(bench.slots.get(next).is_some());
+    bench.uring.complete(Cqe { user_data: u64::MAX, result: 0, flags: 0 }, &mut bench.slots, &mut bench.done);
+    assert_eq!(bench.slots.stray, 2);
+    bench.slots.stray = 0;
+}
+
+#[test]
+fn a_busy_file_system_is_tried_again() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let file = Fd::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
+    let buf = bench.pool.get(4096).unwrap();
+    let (device, via) = (DeviceId::default(), DiskVia::Ring);
+    let id = bench.pretend(Op::Read { file, offset: 0, len: 4, buf, device, via });
+    bench.complete(id, negative(Errno::AGAIN), 0);
+    let read = bench.next();
+    assert_eq!((read.id, bytes(&read.payload)), (id, &b"\x7fELF"[..]));
+}
+
+#[test]
+fn an_overflowing_completion_queue_loses_nothing() {
+    let mut config = config();
+    config.ring_entries = 8;
+    let pool = Pool::new(config.pool_bytes_max);
+    let limits = Limits { denied: 0, completions: Some(8) };
+    let uring = match Uring::with_limits(&config, &pool, Role::NetAndDisk, limits) {
+        Ok(uring) => uring,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    assert!(uring.ring.completions_max() <= 16);
+    let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+    let mut ids: Vec<u32> = (0..500).map(|_| bench.start(Op::Nop).slot).collect();
+    let mut ended: Vec<u32> = ids.iter().map(|_| bench.next().id.slot).collect();
+    ids.sort_unstable();
+    ended.sort_unstable();
+    assert_eq!(ids, ended);
+}
+
+#[test]
+fn the_doorbell_rings_again_and_again() {
+    for role in [Role::NetAndDisk, Role::DiskOnly] {
+        let Some(mut bench) = Bench::with_role(&config(), role) else { return };
+        let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
+        let bell = Fd::from(rustix::event::eventfd(0, flags).unwrap());
+        bench.uring.watch(bell.clone());
+        assert!(bench.is_quiet());
+        assert!(!bench.uring.take_doorbell());
+        for _ in 0..20 {
+            let other = rustix::io::dup(&bell).unwrap();
+            let thread = std::thread::spawn(move || rustix::io::write(other, &1u64.to_ne_bytes()).unwrap());
+            let until = Instant::now() + SOON;
+            while !bench.uring.take_doorbell() {
+                assert!(Instant::now() < until, "the wait did not end");
+                bench.turn(Wait::Until(until));
+            }
+            thread.join().unwrap();
+            rustix::io::read(&bell, &mut [0u8; 8]).unwrap();
+        }
+        // A completion without MORE means that the kernel watches no more.
+        let ended = Cqe { user_data: Tag::Doorbell.pack(), result: 1, flags: 0 };
+        bench.uring.complete(ended, &mut bench.slots, &mut bench.done);
+        assert!(bench.uring.take_doorbell());
+        assert_eq!(bench.entries(|bench| bench.turn(Wait::No)), 1, "it is watched again");
+    }
+}
+
+/// Whether an address is mapped, by proc(5).
+fn is_mapped(address: usize) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        (number(range.0)..number(range.1)).contains(&address)
+    })
+}
+
+#[test]
+fn what_the_kernel_may_still_write_to_is_leaked_by_an_unclean_end() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = pair();
+    let mut buf = bench.pool.get(4096).unwrap();
+    let addresses = [buf.as_mut_ptr() as usize, bench.uring.recv.as_ref().unwrap().memory().0 as usize];
+    bench.start(Op::Recv { socket: socket.clone(), into: RecvInto::Owned(buf) });
+    bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    assert!(bench.is_quiet());
+    // The owner could not wait: it leaks its table, as the engine does.
+    std::mem::forget(std::mem::replace(&mut bench.slots, Slots::new(1)));
+    bench.uring = Uring::new(&config(), &bench.pool, Role::DiskOnly).unwrap();
+    bench.pool = Pool::new(0);
+    let _written_or_refused = peer.write(b"late");
+    assert!(addresses.into_iter().all(is_mapped));
+}
