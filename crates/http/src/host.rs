@@ -103,10 +103,26 @@ fn parse_port(digits: &[u8]) -> Result<Option<u16>, HostError> {
     port.map(Some).ok_or(HostError::InvalidPort)
 }
 
-/// `unreserved` and `sub-delims` of RFC 3986 section 2.
 fn is_unreserved_or_sub_delim(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+    HOST_BYTES[usize::from(byte)]
 }
+
+/// `unreserved` and `sub-delims` of RFC 3986 section 2.
+const HOST_BYTES: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b"-._~!$&'()*+,;=";
+    let mut index = 0;
+    while index < others.len() {
+        table[others[index] as usize] = true;
+        index += 1;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {

@@ -3,6 +3,8 @@
 //! The parser looks each name up once, by length and first letter, so that later code asks for a number instead of
 //! comparing strings. Names outside the list are [`HeaderId::Other`] and are found by text.
 
+use crate::bytes::{find_name_end, name_eq_lower};
+
 /// A field name the server knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -90,6 +92,11 @@ impl HeaderId {
     /// The identifier of `name`, in any case of letters.
     #[must_use]
     pub fn of(name: &[u8]) -> Self {
+        if find_name_end(name, 0) == name.len() { Self::of_plain(name) } else { Self::Other }
+    }
+
+    /// The identifier of a name that is made of letters, digits and hyphens only, as all known ones are.
+    pub(super) fn of_plain(name: &[u8]) -> Self {
         let Some(&first) = name.first() else { return Self::Other };
         let candidates: &[Self] = match (name.len(), first | 0x20) {
             (2, b't') => &[Self::Te],
@@ -127,7 +134,7 @@ impl HeaderId {
             (19, b'p') => &[Self::ProxyAuthorization],
             _ => &[],
         };
-        let found = candidates.iter().find(|id| id.name().as_bytes().eq_ignore_ascii_case(name));
+        let found = candidates.iter().find(|&&id| name_eq_lower(name, LOWER_NAMES[id as usize].as_bytes()));
         found.copied().unwrap_or(Self::Other)
     }
 
@@ -199,6 +206,47 @@ const NAMES: [&str; HeaderId::COUNT + 1] = [
     "",
 ];
 
+/// The same names in lower case, for comparison.
+const LOWER_NAMES: [&str; HeaderId::COUNT + 1] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "range",
+    "if-range",
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    "expect",
+    "user-agent",
+    "referer",
+    "cookie",
+    "accept-encoding",
+    "accept",
+    "accept-language",
+    "cache-control",
+    "pragma",
+    "upgrade",
+    "authorization",
+    "proxy-authorization",
+    "content-type",
+    "content-range",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "via",
+    "keep-alive",
+    "te",
+    "trailer",
+    "origin",
+    "date",
+    "destination",
+    "depth",
+    "overwrite",
+    "",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,6 +254,7 @@ mod tests {
     #[test]
     fn every_known_name_is_found_in_any_case() {
         for (index, name) in NAMES.iter().enumerate().take(HeaderId::COUNT) {
+            assert_eq!(LOWER_NAMES[index], name.to_ascii_lowercase());
             let id = HeaderId::of(name.as_bytes());
             assert_eq!(id as usize, index, "{name}");
             assert_eq!(HeaderId::of(name.to_ascii_lowercase().as_bytes()), id);

@@ -6,7 +6,7 @@
 
 use super::{Field, Head, HeaderId, Method, ParseError, Phase, Policy, Progress, Target, Version};
 use crate::Span;
-use crate::bytes::{find_control, find_target_end};
+use crate::bytes::{find_any_control, find_control, find_name_end, find_target_end};
 use crate::host::{self, HostError};
 
 /// Parses as much of `buf` as is there. Call again with the same buffer grown by new bytes after
@@ -215,6 +215,10 @@ fn line_end(buf: &[u8], at: usize) -> Result<LineEnd, ParseError> {
 /// Parses one field line, or the empty line that ends the head; answers where the next line starts.
 fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usize>, ParseError> {
     let start = head.line_start as usize;
+    if let Some((name, value, next)) = plain_line(buf, start) {
+        add_field(head, buf, Field { name, value, id: HeaderId::Other }, 0, policy)?;
+        return Ok(Some(next));
+    }
     match line_end(buf, start)? {
         LineEnd::At(next) => {
             finish(head, buf, policy)?;
@@ -225,22 +229,10 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
         LineEnd::Other => {}
     }
 
-    let mut seen = 0;
-    let mut name_end = start;
-    let stop = loop {
-        let Some(&byte) = buf.get(name_end) else { return Ok(None) };
-        let class = NAME_CLASS[usize::from(byte)];
-        if class >= NAME_STOP {
-            break byte;
-        }
-        seen |= class;
-        name_end += 1;
-    };
+    let Some((name_end, stop, mut seen)) = scan_name(buf, start) else { return Ok(None) };
     let value_start = match stop {
         b':' if name_end == start => return Err(ParseError::EmptyName),
-        b':' => {
-            name_end + 1 + buf[name_end + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count()
-        }
+        b':' => skip_white_space(buf, name_end + 1),
         // A line without a colon: nginx takes the whole of it for a name with an empty value.
         b'\r' | b'\n' => {
             seen |= NAME_ODD;
@@ -256,12 +248,61 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
         LineEnd::Missing => return Ok(None),
         LineEnd::Other => return Err(ParseError::InvalidByteInValue),
     };
-    let trailing =
-        buf[value_start..control].iter().rev().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let mut value_end = control;
+    while value_end > value_start && is_white_space(buf[value_end - 1]) {
+        value_end -= 1;
+    }
     let name = Span::new(start, name_end);
-    let value = Span::new(value_start, control - trailing);
+    let value = Span::new(value_start, value_end);
     add_field(head, buf, Field { name, value, id: HeaderId::Other }, seen, policy)?;
     Ok(Some(next))
+}
+
+/// The line at `start` when it looks as nearly every line does: a plain name, a colon, at most one space, a value
+/// without tabs and without space at its ends, CRLF. Anything else, errors among it, is left to the long way.
+///
+/// The end of the line is looked for from its start rather than from the colon, so that the processor can begin with
+/// the next line before it knows where this name ends.
+fn plain_line(buf: &[u8], start: usize) -> Option<(Span, Span, usize)> {
+    let value_end = find_any_control(buf, start);
+    let name_end = find_name_end(buf, start);
+    if name_end == start || !buf[name_end..].starts_with(b":") || !buf[value_end..].starts_with(b"\r\n") {
+        return None;
+    }
+    let value_start = name_end + 1 + usize::from(buf[name_end + 1] == b' ');
+    let value = &buf[value_start..value_end];
+    if value.starts_with(b" ") || value.ends_with(b" ") {
+        return None;
+    }
+    Some((Span::new(start, name_end), Span::new(value_start, value_end), value_end + 2))
+}
+
+/// End of the name that starts at `start`, the byte that ends it, and the classes of its bytes; `None` when bytes are
+/// missing. Nearly every name is plain and ends at its colon, which the first scan finds.
+fn scan_name(buf: &[u8], start: usize) -> Option<(usize, u8, u8)> {
+    let mut end = find_name_end(buf, start);
+    let mut seen = 0;
+    loop {
+        let byte = *buf.get(end)?;
+        let class = NAME_CLASS[usize::from(byte)];
+        if class >= NAME_STOP {
+            return Some((end, byte, seen));
+        }
+        seen |= class;
+        end += 1;
+    }
+}
+
+fn skip_white_space(buf: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while buf.get(at).copied().is_some_and(is_white_space) {
+        at += 1;
+    }
+    at
+}
+
+fn is_white_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
 }
 
 /// Adds a well-formed field to the table, unless its name is odd and the policy drops it.
@@ -283,7 +324,7 @@ fn add_field(
     }
     // Every known name is made of letters and hyphens.
     if seen == 0 {
-        field.id = HeaderId::of(field.name.of(buf));
+        field.id = HeaderId::of_plain(field.name.of(buf));
     }
     if let Some(first) = head.first.get_mut(field.id as usize) {
         if *first == 0 {

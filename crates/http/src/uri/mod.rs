@@ -98,21 +98,22 @@ enum Scan {
     Complex,
 }
 
+/// Steps from one byte that has a meaning to the next; the bytes between them need one look each.
 fn scan_clean(input: &[u8]) -> Scan {
     let mut dot = None;
-    let mut after_slash = false;
-    for (at, &byte) in input.iter().enumerate() {
-        match PATH_CLASS[usize::from(byte)] {
-            PLAIN => after_slash = false,
-            SLASH if after_slash => return Scan::Complex,
-            SLASH => (after_slash, dot) = (true, None),
-            DOT if after_slash => return Scan::Complex,
-            DOT => dot = Some(at),
-            QUERY => return Scan::Clean { path_len: at, dot },
-            _ => return Scan::Complex,
+    let mut from = 0;
+    loop {
+        let plain = input[from..].iter().take_while(|&&byte| !HAS_MEANING[usize::from(byte)]).count();
+        let at = from + plain;
+        let after_slash = plain == 0 && at > 0 && input[at - 1] == b'/';
+        match input.get(at) {
+            None | Some(b'?') => return Scan::Clean { path_len: at, dot },
+            Some(b'/') if !after_slash => dot = None,
+            Some(b'.') if !after_slash => dot = Some(at),
+            Some(_) => return Scan::Complex,
         }
+        from = at + 1;
     }
-    Scan::Clean { path_len: input.len(), dot }
 }
 
 /// The query after the question mark at `mark`, up to a fragment.
@@ -211,20 +212,15 @@ fn extension_of(path: &[u8]) -> Option<Span> {
     (dot >= segment + leading).then(|| Span::new(dot + 1, path.len()))
 }
 
-const PLAIN: u8 = 0;
-const SLASH: u8 = 1;
-const DOT: u8 = 2;
-const QUERY: u8 = 3;
-const SPECIAL: u8 = 4;
-
-/// What a byte means to the first look at a path.
-const PATH_CLASS: [u8; 256] = {
-    let mut table = [PLAIN; 256];
-    table[b'/' as usize] = SLASH;
-    table[b'.' as usize] = DOT;
-    table[b'?' as usize] = QUERY;
-    table[b'%' as usize] = SPECIAL;
-    table[b'#' as usize] = SPECIAL;
+/// Bytes that mean something to the first look at a path.
+const HAS_MEANING: [bool; 256] = {
+    let mut table = [false; 256];
+    let bytes = b"/.?%#";
+    let mut index = 0;
+    while index < bytes.len() {
+        table[bytes[index] as usize] = true;
+        index += 1;
+    }
     table
 };
 
