@@ -1,0 +1,97 @@
+//! Why an engine could not be built, with the likely cause and the remedy.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use crate::uring::SetupError;
+
+/// Why an engine could not be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuildError {
+    /// The eventfd that other threads wake the engine with, or its registration.
+    Doorbell(Errno),
+    /// The epoll instance.
+    Epoll(Errno),
+    /// The ring.
+    Ring(SetupError),
+    /// The libaio context, for so many requests.
+    Libaio {
+        /// What the kernel answered.
+        errno: Errno,
+        /// Requests in flight that were asked for.
+        depth: u32,
+    },
+}
+
+impl BuildError {
+    /// What probably stands in the way and what an operator can do about it; a [`SetupError`] of the ring
+    /// has its own words.
+    fn advice(&self) -> (&'static str, &'static str) {
+        let errno = match self {
+            BuildError::Doorbell(errno) | BuildError::Epoll(errno) => *errno,
+            BuildError::Libaio { errno: Errno::AGAIN, .. } => {
+                return (
+                    "all processes together would have more requests than the system allows",
+                    "raise fs.aio-max-nr or lower worker_aio_requests",
+                );
+            }
+            BuildError::Libaio { errno: Errno::NOTSUP, .. } => {
+                return ("this kernel's completion ring has another layout", "use io_uring or threads");
+            }
+            BuildError::Libaio { errno, .. } => *errno,
+            BuildError::Ring(_) => return ("the kernel refused the ring", "use epoll"),
+        };
+        match errno {
+            Errno::MFILE => {
+                ("the process has no descriptor left", "raise worker_rlimit_nofile or \"ulimit -n\"")
+            }
+            Errno::NFILE => ("the system has no descriptor left", "raise fs.file-max"),
+            Errno::NOMEM => ("the kernel has no memory left", "give the container or the system more memory"),
+            Errno::NOSYS | Errno::PERM => {
+                ("a seccomp profile or the kernel's configuration forbids the call", "allow the call")
+            }
+            _ => ("the kernel refused", "choose another engine"),
+        }
+    }
+
+    /// What probably stands in the way.
+    pub fn cause(&self) -> String {
+        match self {
+            BuildError::Ring(error) => error.to_string(),
+            _ => self.advice().0.to_owned(),
+        }
+    }
+
+    /// What an operator can do about it.
+    pub fn remedy(&self) -> &'static str {
+        self.advice().1
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (call, errno) = match self {
+            BuildError::Ring(error) => return error.fmt(f),
+            BuildError::Doorbell(errno) => ("eventfd", errno),
+            BuildError::Epoll(errno) => ("epoll", errno),
+            BuildError::Libaio { errno, .. } => ("io_setup", errno),
+        };
+        let (cause, remedy) = self.advice();
+        write!(f, "{call}: {errno}: {cause}; {remedy}")
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_aio_budget_names_the_sysctl() {
+        let error = BuildError::Libaio { errno: Errno::AGAIN, depth: 32 };
+        assert!(error.to_string().contains("fs.aio-max-nr"), "{error}");
+        assert!(error.remedy().contains("worker_aio_requests"));
+    }
+}

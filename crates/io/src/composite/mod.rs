@@ -1,0 +1,123 @@
+//! One engine out of a network backend and the disk backends.
+//!
+//! [`build`] makes it in the thread that will use it. Each operation goes to the network backend or, by
+//! its [`crate::DiskVia`], to a disk backend; all of them are reachable at the same time and all end the
+//! same wait. [`backends`] holds them and what they share; this file is the outside: the contract, and
+//! what happens when operations cannot be ended.
+
+mod backends;
+mod error;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::buf::Pool;
+use crate::doorbell::Doorbell;
+use crate::engine::{Caps, Counters, Drained, Engine, EngineConfig, Wait, Wake, Waker};
+use crate::op::{Completion, Op, OpId};
+use backends::Backends;
+pub use error::BuildError;
+
+/// How long an engine that is dropped without a drain waits for its operations.
+const DROP_DRAIN: Duration = Duration::from_secs(1);
+
+/// Makes an engine for the calling thread.
+///
+/// # Errors
+/// When a backend that the settings ask for cannot be had, with the likely cause and the remedy.
+pub fn build(config: EngineConfig) -> Result<Box<dyn Engine>, BuildError> {
+    Ok(Box::new(Composite::new(config)?))
+}
+
+/// One thread's engine.
+struct Composite {
+    caps: Caps,
+    pool: Pool,
+    doorbell: Arc<Doorbell>,
+    /// `None` once they had to be leaked.
+    backends: Option<Backends>,
+    /// The counters at that time.
+    last: Counters,
+}
+
+impl Composite {
+    fn new(config: EngineConfig) -> Result<Composite, BuildError> {
+        let pool = Pool::new(config.pool_bytes_max);
+        let doorbell = Arc::new(Doorbell::new().map_err(BuildError::Doorbell)?);
+        let backends = Backends::new(config, &pool, &doorbell)?;
+        let caps = backends.caps();
+        Ok(Composite { caps, pool, doorbell, backends: Some(backends), last: Counters::default() })
+    }
+}
+
+impl Engine for Composite {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn submit(&mut self, op: Op) -> Result<OpId, Op> {
+        match &mut self.backends {
+            Some(backends) => backends.submit(op),
+            None => Err(op),
+        }
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        if let Some(backends) = &mut self.backends {
+            backends.cancel(id);
+        }
+    }
+
+    fn abandon(&mut self, id: OpId) {
+        if let Some(backends) = &mut self.backends {
+            backends.abandon(id);
+        }
+    }
+
+    fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno> {
+        match &mut self.backends {
+            Some(backends) => backends.turn(wait, batch),
+            // Nothing can happen any more, and waiting for it would be for ever.
+            None => Err(Errno::CANCELED),
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        Waker::new(Arc::clone(&self.doorbell) as Arc<dyn Wake>)
+    }
+
+    fn drain(&mut self, deadline: Instant) -> Drained {
+        let Some(backends) = &mut self.backends else { return Drained::Clean };
+        let left = backends.drain(deadline);
+        if left == 0 {
+            return Drained::Clean;
+        }
+        self.last = backends.counters();
+        // The kernel or a pool thread may still write to what the table owns. Pool memory that a leaked
+        // buffer belongs to stays mapped, because the buffer keeps its pool alive.
+        std::mem::forget(self.backends.take());
+        Drained::Leaked(left)
+    }
+
+    fn counters(&self) -> Counters {
+        self.backends.as_ref().map_or(self.last, Backends::counters)
+    }
+
+    fn trim(&mut self) -> usize {
+        self.backends.as_mut().map_or(0, Backends::trim)
+    }
+}
+
+impl Drop for Composite {
+    fn drop(&mut self) {
+        if self.backends.as_ref().is_some_and(|backends| backends.live() > 0) {
+            self.drain(Instant::now() + DROP_DRAIN);
+        }
+    }
+}
