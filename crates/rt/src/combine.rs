@@ -29,6 +29,32 @@ pub async fn select<A: Future, B: Future>(first: A, second: B) -> Either<A::Outp
     .await
 }
 
+/// Waits for both futures, which make progress side by side.
+pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let (mut one, mut other) = (None, None);
+    poll_fn(|context| {
+        if one.is_none()
+            && let Poll::Ready(output) = first.as_mut().poll(context)
+        {
+            one = Some(output);
+        }
+        if other.is_none()
+            && let Poll::Ready(output) = second.as_mut().poll(context)
+        {
+            other = Some(output);
+        }
+        match (one.take(), other.take()) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            (left, right) => {
+                (one, other) = (left, right);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
 /// Lets the other tasks and the engine have a turn.
 pub async fn yield_now() {
     let mut yielded = false;

@@ -31,7 +31,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-pub use combine::{Either, select, yield_now};
+pub use combine::{Either, join, select, yield_now};
 pub use file::File;
 pub use net::{Listener, Socket};
 pub use remote::RemoteHandle;

@@ -93,6 +93,11 @@ impl Event {
         self.0.queue.wake_all();
     }
 
+    /// Takes it back: further waits wait again.
+    pub fn clear(&self) {
+        self.0.set.set(false);
+    }
+
     /// Whether it has happened.
     pub fn is_set(&self) -> bool {
         self.0.set.get()
