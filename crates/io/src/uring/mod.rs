@@ -27,8 +27,8 @@ use rustix::io::Errno;
 use self::flight::{Flights, Phase, SLOTS_MAX};
 use self::recv::{GROUP, RecvRing};
 use self::ring::{Cqe, Ring};
-use self::setup::Mode;
 pub(crate) use self::setup::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG, filtered};
+use self::setup::{LADDER, Mode, POLLED_LADDER};
 pub use self::setup::{Refusal, SetupError, Stage};
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Wait};
@@ -140,7 +140,11 @@ impl Uring {
         // fill: more cannot be pending, so the queue does not overflow.
         let completions = config.ops_max + u32::from(config.recv_buffers) + COMPLETIONS_SPARE;
         let completions = limits.completions.unwrap_or(completions.max(COMPLETIONS_MIN)).next_power_of_two();
-        let mut ring = Ring::new(config.ring_entries, completions, limits.denied)?;
+        let ladder = match role {
+            Role::NetAndDisk => &LADDER,
+            Role::DiskOnly => &POLLED_LADDER,
+        };
+        let mut ring = Ring::new(ladder, config.ring_entries, completions, limits.denied)?;
         ring.limit_workers(config.iowq_workers)?;
         let recv = match role {
             Role::DiskOnly => None,
@@ -259,7 +263,7 @@ impl Uring {
         done: &mut Vec<Completion>,
     ) -> Result<(), Errno> {
         self.prepare(slots, done);
-        let idle = done.is_empty() && self.backlog.is_empty() && !self.rung;
+        let idle = done.is_empty() && self.backlog.is_empty();
         let (wait_for, timeout) = match wait {
             Wait::Forever if idle => (1, None),
             Wait::Until(at) if idle => match at.saturating_duration_since(Instant::now()) {

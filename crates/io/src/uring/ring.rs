@@ -71,10 +71,15 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring with `entries` places in the submission queue and `completions` in the other; `denied` are
-    /// setup flags to treat as unknown to the kernel, for tests.
-    pub(super) fn new(entries: u32, completions: u32, denied: u32) -> Result<Ring, SetupError> {
-        let (ring, mode) = super::setup::create(entries, completions, denied)?;
+    /// A ring with the first flags of `ladder` that can be had, `entries` places in the submission queue and
+    /// `completions` in the other; `denied` are flags to treat as unknown to the kernel, for tests.
+    pub(super) fn new(
+        ladder: &[u32],
+        entries: u32,
+        completions: u32,
+        denied: u32,
+    ) -> Result<Ring, SetupError> {
+        let (ring, mode) = super::setup::create(ladder, entries, completions, denied)?;
         let enter_fd = ring.as_raw_fd();
         let mut ring = Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 };
         ring.register_ring_fd();

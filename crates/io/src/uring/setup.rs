@@ -20,11 +20,22 @@ pub(crate) const DEFER_TASKRUN: u32 = 1 << 13;
 /// See [`COOP_TASKRUN`]; since 6.6.
 pub(crate) const NO_SQARRAY: u32 = 1 << 16;
 
-/// Sets of flags, best first: the next is tried when the kernel answers `EINVAL` to the one before.
-const LADDER: [u32; 4] = [
+/// Sets of flags, best first: the next is tried when the kernel answers `EINVAL` to the one before. For a
+/// ring whose owner waits in io_uring_enter(2).
+pub(super) const LADDER: [u32; 4] = [
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
     SINGLE_ISSUER | DEFER_TASKRUN | TASKRUN_FLAG,
     SINGLE_ISSUER | DEFER_TASKRUN,
+    COOP_TASKRUN,
+];
+
+/// As [`LADDER`], for a ring whose owner waits in epoll_wait(2). Deferred work does not make the ring's
+/// descriptor readable, so with `DEFER_TASKRUN` such a wait would not end (tried on 6.18); cooperative
+/// work interrupts the wait, which posts the completion, and the next wait returns at once.
+pub(super) const POLLED_LADDER: [u32; 4] = [
+    SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG | NO_SQARRAY,
+    SINGLE_ISSUER | COOP_TASKRUN | TASKRUN_FLAG,
+    COOP_TASKRUN | TASKRUN_FLAG,
     COOP_TASKRUN,
 ];
 
@@ -166,11 +177,16 @@ pub(crate) fn filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|value| value.trim() == "2"))
 }
 
-/// Creates a ring with the best flags that the kernel takes. Bits in `denied` are treated as unknown to
-/// the kernel, so that tests see each step of the ladder.
-pub(super) fn create(entries: u32, completions: u32, denied: u32) -> Result<(IoUring, Mode), SetupError> {
+/// Creates a ring with the first set of flags of `ladder` that the kernel takes. Bits in `denied` are
+/// treated as unknown to the kernel, so that tests see each step.
+pub(super) fn create(
+    ladder: &[u32],
+    entries: u32,
+    completions: u32,
+    denied: u32,
+) -> Result<(IoUring, Mode), SetupError> {
     let mut last = Errno::INVAL;
-    for flags in LADDER.into_iter().filter(|flags| flags & denied == 0) {
+    for flags in ladder.iter().copied().filter(|flags| flags & denied == 0) {
         match builder(flags, completions).build(entries) {
             Ok(ring) => return Ok((ring, Mode { flags, taskrun_flag: flags & TASKRUN_FLAG != 0 })),
             Err(error) => last = errno(&error),

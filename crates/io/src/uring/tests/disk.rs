@@ -129,3 +129,30 @@ fn without_room_for_locked_memory_reads_go_on_and_it_is_said_once() {
     assert_eq!(read(&mut bench, &file, 0, 4096, 4096).result, Ok(4096));
     assert_eq!(bench.uring.take_note(), None, "it is said once");
 }
+
+#[test]
+fn the_descriptor_of_a_ring_ends_a_wait_of_epoll() {
+    use rustix::event::epoll;
+    let Some(mut bench) = Bench::with_role(&config(), Role::DiskOnly) else { return };
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    epoll::add(&set, bench.uring.as_fd(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    // A sync is carried out by a kernel worker, so its completion comes after the submission.
+    let (file, device) = (Fd::from(OwnedFd::from(file)), DeviceId::default());
+    for _ in 0..20 {
+        let id = bench.start(Op::Sync { file: file.clone(), device, via: DiskVia::Ring });
+        bench.uring.poll(&mut bench.slots, &mut bench.done).unwrap();
+        while bench.done.is_empty() {
+            let mut events = Vec::with_capacity(1);
+            let limit = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+            let waited = epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&limit));
+            assert!(matches!(waited, Ok(1) | Err(Errno::INTR)), "the wait ended as {waited:?}");
+            bench.uring.poll(&mut bench.slots, &mut bench.done).unwrap();
+        }
+        assert_eq!(bench.next().id, id);
+    }
+    let mut events = Vec::with_capacity(1);
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let idle = epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&now));
+    assert_eq!(idle, Ok(0), "an idle ring is not readable");
+}

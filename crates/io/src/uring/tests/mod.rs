@@ -174,7 +174,7 @@ fn each_step_of_the_ladder_gives_a_working_ring() {
         assert_eq!(bytes(&bench.next().payload), b"hello");
         assert_eq!(bench.run(Op::Nop).result, Ok(0));
     }
-    let all = SINGLE_ISSUER | COOP_TASKRUN;
+    let all = DEFER_TASKRUN | COOP_TASKRUN;
     let limits = Limits { denied: all, completions: None };
     let refused = Uring::with_limits(&config(), &Pool::new(8 << 20), Role::DiskOnly, limits);
     assert_eq!(refused.err().map(|error| error.refusal), Some(Refusal::Outdated));

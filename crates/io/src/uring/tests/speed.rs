@@ -1,6 +1,7 @@
 //! What a round trip costs, printed and never asserted: `cargo test --release -p io speed -- --ignored
 //! --nocapture`.
 
+use rustix::event::epoll;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::*;
@@ -63,25 +64,61 @@ fn clients(mut peers: Vec<TcpStream>) {
     }
 }
 
+/// The same echo over the least epoll loop there can be, to compare with.
+fn bare_epoll(sockets: &[Fd]) -> usize {
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    for (index, socket) in sockets.iter().enumerate() {
+        epoll::add(&set, socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN).unwrap();
+    }
+    let (mut open, mut messages, mut entries, mut buffer) = (sockets.len(), 0, 0, [0; 4096]);
+    let mut events = Vec::with_capacity(CONNECTIONS);
+    while open > 0 {
+        epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), None).unwrap();
+        entries += 1;
+        for event in events.drain(..) {
+            let socket = &sockets[event.data.u64() as usize];
+            let count = rustix::io::read(socket, &mut buffer).unwrap();
+            if count == 0 {
+                epoll::delete(&set, socket).unwrap();
+                open -= 1;
+            } else {
+                rustix::io::write(socket, &buffer[..count]).unwrap();
+                messages += 1;
+                entries += 2;
+            }
+        }
+    }
+    println!("{:.3} kernel entries a message", f64::from(entries) / messages as f64);
+    messages
+}
+
+/// Runs `serve` on one end of all connections and the clients on the other, and prints what it cost.
+fn measure(name: &str, serve: impl FnOnce(Vec<Fd>) -> usize) {
+    let (sockets, peers): (Vec<Fd>, Vec<TcpStream>) = (0..CONNECTIONS).map(|_| tcp_pair()).unzip();
+    let clients = std::thread::spawn(move || clients(peers));
+    let (nanos, wall) = (thread_nanos(), Instant::now());
+    let messages = serve(sockets) as f64;
+    let nanos = (thread_nanos() - nanos) as f64 / messages;
+    let wall = wall.elapsed().as_nanos() as f64 / messages;
+    clients.join().unwrap();
+    println!("{name}, {CONNECTIONS} connections: {nanos:.0} ns CPU and {wall:.0} ns of time a message");
+}
+
 #[test]
 #[ignore = "a measurement: prints and asserts nothing"]
 fn echo_speed() {
     let mut config = config();
     (config.ring_entries, config.recv_buffers) = (1024, 1024);
-    let Some(mut bench) = Bench::new(&config) else { return };
-    let (sockets, peers): (Vec<Fd>, Vec<TcpStream>) = (0..CONNECTIONS).map(|_| tcp_pair()).unzip();
-    for peer in &peers {
-        peer.set_nodelay(true).unwrap();
+    for _ in 0..3 {
+        let Some(mut bench) = Bench::new(&config) else { return };
+        measure("ring", |sockets| {
+            let messages = echo(&mut bench, sockets, false);
+            let counters = bench.uring.counters();
+            println!("{:.3} kernel entries a message", counters.kernel_entries as f64 / messages as f64);
+            messages
+        });
+        measure("bare epoll", |sockets| bare_epoll(&sockets));
     }
-    let clients = std::thread::spawn(move || clients(peers));
-    let (nanos, entries, wall) = (thread_nanos(), bench.uring.counters().kernel_entries, Instant::now());
-    let messages = echo(&mut bench, sockets, false) as f64;
-    let nanos = (thread_nanos() - nanos) as f64 / messages;
-    let wall = wall.elapsed().as_nanos() as f64 / messages;
-    let entries = (bench.uring.counters().kernel_entries - entries) as f64 / messages;
-    clients.join().unwrap();
-    println!("echo, {CONNECTIONS} connections: {nanos:.0} ns CPU and {wall:.0} ns of time a message");
-    println!("{entries:.3} kernel entries a message, {:?}", bench.uring.counters());
 }
 
 #[test]
