@@ -17,14 +17,14 @@ pub mod engine;
 mod epoll;
 pub mod op;
 pub mod probe;
+pub mod residency;
 mod slot;
 pub mod sys;
-#[allow(dead_code, reason = "the engine that joins the backends uses it")]
 mod uring;
 
 pub use buf::{Buf, Pool};
 pub use composite::{BuildError, build};
-pub use engine::{Drained, Engine, Wait};
+pub use engine::{Drained, Engine, Note, Wait};
 pub use op::{Completion, DiskVia, Fd, Op, OpId, Payload, Segments};
 pub use rustix::io::Errno;
 pub use uring::{Refusal, SetupError, Stage};
