@@ -1,5 +1,6 @@
 //! The contract of an engine, its settings and what its probe found.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,32 @@ pub trait Engine {
 
     /// Gives idle memory back to the system; answers the bytes.
     fn trim(&mut self) -> usize;
+
+    /// Something that the operator should hear of, each only once; to be asked for now and then.
+    fn take_note(&mut self) -> Option<Note> {
+        None
+    }
+}
+
+/// Something that works less well than it could, for the error log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Buffers for direct reads could not be registered, so the kernel looks their pages up at each read.
+    BuffersUnregistered {
+        /// What the kernel answered; `ENOMEM` is most often the limit on locked memory.
+        errno: Errno,
+        /// Bytes that are registered all the same.
+        registered_bytes: usize,
+    },
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Note::BuffersUnregistered { errno, registered_bytes } = self;
+        let (errno, kib) = (std::io::Error::from(*errno), registered_bytes / 1024);
+        write!(f, "direct reads go on with {kib} KiB of registered buffers and no more: {errno}; ")?;
+        f.write_str("remedy: raise the limit on locked memory (LimitMEMLOCK=, ulimit -l)")
+    }
 }
 
 /// Ends the wait of an engine from another thread. Cheap to clone.

@@ -17,7 +17,6 @@ pub mod engine;
 mod epoll;
 pub mod op;
 pub mod probe;
-pub mod residency;
 mod slot;
 pub mod sys;
 mod uring;

@@ -24,7 +24,7 @@ use crate::disk::libaio::Libaio;
 use crate::disk::sync;
 use crate::disk::threads::{Inbox, Taken, Task, ThreadPool};
 use crate::doorbell::Doorbell;
-use crate::engine::{Caps, Counters, EngineConfig, NetKind, Wait};
+use crate::engine::{Caps, Counters, EngineConfig, NetKind, Note, Wait};
 use crate::epoll::Epoll;
 use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
 use crate::slot::Slots;
@@ -344,6 +344,11 @@ impl Backends {
             device_queued: self.gates.queued + self.pool_queued,
             stray: self.slots.stray,
         }
+    }
+
+    /// What the ring has to say to the operator.
+    pub(super) fn take_note(&mut self) -> Option<Note> {
+        self.net.ring_mut()?.take_note()
     }
 
     /// Gives idle memory back; answers the bytes.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::buf::Pool;
 use crate::doorbell::Doorbell;
-use crate::engine::{Caps, Counters, Drained, Engine, EngineConfig, Wait, Wake, Waker};
+use crate::engine::{Caps, Counters, Drained, Engine, EngineConfig, Note, Wait, Wake, Waker};
 use crate::op::{Completion, Op, OpId};
 use backends::Backends;
 pub use error::BuildError;
@@ -111,6 +111,10 @@ impl Engine for Composite {
 
     fn trim(&mut self) -> usize {
         self.backends.as_mut().map_or(0, Backends::trim)
+    }
+
+    fn take_note(&mut self) -> Option<Note> {
+        self.backends.as_mut()?.take_note()
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) use self::setup::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG, filtered};
 use self::setup::{LADDER, Mode, POLLED_LADDER};
 pub use self::setup::{Refusal, SetupError, Stage};
 use crate::buf::{Buf, Pool};
-use crate::engine::{EngineConfig, Wait};
+use crate::engine::{EngineConfig, Note, Wait};
 use crate::op::{Completion, Fd, Op, OpId, Payload};
 use crate::slot::Slots;
 
@@ -48,19 +48,6 @@ pub(crate) enum Role {
     NetAndDisk,
     /// Files only, beside another network backend.
     DiskOnly,
-}
-
-/// Something that the operator should hear of once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
-    /// Buffers for direct reads could not be registered, so the kernel looks their pages up at each read.
-    /// `ENOMEM` is most often the limit on locked memory.
-    BuffersUnregistered {
-        /// What the kernel answered.
-        errno: Errno,
-        /// Bytes that are registered all the same.
-        registered_bytes: usize,
-    },
 }
 
 /// What tests take away from a ring.
@@ -311,11 +298,6 @@ impl Uring {
     pub(crate) fn trim(&mut self) -> usize {
         let (pool, ring) = (&self.pool, &self.ring);
         pool.trim(|place| ring.fix_buffer(place, None).is_ok()) + self.flights.trim()
-    }
-
-    /// Operations in flight on this ring.
-    pub(crate) fn live(&self) -> usize {
-        self.flights.live()
     }
 
     /// Numbers since start.

@@ -111,7 +111,7 @@ impl Drop for Bench {
             self.done.clear();
             self.turn(Wait::Until(until));
         }
-        assert_eq!(self.uring.live(), 0);
+        assert_eq!(self.uring.flights.live(), 0);
         assert_eq!(self.slots.stray, 0);
     }
 }
