@@ -17,6 +17,7 @@ pub mod engine;
 mod epoll;
 pub mod op;
 pub mod probe;
+pub mod residency;
 mod slot;
 pub mod sys;
 mod uring;
