@@ -352,35 +352,11 @@ fn json_text(json: &mut String, text: &str) {
 mod tests {
     use super::*;
 
-    /// Makes a system call fail with `errno` in this thread, for ever: a filter as a container runtime
-    /// installs it. No privilege is needed for it after NO_NEW_PRIVS; see seccomp(2).
-    fn forbid_call(number: libc::c_long, errno: i32) -> Result<(), Errno> {
-        let statement = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-        let mut program = [
-            // The system call's number is the first word of struct seccomp_data.
-            statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0),
-            libc::sock_filter {
-                code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-                jt: 0,
-                jf: 1,
-                k: number as u32,
-            },
-            statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ERRNO | errno as u32),
-            statement((libc::BPF_RET | libc::BPF_K) as u16, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-        rustix::thread::set_no_new_privs(true)?;
-        let (mode, pointer) = (libc::SECCOMP_SET_MODE_FILTER, std::ptr::from_ref(&program));
-        // SAFETY: the program and its instructions live until the call returns; the filter binds this
-        // thread only.
-        let installed = unsafe { libc::syscall(libc::SYS_seccomp, mode, 0, pointer) };
-        if installed == 0 { Ok(()) } else { Err(Errno::PERM) }
-    }
-
     /// The probe of a thread in which io_uring_setup answers `errno`; `None` where no filter can be had.
     fn probe_without_ring(errno: i32) -> Option<Probe> {
-        let thread =
-            std::thread::spawn(move || forbid_call(libc::SYS_io_uring_setup, errno).is_ok().then(Probe::run));
+        let thread = std::thread::spawn(move || {
+            facts::forbid_call(libc::SYS_io_uring_setup, errno).is_ok().then(Probe::run)
+        });
         thread.join().unwrap()
     }
 
@@ -404,8 +380,9 @@ mod tests {
 
     #[test]
     fn a_filter_on_libaio_is_seen() {
-        let thread =
-            std::thread::spawn(|| forbid_call(libc::SYS_io_setup, libc::EPERM).is_ok().then(Probe::run));
+        let thread = std::thread::spawn(|| {
+            facts::forbid_call(libc::SYS_io_setup, libc::EPERM).is_ok().then(Probe::run)
+        });
         let Some(probe) = thread.join().unwrap() else { return eprintln!("skipped: no seccomp") };
         assert!(!probe.libaio());
     }

@@ -493,3 +493,55 @@ fn connects_polls_and_closes() {
     let socket = Fd::from(new(rustix::net::AddressFamily::UNIX));
     assert_eq!(bench.run(Op::Connect { socket, peer: too_long }).result, Err(Errno::NAMETOOLONG));
 }
+
+/// Accepts on a shared listener, one connection at a time, until told to stop; answers how many came.
+fn accept_until_told(listener: TcpListener, stop: Fd, told: &std::sync::mpsc::Sender<()>) -> Option<usize> {
+    let mut bench = Bench::new(&config())?;
+    bench.uring.watch(stop);
+    let listener = Fd::from(OwnedFd::from(listener));
+    let mut accepted = 0;
+    bench.start(Op::Accept { listener: listener.clone(), multishot: false });
+    bench.turn(Wait::No);
+    told.send(()).unwrap();
+    loop {
+        bench.turn(Wait::Forever);
+        for _ in std::mem::take(&mut bench.done) {
+            accepted += 1;
+            bench.start(Op::Accept { listener: listener.clone(), multishot: false });
+            told.send(()).unwrap();
+        }
+        if bench.uring.take_doorbell() {
+            return Some(accepted);
+        }
+    }
+}
+
+#[test]
+fn a_shared_listener_feeds_all_threads_alike() {
+    const THREADS: usize = 4;
+    const CONNECTIONS: usize = 400;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (told, heard) = std::sync::mpsc::channel();
+    let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let (listener, told) = (listener.try_clone().unwrap(), told.clone());
+            let stop = stop.try_clone().unwrap();
+            std::thread::spawn(move || accept_until_told(listener, Fd::from(stop), &told))
+        })
+        .collect();
+    drop(told);
+    let waiting = (0..THREADS).filter(|_| heard.recv().is_ok()).count();
+    for _ in 0..if waiting == THREADS { CONNECTIONS } else { 0 } {
+        let _peer = TcpStream::connect(address).unwrap();
+        // The next one comes when this one was taken, so that all threads are waiting again.
+        heard.recv().unwrap();
+    }
+    rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
+    let counts: Option<Vec<usize>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let Some(counts) = counts else { return };
+    assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS);
+    let most = CONNECTIONS / THREADS * 3 / 2;
+    assert!(counts.iter().all(|&count| count <= most), "{counts:?}");
+}
