@@ -170,6 +170,8 @@ pub struct EngineConfig {
     /// Whether a read for a pool first tries what is resident (`preadv2` with `RWF_NOWAIT`), which saves
     /// the hop when it succeeds and one cheap call when it does not.
     pub pool_tries_resident: bool,
+    /// Faults to inject, for tests; nothing stands before the engine without them.
+    pub faults: Option<Arc<crate::fault::FaultPlan>>,
 }
 
 impl Default for EngineConfig {
@@ -188,6 +190,7 @@ impl Default for EngineConfig {
             libaio_depth: 32,
             pools: Vec::new(),
             pool_tries_resident: true,
+            faults: None,
         }
     }
 }

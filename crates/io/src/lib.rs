@@ -15,6 +15,7 @@ pub mod disk;
 mod doorbell;
 pub mod engine;
 mod epoll;
+pub mod fault;
 pub mod op;
 pub mod probe;
 pub mod residency;

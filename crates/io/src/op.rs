@@ -56,6 +56,11 @@ impl Fd {
         Rc::try_unwrap(self.0).map(|shared| shared.fd).map_err(Fd)
     }
 
+    /// Whether nobody else and no operation holds the descriptor.
+    pub(crate) fn is_sole(&self) -> bool {
+        Rc::strong_count(&self.0) == 1
+    }
+
     /// A reference that does not keep the descriptor open.
     pub(crate) fn downgrade(&self) -> WeakFd {
         WeakFd(Rc::downgrade(&self.0))
@@ -453,6 +458,9 @@ impl Segment {
     }
 }
 
+/// Where the segments of a send ended before it was cut short.
+pub(crate) type Ends = SmallVec<[u32; 2]>;
+
 /// Segments that one send carries; more than this are a caller's fault.
 pub const SEGMENTS_MAX: usize = 16;
 
@@ -506,12 +514,21 @@ impl Segments {
         assert_eq!(count, 0, "more bytes sent than there were");
     }
 
-    /// Cuts to the first `len` bytes, for tests that make sends short.
-    pub fn truncate(&mut self, mut len: usize) {
+    /// Cuts to the first `len` bytes and answers the rest's ends, for [`Segments::restore`].
+    pub(crate) fn cut(&mut self, mut len: usize) -> Ends {
+        let ends = self.parts.iter().map(|part| part.end).collect();
         for part in &mut self.parts {
             let kept = len.min((part.end - part.start) as usize);
             part.end = part.start + kept as u32;
             len -= kept;
+        }
+        ends
+    }
+
+    /// Undoes [`Segments::cut`].
+    pub(crate) fn restore(&mut self, ends: &Ends) {
+        for (part, &end) in self.parts.iter_mut().zip(ends) {
+            part.end = end;
         }
     }
 

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::buf::Pool;
 use crate::doorbell::Doorbell;
 use crate::engine::{Caps, Counters, Drained, Engine, EngineConfig, Note, Wait, Wake, Waker};
+use crate::fault::FaultEngine;
 use crate::op::{Completion, Op, OpId};
 use backends::Backends;
 pub use error::BuildError;
@@ -28,7 +29,12 @@ const DROP_DRAIN: Duration = Duration::from_secs(1);
 /// # Errors
 /// When a backend that the settings ask for cannot be had, with the likely cause and the remedy.
 pub fn build(config: EngineConfig) -> Result<Box<dyn Engine>, BuildError> {
-    Ok(Box::new(Composite::new(config)?))
+    let faults = config.faults.clone();
+    let engine: Box<dyn Engine> = Box::new(Composite::new(config)?);
+    match faults {
+        Some(plan) => Ok(Box::new(FaultEngine::new(engine, &plan))),
+        None => Ok(engine),
+    }
 }
 
 /// One thread's engine.

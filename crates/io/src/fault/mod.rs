@@ -1,0 +1,452 @@
+//! An engine that makes another one fail on purpose, by a plan.
+//!
+//! [`FaultEngine`] stands between a caller and a real engine. It shortens what goes in, and holds back,
+//! ends or drops what comes out, so that every failure has the shape that a kernel would give it: a short
+//! receive leaves its rest for the next one, a failed send gives its segments back, a late completion ends
+//! the wait of a turn when its time has come. Names of operations are its own, because an operation may be
+//! over inside while its caller still waits. [`FaultPlan`] is the plan, [`table`] the names.
+
+mod carry;
+mod plan;
+mod table;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::buf::{Buf, Pool};
+use crate::engine::{Caps, Counters, Drained, Engine, Wait, Waker};
+use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, RecvInto, StatTarget};
+use carry::Carried;
+use plan::{Fault, OpKind, RuleState};
+pub use plan::{FaultParseError, FaultParseErrorKind, FaultPlan};
+use table::Table;
+
+/// Smallest piece of a direct read: the alignment that every device accepts.
+const DIRECT_BYTES_MIN: u32 = 4096;
+
+/// An engine with faults.
+pub struct FaultEngine {
+    inner: Box<dyn Engine>,
+    rules: Vec<RuleState>,
+    table: Table<Live>,
+    /// Completions for the next turn.
+    ready: VecDeque<Completion>,
+    /// Completions whose time has not come, in no order.
+    late: Vec<(Instant, Completion)>,
+    /// Terminal completions that were dropped, with what they brought.
+    lost: Vec<Completion>,
+    /// Paths of open files, by the number of their descriptor.
+    paths: HashMap<RawFd, String>,
+    carried: Carried,
+    /// What the inner engine brought in a turn; kept for its memory.
+    batch: Vec<Completion>,
+    /// Operations that never reached the inner engine.
+    injected: u64,
+}
+
+/// One operation of the caller.
+struct Live {
+    kind: Option<OpKind>,
+    /// Its name inside, while it is in flight there.
+    inner: Option<OpId>,
+    path: Option<String>,
+    /// The socket of a receive.
+    socket: Option<Fd>,
+    mend: Mend,
+    shortens: bool,
+    delay: Option<Duration>,
+    loses: bool,
+    /// The latest completion of a multishot operation that is being ended.
+    ending: Option<Completion>,
+}
+
+/// What an earlier short receive has left for the next one.
+enum LeftOver {
+    /// It completes with this.
+    All(Result<u32, Errno>, Payload),
+    /// A stream brings this first.
+    First(Buf),
+}
+
+/// What was changed in an operation and has to be as before when it comes back.
+enum Mend {
+    Nothing,
+    Segments(Ends),
+    Len(usize),
+}
+
+impl FaultEngine {
+    /// An engine that does what `inner` does, but for the faults of `plan`.
+    pub fn new(inner: Box<dyn Engine>, plan: &FaultPlan) -> FaultEngine {
+        FaultEngine {
+            inner,
+            rules: plan.rules.iter().cloned().map(RuleState::new).collect(),
+            table: Table::default(),
+            ready: VecDeque::new(),
+            late: Vec::new(),
+            lost: Vec::new(),
+            paths: HashMap::new(),
+            carried: Carried::default(),
+            batch: Vec::new(),
+            injected: 0,
+        }
+    }
+
+    /// The fault that strikes an operation when it is submitted.
+    fn fault(&mut self, kind: OpKind, path: Option<&str>) -> Option<Fault> {
+        let at_submit = self.rules.iter_mut().filter(|state| state.rule.fault != Fault::End);
+        at_submit.filter_map(|state| state.strikes(kind, path).then_some(state.rule.fault)).next()
+    }
+
+    /// Whether a completion is to be the last of its multishot operation.
+    fn ends(&mut self, kind: Option<OpKind>) -> bool {
+        let Some(kind) = kind else { return false };
+        let mut at_completion = self.rules.iter_mut().filter(|state| state.rule.fault == Fault::End);
+        at_completion.any(|state| state.strikes(kind, None))
+    }
+
+    /// The path that rules compare for an operation.
+    fn path(&self, op: &Op) -> Option<String> {
+        let text = |path: &std::ffi::CString| path.to_string_lossy().into_owned();
+        let of = |file: &Fd| self.paths.get(&file.as_raw_fd()).cloned();
+        match op {
+            Op::Open { dir, path, .. } => match dir.as_ref().and_then(of) {
+                Some(dir) => Some(format!("{}/{}", dir.trim_end_matches('/'), text(path))),
+                None => Some(text(path)),
+            },
+            Op::Stat { target: StatTarget::Path(path), .. } | Op::Unlink { path, .. } => Some(text(path)),
+            Op::Rename { from, .. } => Some(text(from)),
+            Op::Stat { target: StatTarget::File(file), .. }
+            | Op::Read { file, .. }
+            | Op::Write { file, .. }
+            | Op::Sendfile { file, .. }
+            | Op::Sync { file, .. } => of(file),
+            _ => None,
+        }
+    }
+
+    /// Ends an operation without the inner engine.
+    fn inject(&mut self, live: Live, result: Result<u32, Errno>, payload: Payload) -> OpId {
+        self.injected += 1;
+        let id = self.table.insert(live);
+        self.ready.push_back(Completion { id, result, more: false, payload });
+        id
+    }
+
+    /// What an earlier short receive has left for this one.
+    fn left_over(&mut self, socket: &Fd, into: &mut RecvInto) -> Option<LeftOver> {
+        let bytes = self.carried.take(socket)?;
+        let owned = match into {
+            RecvInto::Owned(_) => std::mem::replace(into, RecvInto::Pool),
+            RecvInto::Pool => RecvInto::Pool,
+            RecvInto::Stream => RecvInto::Stream,
+        };
+        let streams = matches!(owned, RecvInto::Stream);
+        let buf = match owned {
+            RecvInto::Owned(buf) => Some(buf),
+            RecvInto::Pool | RecvInto::Stream => self.inner.pool().get(bytes.len()),
+        };
+        let Some(mut buf) = buf else {
+            self.carried.put(socket, &bytes);
+            return Some(LeftOver::All(Err(Errno::NOBUFS), Payload::None));
+        };
+        buf.set_len(0);
+        let count = buf.append(&bytes);
+        self.carried.put(socket, &bytes[count..]);
+        Some(match streams {
+            true => LeftOver::First(buf),
+            false => LeftOver::All(Ok(count as u32), Payload::Buf(buf)),
+        })
+    }
+
+    /// Takes a completion of the inner engine.
+    fn pass(&mut self, mut completion: Completion, now: Instant) {
+        let Some(id) = self.table.outer(completion.id) else { return };
+        let inner = std::mem::replace(&mut completion.id, id);
+        let live = self.table.get(id).expect("the table names only what is live");
+        if !completion.more {
+            live.inner = None;
+        }
+        mend(&live.mend, &mut completion.payload);
+        if let (Payload::Opened(fd), Some(path)) = (&completion.payload, &live.path) {
+            self.paths.insert(fd.as_raw_fd(), path.clone());
+        }
+        if let (true, Some(socket), Payload::Buf(buf)) =
+            (live.shortens, &live.socket, &mut completion.payload)
+            && buf.len() > 1
+        {
+            let kept = buf.len() / 2;
+            if completion.more {
+                return self.pass_in_halves(completion, kept, now);
+            }
+            self.carried.put(socket, &buf[kept..]);
+            buf.set_len(kept);
+            completion.result = Ok(kept as u32);
+        }
+        self.pass_multishot(inner, completion, now);
+    }
+
+    /// Delivers one completion of a stream as two.
+    fn pass_in_halves(&mut self, completion: Completion, kept: usize, now: Instant) {
+        let Completion { id, payload: Payload::Buf(mut buf), .. } = completion else { return };
+        let rest = self.inner.pool().get(buf.len() - kept).map(|mut rest| {
+            rest.append(&buf[kept..]);
+            rest
+        });
+        if rest.is_some() {
+            buf.set_len(kept);
+        }
+        for buf in [Some(buf), rest].into_iter().flatten() {
+            let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
+            self.hold_or_deliver(Completion { id, result, more: true, payload }, now);
+        }
+    }
+
+    /// Ends a multishot operation if a rule says so: the latest completion is kept until the inner engine
+    /// has confirmed the end, and then is the last.
+    fn pass_multishot(&mut self, inner: OpId, mut completion: Completion, now: Instant) {
+        let id = completion.id;
+        let live = self.table.get(id).expect("the caller looked");
+        let kind = live.kind;
+        if let Some(mut held) = live.ending.take() {
+            if completion.more {
+                live.ending = Some(completion);
+            } else if completion.result == Err(Errno::CANCELED) {
+                held.more = false;
+            } else {
+                self.hold_or_deliver(held, now);
+                return self.hold_or_deliver(completion, now);
+            }
+            return self.hold_or_deliver(held, now);
+        }
+        if completion.more && self.ends(kind) {
+            self.inner.cancel(inner);
+            completion.id = id;
+            self.table.get(id).expect("it is live").ending = Some(completion);
+            return;
+        }
+        self.hold_or_deliver(completion, now);
+    }
+
+    fn hold_or_deliver(&mut self, completion: Completion, now: Instant) {
+        let live = self.table.get(completion.id).expect("the caller looked");
+        match live.delay {
+            _ if live.loses => self.lost.extend((!completion.more).then_some(completion)),
+            Some(delay) => self.late.push((now + delay, completion)),
+            None => self.ready.push_back(completion),
+        }
+    }
+
+    /// Moves what is due into `batch`.
+    fn deliver(&mut self, batch: &mut Vec<Completion>) {
+        let now = Instant::now();
+        let mut place = 0;
+        while place < self.late.len() {
+            match self.late[place].0 <= now {
+                true => self.ready.push_back(self.late.remove(place).1),
+                false => place += 1,
+            }
+        }
+        for completion in self.ready.drain(..) {
+            if !completion.more {
+                self.table.remove(completion.id);
+            }
+            batch.push(completion);
+        }
+    }
+
+    /// How long the inner engine may wait.
+    fn wait(&self, wait: Wait) -> Wait {
+        let next = self.late.iter().map(|(due, _)| *due).min();
+        match (wait, next) {
+            (Wait::No, _) => Wait::No,
+            _ if !self.ready.is_empty() => Wait::No,
+            (wait, None) => wait,
+            (Wait::Forever, Some(due)) => Wait::Until(due),
+            (Wait::Until(deadline), Some(due)) => Wait::Until(deadline.min(due)),
+        }
+    }
+}
+
+impl Engine for FaultEngine {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn pool(&self) -> &Pool {
+        self.inner.pool()
+    }
+
+    fn submit(&mut self, mut op: Op) -> Result<OpId, Op> {
+        let kind = kind(&op);
+        let path = self.path(&op);
+        let fault = kind.and_then(|kind| self.fault(kind, path.as_deref()));
+        let mut live = Live {
+            kind,
+            inner: None,
+            path: path.filter(|_| kind == Some(OpKind::Open)),
+            socket: None,
+            mend: Mend::Nothing,
+            shortens: fault == Some(Fault::Short),
+            delay: None,
+            loses: fault == Some(Fault::Lost),
+            ending: None,
+        };
+        if let Op::Recv { socket, .. } = &op {
+            live.socket = live.shortens.then(|| socket.clone());
+        }
+        match fault {
+            Some(Fault::Error(errno)) => return Ok(self.inject(live, Err(errno), op.into_payload())),
+            Some(Fault::Delay(delay)) => live.delay = Some(delay),
+            Some(Fault::Short) => live.mend = shorten(&mut op),
+            Some(Fault::Lost | Fault::End) | None => {}
+        }
+        let left_over = match &mut op {
+            Op::Recv { socket, into } => self.left_over(socket, into),
+            _ => None,
+        };
+        let first = match left_over {
+            Some(LeftOver::All(result, payload)) => return Ok(self.inject(live, result, payload)),
+            Some(LeftOver::First(buf)) => Some(buf),
+            None => None,
+        };
+        match self.inner.submit(op) {
+            Ok(inner) => {
+                live.inner = Some(inner);
+                let id = self.table.insert(live);
+                self.table.join(inner, id);
+                self.ready.extend(first.map(|buf| {
+                    let (result, payload) = (Ok(buf.len() as u32), Payload::Buf(buf));
+                    Completion { id, result, more: true, payload }
+                }));
+                Ok(id)
+            }
+            Err(mut op) => {
+                mend_op(&live.mend, &mut op);
+                if let (Some(buf), Op::Recv { socket, .. }) = (first, &op) {
+                    self.carried.put(socket, &buf);
+                }
+                Err(op)
+            }
+        }
+    }
+
+    fn cancel(&mut self, id: OpId) {
+        if let Some(inner) = self.table.get(id).and_then(|live| live.inner) {
+            self.inner.cancel(inner);
+        }
+    }
+
+    fn abandon(&mut self, id: OpId) {
+        self.ready.retain(|completion| completion.id != id);
+        self.late.retain(|(_, completion)| completion.id != id);
+        if let Some(inner) = self.table.remove(id).and_then(|live| live.inner) {
+            self.inner.abandon(inner);
+        }
+    }
+
+    fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno> {
+        let mut brought = std::mem::take(&mut self.batch);
+        let turned = self.inner.turn(self.wait(wait), &mut brought);
+        let now = Instant::now();
+        for completion in brought.drain(..) {
+            self.pass(completion, now);
+        }
+        self.batch = brought;
+        self.deliver(batch);
+        turned
+    }
+
+    fn waker(&self) -> Waker {
+        self.inner.waker()
+    }
+
+    fn drain(&mut self, deadline: Instant) -> Drained {
+        self.ready.clear();
+        self.late.clear();
+        match (self.inner.drain(deadline), self.lost.len()) {
+            (Drained::Clean, 0) => Drained::Clean,
+            (Drained::Clean, lost) => Drained::Leaked(lost),
+            (Drained::Leaked(left), lost) => Drained::Leaked(left + lost),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let inner = self.inner.counters();
+        Counters {
+            submitted: inner.submitted + self.injected,
+            completed: inner.completed + self.injected - self.lost.len() as u64,
+            ..inner
+        }
+    }
+
+    fn trim(&mut self) -> usize {
+        self.inner.trim()
+    }
+}
+
+/// Halves what an operation may move; answers how to undo that.
+fn shorten(op: &mut Op) -> Mend {
+    match op {
+        Op::Send { data, .. } => {
+            let half = data.len().div_ceil(2);
+            Mend::Segments(data.cut(half))
+        }
+        Op::Read { file, len, .. } => {
+            *len = match file.is_direct() {
+                true => (*len / 2).next_multiple_of(DIRECT_BYTES_MIN).min(*len),
+                false => len.div_ceil(2),
+            };
+            Mend::Nothing
+        }
+        Op::Write { file, buf, .. } if !file.is_direct() => {
+            let whole = buf.len();
+            buf.set_len(whole.div_ceil(2));
+            Mend::Len(whole)
+        }
+        Op::Sendfile { len, .. } => {
+            *len = len.div_ceil(2);
+            Mend::Nothing
+        }
+        _ => Mend::Nothing,
+    }
+}
+
+fn mend(mend: &Mend, payload: &mut Payload) {
+    match (mend, payload) {
+        (Mend::Segments(ends), Payload::Segments(data)) => data.restore(ends),
+        (Mend::Len(whole), Payload::Buf(buf)) => buf.set_len(*whole),
+        _ => {}
+    }
+}
+
+fn mend_op(mend: &Mend, op: &mut Op) {
+    match (mend, op) {
+        (Mend::Segments(ends), Op::Send { data, .. }) => data.restore(ends),
+        (Mend::Len(whole), Op::Write { buf, .. }) => buf.set_len(*whole),
+        _ => {}
+    }
+}
+
+fn kind(op: &Op) -> Option<OpKind> {
+    Some(match op {
+        Op::Nop => return None,
+        Op::Accept { .. } => OpKind::Accept,
+        Op::Recv { .. } => OpKind::Recv,
+        Op::Send { .. } => OpKind::Send,
+        Op::Connect { .. } => OpKind::Connect,
+        Op::Poll { .. } => OpKind::Poll,
+        Op::Close { .. } => OpKind::Close,
+        Op::Open { .. } => OpKind::Open,
+        Op::Stat { .. } => OpKind::Stat,
+        Op::Read { .. } => OpKind::Read,
+        Op::Write { .. } => OpKind::Write,
+        Op::Sendfile { .. } => OpKind::Sendfile,
+        Op::Unlink { .. } => OpKind::Unlink,
+        Op::Rename { .. } => OpKind::Rename,
+        Op::Sync { .. } => OpKind::Sync,
+    })
+}

@@ -1,0 +1,342 @@
+//! What goes wrong, when, and how it is written down.
+//!
+//! A plan is a list of rules, one to a line or parted by `;`. `#` starts a remark.
+//!
+//! ```text
+//! rule      = operation SP fault *( SP condition )
+//! operation = "accept" | "recv" | "send" | "connect" | "poll" | "close" | "open" | "stat" | "read"
+//!           | "write" | "sendfile" | "unlink" | "rename" | "sync" | "any"
+//! fault     = "short"                    ; half of the bytes, at least one
+//!           | "error=" errno             ; the call is not made, as EINTR, EAGAIN, EIO
+//!           | "end"                      ; a multishot operation ends at this completion
+//!           | "delay=" number ("ms"|"s") ; the completion comes that much later
+//!           | "lost"                     ; the completion never comes; a drain leaks
+//! condition = "path=" prefix             ; of an opened, looked-up or removed file, or of one read later
+//!           | "every=" number            ; each so-many-th operation that the rule is about
+//!           | "first=" number            ; only so many, then no more
+//!           | "probability=" fraction    ; 0 to 1
+//!           | "seed=" number             ; of the probability, so that a run can be repeated
+//! ```
+//!
+//! `read short every=3`, `open delay=500ms path=/slow/` and `accept error=EMFILE first=2` are rules. Of
+//! several that fire for an operation the first counts. Each engine counts for itself.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+/// A list of rules.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FaultPlan {
+    pub(super) rules: Vec<Rule>,
+}
+
+/// One fault and when it strikes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rule {
+    /// The operation; all without one.
+    pub(super) operation: Option<OpKind>,
+    pub(super) fault: Fault,
+    /// Prefix of the file's path.
+    pub(super) path: Option<String>,
+    pub(super) every: u64,
+    pub(super) first: Option<u64>,
+    pub(super) probability: f64,
+    pub(super) seed: u64,
+}
+
+/// What happens to an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Only half of the bytes.
+    Short,
+    /// The call fails without being made.
+    Error(Errno),
+    /// A multishot operation ends.
+    End,
+    /// The completion is late.
+    Delay(Duration),
+    /// The completion does not come.
+    Lost,
+}
+
+/// The kinds of operation that a rule can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpKind {
+    Accept,
+    Recv,
+    Send,
+    Connect,
+    Poll,
+    Close,
+    Open,
+    Stat,
+    Read,
+    Write,
+    Sendfile,
+    Unlink,
+    Rename,
+    Sync,
+}
+
+const OPERATIONS: [(&str, Option<OpKind>); 15] = [
+    ("accept", Some(OpKind::Accept)),
+    ("recv", Some(OpKind::Recv)),
+    ("send", Some(OpKind::Send)),
+    ("connect", Some(OpKind::Connect)),
+    ("poll", Some(OpKind::Poll)),
+    ("close", Some(OpKind::Close)),
+    ("open", Some(OpKind::Open)),
+    ("stat", Some(OpKind::Stat)),
+    ("read", Some(OpKind::Read)),
+    ("write", Some(OpKind::Write)),
+    ("sendfile", Some(OpKind::Sendfile)),
+    ("unlink", Some(OpKind::Unlink)),
+    ("rename", Some(OpKind::Rename)),
+    ("sync", Some(OpKind::Sync)),
+    ("any", None),
+];
+
+/// The errors that calls of an engine end with, by name.
+const ERRORS: [(&str, Errno); 20] = [
+    ("EACCES", Errno::ACCESS),
+    ("EAGAIN", Errno::AGAIN),
+    ("EBADF", Errno::BADF),
+    ("ECANCELED", Errno::CANCELED),
+    ("ECONNABORTED", Errno::CONNABORTED),
+    ("ECONNREFUSED", Errno::CONNREFUSED),
+    ("ECONNRESET", Errno::CONNRESET),
+    ("EINTR", Errno::INTR),
+    ("EINVAL", Errno::INVAL),
+    ("EIO", Errno::IO),
+    ("EMFILE", Errno::MFILE),
+    ("ENFILE", Errno::NFILE),
+    ("ENOBUFS", Errno::NOBUFS),
+    ("ENODEV", Errno::NODEV),
+    ("ENOENT", Errno::NOENT),
+    ("ENOMEM", Errno::NOMEM),
+    ("ENOSPC", Errno::NOSPC),
+    ("EPIPE", Errno::PIPE),
+    ("ESTALE", Errno::STALE),
+    ("ETIMEDOUT", Errno::TIMEDOUT),
+];
+
+/// What is wrong with the text of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FaultParseError {
+    /// The rule, counted from 1.
+    pub rule: usize,
+    /// What is wrong with it.
+    pub kind: FaultParseErrorKind,
+}
+
+/// What is wrong with a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FaultParseErrorKind {
+    /// The first word is no operation.
+    UnknownOperation(String),
+    /// The second word is no fault.
+    UnknownFault(String),
+    /// There is no second word.
+    MissingFault,
+    /// The error has no name that is known here.
+    UnknownErrno(String),
+    /// A further word is no condition.
+    UnknownCondition(String),
+    /// A number, time or fraction cannot be read or is out of range.
+    BadValue(String),
+}
+
+impl fmt::Display for FaultParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fault rule {}: ", self.rule)?;
+        match &self.kind {
+            FaultParseErrorKind::UnknownOperation(word) => write!(f, "unknown operation \"{word}\""),
+            FaultParseErrorKind::UnknownFault(word) => write!(f, "unknown fault \"{word}\""),
+            FaultParseErrorKind::MissingFault => write!(f, "a fault is missing after the operation"),
+            FaultParseErrorKind::UnknownErrno(word) => write!(f, "unknown error name \"{word}\""),
+            FaultParseErrorKind::UnknownCondition(word) => write!(f, "unknown condition \"{word}\""),
+            FaultParseErrorKind::BadValue(word) => write!(f, "invalid value in \"{word}\""),
+        }
+    }
+}
+
+impl std::error::Error for FaultParseError {}
+
+impl FaultPlan {
+    /// Reads the rules of `text`.
+    ///
+    /// # Errors
+    /// The first rule that is not of the form at the top of this module.
+    pub fn parse(text: &str) -> Result<FaultPlan, FaultParseError> {
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or(""));
+        let rules = lines.flat_map(|line| line.split(';')).map(str::trim).filter(|rule| !rule.is_empty());
+        let parsed = rules
+            .enumerate()
+            .map(|(index, rule)| parse_rule(rule).map_err(|kind| FaultParseError { rule: index + 1, kind }));
+        Ok(FaultPlan { rules: parsed.collect::<Result<_, _>>()? })
+    }
+}
+
+fn parse_rule(text: &str) -> Result<Rule, FaultParseErrorKind> {
+    let mut words = text.split_whitespace();
+    let operation = words.next().unwrap_or("");
+    let operation = OPERATIONS
+        .iter()
+        .find(|(name, _)| *name == operation)
+        .ok_or_else(|| FaultParseErrorKind::UnknownOperation(operation.to_owned()))?
+        .1;
+    let fault = parse_fault(words.next().ok_or(FaultParseErrorKind::MissingFault)?)?;
+    let mut rule = Rule { operation, fault, path: None, every: 1, first: None, probability: 1.0, seed: 1 };
+    for word in words {
+        let unknown = || FaultParseErrorKind::UnknownCondition(word.to_owned());
+        let (name, value) = word.split_once('=').ok_or_else(unknown)?;
+        match name {
+            "path" => rule.path = Some(value.to_owned()),
+            "every" => rule.every = number(word, value)?,
+            "first" => rule.first = Some(number(word, value)?),
+            "probability" => rule.probability = number(word, value)?,
+            "seed" => rule.seed = number(word, value)?,
+            _ => return Err(unknown()),
+        }
+        if rule.every == 0 || !(0.0..=1.0).contains(&rule.probability) {
+            return Err(FaultParseErrorKind::BadValue(word.to_owned()));
+        }
+    }
+    Ok(rule)
+}
+
+fn parse_fault(word: &str) -> Result<Fault, FaultParseErrorKind> {
+    match word.split_once('=') {
+        None if word == "short" => Ok(Fault::Short),
+        None if word == "end" => Ok(Fault::End),
+        None if word == "lost" => Ok(Fault::Lost),
+        Some(("error", name)) => {
+            let found = ERRORS.iter().find(|(known, _)| *known == name);
+            found
+                .map(|(_, errno)| Fault::Error(*errno))
+                .ok_or_else(|| FaultParseErrorKind::UnknownErrno(name.to_owned()))
+        }
+        Some(("delay", time)) => {
+            let (value, unit) = match time.strip_suffix("ms") {
+                Some(value) => (value, 1),
+                None => (time.strip_suffix('s').unwrap_or(time), 1000),
+            };
+            let value: u64 = number(word, value)?;
+            Ok(Fault::Delay(Duration::from_millis(value.saturating_mul(unit))))
+        }
+        _ => Err(FaultParseErrorKind::UnknownFault(word.to_owned())),
+    }
+}
+
+fn number<N: FromStr>(word: &str, value: &str) -> Result<N, FaultParseErrorKind> {
+    value.parse().map_err(|_| FaultParseErrorKind::BadValue(word.to_owned()))
+}
+
+/// One rule at work in one engine: what it has counted so far.
+#[derive(Debug)]
+pub(super) struct RuleState {
+    pub(super) rule: Rule,
+    seen: u64,
+    struck: u64,
+    random: u64,
+}
+
+impl RuleState {
+    pub(super) fn new(rule: Rule) -> RuleState {
+        // A generator of this kind never leaves zero.
+        let random = rule.seed.max(1);
+        RuleState { rule, seen: 0, struck: 0, random }
+    }
+
+    /// Whether the rule is about this operation, and strikes now.
+    pub(super) fn strikes(&mut self, kind: OpKind, path: Option<&str>) -> bool {
+        let rule = &self.rule;
+        let about = rule.operation.is_none_or(|wanted| wanted == kind);
+        let below =
+            rule.path.as_deref().is_none_or(|prefix| path.is_some_and(|path| path.starts_with(prefix)));
+        if !about || !below {
+            return false;
+        }
+        self.seen += 1;
+        let due = self.seen.is_multiple_of(rule.every) && rule.first.is_none_or(|first| self.struck < first);
+        let strikes = due && (rule.probability >= 1.0 || self.draw() < self.rule.probability);
+        self.struck += u64::from(strikes);
+        strikes
+    }
+
+    /// A number from 0 to 1 (xorshift64, Marsaglia 2003).
+    fn draw(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        // The upper 53 bits are what a double can hold.
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(text: &str) -> RuleState {
+        RuleState::new(FaultPlan::parse(text).unwrap().rules.remove(0))
+    }
+
+    #[test]
+    fn rules_are_read() {
+        let plan =
+            FaultPlan::parse("read short every=3 # often\nopen delay=2s path=/slow/; any lost").unwrap();
+        assert_eq!(plan.rules.len(), 3);
+        assert_eq!(plan.rules[0].fault, Fault::Short);
+        assert_eq!(plan.rules[1].fault, Fault::Delay(Duration::from_secs(2)));
+        assert_eq!(plan.rules[1].path.as_deref(), Some("/slow/"));
+        assert_eq!(plan.rules[2].operation, None);
+    }
+
+    #[test]
+    fn bad_rules_are_named() {
+        use FaultParseErrorKind::*;
+        let cases = [
+            ("flush short", 1, UnknownOperation("flush".into())),
+            ("read short\nread", 2, MissingFault),
+            ("read slow", 1, UnknownFault("slow".into())),
+            ("read error=EWHAT", 1, UnknownErrno("EWHAT".into())),
+            ("read short often", 1, UnknownCondition("often".into())),
+            ("read short twice=2", 1, UnknownCondition("twice=2".into())),
+            ("read short every=0", 1, BadValue("every=0".into())),
+            ("read short probability=2", 1, BadValue("probability=2".into())),
+            ("read delay=soon", 1, BadValue("delay=soon".into())),
+        ];
+        for (text, rule, kind) in cases {
+            assert_eq!(FaultPlan::parse(text), Err(FaultParseError { rule, kind }), "{text}");
+        }
+    }
+
+    #[test]
+    fn conditions_count_what_the_rule_is_about() {
+        let mut third = state("read short every=3 first=2");
+        let strikes: Vec<bool> = (0..12).map(|_| third.strikes(OpKind::Read, None)).collect();
+        assert_eq!(strikes.iter().filter(|&&struck| struck).count(), 2);
+        assert!(strikes[2] && strikes[5]);
+        assert!(!third.strikes(OpKind::Open, None));
+        let mut slow = state("any lost path=/slow/");
+        assert!(slow.strikes(OpKind::Read, Some("/slow/a")));
+        assert!(!slow.strikes(OpKind::Read, Some("/fast/a")));
+        assert!(!slow.strikes(OpKind::Recv, None));
+    }
+
+    #[test]
+    fn a_seed_repeats_a_run() {
+        let run = |seed: u64| -> Vec<bool> {
+            let mut rule = state(&format!("read short probability=0.5 seed={seed}"));
+            (0..64).map(|_| rule.strikes(OpKind::Read, None)).collect()
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+        let struck = run(7).iter().filter(|&&struck| struck).count();
+        assert!((16..48).contains(&struck), "{struck} of 64 at one half");
+    }
+}
