@@ -2,7 +2,8 @@
 //!
 //! Order and outcome follow RFC 9110 section 13.2.2. nginx differs in one case: with both `If-None-Match` and
 //! `If-Modified-Since` it answers 304 only when both say so; the RFC tells to ignore the date then, and so does
-//! this file. Exact comparison of `If-Modified-Since` (the default) is nginx's choice and is kept.
+//! this file. In the same way `If-Unmodified-Since` is not looked at beside `If-Match`, and ignored when it is no date,
+//! where nginx answers 412. Exact comparison of `If-Modified-Since` (the default) is nginx's choice and is kept.
 
 use crate::bytes::trim_ows;
 use crate::date;

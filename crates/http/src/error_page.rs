@@ -63,7 +63,7 @@ const PADDING_LINES: usize = 6;
 const PADDING_LINE: &str = "<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n";
 
 fn find(status: StatusCode) -> Option<&'static Page> {
-    // nginx shows 498 (cancelled) as 404.
+    // nginx has the page of 404 for 498 (cancelled).
     let code = if status.code() == 498 { 404 } else { status.code() };
     PAGES.binary_search_by_key(&code, |page| page.status).ok().map(|index| &PAGES[index])
 }

@@ -67,14 +67,15 @@ pub fn lowercase_into(name: &[u8], out: &mut Vec<u8>) {
 
 /// End of a registered name: the first colon or the end.
 fn name_end(value: &[u8]) -> Result<usize, HostError> {
+    let mut before = 0;
     for (at, &byte) in value.iter().enumerate() {
-        match byte {
-            b':' => return Ok(at),
-            b'.' if at > 0 && value[at - 1] == b'.' => return Err(HostError::EmptyLabel { at: at as u32 }),
-            b'%' => {}
-            _ if is_unreserved_or_sub_delim(byte) => {}
-            _ => return Err(HostError::InvalidByte { at: at as u32 }),
+        if !HOST_BYTES[usize::from(byte)] && byte != b'%' {
+            return if byte == b':' { Ok(at) } else { Err(HostError::InvalidByte { at: at as u32 }) };
         }
+        if byte == b'.' && before == b'.' {
+            return Err(HostError::EmptyLabel { at: at as u32 });
+        }
+        before = byte;
     }
     Ok(value.len())
 }
@@ -87,7 +88,7 @@ fn literal_end(value: &[u8]) -> Result<usize, HostError> {
             b']' if at == 1 => return Err(HostError::Empty),
             b']' => return Ok(at + 1),
             b':' => {}
-            _ if is_unreserved_or_sub_delim(byte) => {}
+            _ if HOST_BYTES[usize::from(byte)] => {}
             _ => return Err(HostError::InvalidByte { at: at as u32 }),
         }
     }
@@ -101,10 +102,6 @@ fn parse_port(digits: &[u8]) -> Result<Option<u16>, HostError> {
     }
     let port = crate::parse_decimal(digits).and_then(|port| u16::try_from(port).ok());
     port.map(Some).ok_or(HostError::InvalidPort)
-}
-
-fn is_unreserved_or_sub_delim(byte: u8) -> bool {
-    HOST_BYTES[usize::from(byte)]
 }
 
 /// `unreserved` and `sub-delims` of RFC 3986 section 2.

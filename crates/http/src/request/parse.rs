@@ -14,7 +14,8 @@ use crate::host::{self, HostError};
 ///
 /// # Errors
 /// [`ParseError`]; the head is of no further use but for its request line, and the connection must be closed
-/// after the answer.
+/// after the answer. A line that is malformed and also too long may be refused for either reason, depending on the
+/// pieces it came in; every other result does not depend on them.
 pub fn parse(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Progress, ParseError> {
     loop {
         let next = match head.phase {
@@ -22,7 +23,10 @@ pub fn parse(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Progress, P
             Phase::BeforeRequest => skip_empty_lines(head, buf)?,
             Phase::RequestLine | Phase::Fields if !line_may_be_complete(head, buf) => None,
             Phase::RequestLine => request_line(head, buf, policy)?,
-            Phase::Fields => field_line(head, buf, policy)?,
+            Phase::Fields => {
+                plain_field_lines(head, buf, policy)?;
+                field_line(head, buf, policy)?
+            }
         };
         let Some(next) = next else {
             head.scanned = buf.len() as u32;
@@ -46,10 +50,13 @@ fn advance(head: &mut Head, next: usize, policy: &Policy) -> Result<(), ParseErr
     };
     head.line_start = next as u32;
     head.scanned = 0;
-    if !first_line && head.fields.len() + usize::from(head.ignored_count) > usize::from(policy.fields_max) {
-        return Err(ParseError::TooManyFields);
-    }
-    Ok(())
+    if first_line { Ok(()) } else { check_count(head, policy) }
+}
+
+/// Refuses more fields than the policy allows.
+fn check_count(head: &Head, policy: &Policy) -> Result<(), ParseError> {
+    let count = head.fields.len() + usize::from(head.ignored_count);
+    if count > usize::from(policy.fields_max) { Err(ParseError::TooManyFields) } else { Ok(()) }
 }
 
 /// Whether it is worth parsing the line under way: it was not looked at yet, or its line feed has come.
@@ -212,13 +219,21 @@ fn line_end(buf: &[u8], at: usize) -> Result<LineEnd, ParseError> {
     }
 }
 
+/// Parses field lines as long as they are plain, and moves on behind them.
+fn plain_field_lines(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(), ParseError> {
+    while let Some((name, value, next)) = plain_line(buf, head.line_start as usize) {
+        add_field(head, buf, Field { name, value, id: HeaderId::Other }, 0, policy)?;
+        check_lengths(head, next, policy)?;
+        check_count(head, policy)?;
+        head.line_start = next as u32;
+        head.scanned = 0;
+    }
+    Ok(())
+}
+
 /// Parses one field line, or the empty line that ends the head; answers where the next line starts.
 fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usize>, ParseError> {
     let start = head.line_start as usize;
-    if let Some((name, value, next)) = plain_line(buf, start) {
-        add_field(head, buf, Field { name, value, id: HeaderId::Other }, 0, policy)?;
-        return Ok(Some(next));
-    }
     match line_end(buf, start)? {
         LineEnd::At(next) => {
             finish(head, buf, policy)?;
@@ -260,12 +275,9 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
 
 /// The line at `start` when it looks as nearly every line does: a plain name, a colon, at most one space, a value
 /// without tabs and without space at its ends, CRLF. Anything else, errors among it, is left to the long way.
-///
-/// The end of the line is looked for from its start rather than from the colon, so that the processor can begin with
-/// the next line before it knows where this name ends.
 fn plain_line(buf: &[u8], start: usize) -> Option<(Span, Span, usize)> {
-    let value_end = find_any_control(buf, start);
     let name_end = find_name_end(buf, start);
+    let value_end = find_any_control(buf, name_end);
     if name_end == start || !buf[name_end..].starts_with(b":") || !buf[value_end..].starts_with(b"\r\n") {
         return None;
     }
