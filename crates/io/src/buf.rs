@@ -3,15 +3,20 @@
 //! A [`Buf`] is page-aligned memory of one size class. The pool takes memory from the kernel in chunks of
 //! [`CHUNK_BYTES`]; each chunk holds buffers of one class and can be registered with a ring as one fixed
 //! buffer. Dropping a buffer gives it back to its pool; [`Pool::trim`] gives idle chunks back to the kernel.
-//! Nothing here submits I/O.
+//! A buffer may also be a chunk of shared memory, which module [`crate::shm`] recycles. Nothing here submits
+//! I/O.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::shm;
 
 /// Bytes of the buffers of each class, ascending. The smallest holds a request head, the largest a chunk
 /// of a large file.
@@ -36,7 +41,7 @@ struct Shared {
 }
 
 struct Chunk {
-    memory: NonNull<u8>,
+    mapping: Mapping,
     class: u8,
     /// Whether the ring of this thread knows the chunk as a fixed buffer of the same index.
     registered: bool,
@@ -89,8 +94,9 @@ impl Pool {
         let chunk = chunks[id.chunk as usize].as_ref().expect("a free buffer's chunk is mapped");
         let offset = id.index as usize * CLASS_BYTES[class] as usize;
         // SAFETY: the offset is inside the chunk: `grow` numbers only buffers that fit into CHUNK_BYTES.
-        let memory = unsafe { chunk.memory.add(offset) };
-        Some(Buf { memory, len: 0, class: class as u8, id, pool: Rc::clone(shared) })
+        let memory = unsafe { chunk.mapping.memory.add(offset) };
+        let home = Home::Pool { class: class as u8, id, pool: Rc::clone(shared) };
+        Some(Buf { memory, len: 0, capacity: CLASS_BYTES[class], home })
     }
 
     /// Registers, with the ring of this thread, each chunk that it does not know yet: `register` gets the
@@ -98,7 +104,7 @@ impl Pool {
     pub fn register_chunks(&self, mut register: impl FnMut(u16, *mut u8, usize) -> bool) {
         for (index, chunk) in self.0.chunks.borrow_mut().iter_mut().enumerate() {
             if let Some(chunk) = chunk.as_mut().filter(|chunk| !chunk.registered) {
-                chunk.registered = register(index as u16, chunk.memory.as_ptr(), CHUNK_BYTES);
+                chunk.registered = register(index as u16, chunk.mapping.memory.as_ptr(), CHUNK_BYTES);
             }
         }
     }
@@ -167,22 +173,56 @@ fn buffers_in_chunk(class: usize) -> usize {
 
 impl Chunk {
     fn map(class: u8) -> Option<Chunk> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh private anonymous mapping aliases nothing; the kernel fills it with zeroes.
-        let memory = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), CHUNK_BYTES, protection, MapFlags::PRIVATE)
-        };
-        let memory = NonNull::new(memory.ok()?.cast())?;
-        Some(Chunk { memory, class, registered: false })
+        Some(Chunk { mapping: Mapping::anonymous(CHUNK_BYTES).ok()?, class, registered: false })
     }
 }
 
-impl Drop for Chunk {
+/// Memory of whole pages, readable and writable, zeroed by the kernel before it is first seen.
+pub(crate) struct Mapping {
+    memory: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+    /// Memory of this process alone.
+    fn anonymous(bytes: usize) -> Result<Mapping, Errno> {
+        let (anywhere, private) = (std::ptr::null_mut(), MapFlags::PRIVATE);
+        // SAFETY: a fresh private anonymous mapping aliases nothing.
+        let memory = unsafe { rustix::mm::mmap_anonymous(anywhere, bytes, Mapping::PROTECTION, private)? };
+        Ok(Mapping { memory: NonNull::new(memory.cast()).ok_or(Errno::FAULT)?, bytes })
+    }
+
+    /// The first bytes of a file in memory. The caller sees to it that the file is never shorter and that
+    /// nobody writes to it by another way.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
+        let (anywhere, shared) = (std::ptr::null_mut(), MapFlags::SHARED);
+        // SAFETY: the kernel picks a free range of addresses, so that the mapping aliases nothing.
+        let memory = unsafe { rustix::mm::mmap(anywhere, bytes, Mapping::PROTECTION, shared, file, 0)? };
+        Ok(Mapping { memory: NonNull::new(memory.cast()).ok_or(Errno::FAULT)?, bytes })
+    }
+
+    /// Bytes mapped.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps huge pages out of a mapping that is not used yet.
+    pub(crate) fn keep_pages_small(&self) -> Result<(), Errno> {
+        let advice = rustix::mm::Advice::LinuxNoHugepage;
+        // SAFETY: the range is our mapping, and this advice changes nothing that is read from it.
+        unsafe { rustix::mm::madvise(self.memory.as_ptr().cast(), self.bytes, advice) }
+    }
+}
+
+impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `map` made this mapping, and a chunk is dropped only when no buffer of it is used: by
-        // `trim`, which counts, or with the pool, which each buffer keeps alive.
-        let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), CHUNK_BYTES) };
-        debug_assert_eq!(unmapped, Ok(()), "a chunk is mapped until it is dropped");
+        // SAFETY: the constructors made this mapping. Its owner is a chunk, and that is dropped only when no
+        // buffer of it is used: by `trim`, which counts, with the pool, which each buffer keeps alive, or
+        // with the one buffer that owned a shared chunk.
+        let unmapped = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.bytes) };
+        debug_assert_eq!(unmapped, Ok(()), "memory is mapped until it is dropped");
     }
 }
 
@@ -193,15 +233,31 @@ impl Drop for Chunk {
 pub struct Buf {
     memory: NonNull<u8>,
     len: u32,
-    class: u8,
-    id: BufId,
-    pool: Rc<Shared>,
+    capacity: u32,
+    home: Home,
+}
+
+/// Where the memory of a buffer goes when it is dropped.
+enum Home {
+    Pool {
+        class: u8,
+        id: BufId,
+        pool: Rc<Shared>,
+    },
+    /// `None` while it is dropped only.
+    Memfd(Option<Box<shm::Chunk>>),
 }
 
 impl Buf {
+    /// An empty buffer over all of a shared chunk.
+    pub(crate) fn of_shared(chunk: Box<shm::Chunk>) -> Buf {
+        let Mapping { memory, bytes } = *chunk.mapping();
+        Buf { memory, len: 0, capacity: bytes as u32, home: Home::Memfd(Some(chunk)) }
+    }
+
     /// Bytes that fit.
     pub fn capacity(&self) -> usize {
-        CLASS_BYTES[self.class as usize] as usize
+        self.capacity as usize
     }
 
     /// Says that the first `len` bytes are content.
@@ -230,18 +286,21 @@ impl Buf {
 
     /// Index of the fixed buffer that a ring knows this memory by.
     pub(crate) fn fixed_index(&self) -> Option<u16> {
-        let chunks = self.pool.chunks.borrow();
-        chunks[self.id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| self.id.chunk)
+        let Home::Pool { id, pool, .. } = &self.home else { return None };
+        let chunks = pool.chunks.borrow();
+        chunks[id.chunk as usize].as_ref().filter(|chunk| chunk.registered).map(|_| id.chunk)
     }
 
-    /// As [`Buf::fixed_index`]; asks `register` to make the memory's chunk known when it is not yet.
+    /// As [`Buf::fixed_index`]; asks `register` to make the memory's chunk known when it is not yet. Shared
+    /// memory is never registered: a registration would hold its pages when they are given up.
     pub(crate) fn fixed_index_or(&self, register: impl FnOnce(u16, *mut u8, usize) -> bool) -> Option<u16> {
-        let mut chunks = self.pool.chunks.borrow_mut();
-        let chunk = chunks[self.id.chunk as usize].as_mut()?;
+        let Home::Pool { id, pool, .. } = &self.home else { return None };
+        let mut chunks = pool.chunks.borrow_mut();
+        let chunk = chunks[id.chunk as usize].as_mut()?;
         if !chunk.registered {
-            chunk.registered = register(self.id.chunk, chunk.memory.as_ptr(), CHUNK_BYTES);
+            chunk.registered = register(id.chunk, chunk.mapping.memory.as_ptr(), CHUNK_BYTES);
         }
-        chunk.registered.then_some(self.id.chunk)
+        chunk.registered.then_some(id.chunk)
     }
 
     /// Where the content starts, for the kernel.
@@ -250,9 +309,15 @@ impl Buf {
     }
 }
 
+// The size that it would have without shared memory.
+const _: () = assert!(size_of::<Buf>() == 32);
+
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.pool.free[self.class as usize].borrow_mut().push(self.id);
+        match &mut self.home {
+            Home::Pool { class, id, pool } => pool.free[*class as usize].borrow_mut().push(*id),
+            Home::Memfd(chunk) => shm::give_back(chunk.take().expect("it is taken here only")),
+        }
     }
 }
 

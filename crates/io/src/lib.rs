@@ -19,6 +19,7 @@ pub mod fault;
 pub mod op;
 pub mod probe;
 pub mod residency;
+pub mod shm;
 mod slot;
 pub mod sys;
 mod uring;

@@ -1,0 +1,157 @@
+//! That no byte changes once it was sent, and what a chunk costs.
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use super::*;
+
+/// Bytes that tell their place and their chunk.
+fn fill(buf: &mut Buf, len: usize, chunk: usize) {
+    for (place, byte) in buf.space()[..len].iter_mut().enumerate() {
+        *byte = (place / 251 + place + chunk * 89) as u8;
+    }
+    buf.set_len(len);
+}
+
+/// Sends a whole chunk; the socket has room for it, or the test fails instead of waiting.
+fn send(socket: impl AsFd, file: &Fd, len: usize) {
+    rustix::io::ioctl_fionbio(&socket, true).unwrap();
+    let mut offset = 0;
+    while offset < len as u64 {
+        let rest = len - offset as usize;
+        let sent = rustix::fs::sendfile(&socket, file, Some(&mut offset), rest).unwrap();
+        assert!(sent > 0, "the chunk ended early");
+    }
+}
+
+/// Four chunks go through one slot while the reader does not read; then all bytes are compared.
+fn four_chunks_through_one_slot(near: impl AsFd, mut far: impl Read, len: usize) {
+    let before = counters();
+    let mut expected = Vec::new();
+    for number in 0..4 {
+        let mut shared = take(len).unwrap();
+        assert!(shared.buf.space()[..len].iter().all(|&byte| byte == 0), "a chunk is not fresh");
+        fill(&mut shared.buf, len, number);
+        expected.extend_from_slice(&shared.buf);
+        send(&near, &shared.file, len);
+    }
+    let after = counters();
+    assert_eq!((after.taken - before.taken, after.made - before.made), (4, 1), "all went through one slot");
+    let mut received = vec![0; 4 * len];
+    far.read_exact(&mut received).unwrap();
+    let wrong = received.iter().zip(&expected).filter(|(a, b)| a != b).count();
+    assert_eq!(wrong, 0, "of {} bytes", expected.len());
+}
+
+#[test]
+fn bytes_stay_as_they_were_sent_over_tcp() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // The receive buffer is inherited by the accepted socket and has to hold all four chunks.
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 1 << 20).unwrap();
+    let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let near = listener.accept().unwrap().0;
+    rustix::net::sockopt::set_socket_send_buffer_size(&near, 1 << 20).unwrap();
+    trim();
+    four_chunks_through_one_slot(near, far, 40_000);
+}
+
+#[test]
+fn bytes_stay_as_they_were_sent_over_a_unix_socket() {
+    let (near, far) = UnixStream::pair().unwrap();
+    trim();
+    four_chunks_through_one_slot(near, far, 10_000);
+}
+
+#[test]
+fn a_chunk_is_kept_from_use_while_its_file_is_held() {
+    trim();
+    let Shared { file, mut buf } = take(5000).unwrap();
+    fill(&mut buf, 5000, 1);
+    drop(buf);
+    let before = counters();
+    assert_eq!(before.kept, 1);
+    let other = take(5000).unwrap();
+    assert_eq!(counters().made, before.made + 1, "a chunk that is being sent was handed out");
+    let mut byte = [0];
+    rustix::io::pread(&file, &mut byte, 1000).unwrap();
+    assert_eq!(byte[0], (1000 / 251 + 1000 + 89) as u8, "a chunk that is being sent was emptied");
+    drop(file);
+    let mut again = take(5000).unwrap();
+    assert_eq!(counters().made, before.made + 1);
+    assert!(again.buf.space().iter().all(|&byte| byte == 0));
+    drop(other);
+}
+
+#[test]
+fn idle_chunks_hold_no_pages_and_can_be_given_back() {
+    trim();
+    let mut shared = take(RECYCLED_BYTES).unwrap();
+    let file = shared.file.clone();
+    fill(&mut shared.buf, RECYCLED_BYTES, 1);
+    assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, RECYCLED_BYTES as i64 / 512);
+    let number = rustix::fs::fstat(&file).unwrap().st_ino;
+    drop((shared, file));
+    let again = take(1).unwrap();
+    let found = rustix::fs::fstat(&again.file).unwrap();
+    assert_eq!((found.st_ino, found.st_blocks), (number, 0));
+    drop(again);
+    assert_eq!((trim(), counters().kept), (1, 0));
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_long_chunks_are_not_kept() {
+    trim();
+    drop((0..KEPT_MAX + 3).map(|_| take(1).unwrap()).collect::<Vec<_>>());
+    assert_eq!(counters().kept, KEPT_MAX as u64);
+    trim();
+    let mut long = take(RECYCLED_BYTES + 1).unwrap();
+    assert_eq!(long.buf.capacity(), RECYCLED_BYTES + rustix::param::page_size());
+    assert!(long.buf.fixed_index().is_none());
+    fill(&mut long.buf, RECYCLED_BYTES + 1, 0);
+    drop(long);
+    assert_eq!(counters().kept, 0);
+    assert_eq!(take(usize::MAX / 2).unwrap_err(), Errno::INVAL);
+}
+
+#[test]
+fn a_buffer_may_be_dropped_when_its_thread_ends() {
+    thread_local!(static LATE: RefCell<Option<Buf>> = const { RefCell::new(None) });
+    let ended = std::thread::spawn(|| {
+        // Made before the list of chunks, and so dropped after it.
+        LATE.with_borrow_mut(|late| *late = None);
+        LATE.set(Some(take(1).unwrap().buf));
+    });
+    ended.join().unwrap();
+}
+
+/// Prints what it costs to fill chunks that are made afresh and chunks that are used again, beside a pool
+/// buffer. `cargo test -p io --lib cost_of_a_chunk -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints times and asserts nothing"]
+fn cost_of_a_chunk() {
+    const ROUNDS: u32 = 2000;
+    let source = take(RECYCLED_BYTES).unwrap();
+    let pool = crate::buf::Pool::new(8 << 20);
+    for len in [512 << 10, 1 << 20] {
+        let read = |buf: &mut Buf| {
+            let count = rustix::io::pread(&source.file, &mut buf.space()[..len], 0).unwrap();
+            assert_eq!(count, len);
+        };
+        let report = |name: &str, run: &mut dyn FnMut()| {
+            let start = Instant::now();
+            (0..ROUNDS).for_each(|_| run());
+            println!(
+                "{len:8} bytes  {name:18} {:7.1} us",
+                start.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS)
+            );
+        };
+        report("pool buffer", &mut || read(&mut pool.get(len).unwrap()));
+        report("fresh", &mut || {
+            read(&mut take(len).unwrap().buf);
+            trim();
+        });
+        report("recycled", &mut || read(&mut take(len).unwrap().buf));
+    }
+}
