@@ -5,7 +5,7 @@
 //! are not results but reasons to ask again, and are dealt with here.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,19 +49,19 @@ impl File {
         let op = Op::Open { dir: dir.cloned(), path, how, device, via };
         let outcome = Running::new(&runtime, op).last().await;
         match (outcome.result, outcome.payload) {
-            (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, fd)),
+            (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, fd.into())),
             (Ok(_), _) => Err(Errno::IO),
             (Err(errno), _) => Err(errno),
         }
     }
 
-    /// A file that somebody else has opened.
-    pub fn new(fd: OwnedFd) -> File {
-        File::from_fd(&runtime::current(), fd)
+    /// A file that somebody else has opened, or goes on to hold.
+    pub fn new(fd: impl Into<Fd>) -> File {
+        File::from_fd(&runtime::current(), fd.into())
     }
 
-    fn from_fd(runtime: &Rc<Inner>, fd: OwnedFd) -> File {
-        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd: Some(Fd::from(fd)) }))
+    fn from_fd(runtime: &Rc<Inner>, fd: Fd) -> File {
+        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd: Some(fd) }))
     }
 
     /// The descriptor.
