@@ -8,7 +8,8 @@
 //!   state Sleeping -> Awake: ring     list empty? wait : do not wait
 //! ```
 //! Whoever comes second sees what the other wrote: either the bell rings or the thread does not wait. The
-//! two fences are what makes that hold; `tests/loom_mailbox.rs` is the model of it.
+//! two fences are what makes that hold; `tests/loom_mailbox.rs` is the model of it. The state is changed
+//! by swaps only, never by stores, so that its changes have one order that all threads agree on.
 //!
 //! Public only for that model; [`RemoteHandle`] is what others use.
 
@@ -64,7 +65,7 @@ impl Remote {
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.state.load(Ordering::Relaxed) == SLEEPING
-            && self.state.swap(AWAKE, Ordering::Relaxed) == SLEEPING
+            && self.state.swap(AWAKE, Ordering::AcqRel) == SLEEPING
         {
             self.rung.fetch_add(1, Ordering::Relaxed);
             self.bell.wake();
@@ -73,7 +74,7 @@ impl Remote {
 
     /// Announces that the thread is about to wait; `false` when there is news, and it must not.
     pub fn begin_sleep(&self) -> bool {
-        self.state.store(SLEEPING, Ordering::Relaxed);
+        self.state.swap(SLEEPING, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         if self.news.load(Ordering::Relaxed) {
             self.end_sleep();
@@ -84,7 +85,7 @@ impl Remote {
 
     /// The wait is over.
     pub fn end_sleep(&self) {
-        self.state.store(AWAKE, Ordering::Relaxed);
+        self.state.swap(AWAKE, Ordering::AcqRel);
     }
 
     /// Moves the tasks to wake to `into`, which is empty and whose memory is kept for the next time.

@@ -300,13 +300,14 @@ impl Inner {
     /// One turn of the engine and what follows from it.
     fn turn(&self) {
         self.wake_starved();
-        let mut wait = self.how_long();
-        if wait != Wait::No && !self.remote.begin_sleep() {
-            wait = Wait::No;
-        }
+        let wait = self.how_long();
+        let sleeps = wait != Wait::No && self.remote.begin_sleep();
+        let wait = if sleeps { wait } else { Wait::No };
         let mut batch = self.batch.take();
         let turned = self.engine.borrow_mut().turn(wait, &mut batch);
-        self.remote.end_sleep();
+        if sleeps {
+            self.remote.end_sleep();
+        }
         if let Err(errno) = turned {
             panic!("the engine of this thread has failed: {errno}");
         }

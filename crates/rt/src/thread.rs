@@ -16,6 +16,9 @@ use rustix::thread::CpuSet;
 use crate::remote::RemoteHandle;
 use crate::runtime::Runtime;
 
+/// Processors beyond this number cannot be named (cpu_set_t).
+pub const CPU_MAX: usize = CpuSet::MAX_CPU;
+
 /// How a worker thread is set up.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
@@ -127,7 +130,7 @@ fn prepare<E>(
     io::sys::block_signals().map_err(StartError::Signals)?;
     if !setup.cpus.is_empty() {
         let mut cpus = CpuSet::new();
-        for &cpu in setup.cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
+        for &cpu in setup.cpus.iter().filter(|&&cpu| cpu < CPU_MAX) {
             cpus.set(cpu);
         }
         rustix::thread::sched_setaffinity(None, &cpus).map_err(StartError::Affinity)?;

@@ -142,7 +142,7 @@ fn messages_of_another_thread_wake_a_sleeping_runtime() {
         }
         // The engine is woken only when it sleeps; on two processors some answers come before that.
         assert!(counters().rung <= u64::from(ROUNDS));
-        assert!(fake.waits().iter().any(|wait| *wait == Wait::Forever));
+        assert!(fake.waits().contains(&Wait::Forever));
     });
     echo.join().unwrap();
 }

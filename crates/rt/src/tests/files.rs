@@ -1,10 +1,11 @@
 //! Files: buffers come back, retries, drops.
 
-use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use io::op::{DeviceId, OpenHow};
 use io::{DiskVia, Errno, Payload};
+use rustix::fs::{Mode, OFlags};
 
 use super::{run, settle, watch};
 use crate::{File, Timer, counters, file};
@@ -13,7 +14,11 @@ const DEVICE: DeviceId = DeviceId(1);
 const VIA: DiskVia = DiskVia::Sync;
 
 fn some_file() -> OwnedFd {
-    fs::File::open("/dev/zero").unwrap().into()
+    open(Path::new("/dev/zero"))
+}
+
+fn open(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
 #[test]
@@ -122,9 +127,8 @@ fn paths_are_looked_at_and_removed() {
 fn an_inline_stat_tells_the_size() {
     run(|_| async {
         let path = std::env::current_exe().unwrap();
-        let file = File::new(fs::File::open(&path).unwrap().into());
-        let facts = file.stat_inline().unwrap();
-        assert_eq!(facts.size, fs::metadata(&path).unwrap().len());
+        let facts = File::new(open(&path)).stat_inline().unwrap();
+        assert_eq!(facts.size as i64, rustix::fs::stat(&path).unwrap().st_size);
         assert_eq!(facts.mode & 0o170_000, 0o100_000, "a regular file");
     });
 }

@@ -4,6 +4,7 @@ mod executor;
 pub(crate) mod fake;
 mod files;
 mod net;
+mod threads;
 mod timers;
 
 use std::cell::Cell;

@@ -1,0 +1,110 @@
+//! Files over every disk backend, and file to socket.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use super::common::{Pair, expect, on_each_pair};
+use io::Errno;
+use io::op::{DeviceId, OpenHow};
+use rt::{File, Socket, counters, file};
+use testkit::TempDir;
+
+const DEVICE: DeviceId = DeviceId(1);
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len).map(|place| (place * 13 + place / 251) as u8).collect()
+}
+
+async fn open(path: &Path, flags: i32, pair: Pair) -> Result<File, Errno> {
+    let how = OpenHow { flags, mode: 0o600, resolve: 0 };
+    File::open(None, c_path(path), how, DEVICE, pair.via).await
+}
+
+#[test]
+fn a_file_is_read_to_its_end() {
+    let dir = TempDir::new("rt-files");
+    let wanted = content(300_001);
+    let path = dir.write("a", &wanted);
+    on_each_pair(|pair| {
+        pair.run(async {
+            let file = open(&path, 0, pair).await.unwrap();
+            let facts = file.stat(DEVICE, pair.via).await.unwrap();
+            assert_eq!(facts, file.stat_inline().unwrap());
+            assert_eq!(facts, file::stat_path(c_path(&path), DEVICE, pair.via).await.unwrap());
+            assert_eq!(facts.size, wanted.len() as u64);
+            let mut got = Vec::new();
+            let mut buf = rt::pool().get(64 << 10).unwrap();
+            loop {
+                let (result, back) = file.read_at(got.len() as u64, 64 << 10, buf, DEVICE, pair.via).await;
+                buf = back.unwrap();
+                match result.unwrap() {
+                    0 => break,
+                    count => got.extend_from_slice(&buf[..count as usize]),
+                }
+            }
+            assert!(got == wanted);
+            drop(file);
+            while counters().operations > 0 {
+                rt::yield_now().await;
+            }
+        });
+    });
+}
+
+#[test]
+fn a_file_is_written_renamed_and_removed() {
+    const WRITE: i32 = 0o1 | 0o100; // O_WRONLY | O_CREAT
+    let dir = TempDir::new("rt-files");
+    on_each_pair(|pair| {
+        let (path, moved) = (dir.path().join("new"), dir.path().join("moved"));
+        pair.run(async {
+            let file = open(&path, WRITE, pair).await.unwrap();
+            let mut buf = rt::pool().get(4096).unwrap();
+            buf.append(b"some bytes");
+            let (result, buf) = file.write_at(0, buf, DEVICE, pair.via).await;
+            assert_eq!(result, Ok(10));
+            file.sync(DEVICE, pair.via).await.unwrap();
+            drop(file);
+            file::rename(c_path(&path), c_path(&moved), DEVICE, pair.via).await.unwrap();
+            let file = open(&moved, 0, pair).await.unwrap();
+            let (result, buf) = file.read_at(5, 4096, buf.unwrap(), DEVICE, pair.via).await;
+            assert_eq!((result, &*buf.unwrap()), (Ok(5), &b"bytes"[..]));
+            file::unlink(c_path(&moved), DEVICE, pair.via).await.unwrap();
+            assert_eq!(open(&moved, 0, pair).await.err(), Some(Errno::NOENT));
+        });
+    });
+}
+
+#[test]
+fn a_file_goes_to_a_socket_that_fills_up() {
+    let dir = TempDir::new("rt-files");
+    let wanted = content(1 << 20);
+    let path = dir.write("a", &wanted);
+    on_each_pair(|pair| {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        pair.run(async {
+            let file = open(&path, 0, pair).await.unwrap();
+            rt::spawn(async move {
+                let mut socket = Socket::new(near.into());
+                let mut place = 0;
+                loop {
+                    match socket.sendfile(&file, place, 1 << 20, DEVICE, pair.via).await.unwrap() {
+                        0 => break,
+                        count => place += u64::from(count),
+                    }
+                }
+            });
+            let mut far = Socket::new(far.into());
+            expect(&mut far, &wanted).await;
+            assert!(far.recv().await.unwrap().is_none());
+        });
+    });
+}

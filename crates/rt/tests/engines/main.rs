@@ -1,0 +1,8 @@
+//! The runtime over the engines that this machine has.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
+
+mod allocations;
+mod common;
+mod connections;
+mod files;
