@@ -386,7 +386,7 @@ impl Uring {
         recv.refill(&self.pool);
         recv.publish();
         let (available, waiting) = (recv.available(), self.starved.len());
-        if available < waiting && available < recv.places() / 2 {
+        if available < waiting && available < recv.fill() / 2 {
             return;
         }
         for _ in 0..available.min(waiting) {
@@ -415,10 +415,14 @@ impl Uring {
     fn collect(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         let mut batch = std::mem::take(&mut self.batch);
         self.ring.collect(&mut batch);
+        let starved = self.counters.recv_starved;
         for cqe in batch.drain(..) {
             self.complete(cqe, slots, done);
         }
         self.batch = batch;
+        if let Some(recv) = self.recv.as_mut().filter(|_| self.counters.recv_starved > starved) {
+            recv.widen();
+        }
         self.feed(slots, done);
     }
 

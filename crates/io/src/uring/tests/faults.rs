@@ -115,7 +115,7 @@ fn late_completions_are_counted_and_their_buffers_go_back() {
     assert!(bench.is_quiet(), "a late completion is nobody's");
     assert_eq!(bench.slots.stray, 1);
     let recv = bench.uring.recv.as_ref().unwrap();
-    assert_eq!(recv.available(), recv.places());
+    assert_eq!(recv.available(), recv.fill());
     assert!(bench.slots.get(next).is_some());
     bench.uring.complete(Cqe { user_data: u64::MAX, result: 0, flags: 0 }, &mut bench.slots, &mut bench.done);
     assert_eq!(bench.slots.stray, 2);

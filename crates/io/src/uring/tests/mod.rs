@@ -228,7 +228,7 @@ fn a_stream_brings_buffers_until_the_end() {
     let end = bench.next();
     assert_eq!((end.id, end.result, end.more), (id, Ok(0), false));
     let recv = bench.uring.recv.as_ref().unwrap();
-    assert_eq!(recv.available(), recv.places(), "no buffer was lost");
+    assert_eq!(recv.available(), recv.fill(), "no buffer was lost");
 }
 
 #[test]
@@ -254,6 +254,41 @@ fn receives_that_find_no_buffer_wait_and_nobody_notices() {
     seen.sort_unstable();
     assert_eq!(seen, (0..20).collect::<Vec<u8>>());
     assert!(bench.uring.counters().recv_starved > 0, "four buffers are not enough for twenty at once");
+}
+
+#[test]
+fn a_burst_widens_the_ring_of_buffers() {
+    let mut config = config();
+    config.recv_buffers = 512;
+    // With DEFER_TASKRUN the kernel runs 20 pieces of work in a turn, so a burst comes in small parts.
+    let limits = Limits { denied: NO_SQARRAY | TASKRUN_FLAG | DEFER_TASKRUN, completions: None };
+    let pool = Pool::new(config.pool_bytes_max);
+    let uring = match Uring::with_limits(&config, &pool, Role::NetAndDisk, limits) {
+        Ok(uring) => uring,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+    let first = bench.uring.recv.as_ref().unwrap().fill();
+    assert!(first < 512, "an idle thread holds few buffers");
+    let mut peers = Vec::new();
+    for _ in 0..200 {
+        let (socket, mut peer) = pair();
+        bench.start(Op::Recv { socket, into: RecvInto::Stream });
+        peer.write_all(b"burst").unwrap();
+        peers.push(peer);
+    }
+    for _ in 0..200 {
+        assert_eq!(bench.next().result, Ok(5));
+    }
+    assert!(bench.uring.recv.as_ref().unwrap().fill() > first);
+    let starved = bench.uring.counters().recv_starved;
+    for peer in &mut peers {
+        peer.write_all(b"again").unwrap();
+    }
+    for _ in 0..200 {
+        assert_eq!(bench.next().result, Ok(5));
+    }
+    assert_eq!(bench.uring.counters().recv_starved, starved, "the next burst fits");
 }
 
 #[test]
@@ -352,7 +387,7 @@ fn buffers_of_abandoned_receives_go_back() {
     }
     assert!(bench.done.is_empty());
     let recv = bench.uring.recv.as_ref().unwrap();
-    assert_eq!(recv.available(), recv.places());
+    assert_eq!(recv.available(), recv.fill());
     assert_eq!(bench.pool.counters().idle_bytes, before);
 }
 
