@@ -5,6 +5,7 @@
 //! touches the wheel about once a minute.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
@@ -124,6 +125,14 @@ impl Drop for Sleep {
 /// A deadline has passed, or the wait was ended by [`Timer::expire_now`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
+
+impl fmt::Display for Elapsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the deadline has passed")
+    }
+}
+
+impl std::error::Error for Elapsed {}
 
 /// One deadline that is set again and again. Clones are the same timer, so that a list of connections can
 /// hold one.

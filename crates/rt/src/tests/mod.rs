@@ -1,5 +1,6 @@
 //! Tests of the runtime over a scripted engine.
 
+mod drops;
 mod executor;
 pub(crate) mod fake;
 mod files;

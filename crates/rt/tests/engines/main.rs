@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
 
+mod accept;
 mod allocations;
 mod common;
 mod connections;

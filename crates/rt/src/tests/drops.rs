@@ -1,0 +1,157 @@
+//! Every kind of future, dropped where it waits: the engine is told, nothing stays behind.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use io::op::{DeviceId, OpenHow, PeerAddr};
+use io::{DiskVia, Errno, Segments};
+
+use super::fake::Fake;
+use super::{pair, run, settle};
+use crate::{Either, File, Listener, Socket, counters, file, join, mailbox, now, select, sleep_until};
+
+const DEVICE: DeviceId = DeviceId(1);
+const VIA: DiskVia = DiskVia::Pool(0);
+
+/// Polls once, which starts the operation, and drops.
+async fn start_and_drop(future: impl Future) {
+    let mut future = pin!(future);
+    let pending = poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_pending())).await;
+    assert!(pending, "it waits");
+}
+
+fn a_file() -> File {
+    File::new(pair().0)
+}
+
+fn a_buffer() -> io::Buf {
+    let mut buf = crate::pool().get(100).unwrap();
+    buf.append(b"abc");
+    buf
+}
+
+fn bytes() -> Segments {
+    let mut segments = Segments::new();
+    segments.push(io::op::Source::Vec(b"abc".to_vec()));
+    segments
+}
+
+/// A future, and how many operations of it are abandoned when it is dropped.
+type Case = (&'static str, Pin<Box<dyn Future<Output = ()>>>);
+
+fn cases() -> Vec<Case> {
+    fn case<F: Future + 'static>(name: &'static str, future: F) -> Case {
+        (name, Box::pin(async move { drop(future.await) }))
+    }
+    let open = File::open(None, c"/a".into(), OpenHow::default(), DEVICE, VIA);
+    vec![
+        case("open", open),
+        case("stat", async { a_file().stat(DEVICE, VIA).await }),
+        case("read", async { a_file().read_at(0, 10, a_buffer(), DEVICE, VIA).await }),
+        case("write", async { a_file().write_at(0, a_buffer(), DEVICE, VIA).await }),
+        case("sync", async { a_file().sync(DEVICE, VIA).await }),
+        case("stat of a path", file::stat_path(c"/a".into(), DEVICE, VIA)),
+        case("unlink", file::unlink(c"/a".into(), DEVICE, VIA)),
+        case("rename", file::rename(c"/a".into(), c"/b".into(), DEVICE, VIA)),
+        case("connect", Socket::connect(PeerAddr::Unix("/a".into()))),
+        case("send", async { Socket::new(pair().0).send(bytes(), false).await }),
+        case("writable", async { Socket::new(pair().0).writable().await }),
+        case("sendfile", async { Socket::new(pair().0).sendfile(&a_file(), 0, 10, DEVICE, VIA).await }),
+        case("accept", async { Listener::new(pair().0, false).accept().await }),
+    ]
+}
+
+#[test]
+fn a_dropped_future_abandons_its_operation() {
+    run(|fake| async move {
+        for (number, (name, future)) in cases().into_iter().enumerate() {
+            start_and_drop(future).await;
+            settle().await;
+            assert_eq!(fake.abandoned(), number + 1, "{name}");
+            assert_eq!(fake.flying(), [], "{name}");
+            assert_eq!(counters().operations, 0, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_dropped_future_that_queued_is_forgotten() {
+    run(|fake| async move {
+        fake.set_capacity(0);
+        for (name, future) in cases() {
+            start_and_drop(future).await;
+            assert_eq!(fake.flying(), [], "{name}");
+        }
+        let mut socket = Socket::new(pair().0);
+        start_and_drop(socket.recv()).await;
+        drop(socket);
+        fake.set_capacity(100);
+        settle().await;
+        assert_eq!(counters().operations, 0);
+        assert_eq!(fake.abandoned(), 0, "the engine never heard of them");
+    });
+}
+
+#[test]
+fn futures_that_are_done_but_not_looked_at_give_back_what_they_brought() {
+    run(|fake| async move {
+        let used = |fake: &Fake| fake.pool.counters().bytes - fake.pool.counters().idle_bytes;
+        let file = a_file();
+        let before = used(&fake);
+        {
+            let mut read = pin!(file.read_at(0, 10, a_buffer(), DEVICE, VIA));
+            poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await;
+            fake.give_back(fake.only("Read"), Ok(10));
+            settle().await;
+            assert!(used(&fake) > before);
+        }
+        assert_eq!(used(&fake), before);
+        assert_eq!(counters().operations, 0);
+    });
+}
+
+#[test]
+fn a_zero_copy_send_can_be_dropped_between_its_count_and_its_end() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        socket.set_zero_copy(Some(1));
+        {
+            let mut sending = pin!(socket.send(bytes(), false));
+            poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;
+            // Short: the future waits for its bytes to come back.
+            fake.progress(fake.only("Send"), Ok(1), io::Payload::None);
+            settle().await;
+            poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await;
+        }
+        assert_eq!(fake.abandoned(), 1);
+        assert_eq!(socket.send(bytes(), false).await.0, Err(Errno::CONNABORTED));
+    });
+}
+
+#[test]
+fn waits_without_an_operation_can_be_dropped() {
+    run(|_| async {
+        let (sender, mut receiver) = mailbox::channel(1);
+        start_and_drop(receiver.recv()).await;
+        start_and_drop(sleep_until(now() + std::time::Duration::from_secs(600))).await;
+        start_and_drop(crate::yield_now()).await;
+        sender.send(1).unwrap();
+        assert_eq!(receiver.recv().await, Some(1));
+        assert_eq!(counters().timers, 0);
+    });
+}
+
+#[test]
+fn joined_futures_go_on_side_by_side() {
+    run(|_| async {
+        let (sender, mut receiver) = mailbox::channel(1);
+        let sends = async {
+            settle().await;
+            sender.send(7).unwrap();
+        };
+        let (received, ()) = join(receiver.recv(), sends).await;
+        assert_eq!(received, Some(7));
+        assert!(matches!(select(join(async {}, async {}), settle()).await, Either::Left(_)));
+    });
+}

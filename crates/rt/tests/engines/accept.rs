@@ -1,0 +1,92 @@
+//! Listeners over real engines: who gets a connection, and the end of a listener.
+
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use io::op::PeerAddr;
+use rt::thread::{Setup, start};
+use rt::{Listener, Socket, now, select, sleep_until};
+
+use super::common::{PATIENCE, listening, on_each_net};
+
+const THREADS: usize = 4;
+const CONNECTIONS: usize = 400;
+
+/// Most connections that one thread may get: half more than its share.
+const FAIR_MAX: usize = CONNECTIONS / THREADS * 3 / 2;
+
+/// Accepts until nobody can send to `stopped` any more; answers how many there were.
+async fn count_accepts(fd: OwnedFd, mut stopped: rt::mailbox::Receiver<()>) -> usize {
+    let mut listener = Listener::new(fd, false);
+    let stopper = listener.stopper();
+    rt::spawn(async move {
+        stopped.recv().await;
+        stopper.stop();
+    });
+    let mut count = 0;
+    while let Ok(fd) = listener.accept().await {
+        count += 1;
+        drop(Socket::new(fd));
+    }
+    count
+}
+
+#[test]
+fn threads_share_a_listener_evenly() {
+    on_each_net(|pair| {
+        let (listener, address) = listening();
+        let mut stops = Vec::new();
+        let workers: Vec<_> = (0..THREADS)
+            .map(|number| {
+                let (stop, stopped) = rt::mailbox::channel(1);
+                stops.push(stop);
+                let setup = Setup { name: format!("accept {number}"), ..Setup::default() };
+                let shared = listener.try_clone().unwrap();
+                let main = move || count_accepts(shared, stopped);
+                start(setup, PATIENCE, move || io::build(pair.config()), main).unwrap()
+            })
+            .collect();
+        pair.run(async {
+            for _ in 0..CONNECTIONS {
+                // Apart from each other: in a burst a thread takes what is there.
+                let due = now() + Duration::from_millis(1);
+                drop(Socket::connect(address.clone()).await.unwrap());
+                sleep_until(due).await;
+            }
+        });
+        drop(stops);
+        let counts: Vec<usize> = workers.into_iter().map(|worker| worker.join().unwrap().0).collect();
+        assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS, "{counts:?}");
+        assert!(counts.iter().all(|count| *count <= FAIR_MAX), "{:?}: {counts:?}", pair.names);
+    });
+}
+
+#[test]
+fn a_listener_that_stops_hands_out_what_is_there() {
+    on_each_net(|pair| {
+        pair.run(async {
+            let (fd, address) = listening();
+            let mut listener = Listener::new(fd, true);
+            let PeerAddr::Inet(address) = address else { unreachable!("it listens on loopback") };
+            let first = TcpStream::connect(address).unwrap();
+            drop(listener.accept().await.unwrap());
+            let clients: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+            listener.stop();
+            let mut count = 0;
+            while listener.accept().await.is_ok() {
+                count += 1;
+            }
+            while listener.accept_now().unwrap().is_some() {
+                count += 1;
+            }
+            assert_eq!(count, clients.len());
+            listener.resume();
+            let waited = sleep_until(now() + Duration::from_millis(2));
+            assert!(matches!(select(listener.accept(), waited).await, rt::Either::Right(())));
+            let last = TcpStream::connect(address).unwrap();
+            listener.accept().await.unwrap();
+            drop((first, last));
+        });
+    });
+}
