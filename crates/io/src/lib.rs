@@ -17,6 +17,7 @@ pub mod engine;
 mod epoll;
 pub mod fault;
 pub mod op;
+pub mod pressure;
 pub mod probe;
 pub mod residency;
 pub mod shm;
