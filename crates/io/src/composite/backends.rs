@@ -272,10 +272,14 @@ impl Backends {
             }
             Net::Epoll { epoll, ring } => {
                 // What is staged must be submitted before the wait, which is for the ring's descriptor.
-                if let Some(ring) = ring {
-                    ring.poll(slots, done)?;
-                }
-                let wait = settle(wait, !done.is_empty() || epoll.has_work(), &self.doorbell);
+                let staged = match ring {
+                    Some(ring) => {
+                        ring.poll(slots, done)?;
+                        ring.has_staged()
+                    }
+                    None => false,
+                };
+                let wait = settle(wait, staged || !done.is_empty() || epoll.has_work(), &self.doorbell);
                 let heard = epoll.turn(wait, slots, done)?;
                 match ring {
                     Some(ring) if heard.disk => ring.poll(slots, done),

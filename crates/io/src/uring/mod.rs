@@ -273,6 +273,12 @@ impl Uring {
         self.turn(Wait::No, slots, done)
     }
 
+    /// Whether the kernel has not yet taken all that is staged, because memory was short or a signal came.
+    /// An owner that waits elsewhere must come back soon.
+    pub(crate) fn has_staged(&mut self) -> bool {
+        self.ring.staged() > 0 || !self.backlog.is_empty()
+    }
+
     /// The ring's descriptor: readable when there is something to collect.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
