@@ -5,7 +5,7 @@
 //! the same, so that a descriptor is closed and a buffer goes back, but nobody is told.
 //!
 //! ```text
-//! Free --insert--> Busy --finish(more=false)--> Free (next generation)
+//! Free --insert--> Busy --finish(more=false)--> Retired --recycle--> Free (next generation)
 //!                   |                             ^
 //!                   +--abandon--> Abandoned ------+
 //! ```
@@ -21,6 +21,8 @@ pub(crate) struct Slots {
     chunks: Vec<Box<[Slot]>>,
     /// Free slots, last in first out: the hot ones stay in the cache.
     free: Vec<u32>,
+    /// Slots whose operation has ended, but whose caller may not have been told yet.
+    retired: Vec<u32>,
     max: usize,
     live: usize,
     pub(crate) submitted: u64,
@@ -58,6 +60,7 @@ impl Slots {
         Slots {
             chunks: Vec::new(),
             free: Vec::new(),
+            retired: Vec::new(),
             max: max as usize,
             live: 0,
             submitted: 0,
@@ -89,6 +92,12 @@ impl Slots {
         slot.state = State::Busy;
         slot.op = Some(op);
         Ok(OpId { slot: index, generation: slot.generation })
+    }
+
+    /// Lets the slots of ended operations be used again: their callers have seen the completions. Until
+    /// then a slot has one name only, so that a caller's table by slot needs no second look.
+    pub(crate) fn recycle(&mut self) {
+        self.free.append(&mut self.retired);
     }
 
     fn at(&mut self, index: u32) -> &mut Slot {
@@ -143,7 +152,7 @@ impl Slots {
             let gated = slot.gated.take();
             slot.generation = slot.generation.wrapping_add(1);
             self.released.extend(gated);
-            self.free.push(id.slot);
+            self.retired.push(id.slot);
             self.live -= 1;
             self.completed += 1;
         }
@@ -173,6 +182,7 @@ mod tests {
         let first = slots.insert(Op::Nop).unwrap();
         assert!(slots.insert(Op::Nop).is_err(), "the table is full");
         slots.finish(first, Ok(0), false, Payload::None, &mut out);
+        slots.recycle();
         let second = slots.insert(Op::Nop).unwrap();
         assert_eq!(first.slot, second.slot);
         assert_ne!(first, second);

@@ -2,9 +2,22 @@
 //!
 //! `RINGROAD_ENGINE_REPORT` names a file to which the pairs that ran and those that were skipped are added.
 
+#![allow(clippy::unwrap_used, reason = "in the helpers of a test too, what fails ends the test")]
+#![allow(clippy::print_stdout, reason = "a test tells which pairs it ran on")]
+
+#[path = "contract/accept.rs"]
+mod accept;
+#[path = "contract/devices.rs"]
+mod devices;
+#[path = "contract/ends.rs"]
+mod ends;
+#[path = "contract/faults.rs"]
+mod faults;
 #[path = "contract/files.rs"]
 mod files;
 #[path = "contract/harness.rs"]
 mod harness;
 #[path = "contract/stream.rs"]
 mod stream;
+#[path = "contract/waits.rs"]
+mod waits;

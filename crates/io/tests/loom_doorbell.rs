@@ -3,6 +3,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p io --test loom_doorbell --release`
 
 #![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "in the helpers of a test too, what fails ends the test")]
 
 #[path = "../src/doorbell/bell.rs"]
 mod bell;

@@ -246,6 +246,7 @@ impl Backends {
     }
 
     pub(super) fn turn(&mut self, wait: Wait, batch: &mut Vec<Completion>) -> Result<(), Errno> {
+        self.slots.recycle();
         if let Some(libaio) = &mut self.libaio {
             libaio.submit(&mut self.slots, &mut self.done);
         }

@@ -166,6 +166,9 @@ impl FaultEngine {
     fn pass(&mut self, mut completion: Completion, now: Instant) {
         let Some(id) = self.table.outer(completion.id) else { return };
         let inner = std::mem::replace(&mut completion.id, id);
+        if !completion.more {
+            self.table.part(inner);
+        }
         let live = self.table.get(id).expect("the table names only what is live");
         if !completion.more {
             live.inner = None;
@@ -344,6 +347,7 @@ impl Engine for FaultEngine {
         self.ready.retain(|completion| completion.id != id);
         self.late.retain(|(_, completion)| completion.id != id);
         if let Some(inner) = self.table.remove(id).and_then(|live| live.inner) {
+            self.table.part(inner);
             self.inner.abandon(inner);
         }
     }

@@ -1,18 +1,20 @@
 //! Names of operations as the caller of a fault engine sees them, beside those of the engine inside.
 
+use std::collections::HashMap;
+
 use crate::op::OpId;
 
 /// Operations by the caller's name, and that name by the inner one.
 pub(super) struct Table<T> {
     places: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
-    /// By the slot of the inner name: its generation and the caller's name.
-    joined: Vec<Option<(u32, OpId)>>,
+    /// The caller's name by the inner one.
+    joined: HashMap<OpId, OpId>,
 }
 
 impl<T> Default for Table<T> {
     fn default() -> Table<T> {
-        Table { places: Vec::new(), free: Vec::new(), joined: Vec::new() }
+        Table { places: Vec::new(), free: Vec::new(), joined: HashMap::new() }
     }
 }
 
@@ -30,17 +32,18 @@ impl<T> Table<T> {
 
     /// Says what the engine inside calls the operation.
     pub(super) fn join(&mut self, inner: OpId, id: OpId) {
-        let slot = inner.slot as usize;
-        if slot >= self.joined.len() {
-            self.joined.resize(slot + 1, None);
-        }
-        self.joined[slot] = Some((inner.generation, id));
+        self.joined.insert(inner, id);
+    }
+
+    /// The inner name will not be heard of again.
+    pub(super) fn part(&mut self, inner: OpId) {
+        self.joined.remove(&inner);
     }
 
     /// The caller's name of an operation that is still live.
     pub(super) fn outer(&mut self, inner: OpId) -> Option<OpId> {
-        let (generation, id) = (*self.joined.get(inner.slot as usize)?)?;
-        (generation == inner.generation && self.get(id).is_some()).then_some(id)
+        let id = *self.joined.get(&inner)?;
+        self.get(id).map(|_| id)
     }
 
     pub(super) fn get(&mut self, id: OpId) -> Option<&mut T> {

@@ -141,6 +141,16 @@ pub(crate) fn on_each_pair_with(change: impl Fn(&mut EngineConfig), test: impl F
     }
 }
 
+/// Runs a test once for each network backend, for what no disk backend can change.
+pub(crate) fn on_each_net(test: impl Fn(&mut Bench)) {
+    for net in [NetKind::Uring, NetKind::Epoll] {
+        if let Some(pair) = pairs().iter().find(|pair| pair.net == net) {
+            println!("on {}", pair.name());
+            test(&mut Bench::new(*pair, pair.config()));
+        }
+    }
+}
+
 /// An engine and what it has brought so far.
 pub(crate) struct Bench {
     pub(crate) pair: Pair,
@@ -191,6 +201,12 @@ impl Bench {
         }
     }
 
+    /// Buffer bytes that somebody holds.
+    pub(crate) fn bytes_held(&self) -> u64 {
+        let counters = self.engine.pool().counters();
+        counters.bytes - counters.idle_bytes
+    }
+
     /// Everything that has come and was not asked for.
     pub(crate) fn take_seen(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.seen)
@@ -231,7 +247,19 @@ impl Bench {
         }
     }
 
-    /// Reads at `offset` into a buffer of `len`.
+    /// Reads at `offset` until `len` bytes or the end of the file have come: a short read is legal.
+    pub(crate) fn read_fully(&mut self, file: &Fd, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
+        let mut whole = Vec::new();
+        loop {
+            let part = self.read(file, offset + whole.len() as u64, len - whole.len() as u32)?;
+            whole.extend_from_slice(&part);
+            if part.is_empty() || whole.len() == len as usize {
+                return Ok(whole);
+            }
+        }
+    }
+
+    /// Reads once at `offset` into a buffer of `len`.
     pub(crate) fn read(&mut self, file: &Fd, offset: u64, len: u32) -> Result<Vec<u8>, Errno> {
         let buf = self.engine.pool().get(len as usize).expect("the pool has room");
         let (file, via) = (file.clone(), self.pair.via());

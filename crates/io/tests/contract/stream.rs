@@ -2,11 +2,18 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use io::op::RecvInto;
-use io::{Fd, Op};
+use io::engine::EngineConfig;
+use io::op::{PeerAddr, RecvInto, Source};
+use io::{Errno, Fd, Op, Payload, Segments, Wait};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::harness::{Bench, connection, on_each_pair, pattern, received};
+use crate::harness::{
+    Bench, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, pattern, received,
+};
 
 /// Receives until `len` bytes or the end have come.
 fn recv_whole(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8> {
@@ -55,6 +62,199 @@ fn bytes_arrive_whole_in_every_mode() {
             bench.run(Op::Close { fd: ours.into_owned().unwrap() });
             assert!(sender.join().unwrap() == bytes, "{mode}: the echo differs");
         }
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn half_closed_connections_still_send() {
+    on_each_pair(|bench| {
+        let (ours, mut peer) = connection();
+        peer.write_all(b"abc").unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
+        let mut got = Vec::new();
+        loop {
+            let completion = bench.recv(&ours, RecvInto::Pool);
+            got.extend_from_slice(received(&completion.payload));
+            if completion.result.unwrap() == 0 {
+                break;
+            }
+        }
+        assert_eq!(got, b"abc");
+        assert_eq!(bench.recv(&ours, RecvInto::Pool).result, Ok(0), "an end stays one");
+        bench.send_all(&ours, b"xyz").unwrap();
+        let mut answer = [0; 3];
+        peer.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"xyz");
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_waiting_receive_hears_of_the_end_and_of_a_reset() {
+    on_each_pair(|bench| {
+        for mode in 0..3 {
+            for reset in [false, true] {
+                let (ours, peer) = connection();
+                let into = match mode {
+                    0 => RecvInto::Owned(bench.engine.pool().get(4096).unwrap()),
+                    1 => RecvInto::Pool,
+                    _ => RecvInto::Stream,
+                };
+                let id = bench.submit(Op::Recv { socket: ours.clone(), into });
+                bench.turn(Duration::ZERO);
+                if reset {
+                    rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+                }
+                drop(peer);
+                let completion = bench.next(id);
+                let expected = if reset { Err(Errno::CONNRESET) } else { Ok(0) };
+                assert_eq!((completion.result, completion.more), (expected, false));
+                if reset {
+                    assert!(bench.send_all(&ours, b"x").is_err(), "the peer is gone");
+                }
+            }
+        }
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_send_to_a_peer_that_does_not_read_waits_and_can_be_cancelled() {
+    on_each_pair(|bench| {
+        let (ours, mut peer) = connection();
+        let chunk: Arc<[u8]> = pattern(4 << 20).into();
+        let mut accepted = 0;
+        let waiting = loop {
+            let mut data = Segments::new();
+            data.push(Source::Shared(Arc::clone(&chunk)));
+            let send = Op::Send { socket: ours.clone(), data, more: false, zero_copy: false };
+            let id = bench.submit(send);
+            match bench.next_within(id, Duration::from_millis(50)) {
+                Some(completion) => accepted += completion.result.unwrap() as usize,
+                None => break id,
+            }
+        };
+        bench.engine.cancel(waiting);
+        let completion = bench.next(waiting);
+        assert!(matches!(completion.payload, Payload::Segments(_)));
+        match completion.result {
+            Ok(count) => accepted += count as usize,
+            Err(error) => assert_eq!(error, Errno::CANCELED),
+        }
+        // What was said to be sent is exactly what arrives.
+        drop(ours);
+        bench.assert_drains();
+        let mut arrived = Vec::new();
+        peer.read_to_end(&mut arrived).unwrap();
+        assert_eq!(arrived.len(), accepted);
+    });
+}
+
+#[test]
+fn a_flood_does_not_starve_others() {
+    on_each_pair(|bench| {
+        let (flooded, mut flooder) = connection();
+        let stop = Arc::new(AtomicBool::new(false));
+        let flood = {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                let bytes = vec![7; 1 << 18];
+                while !stop.load(Ordering::Relaxed) && flooder.write_all(&bytes).is_ok() {}
+            })
+        };
+        let stream = bench.submit(Op::Recv { socket: flooded.clone(), into: RecvInto::Stream });
+        let (ours, mut peer) = connection();
+        for round in 0..50 {
+            let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            peer.write_all(&[round]).unwrap();
+            let mut batch = Vec::new();
+            let answered = loop {
+                bench.engine.turn(Wait::Until(Instant::now() + PATIENCE), &mut batch).unwrap();
+                let of_flood = batch.iter().filter(|completion| completion.id == stream).count();
+                assert!(of_flood <= 64, "{of_flood} completions of one connection in a turn");
+                if let Some(answer) = batch.iter().find(|completion| completion.id == id) {
+                    break received(&answer.payload) == [round];
+                }
+                batch.clear();
+            };
+            assert!(answered);
+        }
+        stop.store(true, Ordering::Relaxed);
+        bench.engine.abandon(stream);
+        rustix::net::shutdown(&flooded, rustix::net::Shutdown::Both).unwrap();
+        flood.join().unwrap();
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn receives_without_a_buffer_wait_for_one() {
+    let few = |config: &mut EngineConfig| {
+        config.recv_buffers = 16;
+        config.pool_bytes_max = 5 << 20;
+    };
+    on_each_pair_with(few, |bench| {
+        let bytes = pattern(400_000);
+        let (ours, mut peer) = connection();
+        let sent = bytes.clone();
+        let sender = std::thread::spawn(move || {
+            peer.write_all(&sent).unwrap();
+            peer.shutdown(Shutdown::Write).unwrap();
+            peer
+        });
+        let mut hoarded: Vec<_> = std::iter::from_fn(|| bench.engine.pool().get(4096)).collect();
+        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Stream });
+        let mut held = Vec::new();
+        while bench.engine.counters().recv_starved == 0 {
+            bench.turn(Duration::from_millis(5));
+            held.extend(bench.take_seen());
+        }
+        let mut got = Vec::new();
+        hoarded.clear();
+        loop {
+            for completion in held.drain(..) {
+                assert_eq!(completion.id, id);
+                got.extend_from_slice(received(&completion.payload));
+                if completion.result.unwrap() == 0 {
+                    assert!(got == bytes, "{} bytes of {}", got.len(), bytes.len());
+                    drop(sender.join().unwrap());
+                    return bench.assert_drains();
+                }
+            }
+            held.push(bench.next(id));
+        }
+    });
+}
+
+#[test]
+fn connecting_succeeds_or_says_why_not() {
+    on_each_pair(|bench| {
+        let new_socket = |family: AddressFamily| {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            Fd::from(rustix::net::socket_with(family, SocketType::STREAM, flags, None).unwrap())
+        };
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let ours = new_socket(AddressFamily::INET);
+        let connect = Op::Connect { socket: ours.clone(), peer: PeerAddr::Inet(address) };
+        assert_eq!(bench.run(connect).result, Ok(0));
+        let (mut peer, _) = listener.accept().unwrap();
+        bench.send_all(&ours, b"hello").unwrap();
+        let mut got = [0; 5];
+        peer.read_exact(&mut got).unwrap();
+        drop(listener);
+        let refused = Op::Connect { socket: new_socket(AddressFamily::INET), peer: PeerAddr::Inet(address) };
+        assert_eq!(bench.run(refused).result, Err(Errno::CONNREFUSED));
+        let dir = TempDir::new();
+        let path = dir.path("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let ours = new_socket(AddressFamily::UNIX);
+        let connect = Op::Connect { socket: ours.clone(), peer: PeerAddr::Unix(path) };
+        assert_eq!(bench.run(connect).result, Ok(0));
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(b"unix").unwrap();
+        assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"unix");
         bench.assert_drains();
     });
 }

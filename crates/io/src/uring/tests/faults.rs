@@ -107,6 +107,7 @@ fn late_completions_are_counted_and_their_buffers_go_back() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let id = bench.start(Op::Nop);
     assert_eq!(bench.next().id, id);
+    bench.slots.recycle();
     let (socket, _peer) = pair();
     let next = bench.start(Op::Recv { socket, into: RecvInto::Pool });
     assert_eq!(next.slot, id.slot, "the slot is used again");

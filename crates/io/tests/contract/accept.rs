@@ -1,0 +1,171 @@
+//! Accepting connections: alone and shared, in bursts, and without descriptors.
+
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use io::engine::Waker;
+use io::{Completion, Errno, Fd, Op, Payload, Wait};
+use rustix::event::Timespec;
+use rustix::process::{Resource, Rlimit};
+
+use crate::harness::{Bench, PATIENCE, Pair, listener, on_each_pair, pairs};
+
+const THREADS: usize = 4;
+const CONNECTIONS: usize = 400;
+
+fn accepted(completion: Completion) -> OwnedFd {
+    match completion.payload {
+        Payload::Accepted(socket) => socket,
+        other => panic!("an accept brought {other:?}: {:?}", completion.result),
+    }
+}
+
+fn accept(listener: &Fd, multishot: bool) -> Op {
+    Op::Accept { listener: listener.clone(), multishot }
+}
+
+#[test]
+fn a_burst_is_accepted_whole() {
+    on_each_pair(|bench| {
+        for multishot in [false, true] {
+            let (listener, address) = listener();
+            let peers: Vec<TcpStream> = (0..60).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let mut id = bench.submit(accept(&listener, multishot));
+            let mut sockets = Vec::new();
+            while sockets.len() < peers.len() {
+                let completion = bench.next(id);
+                if !completion.more {
+                    id = bench.submit(accept(&listener, multishot));
+                }
+                sockets.push(accepted(completion));
+            }
+            for socket in &sockets {
+                let flags = rustix::fs::fcntl_getfl(socket).unwrap();
+                assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+                let flags = rustix::io::fcntl_getfd(socket).unwrap();
+                assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+            }
+            bench.engine.cancel(id);
+            assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
+        }
+        bench.assert_drains();
+    });
+}
+
+/// A pause by the timeout of a poll that watches nothing.
+fn pause(length: Duration) {
+    let length = Timespec::try_from(length).unwrap();
+    let _timeout = rustix::event::poll(&mut [], Some(&length)).unwrap();
+}
+
+/// Accepts one at a time until told to stop; answers how many came.
+fn count_accepts(pair: Pair, listener: OwnedFd, stop: &AtomicBool, wakers: &mpsc::Sender<Waker>) -> usize {
+    let mut bench = Bench::new(pair, pair.config());
+    let listener = Fd::from(listener);
+    let mut id = bench.submit(accept(&listener, false));
+    let mut batch = Vec::new();
+    bench.engine.turn(Wait::No, &mut batch).unwrap();
+    wakers.send(bench.engine.waker()).unwrap();
+    let mut count = 0;
+    while !stop.load(Ordering::Acquire) {
+        bench.engine.turn(Wait::Forever, &mut batch).unwrap();
+        for completion in batch.drain(..) {
+            assert_eq!(completion.id, id);
+            drop(accepted(completion));
+            count += 1;
+            id = bench.submit(accept(&listener, false));
+        }
+    }
+    bench.assert_drains();
+    count
+}
+
+/// Connections that each thread got.
+fn spread(pair: Pair) -> Vec<usize> {
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address: SocketAddr = listener.local_addr().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (sender, wakers) = mpsc::channel();
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let (listener, stop, sender) =
+                (listener.try_clone().unwrap().into(), Arc::clone(&stop), sender.clone());
+            std::thread::spawn(move || count_accepts(pair, listener, &stop, &sender))
+        })
+        .collect();
+    let wakers: Vec<Waker> = (0..THREADS).map(|_| wakers.recv_timeout(PATIENCE).unwrap()).collect();
+    let mut peers = Vec::new();
+    for _ in 0..CONNECTIONS {
+        peers.push(TcpStream::connect(address).unwrap());
+        pause(Duration::from_millis(1));
+    }
+    // Every connection is taken once its peer sees the end of it.
+    for peer in &mut peers {
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        let end = std::io::Read::read(peer, &mut [0]);
+        assert_eq!(end.expect("the connection was accepted and closed"), 0);
+    }
+    stop.store(true, Ordering::Release);
+    wakers.iter().for_each(Waker::wake);
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+#[test]
+fn a_shared_listener_serves_all_threads_alike() {
+    for &pair in pairs() {
+        println!("on {pair:?}");
+        let counts = spread(pair);
+        assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS);
+        let most = CONNECTIONS / THREADS * 3 / 2;
+        assert!(counts.iter().all(|&count| count <= most), "{counts:?} of {CONNECTIONS}");
+        println!("{counts:?}");
+    }
+}
+
+/// The limit on descriptors is the whole process's, so this runs in one of its own.
+#[test]
+fn accepting_without_a_descriptor_recovers() {
+    const CHILD: &str = "RINGROAD_TEST_CHILD";
+    if std::env::var_os(CHILD).is_none() {
+        let name = "accept::accepting_without_a_descriptor_recovers";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(CHILD, "1")
+            .env_remove("RINGROAD_ENGINE_REPORT")
+            .output()
+            .unwrap();
+        let (out, err) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+        print!("{out}");
+        assert!(child.status.success(), "{err}");
+        return;
+    }
+    on_each_pair(|bench| {
+        for multishot in [false, true] {
+            let (listener, address) = listener();
+            let mut peer = TcpStream::connect(address).unwrap();
+            let limit = rustix::process::getrlimit(Resource::Nofile);
+            let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 - 1;
+            let none_left = Rlimit { current: Some(used), maximum: limit.maximum };
+            rustix::process::setrlimit(Resource::Nofile, none_left).unwrap();
+            let mut fillers = Vec::new();
+            while let Ok(filler) = rustix::io::fcntl_dupfd_cloexec(&listener, 0) {
+                fillers.push(filler);
+            }
+            let id = bench.submit(accept(&listener, multishot));
+            let refused = bench.next(id);
+            assert_eq!((refused.result, refused.more), (Err(Errno::MFILE), false));
+            drop(fillers);
+            rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
+            let id = bench.submit(accept(&listener, multishot));
+            drop(accepted(bench.next(id)));
+            bench.engine.abandon(id);
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            assert!(matches!(std::io::Read::read(&mut peer, &mut [0]), Ok(0)));
+        }
+        bench.assert_drains();
+    });
+}

@@ -1,0 +1,115 @@
+//! A device that hangs. Opening a named pipe that nobody writes to blocks in the kernel for as long as the
+//! test likes, without root.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use io::op::DeviceId;
+use io::{Drained, Errno, Op, OpId, Payload};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+
+use crate::harness::{Bench, Disk, TempDir, on_each_pair, open, pattern};
+
+const STUCK: DeviceId = DeviceId(1001);
+const HEALTHY: DeviceId = DeviceId(1002);
+
+/// More than all workers and threads together.
+const OPENS: usize = 20;
+
+/// What a device may hold of 8 kernel workers or 4 threads.
+fn share(disk: Disk) -> usize {
+    match disk {
+        Disk::Uring => 2,
+        Disk::Libaio | Disk::Threads | Disk::Sync => 1,
+    }
+}
+
+/// A pipe in `dir` whose opening blocks. `O_CREAT` on what is there already changes nothing but that the
+/// ring goes to a worker at once.
+fn open_stuck(bench: &mut Bench, path: &Path) -> OpId {
+    bench.submit(open(path, libc::O_RDONLY | libc::O_CREAT, STUCK, bench.pair.via()))
+}
+
+/// Lets everybody go who waits to open the pipe, now and later.
+fn release(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
+/// A bench with a device that hangs, unless the pair would hang as a whole.
+fn with_stuck_device(bench: &mut Bench, test: impl FnOnce(&mut Bench, &TempDir, &Path, Vec<OpId>)) {
+    if bench.pair.disk == Disk::Sync {
+        return println!("skipped: a blocking call stalls its thread, by design");
+    }
+    let dir = TempDir::new();
+    let pipe = dir.path("pipe");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let ids = (0..OPENS).map(|_| open_stuck(bench, &pipe)).collect();
+    bench.turn(Duration::from_millis(10));
+    test(bench, &dir, &pipe, ids);
+}
+
+#[test]
+fn a_stuck_device_holds_its_share_and_no_more() {
+    on_each_pair(|bench| {
+        with_stuck_device(bench, |bench, dir, pipe, ids| {
+            let bytes = pattern(50_000);
+            let path = dir.file("healthy", &bytes);
+            let via = bench.pair.via();
+            for _ in 0..20 {
+                let completion = bench.run(open(&path, 0, HEALTHY, via));
+                let Payload::Opened(file) = completion.payload else { panic!("{:?}", completion.result) };
+                let file = io::Fd::from(file);
+                assert_eq!(bench.read_fully(&file, 1000, 40_000).unwrap(), bytes[1000..41_000]);
+            }
+            assert_eq!(bench.engine.counters().device_queued, (OPENS - share(bench.pair.disk)) as u64);
+            assert!(bench.take_seen().is_empty(), "an open of the stuck device ended");
+            // It recovers: everybody in the queue gets through.
+            let _writer = release(pipe);
+            for id in ids {
+                assert!(matches!(bench.next(id).payload, Payload::Opened(_)));
+            }
+            bench.assert_drains();
+        });
+    });
+}
+
+#[test]
+fn what_has_not_begun_can_be_cancelled() {
+    on_each_pair(|bench| {
+        with_stuck_device(bench, |bench, _, pipe, ids| {
+            let begun = share(bench.pair.disk);
+            for &id in &ids[begun..] {
+                bench.engine.cancel(id);
+                assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
+            }
+            bench.engine.abandon(ids[0]);
+            let _writer = release(pipe);
+            for &id in &ids[1..begun] {
+                assert!(bench.next(id).result.is_ok());
+            }
+            bench.turn_until(|bench| {
+                let counters = bench.engine.counters();
+                counters.submitted == counters.completed
+            });
+            assert!(bench.take_seen().is_empty());
+            bench.assert_drains();
+        });
+    });
+}
+
+#[test]
+fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
+    on_each_pair(|bench| {
+        with_stuck_device(bench, |bench, _, pipe, _| {
+            let before = Instant::now();
+            let drained = bench.engine.drain(before + Duration::from_millis(100));
+            assert_eq!(drained, Drained::Leaked(share(bench.pair.disk)));
+            assert!(before.elapsed() < Duration::from_secs(5));
+            assert!(bench.engine.submit(Op::Nop).is_err(), "nothing is taken after a leak");
+            assert_eq!(bench.engine.drain(Instant::now()), Drained::Clean, "it is over");
+            // What hangs ends now, and writes to leaked memory only.
+            drop(release(pipe));
+        });
+    });
+}

@@ -1,0 +1,249 @@
+//! Every operation ends exactly once, also when it is cancelled or abandoned, and leaves nothing behind.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use io::op::{DeviceId, Interest, PeerAddr, RecvInto, Source};
+use io::{Errno, Fd, Op, Payload, Segments};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::harness::{Bench, TempDir, connection, listener, on_each_pair, open};
+
+/// How long to wait for what must not come.
+const A_MOMENT: Duration = Duration::from_millis(20);
+
+/// A socket whose send buffer is full, and stays so: unlike TCP, a unix socket moves nothing by itself.
+fn full_socket() -> (Fd, UnixStream) {
+    let (ours, peer) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while (&ours).write(&[0; 1 << 10]).is_ok() {}
+    (Fd::from(OwnedFd::from(ours)), peer)
+}
+
+fn send(socket: &Fd) -> Op {
+    let mut data = Segments::new();
+    data.push(Source::Vec(vec![1; 1 << 16]));
+    Op::Send { socket: socket.clone(), data, more: false, zero_copy: false }
+}
+
+/// An address that never answers: the queue of its listener is full, so that connects stay under way.
+fn silent_address() -> (OwnedFd, TcpStream, SocketAddr) {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    rustix::net::bind(&socket, &any).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let address = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+    // A queue of 0 holds one connection.
+    let filler = TcpStream::connect(address).unwrap();
+    (socket, filler, address)
+}
+
+fn new_socket() -> Fd {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Fd::from(rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap())
+}
+
+/// One operation of every kind that waits, with what keeps them waiting.
+struct Waiting {
+    operations: Vec<(&'static str, Op)>,
+    _peers: (UnixStream, TcpStream),
+    _silent: (OwnedFd, TcpStream),
+}
+
+fn waiting_operations(bench: &mut Bench) -> Waiting {
+    let (full, full_peer) = full_socket();
+    let (idle, idle_peer) = connection();
+    let (listening, _) = listener();
+    let (silent, filler, address) = silent_address();
+    let owned = RecvInto::Owned(bench.engine.pool().get(4096).unwrap());
+    let recv = |into: RecvInto| Op::Recv { socket: idle.clone(), into };
+    let operations = vec![
+        ("accept", Op::Accept { listener: listening.clone(), multishot: false }),
+        ("multishot accept", Op::Accept { listener: listener().0, multishot: true }),
+        ("recv into a buffer", recv(owned)),
+        ("recv from the pool", recv(RecvInto::Pool)),
+        ("recv stream", recv(RecvInto::Stream)),
+        ("send", send(&full)),
+        ("connect", Op::Connect { socket: new_socket(), peer: PeerAddr::Inet(address) }),
+        ("poll readable", Op::Poll { fd: idle.clone(), interest: Interest::Readable }),
+        ("poll writable", Op::Poll { fd: full.clone(), interest: Interest::Writable }),
+    ];
+    Waiting { operations, _peers: (full_peer, idle_peer), _silent: (silent, filler) }
+}
+
+#[test]
+fn a_cancelled_operation_ends_once_and_gives_its_memory_back() {
+    on_each_pair(|bench| {
+        let mut waiting = waiting_operations(bench);
+        for (name, op) in waiting.operations.drain(..) {
+            let id = bench.submit(op);
+            assert!(bench.next_within(id, A_MOMENT).is_none(), "{name} should wait");
+            bench.engine.cancel(id);
+            bench.engine.cancel(id);
+            let completion = bench.next(id);
+            // A send may have moved some bytes before.
+            let cancelled = completion.result == Err(Errno::CANCELED);
+            assert!(cancelled || (name == "send" && completion.result.is_ok()), "{name}: {completion:?}");
+            assert!(!completion.more, "{name}");
+            match name {
+                "send" => assert!(matches!(completion.payload, Payload::Segments(_)), "{name}"),
+                "recv into a buffer" => assert!(matches!(completion.payload, Payload::Buf(_)), "{name}"),
+                _ => {}
+            }
+            assert!(bench.next_within(id, Duration::ZERO).is_none(), "{name} ended twice");
+        }
+        assert!(bench.take_seen().is_empty());
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn an_abandoned_operation_is_never_heard_of_again() {
+    on_each_pair(|bench| {
+        let held = bench.bytes_held();
+        let mut waiting = waiting_operations(bench);
+        for (_, op) in waiting.operations.drain(..) {
+            let id = bench.submit(op);
+            bench.turn(Duration::ZERO);
+            bench.engine.abandon(id);
+        }
+        let nop = bench.submit(Op::Nop);
+        bench.engine.abandon(nop);
+        bench.turn_until(|bench| {
+            let counters = bench.engine.counters();
+            counters.submitted == counters.completed
+        });
+        assert!(bench.take_seen().is_empty());
+        bench.assert_drains();
+        assert_eq!(bench.bytes_held(), held, "a buffer is missing");
+    });
+}
+
+#[test]
+fn a_used_name_means_no_other_operation() {
+    on_each_pair(|bench| {
+        let old = bench.submit(Op::Nop);
+        assert_eq!(bench.next(old).result, Ok(0));
+        let (ours, mut peer) = connection();
+        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        assert_ne!(old, id);
+        bench.engine.cancel(old);
+        bench.engine.abandon(old);
+        assert!(bench.next_within(id, A_MOMENT).is_none(), "another operation was hit");
+        peer.write_all(b"x").unwrap();
+        assert_eq!(bench.next(id).result, Ok(1));
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn connections_of_an_abandoned_accept_are_closed() {
+    on_each_pair(|bench| {
+        for multishot in [false, true] {
+            let (listening, address) = listener();
+            let id = bench.submit(Op::Accept { listener: listening.clone(), multishot });
+            bench.turn(Duration::ZERO);
+            let mut peer = TcpStream::connect(address).unwrap();
+            peer.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
+            // It may be accepted in a turn that the caller does not look at any more.
+            bench.turn(A_MOMENT);
+            bench.engine.abandon(id);
+            bench.turn_until(|bench| {
+                let counters = bench.engine.counters();
+                counters.submitted == counters.completed
+            });
+            drop(bench.take_seen());
+            drop(listening);
+            // Whether it was accepted or not, nobody holds it now.
+            assert!(matches!(peer.read(&mut [0]), Ok(0) | Err(_)));
+        }
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn the_file_of_an_abandoned_open_is_closed() {
+    on_each_pair(|bench| {
+        let dir = TempDir::new();
+        let path = dir.file("abandoned", b"x");
+        for turns_before in [false, true] {
+            let id = bench.submit(open(&path, 0, DeviceId(0), bench.pair.via()));
+            if turns_before {
+                bench.turn(Duration::ZERO);
+            }
+            bench.engine.abandon(id);
+            bench.turn_until(|bench| {
+                let counters = bench.engine.counters();
+                counters.submitted == counters.completed
+            });
+            drop(bench.take_seen());
+        }
+        let open_files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let leaked = open_files.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|link| link == path));
+        assert_eq!(leaked.count(), 0);
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_descriptor_outlives_its_owner_while_an_operation_holds_it() {
+    on_each_pair(|bench| {
+        let (ours, mut peer) = connection();
+        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        bench.turn(Duration::ZERO);
+        let ours = ours.into_owned().expect_err("the operation holds it too");
+        let number = std::os::fd::AsRawFd::as_raw_fd(&ours.as_fd());
+        drop(ours);
+        assert!(std::fs::exists(format!("/proc/self/fd/{number}")).unwrap());
+        bench.engine.cancel(id);
+        assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
+        // The last owner is gone, so the peer sees the end.
+        bench.turn(Duration::ZERO);
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_number_that_is_used_again_means_the_new_descriptor() {
+    on_each_pair(|bench| {
+        for round in 0..50u8 {
+            let (ours, mut peer) = connection();
+            let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            bench.turn(Duration::ZERO);
+            peer.write_all(&[round]).unwrap();
+            let completion = bench.next(id);
+            assert_eq!(crate::harness::received(&completion.payload), [round]);
+            match round % 3 {
+                0 => drop(ours),
+                1 => {
+                    bench.run(Op::Close { fd: ours.into_owned().unwrap() });
+                }
+                _ => {
+                    // Taken out and wrapped again: the registration of the old owner must not count.
+                    let again = Fd::from(ours.into_owned().unwrap());
+                    let id = bench.submit(Op::Recv { socket: again.clone(), into: RecvInto::Pool });
+                    bench.turn(Duration::ZERO);
+                    peer.write_all(b"again").unwrap();
+                    assert_eq!(bench.next(id).result, Ok(5));
+                }
+            }
+        }
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_drain_ends_what_waits() {
+    on_each_pair(|bench| {
+        let mut waiting = waiting_operations(bench);
+        for (_, op) in waiting.operations.drain(..) {
+            bench.submit(op);
+        }
+        bench.turn(Duration::ZERO);
+        bench.assert_drains();
+    });
+}

@@ -1,0 +1,251 @@
+//! The fault engine over each pair: callers that handle faults as the contract says lose nothing.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io::fault::FaultPlan;
+use io::op::{DeviceId, RecvInto, Source};
+use io::{Drained, Errno, Fd, Op, Payload, Segments};
+
+use crate::harness::{
+    Bench, TempDir, connection, listener, on_each_pair_with, open, pattern, received, segments,
+};
+
+const DEVICE: DeviceId = DeviceId(3);
+
+fn on_each_pair_with_faults(plan: &str, test: impl Fn(&mut Bench)) {
+    let plan = Arc::new(FaultPlan::parse(plan).unwrap());
+    on_each_pair_with(|config| config.faults = Some(Arc::clone(&plan)), test);
+}
+
+/// Whether an operation is to be tried again.
+fn passes(error: Errno) -> bool {
+    matches!(error, Errno::INTR | Errno::AGAIN | Errno::NOBUFS | Errno::CANCELED)
+}
+
+fn open_stubbornly(bench: &mut Bench, path: &std::path::Path, flags: i32) -> Fd {
+    loop {
+        match bench.open(path, flags) {
+            Err(error) if passes(error) => {}
+            file => return file.unwrap(),
+        }
+    }
+}
+
+fn read_stubbornly(bench: &mut Bench, file: &Fd, len: usize) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while whole.len() < len {
+        match bench.read(file, whole.len() as u64, 16 << 10) {
+            Ok(part) if part.is_empty() => panic!("the file ended at {}", whole.len()),
+            Ok(part) => whole.extend_from_slice(&part),
+            Err(error) => assert!(passes(error), "{error}"),
+        }
+    }
+    whole
+}
+
+fn send_stubbornly(bench: &mut Bench, socket: &Fd, bytes: &[u8]) {
+    let mut data = Segments::new();
+    data.push(Source::Vec(bytes[..bytes.len() / 3].to_vec()));
+    data.push(Source::Vec(bytes[bytes.len() / 3..].to_vec()));
+    while !data.is_empty() {
+        let op = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
+        let completion = bench.run(op);
+        data = segments(completion.payload);
+        match completion.result {
+            Ok(count) => data.advance(count as usize),
+            Err(error) => assert!(passes(error), "{error}"),
+        }
+    }
+}
+
+fn recv_stubbornly(bench: &mut Bench, socket: &Fd, mode: usize) -> Vec<u8> {
+    let mut whole = Vec::new();
+    loop {
+        let into = match mode {
+            0 => RecvInto::Owned(bench.engine.pool().get(4096).unwrap()),
+            1 => RecvInto::Pool,
+            _ => RecvInto::Stream,
+        };
+        let id = bench.submit(Op::Recv { socket: socket.clone(), into });
+        loop {
+            let completion = bench.next(id);
+            whole.extend_from_slice(received(&completion.payload));
+            match completion.result {
+                Ok(0) => return whole,
+                Ok(_) => {}
+                Err(error) => assert!(passes(error), "{error}"),
+            }
+            if !completion.more {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_bytes_arrive_in_spite_of_faults() {
+    let dir = TempDir::new();
+    let bytes = pattern(300_007);
+    let path = dir.file("a", &bytes);
+    let plan = "
+        open error=EINTR every=2
+        read short every=2; read error=EAGAIN every=5; read error=EINTR every=7
+        send short every=2; send error=EINTR every=3; send error=EAGAIN probability=0.2 seed=5
+        recv short every=2; recv error=EINTR every=3; recv error=ENOBUFS every=5
+        recv end every=4
+    ";
+    on_each_pair_with_faults(plan, |bench| {
+        let file = open_stubbornly(bench, &path, 0);
+        let read = read_stubbornly(bench, &file, bytes.len());
+        assert!(read == bytes, "other bytes were read");
+        for mode in 0..3 {
+            let (ours, mut peer) = connection();
+            let sender = std::thread::spawn(move || {
+                let mut echoed = vec![0; 300_007];
+                peer.read_exact(&mut echoed).unwrap();
+                peer.write_all(&echoed).unwrap();
+                peer.shutdown(Shutdown::Write).unwrap();
+                echoed
+            });
+            send_stubbornly(bench, &ours, &read);
+            assert!(recv_stubbornly(bench, &ours, mode) == bytes, "mode {mode}: other bytes came back");
+            assert!(sender.join().unwrap() == bytes, "mode {mode}: other bytes arrived");
+        }
+        drop(file);
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn short_writes_keep_the_whole_buffer() {
+    on_each_pair_with_faults("write short every=2", |bench| {
+        let dir = TempDir::new();
+        let path = dir.path("a");
+        let via = bench.pair.via();
+        let file = bench.open(&path, libc::O_RDWR | libc::O_CREAT).unwrap();
+        let content = pattern(10_000);
+        let mut written = 0;
+        while written < content.len() {
+            let mut buf = bench.engine.pool().get(16 << 10).unwrap();
+            buf.append(&content[written..]);
+            let op = Op::Write { file: file.clone(), offset: written as u64, buf, device: DEVICE, via };
+            let completion = bench.run(op);
+            let Payload::Buf(buf) = completion.payload else { panic!("no buffer") };
+            assert_eq!(buf.len(), content.len() - written, "the buffer comes back as it was");
+            written += completion.result.unwrap() as usize;
+        }
+        assert!(std::fs::read(&path).unwrap() == content);
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn accept_errors_pass() {
+    on_each_pair_with_faults("accept error=EMFILE first=2; accept end every=2", |bench| {
+        for multishot in [false, true] {
+            let (listener, address) = listener();
+            let mut peers = Vec::new();
+            let (mut accepted, mut refused, mut ended) = (0, 0, 0);
+            while accepted < 10 {
+                let op = Op::Accept { listener: listener.clone(), multishot };
+                let id = bench.submit(op);
+                loop {
+                    if peers.len() < 10 {
+                        peers.push(std::net::TcpStream::connect(address).unwrap());
+                    }
+                    let completion = bench.next(id);
+                    match completion.result {
+                        Ok(_) => accepted += 1,
+                        Err(error) => {
+                            assert_eq!(error, Errno::MFILE);
+                            refused += 1;
+                        }
+                    }
+                    if !completion.more {
+                        ended += usize::from(completion.result.is_ok());
+                        break;
+                    }
+                    if accepted == 10 {
+                        bench.engine.abandon(id);
+                        break;
+                    }
+                }
+            }
+            assert_eq!(refused, if multishot { 0 } else { 2 }, "the first two of all are refused");
+            assert!(!multishot || ended >= 3, "a multishot accept ended {ended} times");
+        }
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_late_completion_comes_after_its_cancellation() {
+    let delay = Duration::from_millis(30);
+    on_each_pair_with_faults("recv delay=30ms; open delay=30ms path=/", |bench| {
+        let (ours, _peer) = connection();
+        let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+        bench.turn(Duration::ZERO);
+        let before = Instant::now();
+        bench.engine.cancel(id);
+        // Other operations are not held up.
+        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+        assert!(bench.next_within(id, Duration::ZERO).is_none());
+        assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
+        assert!(before.elapsed() >= delay, "it came after {:?}", before.elapsed());
+        let path = std::env::current_exe().unwrap();
+        let before = Instant::now();
+        assert!(bench.open(&path, 0).is_ok());
+        assert!(before.elapsed() >= delay);
+        assert_eq!(bench.open(std::path::Path::new("none"), 0).err(), Some(Errno::NOENT));
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn late_results_of_abandoned_operations_are_dropped() {
+    on_each_pair_with_faults("any delay=5ms", |bench| {
+        let path = std::env::current_exe().unwrap();
+        for _ in 0..8 {
+            let id = bench.submit(open(&path, 0, DEVICE, bench.pair.via()));
+            bench.turn(Duration::ZERO);
+            bench.engine.abandon(id);
+        }
+        bench.turn(Duration::from_millis(20));
+        assert!(bench.take_seen().is_empty());
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_lost_completion_makes_the_drain_leak() {
+    on_each_pair_with_faults("open lost first=1", |bench| {
+        let path = std::env::current_exe().unwrap();
+        let lost = bench.submit(open(&path, 0, DEVICE, bench.pair.via()));
+        assert!(bench.open(&path, 0).is_ok(), "the next one comes");
+        assert!(bench.next_within(lost, Duration::from_millis(20)).is_none());
+        bench.engine.cancel(lost);
+        assert!(bench.next_within(lost, Duration::from_millis(20)).is_none());
+        assert_eq!(bench.engine.drain(Instant::now() + Duration::from_millis(50)), Drained::Leaked(1));
+    });
+}
+
+#[test]
+fn disk_errors_are_handed_up_with_the_buffer() {
+    on_each_pair_with_faults("read error=EIO every=2; write error=ENOSPC", |bench| {
+        let dir = TempDir::new();
+        let path = dir.file("a", b"content");
+        let file = bench.open(&path, libc::O_RDWR).unwrap();
+        assert_eq!(bench.read_fully(&file, 0, 7).unwrap(), b"content");
+        // `read` insists on the buffer.
+        assert_eq!(bench.read(&file, 0, 7), Err(Errno::IO));
+        let buf = bench.engine.pool().get(10).unwrap();
+        let via = bench.pair.via();
+        let completion = bench.run(Op::Write { file, offset: 0, buf, device: DEVICE, via });
+        assert_eq!(completion.result, Err(Errno::NOSPC));
+        assert!(matches!(completion.payload, Payload::Buf(_)));
+        bench.assert_drains();
+    });
+}

@@ -1,0 +1,119 @@
+//! Turns: how long they wait, what ends them, and what an engine gives back.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use io::op::RecvInto;
+use io::{Errno, Op, Wait};
+
+use crate::harness::{PATIENCE, connection, on_each_net, on_each_pair, on_each_pair_with};
+
+/// Wake-ups of the lost-wake-up test.
+const ROUNDS: u32 = 10_000;
+
+#[test]
+fn a_turn_waits_as_long_as_it_may() {
+    on_each_pair(|bench| {
+        let mut batch = Vec::new();
+        for wait in [20, 1] {
+            let wait = Duration::from_millis(wait);
+            let before = Instant::now();
+            // A spurious end is legal, an early one every time is not.
+            while before.elapsed() < wait {
+                let turns_from = Instant::now();
+                bench.engine.turn(Wait::Until(before + wait), &mut batch).unwrap();
+                assert!(turns_from.elapsed() < PATIENCE);
+            }
+        }
+        let before = bench.engine.counters().kernel_entries;
+        bench.engine.turn(Wait::Until(Instant::now() + Duration::from_millis(50)), &mut batch).unwrap();
+        assert!(bench.engine.counters().kernel_entries - before < 20, "an idle wait is one kernel entry");
+        bench.engine.turn(Wait::No, &mut batch).unwrap();
+        bench.engine.turn(Wait::Until(Instant::now()), &mut batch).unwrap();
+        assert!(batch.is_empty());
+    });
+}
+
+#[test]
+fn results_come_from_the_next_turn_without_a_wait() {
+    on_each_pair(|bench| {
+        let id = bench.submit(Op::Nop);
+        let mut batch = Vec::new();
+        bench.engine.turn(Wait::Forever, &mut batch).unwrap();
+        assert_eq!(batch.len(), 1);
+        assert_eq!((batch[0].id, batch[0].result), (id, Ok(0)));
+    });
+}
+
+#[test]
+fn a_wake_before_the_wait_counts() {
+    on_each_pair(|bench| {
+        bench.engine.waker().wake();
+        let mut batch = Vec::new();
+        let before = Instant::now();
+        bench.engine.turn(Wait::Until(Instant::now() + PATIENCE), &mut batch).unwrap();
+        assert!(before.elapsed() < PATIENCE / 2, "the wake was lost");
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    on_each_net(|bench| {
+        let waker = bench.engine.waker();
+        let rung = Arc::new(AtomicU32::new(0));
+        let (acknowledge, acknowledged) = mpsc::channel();
+        let ringer = {
+            let rung = Arc::clone(&rung);
+            std::thread::spawn(move || {
+                for round in 1..=ROUNDS {
+                    rung.store(round, Ordering::Release);
+                    waker.wake();
+                    acknowledged.recv_timeout(PATIENCE).expect("the engine woke up");
+                }
+            })
+        };
+        let mut batch = Vec::new();
+        for round in 1..=ROUNDS {
+            while rung.load(Ordering::Acquire) < round {
+                let before = Instant::now();
+                bench.engine.turn(Wait::Until(before + PATIENCE), &mut batch).unwrap();
+                assert!(before.elapsed() < PATIENCE / 2, "wake-up {round} was lost");
+            }
+            acknowledge.send(()).unwrap();
+        }
+        ringer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_full_table_gives_the_operation_back() {
+    on_each_pair_with(
+        |config| config.ops_max = 4,
+        |bench| {
+            let (ours, _peer) = connection();
+            let recv = || Op::Recv { socket: ours.clone(), into: RecvInto::Pool };
+            let ids: Vec<_> = (0..4).map(|_| bench.submit(recv())).collect();
+            assert!(matches!(bench.engine.submit(recv()), Err(Op::Recv { .. })));
+            assert_eq!(bench.engine.counters().table_full, 1);
+            bench.engine.cancel(ids[0]);
+            assert_eq!(bench.next(ids[0]).result, Err(Errno::CANCELED));
+            assert!(bench.engine.submit(recv()).is_ok());
+            bench.assert_drains();
+        },
+    );
+}
+
+#[test]
+fn idle_memory_is_given_back() {
+    on_each_pair(|bench| {
+        let held: Vec<_> = (0..8).map(|_| bench.engine.pool().get(1 << 20).unwrap()).collect();
+        let before = bench.engine.pool().counters().bytes;
+        assert!(bench.engine.trim() < 8 << 20, "buffers in use stay");
+        drop(held);
+        assert!(bench.engine.trim() >= 8 << 20);
+        assert!(bench.engine.pool().counters().bytes <= before - (8 << 20));
+        // What a ring had registered can be registered again.
+        assert!(bench.engine.pool().get(1 << 20).is_some());
+    });
+}
