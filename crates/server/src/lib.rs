@@ -1,2 +1,27 @@
-//! See this crate's description in Cargo.toml.
+//! The HTTP server: listeners, connections, requests in phases, modules, logs.
+//!
+//! [`config::load`] reads a configuration, [`process`] runs it on worker threads. No raw descriptor and no
+//! blocking call lives here; bytes move through `rt`'s handles.
 #![forbid(unsafe_code)]
+
+mod body;
+pub mod config;
+mod connection;
+mod explain;
+mod files;
+pub mod log;
+mod memory;
+pub mod modules;
+mod pattern;
+pub mod phases;
+pub mod process;
+mod reference;
+pub mod request;
+pub mod response;
+pub mod template;
+mod thread;
+pub mod variables;
+mod zone;
+
+pub use explain::explain;
+pub use reference::{configure_arguments, reference};

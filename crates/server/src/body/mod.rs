@@ -1,0 +1,115 @@
+//! Bodies that come from files, and the ways to move them to the socket.
+//!
+//! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. All of them go through
+//! [`Sink`], which counts, limits the rate and keeps the send timeout.
+
+pub mod choose;
+mod read;
+mod sendfile;
+mod shared;
+mod sink;
+
+use std::fmt;
+use std::rc::Rc;
+
+use io::Errno;
+use io::op::{DeviceId, Source};
+
+use choose::Mover;
+pub(crate) use sink::{Rate, SendError, Sink};
+
+/// A file, or pieces of one, as a body.
+pub struct FileBody {
+    pub(crate) file: rt::File,
+    /// Size when it was opened: what was announced to the client.
+    pub(crate) size: u64,
+    pub(crate) device: DeviceId,
+    pub(crate) mover: Mover,
+    /// For messages.
+    pub(crate) path: Vec<u8>,
+    /// What is sent, in order.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl fmt::Debug for FileBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileBody")
+            .field("size", &self.size)
+            .field("mover", &self.mover)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A piece of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Text between parts.
+    Text(Rc<[u8]>),
+    /// Bytes of the file.
+    Range {
+        /// The first byte.
+        start: u64,
+        /// The byte after the last one.
+        end: u64,
+    },
+}
+
+impl FileBody {
+    /// The whole file.
+    pub(crate) fn new(file: rt::File, size: u64, device: DeviceId, mover: Mover, path: Vec<u8>) -> FileBody {
+        let pieces = vec![Piece::Range { start: 0, end: size }];
+        FileBody { file, size, device, mover, path, pieces }
+    }
+}
+
+/// Why a body could not be sent whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyError {
+    /// The client is gone, or too slow.
+    Send(SendError),
+    /// The disk failed.
+    Read(Errno),
+    /// The file is shorter than it was when it was opened.
+    Shrunk {
+        /// Where it ends now.
+        at: u64,
+    },
+    /// No buffer could be had.
+    NoMemory,
+}
+
+impl From<SendError> for BodyError {
+    fn from(error: SendError) -> BodyError {
+        BodyError::Send(error)
+    }
+}
+
+/// Sends all pieces behind `head`.
+pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
+    let pieces = std::mem::take(&mut body.pieces);
+    let direct = match body.mover {
+        Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
+            crate::files::set_direct(&body.file).is_ok()
+        }
+        _ => false,
+    };
+    sink.begin(head);
+    for (index, piece) in pieces.iter().enumerate() {
+        let last = index + 1 == pieces.len();
+        match piece {
+            Piece::Text(text) => sink.push(Source::Vec(text.to_vec())),
+            &Piece::Range { start, end } => match body.mover {
+                Mover::Read { via, .. } => read::send(sink, body, via, direct, start..end, last).await?,
+                Mover::Resident { otherwise } => {
+                    sendfile::send_resident(sink, body, otherwise, start..end, last).await?
+                }
+                Mover::Sendfile(via) => sendfile::send(sink, body, via, start..end, last).await?,
+                Mover::Shared { via, chunk, .. } => {
+                    shared::send(sink, body, via, direct, chunk, start..end, last).await?;
+                }
+            },
+        }
+    }
+    sink.flush(false).await?;
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Read into a buffer, send the buffer; while one chunk is sent the next one is read.
+
+use std::ops::Range;
+
+use io::op::Source;
+use io::{Buf, DiskVia, Errno};
+
+use crate::body::{BodyError, FileBody, Sink};
+
+/// Bytes of the first chunk of a large file; it goes out early.
+const FIRST_CHUNK: u64 = 128 << 10;
+
+/// Bytes of further chunks where nothing is configured. Two are in memory for each connection.
+const CHUNK: u64 = 512 << 10;
+
+/// Alignment of direct reads: right for every disk with sectors of 512 or 4096 bytes.
+pub(super) const DIRECT_ALIGNMENT: u64 = 4096;
+
+/// Sends a range of the file.
+pub(super) async fn send(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    via: DiskVia,
+    direct: bool,
+    range: Range<u64>,
+    last: bool,
+) -> Result<(), BodyError> {
+    let mut chunks = Chunks::new(range, sink.chunk_bytes().unwrap_or(CHUNK), direct);
+    let Some(mut chunk) = chunks.next() else { return Ok(()) };
+    let mut buf = read_chunk(body, via, &chunk).await?;
+    loop {
+        let (skip, end) = (chunk.skip as usize, chunk.skip as usize + chunk.wanted() as usize);
+        sink.push_range(Source::Buf(buf), skip, end);
+        let Some(next) = chunks.next() else { break };
+        // A slow client holds one chunk that is sent and one that was read.
+        let (sent, read) = rt::join(sink.flush(true), read_chunk(body, via, &next)).await;
+        sent?;
+        buf = read?;
+        chunk = next;
+    }
+    if last { sink.flush(false).await.map_err(BodyError::from) } else { Ok(()) }
+}
+
+/// One read: the bytes of the file that are wanted, and the aligned ones around them that are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chunk {
+    /// What is read from.
+    pub(super) offset: u64,
+    /// What is read at most.
+    pub(super) len: u64,
+    /// Bytes at the start that are not wanted.
+    pub(super) skip: u64,
+    /// Where the wanted bytes end in the file.
+    pub(super) end: u64,
+}
+
+impl Chunk {
+    pub(super) fn wanted(&self) -> u64 {
+        self.end - self.offset - self.skip
+    }
+}
+
+/// Cuts a range into chunks; direct ones start and end at the alignment. The unaligned tail of a direct file
+/// is read with the last aligned block: the kernel answers short at the end of the file.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    position: u64,
+    end: u64,
+    chunk: u64,
+    first: bool,
+    direct: bool,
+}
+
+impl Chunks {
+    pub(super) fn new(range: Range<u64>, chunk: u64, direct: bool) -> Chunks {
+        let chunk = if direct { chunk.next_multiple_of(DIRECT_ALIGNMENT) } else { chunk };
+        Chunks { position: range.start, end: range.end, chunk, first: true, direct }
+    }
+}
+
+impl Iterator for Chunks {
+    type Item = Chunk;
+
+    fn next(&mut self) -> Option<Chunk> {
+        if self.position == self.end {
+            return None;
+        }
+        let size = if std::mem::take(&mut self.first) { self.chunk.min(FIRST_CHUNK) } else { self.chunk };
+        let skip = if self.direct { self.position % DIRECT_ALIGNMENT } else { 0 };
+        let offset = self.position - skip;
+        let end = self.end.min(offset + size);
+        let len = if self.direct { (end - offset).next_multiple_of(DIRECT_ALIGNMENT) } else { end - offset };
+        self.position = end;
+        Some(Chunk { offset, len, skip, end })
+    }
+}
+
+/// Reads all wanted bytes of a chunk. A short read is continued where it stopped; a file that ends before
+/// is an error, and so is a disk that fails.
+pub(super) async fn read_chunk(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<Buf, BodyError> {
+    let buf = rt::pool().get(chunk.len as usize).ok_or(BodyError::NoMemory)?;
+    fill(body, via, chunk, buf).await
+}
+
+/// As [`read_chunk`], into this buffer.
+pub(super) async fn fill(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    mut buf: Buf,
+) -> Result<Buf, BodyError> {
+    let needed = chunk.end - chunk.offset;
+    let mut have = 0;
+    loop {
+        let (result, returned) = read_once(body, via, chunk, have, buf).await;
+        buf = returned.ok_or(BodyError::NoMemory)?;
+        match result {
+            Ok(0) => return Err(BodyError::Shrunk { at: chunk.offset + have }),
+            Ok(count) => have += u64::from(count),
+            Err(errno) => return Err(BodyError::Read(errno)),
+        }
+        if have >= needed {
+            buf.set_len(needed as usize);
+            return Ok(buf);
+        }
+    }
+}
+
+/// Reads on behind the first `have` bytes. The engine reads to the start of a buffer, so the rest goes
+/// through a second one; short reads are rare enough for the copy.
+async fn read_once(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    have: u64,
+    mut buf: Buf,
+) -> (Result<u32, Errno>, Option<Buf>) {
+    if have == 0 {
+        let (result, buf) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
+        return (result, buf);
+    }
+    // A direct read goes on from an aligned place, and what was read beyond that is read again.
+    let start = have - have % if chunk.len % DIRECT_ALIGNMENT == 0 { DIRECT_ALIGNMENT } else { 1 };
+    let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
+        return (Err(Errno::NOMEM), Some(buf));
+    };
+    let len = (chunk.len - start) as u32;
+    let (result, rest) = body.file.read_at(chunk.offset + start, len, rest, body.device, via).await;
+    let (Ok(count), Some(rest)) = (result, rest) else { return (result.and(Err(Errno::NOMEM)), Some(buf)) };
+    buf.set_len(start as usize);
+    buf.append(&rest[..count as usize]);
+    let new = (start + u64::from(count)).saturating_sub(have);
+    (Ok(new as u32), Some(buf))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each byte of a range is wanted by exactly one chunk, in order, at every boundary.
+    #[test]
+    fn chunks_cover_the_range_once() {
+        let mega = 1 << 20;
+        let points = [0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, mega, mega + 1, 3 * mega + 7];
+        for (&start, &end) in
+            points.iter().flat_map(|a| points.iter().map(move |b| (a, b))).filter(|(a, b)| a <= b)
+        {
+            for (chunk_bytes, direct) in
+                [(CHUNK, true), (CHUNK, false), (4096, true), (1000, true), (1000, false)]
+            {
+                let mut position = start;
+                for chunk in Chunks::new(start..end, chunk_bytes, direct) {
+                    assert_eq!(chunk.offset + chunk.skip, position);
+                    assert!(chunk.wanted() > 0 && chunk.len >= chunk.skip + chunk.wanted());
+                    assert!(!direct || (chunk.offset % 4096 == 0 && chunk.len % 4096 == 0), "{chunk:?}");
+                    position = chunk.end;
+                }
+                assert_eq!(position, end);
+            }
+        }
+    }
+}

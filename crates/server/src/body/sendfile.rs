@@ -1,0 +1,73 @@
+//! sendfile(2): without a copy through user space, for bytes that are resident or in a thread that may block.
+
+use std::ops::Range;
+
+use io::{DiskVia, Errno};
+
+use crate::body::read::{self, Chunk};
+use crate::body::sink::CHUNK_MAX;
+use crate::body::{BodyError, FileBody, SendError, Sink};
+use io::op::Source;
+
+/// Bytes of one sendfile on the worker thread: it holds up other connections for as long as it takes.
+const INLINE_MAX: u64 = 256 << 10;
+
+/// Sends a range by sendfile(2) on this engine.
+pub(super) async fn send(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    via: DiskVia,
+    range: Range<u64>,
+    last: bool,
+) -> Result<(), BodyError> {
+    // The head waits in the kernel for the first bytes of the body.
+    sink.flush(!range.is_empty() || !last).await?;
+    let most = if via == DiskVia::Sync { INLINE_MAX } else { CHUNK_MAX };
+    let most = sink.chunk_bytes().unwrap_or(most).min(most);
+    let mut position = range.start;
+    while position < range.end {
+        position += piece(sink, body, via, position, most.min(range.end - position)).await?;
+    }
+    Ok(())
+}
+
+/// Sends a range by sendfile(2) where it is resident, and what is not by reading it with this engine.
+pub(super) async fn send_resident(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    otherwise: DiskVia,
+    range: Range<u64>,
+    last: bool,
+) -> Result<(), BodyError> {
+    let most = sink.chunk_bytes().unwrap_or(INLINE_MAX).min(INLINE_MAX);
+    let mut position = range.start;
+    while position < range.end {
+        let len = most.min(range.end - position);
+        if io::residency::is_resident(body.file.fd(), position, len) {
+            sink.flush(true).await?;
+            position += piece(sink, body, DiskVia::Sync, position, len).await?;
+        } else {
+            let chunk = Chunk { offset: position, len, skip: 0, end: position + len };
+            let buf = read::read_chunk(body, otherwise, &chunk).await?;
+            sink.push(Source::Buf(buf));
+            position += len;
+            sink.flush(position < range.end || !last).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn piece(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    via: DiskVia,
+    at: u64,
+    len: u64,
+) -> Result<u64, BodyError> {
+    match sink.sendfile(&body.file, at, len as u32, body.device, via).await? {
+        Ok(0) => Err(BodyError::Shrunk { at }),
+        Ok(count) => Ok(u64::from(count)),
+        Err(errno @ (Errno::IO | Errno::NODATA | Errno::UCLEAN)) => Err(BodyError::Read(errno)),
+        Err(errno) => Err(SendError::Gone(errno).into()),
+    }
+}

@@ -1,0 +1,179 @@
+//! The way of an answer to its socket: gathers head and body into few sends, keeps the send timeout and the
+//! rate limit, counts bytes.
+
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use io::op::{DeviceId, SEGMENTS_MAX, Source};
+use io::{DiskVia, Errno, Segments};
+use rt::{File, Socket, Timer};
+
+use crate::modules::http_core::conf::Conf;
+
+/// Where an answer goes.
+pub(crate) struct Sink<'a> {
+    socket: &'a mut Socket,
+    timer: &'a Timer,
+    /// The same socket, to ask for progress while a send holds the other.
+    fd: io::Fd,
+    timeout: Duration,
+    rate: Option<Rate>,
+    /// Bytes that a read is asked for, where they are configured or limited by the rate.
+    chunk: Option<u64>,
+    pending: Segments,
+    pieces: usize,
+    /// Bytes handed to the kernel.
+    sent: u64,
+    /// Memory of the head, to be used again.
+    spare: Vec<u8>,
+}
+
+/// A limit on the rate of one answer: nginx lets `after` bytes pass, then so many a second.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    pub(crate) bytes_per_second: u64,
+    pub(crate) after: u64,
+    pub(crate) since: Instant,
+}
+
+/// Why the rest of an answer was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendError {
+    /// The client took nothing for `send_timeout`.
+    TimedOut,
+    /// The connection is gone.
+    Gone(Errno),
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn new(socket: &'a mut Socket, timer: &'a Timer, conf: &Conf, rate: Option<Rate>) -> Sink<'a> {
+        let configured = conf.output_buffers.map(|(_, bytes)| bytes.clamp(1, CHUNK_MAX));
+        let limited = rate.map(|rate| rate.bytes_per_second.clamp(1, CHUNK_MAX));
+        let chunk = configured.into_iter().chain(limited).min();
+        let fd = socket.fd().clone();
+        let (timeout, pending, spare) = (conf.send_timeout, Segments::new(), Vec::new());
+        Sink { socket, timer, fd, timeout, rate, chunk, pending, pieces: 0, sent: 0, spare }
+    }
+
+    /// Bytes that one read should bring, where something says so.
+    pub(crate) fn chunk_bytes(&self) -> Option<u64> {
+        self.chunk
+    }
+
+    /// Bytes sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// The head's memory.
+    pub(crate) fn into_spare(self) -> Vec<u8> {
+        self.spare
+    }
+
+    /// Starts with the head; it leaves with the first bytes of the body.
+    pub(crate) fn begin(&mut self, head: Vec<u8>) {
+        self.push(Source::Vec(head));
+    }
+
+    /// Adds bytes to the next send.
+    pub(crate) fn push(&mut self, source: Source) {
+        debug_assert!(self.pieces < SEGMENTS_MAX, "callers flush");
+        self.pieces += 1;
+        self.pending.push(source);
+    }
+
+    /// Adds a part of a buffer to the next send.
+    pub(crate) fn push_range(&mut self, source: Source, start: usize, end: usize) {
+        self.pieces += 1;
+        self.pending.push_range(source, start, end);
+    }
+
+    /// Whether another piece fits before a flush.
+    pub(crate) fn has_room(&self) -> bool {
+        self.pieces < SEGMENTS_MAX
+    }
+
+    /// Sends what was added; `more` says that further bytes follow at once.
+    pub(crate) async fn flush(&mut self, more: bool) -> Result<(), SendError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.wait_for_rate().await?;
+        let data = std::mem::take(&mut self.pending);
+        self.pieces = 0;
+        let len = data.len() as u64;
+        let watch = Watch { timer: self.timer, fd: &self.fd, timeout: self.timeout };
+        let (result, mut data) = watch.run(self.socket.send(data, more)).await?;
+        if let Some(mut head) = data.take_vec() {
+            head.clear();
+            self.spare = head;
+        }
+        result.map_err(SendError::Gone)?;
+        self.sent += len;
+        Ok(())
+    }
+
+    /// Moves bytes of a file without passing through user space; how many went.
+    pub(crate) async fn sendfile(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len: u32,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<Result<u32, Errno>, SendError> {
+        self.wait_for_rate().await?;
+        let watch = Watch { timer: self.timer, fd: &self.fd, timeout: self.timeout };
+        let result = watch.run(self.socket.sendfile(file, offset, len, device, via)).await?;
+        self.sent += u64::from(*result.as_ref().unwrap_or(&0));
+        Ok(result)
+    }
+
+    async fn wait_for_rate(&mut self) -> Result<(), SendError> {
+        let Some(rate) = self.rate else { return Ok(()) };
+        // As in nginx a second's worth may always go at once.
+        let over = self.sent.saturating_sub(rate.after);
+        let due = rate.since + Duration::from_secs_f64(over as f64 / rate.bytes_per_second as f64);
+        if due > rt::now() {
+            rt::sleep_until(due).await;
+        }
+        Ok(())
+    }
+}
+
+/// The longest read that is asked for at once: the largest class of buffers.
+pub(super) const CHUNK_MAX: u64 = 1 << 20;
+
+/// Waits for something to be sent, but not longer than the timeout without progress.
+struct Watch<'a> {
+    timer: &'a Timer,
+    fd: &'a io::Fd,
+    timeout: Duration,
+}
+
+impl Watch<'_> {
+    async fn run<F: Future>(&self, send: F) -> Result<F::Output, SendError> {
+        let mut send = pin!(send);
+        let mut progress = None;
+        loop {
+            self.timer.set(rt::now() + self.timeout);
+            if let Ok(output) = self.timer.limit(send.as_mut()).await {
+                return Ok(output);
+            }
+            // A long send completes late; what counts is whether the client takes anything. The first time
+            // there is nothing to compare with: one more timeout is the price of not asking for each send.
+            let now = self.progress();
+            if now == progress || now.is_none() {
+                return Err(SendError::TimedOut);
+            }
+            progress = now;
+        }
+    }
+
+    /// A number that changes when the client takes bytes.
+    fn progress(&self) -> Option<u64> {
+        let queued = || io::sys::send_queue_bytes(self.fd.as_fd()).map(u64::from);
+        io::sys::tcp_bytes_acked(self.fd.as_fd()).or_else(|_| queued()).ok()
+    }
+}

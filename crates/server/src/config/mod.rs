@@ -1,0 +1,177 @@
+//! The resolved configuration: typed, immutable, shared by all threads.
+//!
+//! [`load`] turns text into a [`Config`] through `conf`'s tree and the modules' directive tables. Servers
+//! and locations live in flat vectors and name each other by number, so that a request holds one counted
+//! pointer of its own thread and no shared counter is touched on the way. Directive names do not appear
+//! here; they belong to the modules.
+
+mod cx;
+mod resolve;
+mod scope;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(crate) use crate::modules::http_core::listen::Listen;
+pub use cx::Cx;
+pub use resolve::{load, table};
+pub use scope::{Layered, Scope};
+
+use crate::modules::core::{EventsConf, MainConf, ProcessKey};
+use crate::modules::http_core::listen::ListenSpec;
+use crate::modules::http_core::locations::Locations;
+use crate::modules::log::LogFormat;
+use crate::modules::rewrite::Script;
+use crate::phases::Handlers;
+use crate::variables::Registry;
+use crate::zone::Zone;
+
+/// A configuration that was read and found right, and what the reading produced beside it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The files it came from.
+    pub sources: conf::Sources,
+    /// What the operator should know.
+    pub warnings: Vec<conf::Error>,
+}
+
+/// Everything that was configured.
+#[derive(Debug)]
+pub struct Config {
+    pub(crate) main: MainConf,
+    pub(crate) events: EventsConf,
+    /// Without an `http` block nothing is served.
+    pub(crate) http: Http,
+}
+
+/// The `http` block.
+#[derive(Debug, Default)]
+pub(crate) struct Http {
+    /// Each address once; connections know theirs by its place here.
+    pub(crate) listens: Vec<Listen>,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) locations: Vec<Location>,
+    /// Variables that the configuration itself defines.
+    pub(crate) registry: Registry,
+    /// `log_format`, by name.
+    pub(crate) formats: BTreeMap<String, Arc<LogFormat>>,
+    /// Thread pools that `aio threads=` names; the first is `default`.
+    pub(crate) pools: Pools,
+    /// The machine's name, for `$hostname`.
+    pub(crate) hostname: String,
+    /// Where the machine is, for times in logs.
+    pub(crate) zone: Zone,
+}
+
+/// Names of thread pools, numbered as they are first used.
+#[derive(Debug)]
+pub(crate) struct Pools(Vec<(String, Option<conf::Span>)>);
+
+impl Default for Pools {
+    fn default() -> Pools {
+        Pools(vec![(Pools::DEFAULT.to_owned(), None)])
+    }
+}
+
+impl Pools {
+    /// The pool that is always there.
+    pub(crate) const DEFAULT: &'static str = "default";
+
+    /// The number of this pool; `None` above what a number can hold.
+    pub(crate) fn number(&mut self, name: &str, span: conf::Span) -> Option<u8> {
+        let known = self.0.iter().position(|(known, _)| known == name);
+        let place = known.unwrap_or_else(|| {
+            self.0.push((name.to_owned(), Some(span)));
+            self.0.len() - 1
+        });
+        u8::try_from(place).ok()
+    }
+
+    /// The names in the order of their numbers.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The names with the places where they were first used.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (&str, &conf::Span)> {
+        self.0.iter().filter_map(|(name, span)| Some((name.as_str(), span.as_ref()?)))
+    }
+}
+
+/// Place of a server in [`Http::servers`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ServerId(pub(crate) u32);
+
+/// Place of a location in [`Http::locations`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct LocationId(pub(crate) u32);
+
+/// One `server` block.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// The first name, for `$server_name` and redirects; empty without one.
+    pub(crate) name: String,
+    /// What holds where no location matches; also the server's own settings.
+    pub(crate) root: LocationId,
+    pub(crate) locations: Locations,
+    /// Directives of the rewrite module at server level.
+    pub(crate) script: Script,
+}
+
+/// One `location` block, or a server's own scope.
+#[derive(Debug)]
+pub(crate) struct Location {
+    /// As written, for messages: `~ \.php$`.
+    pub(crate) name: String,
+    pub(crate) scope: Scope,
+    /// Locations inside of this one.
+    pub(crate) nested: Locations,
+    /// Who takes part in each phase here.
+    pub(crate) handlers: Handlers,
+}
+
+impl Config {
+    /// The `main` context.
+    pub fn main(&self) -> &MainConf {
+        &self.main
+    }
+
+    /// The `events` context.
+    pub fn events(&self) -> &EventsConf {
+        &self.events
+    }
+
+    /// Each address to listen on, once.
+    pub fn listens(&self) -> impl Iterator<Item = &ListenSpec> {
+        self.http.listens.iter().map(|listen| &listen.spec)
+    }
+
+    /// The log files that are opened before the privileges go.
+    pub fn log_files(&self) -> Vec<PathBuf> {
+        let scopes = self.http.locations.iter().map(|location| &location.scope);
+        let mut files: BTreeSet<&Path> = self.main.error_log.files().collect();
+        for scope in scopes {
+            files.extend(scope.log.files());
+            files.extend(scope.core.error_log.files());
+        }
+        files.into_iter().map(Path::to_owned).collect()
+    }
+
+    /// What a running process cannot change. Two configurations with equal keys can be swapped in place.
+    pub fn process_key(&self) -> ProcessKey {
+        ProcessKey::of(&self.main, &self.events)
+    }
+
+    pub(crate) fn server(&self, id: ServerId) -> &Server {
+        &self.http.servers[id.0 as usize]
+    }
+
+    pub(crate) fn location(&self, id: LocationId) -> &Location {
+        &self.http.locations[id.0 as usize]
+    }
+}

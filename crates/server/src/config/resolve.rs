@@ -1,0 +1,230 @@
+//! From the tree of statements to the typed configuration.
+//!
+//! The whole tree is checked against the tables first, so that the first error in the order of the files is
+//! the one that is reported. Then each block is read in two passes, its simple directives and then the
+//! blocks inside of it, because nginx lets a directive apply to blocks above it in the text.
+
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+
+use conf::{Contexts, Error, Loader, Source, Statement, Table};
+
+use crate::config::{Config, Cx, Http, Loaded, Location, LocationId, Scope, Server, ServerId};
+use crate::modules::core::{EventsConf, MainConf};
+use crate::modules::http_core::listen;
+use crate::modules::http_core::locations::{Locations, Name};
+use crate::modules::http_core::{self, LimitExcept, ServerDraft};
+use crate::modules::log;
+use crate::modules::{Directive, MODULES, Set, Walk};
+use crate::phases::Handlers;
+
+/// All directives, checked for nothing but being there once.
+pub fn table() -> &'static Table {
+    static TABLE: LazyLock<Table> = LazyLock::new(|| {
+        MODULES.iter().flat_map(|module| module.directives()).map(|directive| &directive.spec).collect()
+    });
+    &TABLE
+}
+
+fn directive(spec: &'static conf::Spec) -> &'static Directive {
+    let all = MODULES.iter().flat_map(|module| module.directives());
+    let mut same = all.filter(|directive| std::ptr::eq(&directive.spec, spec));
+    same.next().expect("the table is made of the modules' directives")
+}
+
+/// Reads and resolves a configuration. `prefix` is what relative paths start from.
+pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loaded, Error> {
+    let tree = conf::parse(source, loader)?;
+    if let Some(error) = conf::check(&tree, table()).error {
+        return Err(error);
+    }
+    let mut resolver = Resolver {
+        prefix,
+        conf_prefix: &source.prefix,
+        main: MainConf::under(prefix),
+        events: EventsConf::default(),
+        http: Http { hostname: hostname(), ..Http::default() },
+        warnings: Vec::new(),
+        blocks: 0,
+    };
+    resolver.main_block(&tree.statements)?;
+    let Resolver { main, events, mut http, mut warnings, .. } = resolver;
+    http.registry.finish()?;
+    main.check_pools(&http.pools)?;
+    main.check_affinity(&mut warnings);
+    for location in &mut http.locations {
+        location.handlers = Handlers::of(&location.scope);
+    }
+    let config = Arc::new(Config { main, events, http });
+    Ok(Loaded { config, sources: tree.files, warnings })
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase()
+}
+
+struct Resolver<'a> {
+    prefix: &'a Path,
+    conf_prefix: &'a Path,
+    main: MainConf,
+    events: EventsConf,
+    http: Http,
+    warnings: Vec<Error>,
+    /// Blocks numbered so far.
+    blocks: u32,
+}
+
+/// A block inside of the one that is read, to be walked into when that is complete.
+type Inner<'t> = (&'t Statement, Walk);
+
+/// What a location that is being read stands in.
+struct Around<'a> {
+    scope: &'a Scope,
+    /// The location around it, if that is no server.
+    name: Option<&'a Name>,
+}
+
+impl Resolver<'_> {
+    fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
+        let mut scope = Scope::default();
+        let inner = self.simple(statements, Contexts::MAIN, &mut scope, None)?;
+        for statement in of_kind(&inner, Walk::Events) {
+            self.simple(statement.children(), Contexts::EVENTS, &mut scope, None)?;
+        }
+        scope.core = http_core::Conf::under(self.prefix);
+        scope.core.error_log = self.main.error_log.clone();
+        scope.log = log::Conf::under(self.prefix);
+        for statement in of_kind(&inner, Walk::Http) {
+            self.http_block(statement, &scope)?;
+        }
+        // nginx comes to this last, when the rest has been read.
+        match of_kind(&inner, Walk::Events).next() {
+            Some(_) => Ok(()),
+            None => Err(Error::nowhere("no \"events\" section in configuration")),
+        }
+    }
+
+    fn http_block(&mut self, statement: &Statement, outer: &Scope) -> Result<(), Error> {
+        let mut scope = outer.inherit();
+        let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
+        scope.core.check(&statement.end)?;
+        let mut drafts = Vec::new();
+        for statement in of_kind(&inner, Walk::Server) {
+            drafts.push(self.server_block(statement, &scope)?);
+        }
+        self.http.listens = listen::gather(drafts, &mut self.warnings)?;
+        Ok(())
+    }
+
+    fn server_block(&mut self, statement: &Statement, outer: &Scope) -> Result<ServerDraft, Error> {
+        let mut scope = outer.inherit();
+        let id = ServerId(self.http.servers.len() as u32);
+        let mut draft = ServerDraft::new(id, statement);
+        let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
+        scope.core.check(&statement.end)?;
+        draft.complete();
+        let script = scope.rewrite.take_for_server();
+        let root = self.add_location("server", scope.clone());
+        let (name, locations) = (draft.first_name(), Locations::default());
+        self.http.servers.push(Server { name, root, locations, script });
+        let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
+        self.http.servers[id.0 as usize].locations = locations;
+        Ok(draft)
+    }
+
+    /// The `location` blocks of one block.
+    fn locations(&mut self, inner: &[Inner<'_>], around: &Around<'_>) -> Result<Locations, Error> {
+        let mut found = Vec::new();
+        for statement in of_kind(inner, Walk::Location) {
+            let context = if around.name.is_some() { Contexts::LOCATION } else { Contexts::SERVER };
+            let name = Name::parse(&mut self.cx(statement, context), around.name)?;
+            let mut scope = around.scope.inherit();
+            name.mark(&mut scope.core);
+            let nested = self.simple(statement.children(), Contexts::LOCATION, &mut scope, None)?;
+            let id = self.add_location(name.as_written(), scope.clone());
+            self.limit_except(&nested, id, &scope)?;
+            let inside = Around { scope: &scope, name: Some(&name) };
+            self.http.locations[id.0 as usize].nested = self.locations(&nested, &inside)?;
+            found.push((name, id, statement));
+        }
+        Locations::build(found)
+    }
+
+    /// The `limit_except` block of a location, which is a location of its own for some methods.
+    fn limit_except(&mut self, inner: &[Inner<'_>], id: LocationId, scope: &Scope) -> Result<(), Error> {
+        let Some(statement) = of_kind(inner, Walk::LimitExcept).next() else {
+            return Ok(());
+        };
+        let methods = LimitExcept::methods(statement)?;
+        let mut limited = scope.inherit();
+        self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
+        let location = self.add_location("limit_except", limited);
+        self.http.locations[id.0 as usize].scope.core.limit_except = Some(LimitExcept { methods, location });
+        Ok(())
+    }
+
+    fn add_location(&mut self, name: impl Into<String>, scope: Scope) -> LocationId {
+        let id = LocationId(self.http.locations.len() as u32);
+        let (nested, handlers) = (Locations::default(), Handlers::default());
+        self.http.locations.push(Location { name: name.into(), scope, nested, handlers });
+        id
+    }
+
+    /// Carries out the simple directives of a block, in order, and answers the blocks inside of it.
+    fn simple<'t>(
+        &mut self,
+        statements: &'t [Statement],
+        context: Contexts,
+        scope: &mut Scope,
+        mut draft: Option<&mut ServerDraft>,
+    ) -> Result<Vec<Inner<'t>>, Error> {
+        self.blocks += 1;
+        let mut inner = Vec::new();
+        let mut admitted = table().scope(context);
+        for statement in statements {
+            let directive = directive(admitted.admit(statement)?);
+            match (&directive.set, draft.as_deref_mut()) {
+                (Set::Main(set), _) => {
+                    let mut main = std::mem::take(&mut self.main);
+                    let done = set(&mut main, &mut self.cx(statement, context));
+                    self.main = main;
+                    done
+                }
+                (Set::Events(set), _) => {
+                    let mut events = std::mem::take(&mut self.events);
+                    let done = set(&mut events, &mut self.cx(statement, context));
+                    self.events = events;
+                    done
+                }
+                (Set::Scope(set), _) => set(scope, &mut self.cx(statement, context)),
+                (Set::Http(set), _) => set(&mut self.cx(statement, context)),
+                (Set::Server(set), Some(draft)) => set(draft, &mut self.cx(statement, context)),
+                (Set::Server(_), None) => panic!("the table puts {} outside of server", statement.name.text),
+                (Set::Nothing, _) => Ok(()),
+                (Set::Walk(walk), _) => {
+                    inner.push((statement, *walk));
+                    Ok(())
+                }
+            }?;
+        }
+        Ok(inner)
+    }
+
+    fn cx<'s>(&'s mut self, statement: &'s Statement, context: Contexts) -> Cx<'s> {
+        Cx {
+            statement,
+            context,
+            block: self.blocks,
+            prefix: self.prefix,
+            conf_prefix: self.conf_prefix,
+            jit: self.main.pcre_jit,
+            http: &mut self.http,
+            warnings: &mut self.warnings,
+        }
+    }
+}
+
+/// The blocks of one kind among those inside of a block.
+fn of_kind<'t>(inner: &[Inner<'t>], kind: Walk) -> impl Iterator<Item = &'t Statement> {
+    inner.iter().filter(move |(_, walk)| *walk == kind).map(|(statement, _)| *statement)
+}

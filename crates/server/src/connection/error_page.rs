@@ -1,0 +1,95 @@
+//! Answers to errors and redirects: `error_page`, else the short built-in page.
+
+use std::rc::Rc;
+
+use http::StatusCode;
+use http::connection::Browser;
+use http::request::HeaderId;
+use io::op::Source;
+
+use crate::connection::decide::become_get;
+use crate::connection::effect;
+use crate::modules::http_core::conf::ErrorPage;
+use crate::phases::Step;
+use crate::request::Request;
+use crate::response::Response;
+
+/// Goes where `error_page` sends this status, or makes the built-in answer: then there is no further step.
+pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
+    if matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501 | 505) {
+        request.keepalive = false;
+    }
+    let generation = Rc::clone(&request.generation);
+    let core = &generation.config.location(request.location).scope.core;
+    let page = core.error_pages.items().iter().find(|page| page.status == status);
+    let may_go = request.error_status.is_none() || core.recursive_error_pages;
+    let step = page.filter(|_| may_go && status != 444).and_then(|page| go_to(request, page, status));
+    if step.is_none() {
+        respond(request, status);
+    }
+    step
+}
+
+/// Follows an `error_page`.
+fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
+    let target = page.target.rendered(request);
+    request.error_status = Some(page.overwrite.unwrap_or(status));
+    let location = std::mem::take(&mut request.response.location);
+    request.response.clear();
+    match target.first() {
+        Some(b'/') => {
+            let question = target.iter().position(|&byte| byte == b'?').unwrap_or(target.len());
+            request.uri = target[..question].to_vec();
+            request.args = target.get(question + 1..).unwrap_or_default().to_vec();
+            become_get(request);
+            Some(Step::Internal)
+        }
+        Some(b'@') => {
+            let name = String::from_utf8_lossy(&target).into_owned();
+            match request.server().locations.named(&name) {
+                Some(location) => Some(Step::Named(location)),
+                None => {
+                    let what = format_args!("could not find named location \"{name}\"");
+                    request.log(crate::log::Level::Error, what);
+                    respond(request, 500);
+                    None
+                }
+            }
+        }
+        _ => {
+            let code =
+                page.overwrite.filter(|code| matches!(code, 301 | 302 | 303 | 307 | 308)).unwrap_or(302);
+            request.response.location = Some(target).or(location);
+            request.error_status = None;
+            respond(request, code);
+            None
+        }
+    }
+}
+
+/// Answers with this status and the built-in page, if there is one; a `Location` that is set stays.
+pub(crate) fn respond(request: &mut Request, status: u16) {
+    let location = std::mem::take(&mut request.response.location);
+    let fields = std::mem::take(&mut request.response.fields);
+    request.response = Response { location, fields, ..Response::default() };
+    request.error_status = None;
+    built_in(request, status);
+}
+
+/// Puts the built-in page for this status in the place of the body.
+pub(crate) fn built_in(request: &mut Request, status: u16) {
+    let mut page = Vec::new();
+    let code = StatusCode::new(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let core = &request.scope().core;
+    let signature = effect::signature(&core.server_tokens, request);
+    let padded = core.msie_padding
+        && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).wants_padding());
+    http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
+    let response = &mut request.response;
+    response.status = status;
+    response.content_type = Some("text/html".into());
+    (response.last_modified, response.etag, response.content_range) = (None, None, None);
+    response.allow_ranges = false;
+    let len = page.len();
+    response.set_bytes(Source::Vec(page), len);
+}

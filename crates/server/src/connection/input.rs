@@ -1,0 +1,193 @@
+//! Reading request heads: from the bytes that came with the last request on, into a buffer that grows as
+//! `large_client_header_buffers` allows.
+
+use std::time::Duration;
+
+use http::request::{Policy, Progress};
+use io::{Buf, Errno};
+
+use crate::connection::Connection;
+use crate::log::Level;
+use crate::modules::http_core::conf::Conf;
+
+/// Bytes that were received and not yet used.
+#[derive(Default)]
+pub(super) struct Input {
+    buf: Option<Buf>,
+    /// Where the unused ones start.
+    start: usize,
+}
+
+/// How reading a head ended.
+pub(super) enum Head {
+    /// It is in the request.
+    Complete,
+    /// It is wrong; this is the status to answer with.
+    Refused(u16),
+    /// It did not come in time. As in nginx that is logged as 408 and not answered.
+    TimedOut,
+    /// The client is gone, or it was time to end.
+    Closed,
+}
+
+impl Input {
+    /// The unused bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buf.as_ref().map(|buf| &buf[self.start..]).unwrap_or_default()
+    }
+
+    /// Takes `count` bytes off the front.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.bytes().is_empty() {
+            *self = Input::default();
+        }
+    }
+
+    /// Puts newly received bytes behind the unused ones; `false` when there is no memory for both. `most`
+    /// is the largest buffer that they may need together.
+    fn add(&mut self, received: Buf, most: usize) -> bool {
+        if self.bytes().is_empty() {
+            *self = Input { buf: Some(received), start: 0 };
+            return true;
+        }
+        let held = self.buf.take().expect("it has unused bytes");
+        let (unused, new) = (&held[self.start..], received.len());
+        if self.start == 0 && held.capacity() - held.len() >= new {
+            let mut held = held;
+            held.append(&received);
+            self.buf = Some(held);
+            return true;
+        }
+        let needed = (unused.len() + new).max((unused.len() * 2).min(most));
+        let Some(mut larger) = rt::pool().get(needed) else { return false };
+        let fits = larger.append(unused) == unused.len() && larger.append(&received) == new;
+        *self = Input { buf: Some(larger), start: 0 };
+        fits
+    }
+}
+
+impl Connection {
+    /// Reads the next head into the request.
+    pub(super) async fn read_head(&mut self, first: bool) -> Head {
+        let policy = policy(&self.request.scope().core);
+        self.request.pipelined = !self.input.bytes().is_empty();
+        if !self.request.pipelined {
+            match self.wait_for_request(first).await {
+                Some(true) => {}
+                _ => return Head::Closed,
+            }
+            self.request.started = rt::now();
+            self.request.started_wall = rt::wall();
+        }
+        // From here on the head has this long, however many pieces it comes in.
+        let deadline = rt::now() + self.request.scope().core.client_header_timeout;
+        loop {
+            match http::request::parse(&mut self.request.head, self.input.bytes(), &policy) {
+                Ok(Progress::Complete { head_len }) => return self.take_head(head_len as usize),
+                Ok(Progress::Incomplete) => {}
+                Err(error) => {
+                    self.keep_for_messages();
+                    self.request.log(
+                        Level::Info,
+                        format_args!("{} while reading client request headers", error.message()),
+                    );
+                    return Head::Refused(error.status().code());
+                }
+            }
+            self.timer.set(deadline);
+            match self.receive(policy.head_max as usize).await {
+                Ok(true) => {}
+                Ok(false) => return Head::Closed,
+                Err(Errno::TIMEDOUT) => {
+                    self.keep_for_messages();
+                    let what =
+                        "client timed out (110: Connection timed out) while reading client request headers";
+                    self.request.log(Level::Info, format_args!("{what}"));
+                    return Head::TimedOut;
+                }
+                Err(_) => return Head::Closed,
+            }
+        }
+    }
+
+    /// Waits for the first bytes of a request. `None` when it is time to end, `Some(false)` when the client
+    /// has closed.
+    async fn wait_for_request(&mut self, first: bool) -> Option<bool> {
+        let core = &self.request.scope().core;
+        let patience = match (first, self.thread.is_draining()) {
+            (true, _) => core.client_header_timeout,
+            // A client that was told to go on may be sending already: it gets a moment.
+            (false, true) => core.keepalive_min_timeout,
+            (false, false) => core.keepalive_timeout,
+        };
+        if !first
+            && patience == Duration::ZERO
+            && self.socket.try_recv().is_none()
+            && self.thread.is_draining()
+        {
+            return None;
+        }
+        self.timer.set(rt::now() + patience);
+        let received = {
+            let _idle = (!first).then(|| self.thread.idle(&self.timer));
+            self.timer.limit(self.socket.recv()).await
+        };
+        let Ok(Ok(received)) = received else { return None };
+        Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX)))
+    }
+
+    /// Receives more bytes of the request; `false` at the end of the stream.
+    pub(super) async fn receive(&mut self, most: usize) -> Result<bool, Errno> {
+        match self.timer.limit(self.socket.recv()).await {
+            Err(rt::Elapsed) => Err(Errno::TIMEDOUT),
+            Ok(Err(errno)) => Err(errno),
+            Ok(Ok(None)) => Ok(false),
+            Ok(Ok(Some(buf))) => match self.input.add(buf, most) {
+                true => Ok(true),
+                false => Err(Errno::NOBUFS),
+            },
+        }
+    }
+
+    /// Gives the head's bytes to the request; what follows them stays.
+    fn take_head(&mut self, head_len: usize) -> Head {
+        let Input { buf, start } = std::mem::take(&mut self.input);
+        let buf = buf.expect("a head was parsed in it");
+        let rest = start + head_len;
+        if rest < buf.len() {
+            // Bytes of a body or of the next request came along: they move to a buffer of their own.
+            let Some(mut left) = rt::pool().get(buf.len() - rest) else { return Head::Closed };
+            left.append(&buf[rest..]);
+            self.input = Input { buf: Some(left), start: 0 };
+        }
+        self.request.received = head_len as u64;
+        self.request.take_head(buf, start);
+        Head::Complete
+    }
+
+    /// Lets the log show what was received of a head that is not whole.
+    fn keep_for_messages(&mut self) {
+        if let Input { buf: Some(buf), start } = std::mem::take(&mut self.input) {
+            self.request.received = (buf.len() - start) as u64;
+            self.request.take_head(buf, start);
+        }
+    }
+}
+
+fn policy(conf: &Conf) -> Policy {
+    let (count, bytes) = conf.large_client_header_buffers;
+    let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
+    // One buffer of the pool holds the whole head.
+    let head_max = (conf.client_header_buffer_size + count * bytes).min(1 << 20);
+    Policy {
+        ignore_invalid_headers: conf.ignore_invalid_headers,
+        underscores_in_headers: conf.underscores_in_headers,
+        strict: conf.http_strict,
+        request_line_max: limit(bytes.max(conf.client_header_buffer_size)),
+        field_line_max: limit(bytes.max(conf.client_header_buffer_size)),
+        head_max: limit(head_max),
+        fields_max: conf.max_headers.min(u64::from(u16::MAX)) as u16,
+        ..Policy::default()
+    }
+}

@@ -1,0 +1,184 @@
+//! One HTTP/1 connection: reads a request, lets the phases decide, sends the answer, and again.
+//!
+//! ```text
+//! wait for a head --> phases --> filters --> send head and body --> log --> discard what is left --+
+//!        ^                                                                                         |
+//!        +------------------------------------- keep-alive ----------------------------------------+
+//! ```
+//!
+//! [`input`] reads, [`decide`] runs the phases, [`respond`] writes, [`rest`] deals with request bodies that
+//! nobody wanted and with the end of the connection.
+
+mod decide;
+mod effect;
+pub(crate) mod error_page;
+mod input;
+mod respond;
+mod rest;
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rt::{Socket, Timer};
+
+use crate::config::ServerId;
+use crate::modules::http_core::listen::{Listen, ListenAddr};
+use crate::request::{Address, ConnInfo, Generation, Request};
+use crate::thread::Thread;
+use input::{Head, Input};
+
+/// What a connection came in through: one per listening socket and thread.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    /// The address as it was configured, by which it is found in each configuration.
+    pub(crate) address: ListenAddr,
+    /// The address that was bound.
+    pub(crate) bound: Address,
+    /// Where it stands in the configuration of this number.
+    place: Cell<(u64, usize)>,
+}
+
+impl Entrance {
+    pub(crate) fn new(address: ListenAddr, bound: Address) -> Entrance {
+        Entrance { address, bound, place: Cell::new((0, 0)) }
+    }
+
+    /// The servers behind this address; `None` when a reload took it away.
+    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
+        let listens = &generation.config.http.listens;
+        if self.place.get().0 != generation.number {
+            let place = listens.iter().position(|listen| listen.spec.addr == self.address);
+            self.place.set((generation.number, place.unwrap_or(usize::MAX)));
+        }
+        listens.get(self.place.get().1)
+    }
+}
+
+/// One connection. The request goes first when it is dropped, so that the socket's descriptor has one owner.
+struct Connection {
+    thread: Rc<Thread>,
+    request: Request,
+    entrance: Rc<Entrance>,
+    input: Input,
+    timer: Timer,
+    /// Memory of response heads.
+    spare: Vec<u8>,
+    socket: Socket,
+}
+
+/// What follows an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// Another request may come.
+    KeepAlive,
+    /// The connection ends, after the client had time to read.
+    Close,
+    /// The connection ends at once.
+    Drop,
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) {
+    let _counted = thread.enter();
+    let Some(mut connection) = Connection::open(&thread, entrance, fd) else { return };
+    let after = connection.run().await;
+    connection.end(after).await;
+}
+
+impl Connection {
+    /// `None` when the client is gone already.
+    fn open(thread: &Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
+        let socket = Socket::new(fd);
+        let peer = Address::from(socket.peer().ok()?);
+        let local = match &entrance.bound {
+            // A wildcard says nothing of the address that was reached.
+            Address::Inet(bound) if !bound.ip().is_unspecified() => entrance.bound.clone(),
+            Address::Inet(_) => Address::from(socket.local().ok()?),
+            Address::Unix(_) => entrance.bound.clone(),
+        };
+        let generation = thread.generation();
+        let info = ConnInfo {
+            thread: Rc::clone(thread),
+            number: thread.shared.next_connection(),
+            peer,
+            local,
+            requests: Cell::new(0),
+            opened: rt::now(),
+            socket: socket.fd().clone(),
+        };
+        let server = default_server(&generation, &entrance, &info.local);
+        let request = match thread.take_request() {
+            Some(mut request) => {
+                request.conn = Rc::new(info);
+                request.reset(&generation, server);
+                request
+            }
+            None => Request::new(generation, Rc::new(info), server),
+        };
+        let (timer, input, spare) = (Timer::new(), Input::default(), Vec::new());
+        Some(Connection { thread: Rc::clone(thread), request, entrance, input, timer, spare, socket })
+    }
+
+    /// Requests one after the other.
+    async fn run(&mut self) -> After {
+        let mut first = true;
+        loop {
+            match self.read_head(first).await {
+                Head::Complete => {}
+                Head::Refused(status) => {
+                    self.request.keepalive = false;
+                    error_page::respond(&mut self.request, status);
+                    return self.answer(false).await;
+                }
+                Head::TimedOut => {
+                    self.request.response.status = 408;
+                    self.log_request();
+                    return After::Drop;
+                }
+                Head::Closed => return After::Drop,
+            }
+            first = false;
+            self.request.conn.requests.set(self.request.conn.requests.get() + 1);
+            self.request.keepalive = self.may_keep_alive();
+            if decide::run(&mut self.request, &self.entrance).await == decide::Verdict::Drop {
+                self.log_request();
+                return After::Drop;
+            }
+            let after = self.answer(true).await;
+            if after != After::KeepAlive {
+                return after;
+            }
+            if !self.discard_body().await {
+                return After::Close;
+            }
+            self.next_request();
+        }
+    }
+
+    /// Sends what the phases decided and writes it to the logs.
+    async fn answer(&mut self, head_complete: bool) -> After {
+        if head_complete {
+            respond::filter(&mut self.request);
+        }
+        let after = self.respond().await;
+        self.log_request();
+        after
+    }
+
+    /// Keeps what was received behind this request and forgets the rest of it.
+    fn next_request(&mut self) {
+        let generation = self.thread.generation();
+        let server = default_server(&generation, &self.entrance, &self.request.conn.local);
+        self.request.reset(&generation, server);
+    }
+
+    fn log_request(&mut self) {
+        crate::log::access::write(&self.request);
+    }
+}
+
+/// The server that answers before a host is known.
+fn default_server(generation: &Generation, entrance: &Entrance, local: &Address) -> ServerId {
+    entrance.listen(generation).map_or(ServerId(0), |listen| listen.lookup(local).0)
+}

@@ -1,0 +1,225 @@
+//! Writing an answer: its head in nginx's order, then the body by the cheapest way there is.
+
+use std::rc::Rc;
+
+use http::connection::{Browser, CONTINUE_RESPONSE, Expect};
+use http::framing::BodyFraming;
+use http::request::{HeaderId, Method, Version};
+use http::response::{ConnectionField, HeadWriter, ResponseHead};
+use http::{StatusCode, connection};
+use io::op::{SEGMENTS_MAX, Source};
+
+use crate::body::{self, BodyError, SendError, Sink};
+use crate::connection::{After, Connection, effect, error_page};
+use crate::log::{Level, Reason};
+use crate::modules::MODULES;
+use crate::modules::http_core::conf::{Conf, LingeringClose};
+use crate::request::Request;
+use crate::response::Body;
+
+/// Lets the modules change the answer before it is sent.
+pub(super) fn filter(request: &mut Request) {
+    if let Some(status) = request.error_status.filter(|&status| status != 0) {
+        request.response.status = status;
+    }
+    for filter in MODULES.iter().filter_map(|module| module.filter) {
+        filter(request);
+    }
+}
+
+impl Connection {
+    /// Whether the connection may serve another request after this one.
+    pub(super) fn may_keep_alive(&self) -> bool {
+        let request = &self.request;
+        let core = &request.scope().core;
+        let info = &request.conn;
+        connection::wants_keep_alive(&request.head, request.bytes())
+            && !core.keepalive_timeout.is_zero()
+            && info.requests.get() < core.keepalive_requests
+            && rt::now().duration_since(info.opened) < core.keepalive_time
+            && !self.thread.is_draining()
+            && !is_disabled(core, request)
+    }
+
+    /// Sends the answer.
+    pub(super) async fn respond(&mut self) -> After {
+        let generation = Rc::clone(&self.request.generation);
+        let core = &generation.config.location(self.request.location).scope.core;
+        if self.thread.is_draining() || core.keepalive_timeout.is_zero() {
+            self.request.keepalive = false;
+        }
+        let go_on = self.client_waits_to_send();
+        if go_on == Some(false) {
+            // It may send its body or not; nobody could tell that from the next request.
+            self.request.keepalive = false;
+        }
+        let mut head = std::mem::take(&mut self.spare);
+        if !write_head(&mut self.request, core, &mut head) {
+            self.request.log(Level::Error, format_args!("a response header field has a control character"));
+            self.request.keepalive = false;
+            error_page::respond(&mut self.request, 500);
+            head.clear();
+            write_head(&mut self.request, core, &mut head);
+        }
+        self.request.sent_head = head.len() as u64;
+        let mut body = std::mem::take(&mut self.request.response.body);
+        if self.request.method == Method::Head {
+            body = Body::None;
+        }
+        let rate = effect::rate(core, &self.request);
+        let mut sink = Sink::new(&mut self.socket, &self.timer, core, rate);
+        if go_on == Some(true) {
+            sink.push(Source::Static(CONTINUE_RESPONSE));
+        }
+        let result = send(&mut sink, head, &mut body).await;
+        self.request.sent = sink.sent();
+        self.spare = sink.into_spare();
+        self.request.completed = result.is_ok();
+        match result {
+            Ok(()) if self.request.keepalive => After::KeepAlive,
+            Ok(()) => After::Close,
+            Err(error) => self.failed(core, &error, &body),
+        }
+    }
+
+    /// Whether a client that sent `Expect: 100-continue` is told to send its body; `None` without one.
+    fn client_waits_to_send(&self) -> Option<bool> {
+        let request = &self.request;
+        let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue
+            && BodyFraming::of(&request.head).has_body()
+            && self.input.bytes().is_empty();
+        waits.then(|| request.keepalive && request.response.status < 300)
+    }
+
+    /// The client has a part of the answer at most: the connection cannot go on.
+    fn failed(&mut self, core: &Conf, error: &BodyError, body: &Body) -> After {
+        let request = &self.request;
+        let path: &[u8] = if let Body::File(file) = body { &file.path } else { b"" };
+        let path = crate::files::display(path);
+        match error {
+            BodyError::Send(SendError::TimedOut) => {
+                request.log(
+                    Level::Info,
+                    format_args!("client timed out (110: Connection timed out) while sending to client"),
+                );
+                if core.reset_timedout_connection {
+                    let _ = self.socket.set_reset_on_close();
+                }
+            }
+            BodyError::Send(SendError::Gone(errno)) => {
+                request.log(
+                    Level::Info,
+                    format_args!("send() failed ({}) while sending to client", Reason(*errno)),
+                );
+            }
+            BodyError::Read(errno) => {
+                request.log(
+                    Level::Crit,
+                    format_args!("read of \"{path}\" failed ({}) while sending to client", Reason(*errno)),
+                );
+            }
+            BodyError::Shrunk { at } => request.log(
+                Level::Alert,
+                format_args!(
+                    "\"{path}\" ends at byte {at}, it was longer when it was opened, while sending to client"
+                ),
+            ),
+            BodyError::NoMemory => {
+                request.log(
+                    Level::Alert,
+                    format_args!("no buffer for \"{path}\": the pool of this thread is at its limit"),
+                );
+            }
+        }
+        After::Drop
+    }
+
+    /// The end of the connection: lets the client read the answer before a reset could destroy it.
+    pub(super) async fn end(mut self, after: After) {
+        let generation = Rc::clone(&self.request.generation);
+        let core = &generation.config.location(self.request.location).scope.core;
+        let linger = match core.lingering_close {
+            LingeringClose::Off => false,
+            LingeringClose::On => self.client_may_send(),
+            LingeringClose::Always => true,
+        };
+        if after == After::Close && linger {
+            self.linger(core).await;
+        }
+        let Connection { thread, request, socket, .. } = self;
+        thread.keep_request(request);
+        drop(socket);
+    }
+}
+
+fn is_disabled(core: &Conf, request: &Request) -> bool {
+    let disable = core.keepalive_disable;
+    if !disable.msie6 && !disable.safari {
+        return false;
+    }
+    let browser = request.header(HeaderId::UserAgent).map(Browser::detect).unwrap_or_default();
+    (disable.msie6 && browser.msie6 && request.method == Method::Post) || (disable.safari && browser.safari)
+}
+
+async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut Body) -> Result<(), BodyError> {
+    match body {
+        Body::None => sink.begin(head),
+        Body::Bytes(sources) => {
+            sink.begin(head);
+            for source in sources.drain(..) {
+                if !sink.has_room() {
+                    sink.flush(true).await?;
+                }
+                sink.push(source);
+            }
+        }
+        Body::File(file) => return body::send(sink, head, file).await,
+    }
+    const { assert!(SEGMENTS_MAX > 1) };
+    Ok(sink.flush(false).await?)
+}
+
+/// Appends the head; `false`, with nothing appended, when one of its values must not be sent.
+fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
+    let response = &request.response;
+    let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let location = response.location.as_deref().map(|location| effect::location(core, request, location));
+    let signature = effect::signature(&core.server_tokens, request);
+    let date = *request.conn.thread.dates().http();
+    let timeout_s = core.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
+    // What HTTP/1.0 clients know is in the field; 1.1 keeps connections unless told otherwise, but nginx says so.
+    let connection = match request.keepalive {
+        true => ConnectionField::KeepAlive { timeout_s },
+        false => ConnectionField::Close,
+    };
+    debug_assert!(matches!(request.head.version(), Version::Http10 | Version::Http11));
+    let head = ResponseHead {
+        server: signature.as_deref(),
+        content_type: response.content_type.as_deref().map(str::as_bytes).filter(|text| !text.is_empty()),
+        content_length: response.content_length,
+        last_modified: response.last_modified,
+        location: location.as_deref(),
+        connection,
+        ..ResponseHead::new(status, &date)
+    };
+    let Ok(mut writer) = HeadWriter::begin(out, &head) else { return false };
+    let mut ok = true;
+    let mut field = |name: &[u8], value: &[u8]| ok &= writer.field(name, value).is_ok();
+    if let Some(etag) = &response.etag {
+        field(b"ETag", etag.as_bytes());
+    }
+    if response.allow_ranges {
+        field(b"Accept-Ranges", b"bytes");
+    }
+    if let Some(range) = &response.content_range {
+        field(b"Content-Range", range);
+    }
+    for (name, value) in &response.fields {
+        field(name, value);
+    }
+    writer.finish();
+    if !ok {
+        out.clear();
+    }
+    ok
+}

@@ -1,0 +1,106 @@
+//! Request bodies that nobody wanted, and closing so that the client still reads its answer.
+
+use http::framing::{BodyFraming, ChunkedDecoder, Event};
+use io::Errno;
+
+use crate::connection::Connection;
+use crate::log::Level;
+use crate::modules::http_core::conf::Conf;
+
+impl Connection {
+    /// Reads the rest of the request's body and throws it away; `false` when the connection cannot go on.
+    pub(super) async fn discard_body(&mut self) -> bool {
+        let core = &self.request.scope().core;
+        let (patience, most) = (core.lingering_timeout, core.client_max_body_size);
+        let until = rt::now() + core.lingering_time;
+        let mut body = match BodyFraming::of(&self.request.head) {
+            BodyFraming::None => return true,
+            BodyFraming::Length(length) => Rest::Bytes(length),
+            BodyFraming::Chunked => Rest::Chunks(ChunkedDecoder::default()),
+        };
+        loop {
+            match body.take(self.input.bytes()) {
+                Ok((used, done)) => {
+                    self.request.received += used as u64;
+                    self.input.consume(used);
+                    if done {
+                        return true;
+                    }
+                }
+                Err(()) => {
+                    self.request.log(Level::Info, format_args!("client sent invalid chunked body"));
+                    return false;
+                }
+            }
+            if rt::now() >= until || body.exceeds(most) {
+                return false;
+            }
+            self.timer.set((rt::now() + patience).min(until));
+            match self.receive(0).await {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return false,
+            }
+        }
+    }
+
+    /// Whether the client may have sent something that was not read: closing now could reset the connection
+    /// and destroy the answer on its way.
+    pub(super) fn client_may_send(&self) -> bool {
+        BodyFraming::of(&self.request.head).has_body()
+            || !self.input.bytes().is_empty()
+            || self.request.head.in_request_line()
+            || self.request.response.status >= 400 && !self.request.completed
+    }
+
+    /// Ends our side and reads on for a while.
+    pub(super) async fn linger(&mut self, core: &Conf) {
+        self.socket.shutdown_write();
+        let until = rt::now() + core.lingering_time;
+        while rt::now() < until {
+            self.timer.set((rt::now() + core.lingering_timeout).min(until));
+            let received: Result<_, Errno> = match self.timer.limit(self.socket.recv()).await {
+                Ok(received) => received,
+                Err(rt::Elapsed) => return,
+            };
+            if !matches!(received, Ok(Some(_))) {
+                return;
+            }
+        }
+    }
+}
+
+/// What of a body is still to come.
+enum Rest {
+    Bytes(u64),
+    Chunks(ChunkedDecoder),
+}
+
+impl Rest {
+    /// How much of `input` belongs to the body, and whether that was its end.
+    fn take(&mut self, input: &[u8]) -> Result<(usize, bool), ()> {
+        match self {
+            Rest::Bytes(left) => {
+                let used = (*left).min(input.len() as u64);
+                *left -= used;
+                Ok((used as usize, *left == 0))
+            }
+            Rest::Chunks(decoder) => {
+                let mut used = 0;
+                loop {
+                    let step = decoder.handle(&input[used..]).map_err(drop)?;
+                    used += step.consumed;
+                    match step.event {
+                        Event::Data { .. } => {}
+                        Event::More => return Ok((used, false)),
+                        Event::End => return Ok((used, true)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a chunked body has grown above the limit; 0 is no limit.
+    fn exceeds(&self, most: u64) -> bool {
+        matches!(self, Rest::Chunks(decoder) if most > 0 && decoder.total() > most)
+    }
+}

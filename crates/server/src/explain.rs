@@ -1,0 +1,40 @@
+//! Which engine would move the bodies of each location: for `ringroad check`.
+
+use std::fmt::Write;
+
+use io::engine::Caps;
+
+use crate::body::choose;
+use crate::config::{Config, LocationId, Server};
+use crate::modules::http_core::locations::Locations;
+
+/// A line for each location: its server, its name, and the mover of small files and of those at `directio`.
+pub fn explain(config: &Config, caps: &Caps) -> String {
+    let mut text = String::new();
+    for server in &config.http.servers {
+        let name = if server.name.is_empty() { "_" } else { &server.name };
+        line(&mut text, config, caps, name, server.root);
+        walk(&mut text, config, caps, server, &server.locations);
+    }
+    text
+}
+
+fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locations: &Locations) {
+    let name = if server.name.is_empty() { "_" } else { &server.name };
+    for id in locations.all() {
+        line(text, config, caps, name, id);
+        walk(text, config, caps, server, &config.location(id).nested);
+    }
+}
+
+fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
+    let location = config.location(id);
+    let core = &location.scope.core;
+    let mover = |size| choose::mover(core, caps, size);
+    // A string takes every write.
+    let _ = write!(text, "server {server}, {}: {}", location.name, mover(0));
+    if let Some(from) = core.directio.filter(|&from| from > 0) {
+        let _ = write!(text, "; files of {from} bytes and more: {}", mover(from));
+    }
+    text.push('\n');
+}

@@ -1,0 +1,198 @@
+//! From a URI to a file: the path under the root, opening, looking at it.
+//!
+//! Everything that may touch a slow disk goes through the engine that the location chose. Facts about a
+//! root that never change while a configuration holds (its device, whether it is on a local file system)
+//! are found once, when the configuration is taken up.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use io::Errno;
+use io::op::{DeviceId, OpenHow, Stat};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use crate::body::choose;
+use crate::config::{Config, LocationId};
+use crate::modules::http_core::conf::Root;
+use crate::request::Request;
+
+/// What is known about the root of one location.
+#[derive(Debug, Default)]
+pub(crate) struct RootFacts {
+    /// The device that the per-device limits count on.
+    pub(crate) device: DeviceId,
+    /// Whether fstat(2) on an open file cannot block: false for network and FUSE file systems, and for
+    /// roots that depend on the request.
+    pub(crate) local: bool,
+    /// The root without symbolic links (`$realpath_root`).
+    real: Option<Vec<u8>>,
+    /// The root itself, held open where nothing outside of it may be reached.
+    beneath: Option<OwnedFd>,
+}
+
+impl RootFacts {
+    /// The facts of each location, in their order. Blocks on the disk: for start and reload.
+    pub(crate) fn of_all(config: &Config) -> Vec<RootFacts> {
+        let roots = config.http.locations.iter().map(|location| &location.scope.core);
+        roots
+            .map(|core| {
+                core.root
+                    .template()
+                    .constant()
+                    .map_or_else(RootFacts::default, |path| RootFacts::of(Path::new(path), core.root_beneath))
+            })
+            .collect()
+    }
+
+    fn of(root: &Path, beneath: bool) -> RootFacts {
+        let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
+        let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(root, flags, Mode::empty()).ok();
+        let real = std::fs::canonicalize(root).ok().map(|path| path.into_os_string().into_vec());
+        RootFacts { device: DeviceId(stat.st_dev), local, real, beneath: beneath.then(open).flatten() }
+    }
+
+    /// The root without symbolic links, as it was when the configuration was taken up.
+    pub(crate) fn real(&self) -> Option<&[u8]> {
+        self.real.as_deref()
+    }
+
+    /// The root as a place to open from, with `RESOLVE_BENEATH`.
+    pub(crate) fn beneath(&self) -> Option<Result<io::Fd, Errno>> {
+        let fd = self.beneath.as_ref()?;
+        Some(
+            fd.try_clone()
+                .map(io::Fd::from)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE)),
+        )
+    }
+}
+
+/// File systems whose attributes wait for another machine or process (magic numbers of statfs(2)).
+fn is_local(magic: u64) -> bool {
+    const NFS: u64 = 0x6969;
+    const FUSE: u64 = 0x6573_5546;
+    const CIFS: u64 = 0xff53_4d42;
+    const SMB2: u64 = 0xfe53_4d42;
+    const CEPH: u64 = 0x00c3_6400;
+    const V9FS: u64 = 0x0102_1997;
+    const AFS: u64 = 0x5346_414f;
+    ![NFS, FUSE, CIFS, SMB2, CEPH, V9FS, AFS].contains(&(magic & 0xffff_ffff))
+}
+
+/// Appends the path of `uri` under the root of the request's location (`$request_filename`).
+pub(crate) fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {
+    let core = &request.scope().core;
+    match &core.root {
+        Root::Root(root) => {
+            root.render(request, out);
+            while out.last() == Some(&b'/') {
+                out.pop();
+            }
+            out.extend_from_slice(uri);
+        }
+        Root::Alias(path) => {
+            path.render(request, out);
+            if !core.by_pattern {
+                out.extend_from_slice(uri.get(core.location_prefix.len()..).unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// How many bytes at the start of [`path_of`]'s answer are the root.
+pub(crate) fn root_len(request: &Request) -> usize {
+    let root = request.scope().core.root.template().rendered(request);
+    root.len() - root.iter().rev().take_while(|&&byte| byte == b'/').count()
+}
+
+/// A file that was opened for a request, and what is known about it.
+pub(crate) struct Opened {
+    pub(crate) file: rt::File,
+    pub(crate) stat: Stat,
+    pub(crate) device: DeviceId,
+}
+
+/// Opens the file at `path` for reading and looks at it.
+pub(crate) async fn open(request: &Request, path: &[u8]) -> Result<Opened, Errno> {
+    let location = request.location;
+    let facts = &request.generation.roots[location.0 as usize];
+    let via = choose::path_engine(&request.scope().core, &rt::caps());
+    // Without O_NONBLOCK the open of a FIFO would wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mut how = OpenHow { flags: flags.bits() as i32, mode: 0, resolve: 0 };
+    let (dir, path) = match beneath(request, location)? {
+        Some(dir) => {
+            how.resolve = ResolveFlags::BENEATH.bits();
+            (Some(dir), relative(&path[root_len(request)..]))
+        }
+        None => (None, path),
+    };
+    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+    let file = rt::File::open(dir.as_ref(), path, how, facts.device, via).await?;
+    let stat = match facts.local {
+        true => file.stat_inline()?,
+        false => file.stat(facts.device, via).await?,
+    };
+    Ok(Opened { file, stat, device: stat.device })
+}
+
+/// What is at `path`, without opening it.
+pub(crate) async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
+    if beneath(request, request.location)?.is_some() {
+        // A path below a folder that must not be left can only be looked at through an open file.
+        return open(request, path).await.map(|opened| opened.stat);
+    }
+    let facts = &request.generation.roots[request.location.0 as usize];
+    let via = choose::path_engine(&request.scope().core, &rt::caps());
+    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+    rt::file::stat_path(path, facts.device, via).await
+}
+
+fn beneath(request: &Request, location: LocationId) -> Result<Option<io::Fd>, Errno> {
+    if !request.scope().core.root_beneath {
+        return Ok(None);
+    }
+    // The root was not there when the configuration was taken up, or depends on the request.
+    let missing = || Err(Errno::NOENT);
+    let facts = &request.generation.roots[location.0 as usize];
+    facts.beneath().unwrap_or_else(missing).map(Some)
+}
+
+fn relative(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    if start == path.len() { b"." } else { &path[start..] }
+}
+
+/// Makes reads of a file that was opened here go past the page cache; an error where its file system cannot.
+pub(crate) fn set_direct(file: &rt::File) -> Result<(), Errno> {
+    rustix::fs::fcntl_setfl(file.fd(), OFlags::DIRECT | OFlags::NONBLOCK)
+}
+
+/// Whether a mode is that of a folder.
+pub(crate) fn is_dir(stat: &Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(stat.mode) == rustix::fs::FileType::Directory
+}
+
+/// Whether a mode is that of a regular file.
+pub(crate) fn is_file(stat: &Stat) -> bool {
+    rustix::fs::FileType::from_raw_mode(stat.mode) == rustix::fs::FileType::RegularFile
+}
+
+/// The status that answers a failure to open or look at a file, as nginx maps them.
+pub(crate) fn status_of(errno: Errno) -> u16 {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => 404,
+        // EXDEV and ELOOP: a symbolic link that RESOLVE_BENEATH refuses.
+        Errno::ACCESS | Errno::XDEV | Errno::LOOP => 403,
+        _ => 500,
+    }
+}
+
+/// For messages: a path as text.
+pub(crate) fn display(path: &[u8]) -> std::path::Display<'_> {
+    Path::new(std::ffi::OsStr::from_bytes(path)).display()
+}

@@ -1,0 +1,224 @@
+//! `allow` and `deny`: access by the client's address.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::config::{Cx, Layered, Scope};
+use crate::log::Level;
+use crate::modules::http_core::LEVELS;
+use crate::modules::{Directive, Module};
+use crate::phases::{Handler, Phase, Run, Step};
+use crate::request::{Address, Request};
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    handlers: &[Handler {
+        phase: Phase::Access,
+        active: |scope| !scope.access.rules.items().is_empty(),
+        run: Run::Now(run),
+    }],
+    ..Module::named("http_access")
+};
+
+const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "http_access",
+            "allow",
+            CONTEXTS,
+            Args::Exactly(1),
+            "Lets clients of this address or network in.",
+        )
+        .many(),
+        |scope, cx| add_rule(scope, cx, true),
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_access",
+            "deny",
+            CONTEXTS,
+            Args::Exactly(1),
+            "Keeps clients of this address or network out.",
+        )
+        .many(),
+        |scope, cx| add_rule(scope, cx, false),
+    ),
+];
+
+/// The rules of a block; the first that applies decides.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    rules: Layered<Rule>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rule {
+    who: Who,
+    allow: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    All,
+    /// Clients that came through a unix socket.
+    Unix,
+    /// Network and bits that count.
+    V4(Ipv4Addr, u32),
+    /// Network and bits that count.
+    V6(Ipv6Addr, u32),
+}
+
+fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let who = match text {
+        "all" => Who::All,
+        "unix:" => Who::Unix,
+        _ => {
+            let fault = || cx.error(format_args!("invalid parameter \"{text}\""));
+            let (who, low_bits) = network(text).ok_or_else(fault)?;
+            if low_bits {
+                cx.warn(format_args!("low address bits of {text} are meaningless"));
+            }
+            who
+        }
+    };
+    scope.access.rules.own(cx.block).push(Rule { who, allow });
+    Ok(())
+}
+
+/// `10.0.0.0/8`, `::1`; and whether bits were written that do not count.
+fn network(text: &str) -> Option<(Who, bool)> {
+    let (ip, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));
+    let ip: IpAddr = ip.parse().ok()?;
+    let width = if ip.is_ipv4() { 32 } else { 128 };
+    let bits = match bits {
+        None => width,
+        Some(bits) => bits
+            .parse()
+            .ok()
+            .filter(|&bits: &u32| bits <= width && text.ends_with(|c: char| c.is_ascii_digit()))?,
+    };
+    Some(match ip {
+        IpAddr::V4(ip) => {
+            let network = Ipv4Addr::from(u32::from(ip) & mask_v4(bits));
+            (Who::V4(network, bits), network != ip)
+        }
+        IpAddr::V6(ip) => {
+            let network = Ipv6Addr::from(u128::from(ip) & mask_v6(bits));
+            (Who::V6(network, bits), network != ip)
+        }
+    })
+}
+
+fn mask_v4(bits: u32) -> u32 {
+    u32::MAX.checked_shl(32 - bits).unwrap_or(0)
+}
+
+fn mask_v6(bits: u32) -> u128 {
+    u128::MAX.checked_shl(128 - bits).unwrap_or(0)
+}
+
+impl Who {
+    fn includes(self, peer: &Address) -> bool {
+        match (self, peer) {
+            (Who::All, _) => true,
+            (Who::Unix, Address::Unix(_)) => true,
+            // A client of IPv4 on an IPv6 socket is judged by its own address.
+            (_, Address::Inet(peer)) => match (self, peer.ip().to_canonical()) {
+                (Who::V4(network, bits), IpAddr::V4(ip)) => {
+                    u32::from(ip) & mask_v4(bits) == u32::from(network)
+                }
+                (Who::V6(network, bits), IpAddr::V6(ip)) => {
+                    u128::from(ip) & mask_v6(bits) == u128::from(network)
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+impl Conf {
+    /// What the rules say about a client; `None` when none applies.
+    fn judge(&self, peer: &Address) -> Option<bool> {
+        self.rules.items().iter().find(|rule| rule.who.includes(peer)).map(|rule| rule.allow)
+    }
+}
+
+fn run(request: &mut Request) -> Step {
+    let scope = request.scope();
+    match scope.access.judge(&request.conn.peer) {
+        None => Step::Next,
+        Some(true) => Step::Allow,
+        Some(false) => {
+            // With `satisfy any` another module may still let the client in.
+            if !scope.core.satisfy_any {
+                request.log(Level::Error, format_args!("access forbidden by rule"));
+            }
+            Step::Status(403)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{error, loaded, warnings};
+
+    fn judge(rules: &str, peer: &str) -> Option<bool> {
+        let config = loaded(&format!("server {{ location / {{ {rules} }} }}"));
+        let peer = match peer {
+            "unix:" => Address::Unix(Vec::new()),
+            ip => Address::Inet((ip.parse::<IpAddr>().expect("an address"), 1).into()),
+        };
+        config.http.locations.last().expect("there is a location").scope.access.judge(&peer)
+    }
+
+    #[test]
+    fn the_first_rule_that_applies_decides() {
+        let rules =
+            "deny 192.168.1.1; allow 192.168.1.0/24; allow 10.1.1.0/16; allow 2001:db8::/32; deny all;";
+        for (peer, expected) in [
+            ("192.168.1.1", false),
+            ("192.168.1.2", true),
+            ("10.1.255.1", true),
+            ("10.2.0.1", false),
+            ("2001:db8:1::1", true),
+            ("2001:db9::1", false),
+            ("::ffff:192.168.1.2", true),
+            ("unix:", false),
+        ] {
+            assert_eq!(judge(rules, peer), Some(expected), "{peer}");
+        }
+        assert_eq!(judge("allow 10.0.0.0/8;", "11.0.0.1"), None);
+        assert_eq!(judge("allow unix:; deny all;", "unix:"), Some(true));
+        assert_eq!(judge("deny 0.0.0.0/0;", "1.2.3.4"), Some(false));
+        assert_eq!(judge("deny 0.0.0.0/0;", "::1"), None);
+        assert_eq!(judge("deny ::/0;", "::1"), Some(false));
+    }
+
+    #[test]
+    fn rules_of_a_block_replace_inherited_ones() {
+        let config = loaded("deny all; server { location /a {} location /b { allow all; } }");
+        let peer = Address::Inet(([127, 0, 0, 1], 1).into());
+        let judged = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.expect("it is there").scope.access.judge(&peer)
+        };
+        assert_eq!((judged("/a"), judged("/b")), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn wrong_addresses() {
+        for text in ["x", "1.2.3", "::1/129", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8"] {
+            let found = error(&format!("http {{\nallow {text}; }}"));
+            assert_eq!(found, format!("invalid parameter \"{text}\" in /conf/nginx.conf:2"));
+        }
+        let found = warnings("http {\nallow 1.2.3.4/24; }");
+        assert_eq!(found, ["low address bits of 1.2.3.4/24 are meaningless in /conf/nginx.conf:2"]);
+    }
+}

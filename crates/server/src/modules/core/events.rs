@@ -1,0 +1,180 @@
+//! The directives of `events`: nginx's, and this server's own for the ring and the buffers.
+
+use conf::value;
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::config::Cx;
+use crate::modules::Directive;
+use crate::modules::core::{EventsConf, Method};
+
+const EVENTS: Contexts = Contexts::EVENTS;
+
+/// Own directives carry this instead of a module of nginx.
+const OWN: &str = "ringroad";
+
+const fn event(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("event", name, EVENTS, args, help)
+}
+
+const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new(OWN, name, EVENTS, args, help)
+}
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    Directive::events(
+        event("use", Args::Exactly(1), "The network engine; without it io_uring, or epoll where there is no ring."),
+        set_method,
+    ),
+    Directive::events(
+        event("worker_connections", Args::Exactly(1), "Most connections of one thread.").default("512"),
+        set_worker_connections,
+    ),
+    Directive::events(
+        event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.").default("off"),
+        |events, cx| cx.flag(&mut events.multi_accept),
+    ),
+    Directive::nothing(
+        event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.").default("off"),
+        "the engines spread new connections without a lock",
+    ),
+    Directive::nothing(
+        event("accept_mutex_delay", Args::Exactly(1), "How long a worker waits for its turn at accepting.")
+            .default("500ms"),
+        "there is no accept mutex to wait for",
+    ),
+    Directive::nothing(
+        event("debug_connection", Args::Exactly(1), "Clients whose connections are logged in detail.").many(),
+        "there is no debug log for single clients; use `error_log … debug`",
+    ),
+    Directive::events(
+        Spec::new("epoll", "worker_aio_requests", EVENTS, Args::Exactly(1), "Reads in flight in libaio, for each thread.")
+            .default("32"),
+        set_aio_requests,
+    ),
+    Directive::nothing(
+        Spec::new("epoll", "epoll_events", EVENTS, Args::Exactly(1), "Events taken from the kernel at once.")
+            .default("512"),
+        "the engine sizes its table of events by itself",
+    ),
+    Directive::events(
+        own(
+            "ring_entries",
+            Args::Exactly(1),
+            "Entries of the submission queue of each thread's ring, a power of two up to 32768.",
+        )
+        .default("1024"),
+        |events, cx| {
+            cx.number_in(&mut events.ring_entries, 8, 32768)?;
+            power_of_two(cx, 0, events.ring_entries)
+        },
+    ),
+    Directive::events(
+        own(
+            "ring_recv_buffers",
+            Args::Exactly(2),
+            "Buffers that wait in the ring for received bytes: their number, a power of two up to 32768, and bytes.",
+        )
+        .default("1024 4k"),
+        set_recv_buffers,
+    ),
+    Directive::events(
+        own(
+            "ring_io_workers",
+            Args::Exactly(1),
+            "Kernel workers for operations on files, for each thread: 1 to 1024 threads.",
+        )
+        .default("8"),
+        |events, cx| cx.number_in(&mut events.io_workers, 1, 1024),
+    ),
+    Directive::events(
+        own(
+            "device_share",
+            Args::Exactly(1),
+            "One device may hold one in so many workers or pool threads; 1 lets it hold all.",
+        )
+        .default("4"),
+        |events, cx| cx.number_in(&mut events.device_share, 1, 1024),
+    ),
+    Directive::events(
+        own("buffer_pool", Args::Exactly(1), "Most bytes of buffers for each thread.").default("256m"),
+        set_buffer_pool,
+    ),
+    Directive::events(
+        own(
+            "zero_copy",
+            Args::Exactly(1),
+            "Sends of at least so many bytes go out without a copy, except on loopback; `off` copies always.",
+        )
+        .default("16k"),
+        |events, cx| {
+            let off = cx.arg(0).eq_ignore_ascii_case("off");
+            events.zero_copy = if off { None } else { Some(cx.statement.value(0, value::size)?) };
+            Ok(())
+        },
+    ),
+    Directive::events(
+        own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive.")
+            .many(),
+        |events, cx| {
+            events.faults.push(cx.statement.texts().collect::<Vec<_>>().join(" "));
+            Ok(())
+        },
+    ),
+];
+
+/// Less could not hold one large chunk of a body for each disk engine.
+const BUFFER_POOL_MIN: u64 = 4 << 20;
+
+fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    events.method = Some(match cx.arg(0) {
+        "io_uring" => Method::Uring,
+        "epoll" => Method::Epoll,
+        other => {
+            let message = format_args!("invalid event type \"{other}\"; there are io_uring and epoll");
+            return Err(cx.error(message));
+        }
+    });
+    Ok(())
+}
+
+fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let count = value::number(text).ok().and_then(|count| u32::try_from(count).ok());
+    events.worker_connections = count
+        .filter(|&count| count > 0)
+        .ok_or_else(|| cx.error(format_args!("invalid number \"{text}\"")))?;
+    Ok(())
+}
+
+fn set_aio_requests(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    cx.number_in(&mut events.aio_requests, 1, 65536)
+}
+
+fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let (count, bytes) = cx.statement.buffers()?;
+    if count > 32768 {
+        return Err(cx.invalid(cx.arg(0)));
+    }
+    // The least that holds a usual request line, and no more than the largest buffer of the pool.
+    if !(512..=1 << 20).contains(&bytes) {
+        return Err(cx.invalid(cx.arg(1)));
+    }
+    events.recv_buffers = (count as u32, bytes as u32);
+    power_of_two(cx, 0, events.recv_buffers.0)
+}
+
+fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let bytes = cx.statement.value(0, value::offset)?;
+    if bytes < BUFFER_POOL_MIN {
+        return Err(cx.error(format_args!("value must be equal to or greater than {BUFFER_POOL_MIN}")));
+    }
+    events.buffer_pool = usize::try_from(bytes).map_err(|_| cx.invalid(cx.arg(0)))?;
+    Ok(())
+}
+
+fn power_of_two(cx: &Cx<'_>, index: usize, number: u32) -> Result<(), Error> {
+    match number.is_power_of_two() {
+        true => Ok(()),
+        false => Err(cx.error(format_args!("\"{}\" is not a power of two", cx.arg(index)))),
+    }
+}

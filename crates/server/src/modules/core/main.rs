@@ -1,0 +1,248 @@
+//! The directives of `main`.
+
+use std::time::Duration;
+
+use conf::value::{self, ValueError};
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::config::Cx;
+use crate::log::{ErrorLog, ErrorTarget, Level, Target};
+use crate::modules::core::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers};
+use crate::modules::{Directive, Walk};
+
+const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("nginx", name, Contexts::MAIN, args, help)
+}
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    Directive::main(
+        nginx("user", Args::Between(1, 2), "User and group that serve, when started as root.")
+            .default("nobody nobody"),
+        set_user,
+    ),
+    Directive::main(
+        nginx("worker_processes", Args::Exactly(1), "Threads that serve; `auto` is one for each CPU.")
+            .default("1"),
+        set_workers,
+    ),
+    Directive::main(
+        nginx("worker_cpu_affinity", Args::AtLeast(1), "CPUs that each thread is bound to, as masks."),
+        set_affinity,
+    ),
+    Directive::main(
+        nginx("worker_rlimit_nofile", Args::Exactly(1), "Open files that each thread may have."),
+        |main, cx| cx.set(&mut main.worker_rlimit_nofile, |text| value::number(text).map(Some)),
+    ),
+    Directive::main(
+        nginx("worker_rlimit_core", Args::Exactly(1), "Largest core file in bytes."),
+        |main, cx| cx.set(&mut main.worker_rlimit_core, |text| value::offset(text).map(Some)),
+    ),
+    Directive::main(
+        nginx("worker_priority", Args::Exactly(1), "Scheduling priority, a nice value.").default("0"),
+        |main, cx| cx.set(&mut main.worker_priority, priority),
+    ),
+    Directive::main(
+        nginx(
+            "worker_shutdown_timeout",
+            Args::Exactly(1),
+            "Milliseconds that a retired worker may go on with its connections.",
+        ),
+        |main, cx| {
+            let milliseconds = cx.statement.value(0, value::milliseconds)?;
+            main.worker_shutdown_timeout = Some(Duration::from_millis(milliseconds));
+            Ok(())
+        },
+    ),
+    Directive::main(nginx("working_directory", Args::Exactly(1), "Where core files go."), |main, cx| {
+        main.working_directory = Some(cx.path(cx.arg(0)));
+        Ok(())
+    }),
+    Directive::main(nginx("daemon", Args::Flag, "Goes to the background.").default("on"), |main, cx| {
+        cx.flag(&mut main.daemon)
+    }),
+    Directive::main(
+        nginx("master_process", Args::Flag, "Runs a worker process under a master.").default("on"),
+        |main, cx| cx.flag(&mut main.master_process),
+    ),
+    Directive::main(
+        nginx("pid", Args::Exactly(1), "The file that holds the master's process number.")
+            .default("logs/nginx.pid"),
+        |main, cx| {
+            main.pid = cx.path(cx.arg(0));
+            Ok(())
+        },
+    ),
+    Directive::nothing(
+        nginx("lock_file", Args::Exactly(1), "The file that workers lock.").default("logs/nginx.lock"),
+        "threads need no lock file",
+    ),
+    Directive::main(
+        nginx("env", Args::Exactly(1), "An environment variable that workers keep or get.").many(),
+        |main, cx| {
+            let (name, value) = match cx.arg(0).split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (cx.arg(0), None),
+            };
+            main.env.push((name.to_owned(), value));
+            Ok(())
+        },
+    ),
+    Directive::main(
+        nginx("debug_points", Args::Exactly(1), "What happens at an internal fault: stop or abort.")
+            .state(conf::State::Accepted("an internal fault ends the request that met it")),
+        |_, cx| cx.set(&mut (), value::choice(&[("stop", ()), ("abort", ())])),
+    ),
+    Directive::main(
+        nginx("timer_resolution", Args::Exactly(1), "How often the clock is read.")
+            .state(conf::State::Accepted("the clock is read once in each turn")),
+        |_, cx| cx.milliseconds(&mut Duration::default()),
+    ),
+    Directive::main(
+        Spec::new(
+            "log",
+            "error_log",
+            Contexts::MAIN,
+            Args::AtLeast(1),
+            "Where errors go, and from which level on.",
+        )
+        .many()
+        .default("logs/error.log error"),
+        |main, cx| read_error_log(&mut main.error_log, cx),
+    ),
+    Directive::main(
+        Spec::new(
+            "thread_pool",
+            "thread_pool",
+            Contexts::MAIN,
+            Args::Between(2, 3),
+            "A pool of threads for files.",
+        )
+        .many()
+        .default("default threads=32 max_queue=65536"),
+        add_thread_pool,
+    ),
+    Directive::main(
+        Spec::new("regex", "pcre_jit", Contexts::MAIN, Args::Flag, "Compiles patterns to machine code.")
+            .default("off"),
+        |main, cx| cx.flag(&mut main.pcre_jit),
+    ),
+    Directive::walk(
+        Spec::new("event", "events", Contexts::MAIN, Args::None, "Settings of connections and engines.")
+            .block(Contexts::EVENTS),
+        Walk::Events,
+    ),
+    Directive::walk(
+        Spec::new("http", "http", Contexts::MAIN, Args::None, "The HTTP server.").block(Contexts::HTTP),
+        Walk::Http,
+    ),
+];
+
+/// As many bits as `cpu_set_t` of sched_setaffinity(2) has.
+const CPUS_MAX: usize = 1024;
+
+fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    if !super::started_as_root() {
+        cx.warn(
+            "the \"user\" directive makes sense only if the master process runs with super-user privileges, ignored",
+        );
+    }
+    let group = cx.statement.args.get(1).map(|word| word.text.clone());
+    main.user = Some(UserSpec { user: cx.arg(0).to_owned(), group });
+    Ok(())
+}
+
+fn set_workers(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    cx.set(&mut main.workers, |text| match text {
+        "auto" => Ok(Workers::Auto),
+        // Zero would never serve anybody, which nobody can want.
+        _ => match value::number(text).ok().and_then(|count| u32::try_from(count).ok()) {
+            Some(count) if count > 0 => Ok(Workers::Count(count)),
+            _ => Err(ValueError::Invalid),
+        },
+    })
+}
+
+fn set_affinity(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    main.affinity = match texts.as_slice() {
+        ["auto"] => Affinity::Auto(None),
+        ["auto", mask] => Affinity::Auto(Some(cpus(mask, cx)?)),
+        ["auto", ..] => {
+            return Err(cx.error("invalid number of arguments in \"worker_cpu_affinity\" directive"));
+        }
+        masks => Affinity::Sets(masks.iter().map(|mask| cpus(mask, cx)).collect::<Result<_, _>>()?),
+    };
+    Ok(())
+}
+
+/// The CPUs of a mask such as `0101`, whose last digit is CPU 0.
+fn cpus(mask: &str, cx: &Cx<'_>) -> Result<Vec<usize>, Error> {
+    if let Some(wrong) = mask.chars().find(|digit| !matches!(digit, '0' | '1')) {
+        return Err(cx.error(format_args!("invalid character \"{wrong}\" in \"worker_cpu_affinity\"")));
+    }
+    if mask.len() > CPUS_MAX {
+        return Err(cx.error(format_args!("\"worker_cpu_affinity\" supports up to {CPUS_MAX} CPUs only")));
+    }
+    let bits = mask.bytes().rev().enumerate();
+    Ok(bits.filter(|(_, digit)| *digit == b'1').map(|(cpu, _)| cpu).collect())
+}
+
+fn priority(text: &str) -> Result<i32, ValueError> {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let value = i32::try_from(value::number(digits)?).map_err(|_| ValueError::InvalidNumber)?;
+    Ok(if text.starts_with('-') { -value } else { value })
+}
+
+fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let name = cx.arg(0);
+    if main.thread_pools.iter().any(|pool| pool.name == name) {
+        return Err(cx.error(format_args!("duplicate thread pool \"{name}\"")));
+    }
+    let mut pool = ThreadPoolSpec { name: name.to_owned(), threads: 0, ..ThreadPoolSpec::default() };
+    for text in cx.statement.texts().skip(1) {
+        let number = |digits| value::number(digits).ok().and_then(|number| u32::try_from(number).ok());
+        if let Some(digits) = text.strip_prefix("threads=") {
+            let threads = number(digits).filter(|&threads| threads > 0);
+            pool.threads =
+                threads.ok_or_else(|| cx.error(format_args!("invalid threads value \"{text}\"")))?;
+        } else if let Some(digits) = text.strip_prefix("max_queue=") {
+            let max_queue = number(digits);
+            pool.max_queue =
+                max_queue.ok_or_else(|| cx.error(format_args!("invalid max_queue value \"{text}\"")))?;
+        } else {
+            return Err(cx.error(format_args!("invalid parameter \"{text}\"")));
+        }
+    }
+    if pool.threads == 0 {
+        return Err(cx.error("\"thread_pool\" must have \"threads\" parameter"));
+    }
+    main.thread_pools.push(pool);
+    Ok(())
+}
+
+/// `error_log target [level …]`, for the process and for blocks of `http`.
+pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let target = match cx.arg(0) {
+        "stderr" => Target::Stderr,
+        text if text.starts_with("syslog:") || text.starts_with("memory:") => return Err(cx.not_built(text)),
+        text => Target::File(cx.path(text)),
+    };
+    let mut level = None;
+    for name in cx.statement.texts().skip(1) {
+        let debug_part = name.strip_prefix("debug_").is_some_and(|part| DEBUG_PARTS.contains(&part));
+        let known = Level::NAMES.iter().find(|(known, _)| *known == name).map(|(_, level)| *level);
+        let found = known.or(debug_part.then_some(Level::Debug));
+        let found = found.ok_or_else(|| cx.error(format_args!("invalid log level \"{name}\"")))?;
+        match level {
+            Some(Level::Debug) if debug_part => {}
+            Some(_) if debug_part => return Err(cx.error(format_args!("invalid log level \"{name}\""))),
+            Some(_) => return Err(cx.error(format_args!("duplicate log level \"{name}\""))),
+            None => level = Some(found),
+        }
+    }
+    log.targets.own(cx.block).push(ErrorTarget { target, level: level.unwrap_or(Level::Error) });
+    Ok(())
+}
+
+/// What nginx's debug log can be narrowed down to; here each means all of it.
+const DEBUG_PARTS: [&str; 7] = ["core", "alloc", "mutex", "event", "http", "mail", "stream"];

@@ -1,0 +1,124 @@
+//! Directives that make servers and locations, and those that say who may reach them.
+
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::config::{Cx, ServerId};
+use crate::modules::http_core::listen::{self, Wanted};
+use crate::modules::http_core::names::ServerName;
+use crate::modules::http_core::{LEVELS, core};
+use crate::modules::{Directive, Walk};
+
+/// A server while its block is being read.
+#[derive(Debug)]
+pub struct ServerDraft {
+    pub(crate) id: ServerId,
+    pub(crate) listens: Vec<Wanted>,
+    pub(crate) names: Vec<ServerName>,
+    /// The block's first line, for what is said about a `listen` that nobody wrote.
+    place: conf::Span,
+}
+
+impl ServerDraft {
+    /// An empty server.
+    pub(crate) fn new(id: ServerId, statement: &conf::Statement) -> ServerDraft {
+        ServerDraft { id, listens: Vec::new(), names: Vec::new(), place: statement.span().clone() }
+    }
+
+    /// Adds what holds without `listen` and `server_name`.
+    pub(crate) fn complete(&mut self) {
+        if self.listens.is_empty() {
+            self.listens.push(Wanted::default_address(self.place.clone()));
+        }
+        if self.names.is_empty() {
+            self.names.push(ServerName::default());
+        }
+    }
+
+    /// `$server_name`
+    pub(crate) fn first_name(&self) -> String {
+        self.names.first().map(ServerName::shown).unwrap_or_default()
+    }
+}
+
+const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Spec {
+    core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default)
+}
+
+const NO_HASH: &str = "tables grow by themselves";
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    Directive::walk(
+        core("server", Contexts::HTTP, Args::None, "A server: addresses, names, locations.")
+            .block(Contexts::SERVER)
+            .many(),
+        Walk::Server,
+    ),
+    Directive::server(
+        core("listen", Contexts::SERVER, Args::AtLeast(1), "An address that the server is reached at.")
+            .many()
+            .default("*:80"),
+        listen::read,
+    ),
+    Directive::server(
+        core(
+            "server_name",
+            Contexts::SERVER,
+            Args::AtLeast(1),
+            "Names of the server: exact, with a wildcard, or patterns.",
+        )
+        .many()
+        .default("\"\""),
+        add_names,
+    ),
+    Directive::walk(
+        core(
+            "location",
+            Contexts::SERVER.or(Contexts::LOCATION),
+            Args::Between(1, 2),
+            "Settings for some URIs.",
+        )
+        .block(Contexts::LOCATION)
+        .many(),
+        Walk::Location,
+    ),
+    Directive::walk(
+        core(
+            "limit_except",
+            Contexts::LOCATION,
+            Args::AtLeast(1),
+            "Other settings for all methods but these.",
+        )
+        .block(Contexts::LIMIT_EXCEPT),
+        Walk::LimitExcept,
+    ),
+    Directive::scope(
+        core(
+            "internal",
+            Contexts::LOCATION,
+            Args::None,
+            "Keeps a location for requests that come from the server itself.",
+        ),
+        |scope, _| {
+            scope.core.internal = true;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        core("satisfy", LEVELS, Args::Exactly(1), "Whether all checks of access must pass or any one.")
+            .default("all"),
+        |scope, cx| cx.choice(&mut scope.core.satisfy_any, &[("all", false), ("any", true)]),
+    ),
+    Directive::nothing(tuning("server_names_hash_bucket_size", Contexts::HTTP, "64"), NO_HASH),
+    Directive::nothing(tuning("server_names_hash_max_size", Contexts::HTTP, "512"), NO_HASH),
+    Directive::nothing(tuning("types_hash_bucket_size", LEVELS, "64"), NO_HASH),
+    Directive::nothing(tuning("types_hash_max_size", LEVELS, "1024"), NO_HASH),
+    Directive::nothing(tuning("variables_hash_bucket_size", Contexts::HTTP, "64"), NO_HASH),
+    Directive::nothing(tuning("variables_hash_max_size", Contexts::HTTP, "1024"), NO_HASH),
+];
+
+fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
+    for text in cx.statement.texts() {
+        draft.names.push(ServerName::read(text, cx)?);
+    }
+    Ok(())
+}

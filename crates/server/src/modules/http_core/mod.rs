@@ -1,0 +1,42 @@
+//! nginx's HTTP core: servers, locations, files, connections, and what holds for all responses.
+//!
+//! `conf` holds the settings; `reading`, `serving` and `blocks` the directives; `listen`, `names` and
+//! `locations` the tables that requests are matched against.
+
+mod blocks;
+pub(crate) mod conf;
+pub mod listen;
+pub(crate) mod locations;
+pub(crate) mod names;
+mod reading;
+mod serving;
+#[cfg(test)]
+mod tests;
+pub(crate) mod types;
+mod variables;
+
+pub use blocks::ServerDraft;
+pub(crate) use conf::{Conf, LimitExcept};
+
+use ::conf::{Args, Contexts, Spec};
+
+use crate::modules::Module;
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[blocks::DIRECTIVES, reading::DIRECTIVES, serving::DIRECTIVES],
+    variables: variables::VARIABLES,
+    prefixed: variables::PREFIXED,
+    ..Module::named("http_core")
+};
+
+/// Own directives carry this instead of a module of nginx.
+pub(crate) const OWN: &str = "ringroad";
+
+pub(crate) const SERVER_LEVELS: Contexts = Contexts::HTTP.or(Contexts::SERVER);
+pub(crate) const LEVELS: Contexts = SERVER_LEVELS.or(Contexts::LOCATION);
+pub(crate) const LEVELS_AND_IF: Contexts = LEVELS.or(Contexts::LOCATION_IF);
+
+const fn core(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_core", name, contexts, args, help)
+}

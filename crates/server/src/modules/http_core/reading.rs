@@ -1,0 +1,283 @@
+//! Directives about connections and about how requests are read.
+
+use conf::value::{self, ValueError};
+use conf::{Args, Error, Spec};
+
+use crate::config::{Cx, Scope};
+use crate::modules::Directive;
+use crate::modules::http_core::conf::{BodyInFile, KeepaliveDisable, LingeringClose};
+use crate::modules::http_core::{LEVELS, OWN, SERVER_LEVELS, core};
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // Connections.
+    Directive::scope(
+        core(
+            "keepalive_timeout",
+            LEVELS,
+            Args::Between(1, 2),
+            "How long an idle connection stays open; what the client is told.",
+        )
+        .default("75s"),
+        set_keepalive_timeout,
+    ),
+    Directive::scope(
+        core(
+            "keepalive_min_timeout",
+            LEVELS,
+            Args::Exactly(1),
+            "How long an idle connection stays open even when connections run short or a worker retires.",
+        )
+        .default("0"),
+        |scope, cx| cx.milliseconds(&mut scope.core.keepalive_min_timeout),
+    ),
+    Directive::scope(
+        core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
+            .default("1000"),
+        |scope, cx| cx.number(&mut scope.core.keepalive_requests),
+    ),
+    Directive::scope(
+        core(
+            "keepalive_time",
+            LEVELS,
+            Args::Exactly(1),
+            "Age after which a connection closes with its next response.",
+        )
+        .default("1h"),
+        |scope, cx| cx.milliseconds(&mut scope.core.keepalive_time),
+    ),
+    Directive::scope(
+        core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers whose connections are never kept.")
+            .default("msie6"),
+        set_keepalive_disable,
+    ),
+    Directive::scope(
+        core(
+            "lingering_close",
+            LEVELS,
+            Args::Exactly(1),
+            "Whether to read on what a client still sends before closing.",
+        )
+        .default("on"),
+        |scope, cx| {
+            const NAMES: &[(&str, LingeringClose)] = &[
+                ("off", LingeringClose::Off),
+                ("on", LingeringClose::On),
+                ("always", LingeringClose::Always),
+            ];
+            cx.choice(&mut scope.core.lingering_close, NAMES)
+        },
+    ),
+    Directive::scope(
+        core("lingering_time", LEVELS, Args::Exactly(1), "How long to read on, at most.").default("30s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.lingering_time),
+    ),
+    Directive::scope(
+        core("lingering_timeout", LEVELS, Args::Exactly(1), "How long to wait for more while reading on.")
+            .default("5s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.lingering_timeout),
+    ),
+    Directive::scope(
+        core(
+            "reset_timedout_connection",
+            LEVELS,
+            Args::Flag,
+            "Resets connections that timed out, which frees their memory at once.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.reset_timedout_connection),
+    ),
+    // Heads.
+    Directive::scope(
+        core(
+            "client_header_timeout",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "How long a client may take to send a head.",
+        )
+        .default("60s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.client_header_timeout),
+    ),
+    Directive::scope(
+        core(
+            "client_header_buffer_size",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "Bytes of the first buffer for a head.",
+        )
+        .default("1k"),
+        |scope, cx| cx.size(&mut scope.core.client_header_buffer_size),
+    ),
+    Directive::scope(
+        core(
+            "large_client_header_buffers",
+            SERVER_LEVELS,
+            Args::Exactly(2),
+            "Number and bytes of further buffers for a head; no line may be longer than one.",
+        )
+        .default("4 8k"),
+        |scope, cx| {
+            scope.core.large_client_header_buffers = cx.statement.buffers()?;
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Header lines that a request may have.")
+            .default("1000"),
+        |scope, cx| cx.number(&mut scope.core.max_headers),
+    ),
+    Directive::scope(
+        core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header lines with odd names.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.ignore_invalid_headers),
+    ),
+    Directive::scope(
+        core(
+            "underscores_in_headers",
+            SERVER_LEVELS,
+            Args::Flag,
+            "Lets names of header lines have underscores.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.underscores_in_headers),
+    ),
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "http_strict",
+            SERVER_LEVELS,
+            Args::Flag,
+            "Refuses requests that nginx tolerates: odd header names, bare line feeds.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.http_strict),
+    ),
+    Directive::scope(
+        core("merge_slashes", SERVER_LEVELS, Args::Flag, "Takes several slashes in a row for one.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.merge_slashes),
+    ),
+    Directive::scope(
+        core(
+            "connection_pool_size",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "Bytes of a connection's first memory in nginx.",
+        )
+        .default("512")
+        .state(conf::State::Accepted("connections have no memory pool; the size is only checked")),
+        |scope, cx| {
+            cx.set(&mut scope.core.connection_pool_size, pool_size).map_err(|error| pool_error(cx, error))
+        },
+    ),
+    Directive::scope(
+        core(
+            "request_pool_size",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "Bytes of a request's first memory in nginx.",
+        )
+        .default("4k")
+        .state(conf::State::Accepted("requests have no memory pool; the size is only checked")),
+        |_, cx| cx.set(&mut 0, pool_size).map_err(|error| pool_error(cx, error)),
+    ),
+    // Bodies.
+    Directive::scope(
+        core(
+            "client_max_body_size",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes that a request body may have; 0 is no limit.",
+        )
+        .default("1m"),
+        |scope, cx| cx.offset(&mut scope.core.client_max_body_size),
+    ),
+    Directive::scope(
+        core(
+            "client_body_buffer_size",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes of a request body that are kept in memory.",
+        )
+        .default("16k"),
+        |scope, cx| cx.size(&mut scope.core.client_body_buffer_size),
+    ),
+    Directive::scope(
+        core("client_body_timeout", LEVELS, Args::Exactly(1), "How long to wait for more of a request body.")
+            .default("60s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.client_body_timeout),
+    ),
+    Directive::scope(
+        core("client_body_in_file_only", LEVELS, Args::Exactly(1), "Puts every request body into a file.")
+            .default("off"),
+        |scope, cx| {
+            const NAMES: &[(&str, BodyInFile)] =
+                &[("off", BodyInFile::Off), ("on", BodyInFile::On), ("clean", BodyInFile::Clean)];
+            cx.choice(&mut scope.core.client_body_in_file_only, NAMES)
+        },
+    ),
+    Directive::scope(
+        core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.client_body_in_single_buffer),
+    ),
+    Directive::scope(
+        core(
+            "client_body_temp_path",
+            LEVELS,
+            Args::Between(1, 4),
+            "Where files with request bodies go, and digits for folders in it.",
+        )
+        .default("client_body_temp"),
+        set_temp_path,
+    ),
+];
+
+fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    cx.milliseconds(&mut scope.core.keepalive_timeout)?;
+    if cx.statement.args.len() > 1 {
+        scope.core.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
+    }
+    Ok(())
+}
+
+fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
+    let bits = cx.statement.bits(NAMES, cx.warnings)?;
+    scope.core.keepalive_disable = KeepaliveDisable { msie6: bits & 2 != 0, safari: bits & 4 != 0 };
+    Ok(())
+}
+
+/// nginx's rules for memory pools, which a configuration that it accepts obeys.
+const POOL_SIZE_MIN: u64 = 112;
+const POOL_ALIGNMENT: u64 = 16;
+
+fn pool_size(text: &str) -> Result<u64, ValueError> {
+    match value::size(text)? {
+        size if size < POOL_SIZE_MIN => Err(ValueError::TooSmall { min: POOL_SIZE_MIN }),
+        size if size % POOL_ALIGNMENT != 0 => Err(ValueError::InvalidNumber),
+        size => Ok(size),
+    }
+}
+
+fn pool_error(cx: &Cx<'_>, error: Error) -> Error {
+    match value::size(cx.arg(0)) {
+        Ok(size) if size < POOL_SIZE_MIN => {
+            cx.error(format_args!("the pool size must be no less than {POOL_SIZE_MIN}"))
+        }
+        Ok(_) => cx.error(format_args!("the pool size must be a multiple of {POOL_ALIGNMENT}")),
+        Err(_) => error,
+    }
+}
+
+/// Digits in the name of a folder: more than a file system wants to list in one.
+const LEVEL_DIGITS_MAX: u8 = 4;
+
+fn set_temp_path(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let mut levels = Vec::new();
+    for text in cx.statement.texts().skip(1) {
+        let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
+        levels.push(level.ok_or_else(|| cx.invalid(text))?);
+    }
+    scope.core.client_body_temp_path = (cx.path(cx.arg(0)), levels);
+    Ok(())
+}

@@ -1,0 +1,418 @@
+//! Directives about where files are, how their bytes move, and what a response says.
+
+use conf::value;
+use conf::{Args, Contexts, Error, Spec};
+use http::conditional::IfModifiedSince;
+
+use crate::config::{Cx, Scope};
+use crate::modules::Directive;
+use crate::modules::core::read_error_log;
+use crate::modules::http_core::conf::{Aio, ErrorPage, FoundBy, Root, ServerTokens};
+use crate::modules::http_core::types::Types;
+use crate::modules::http_core::{LEVELS, LEVELS_AND_IF, OWN, core};
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // Where files are.
+    Directive::scope(
+        core("root", LEVELS_AND_IF, Args::Exactly(1), "The folder that URIs are looked up in.")
+            .default("html"),
+        |scope, cx| set_root(scope, cx, false),
+    ),
+    Directive::scope(
+        core(
+            "alias",
+            Contexts::LOCATION,
+            Args::Exactly(1),
+            "The folder that stands for the location's prefix.",
+        ),
+        |scope, cx| set_root(scope, cx, true),
+    ),
+    Directive::scope(
+        Spec::new(OWN, "root_beneath", LEVELS, Args::Flag, "Never follows a symbolic link out of the root.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.root_beneath),
+    ),
+    Directive::scope(
+        core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
+        |scope, cx| Types::read(&mut scope.core.types, cx),
+    ),
+    Directive::scope(
+        core(
+            "default_type",
+            LEVELS,
+            Args::Exactly(1),
+            "The media type of files whose extension is not known.",
+        )
+        .default("text/plain"),
+        |scope, cx| {
+            scope.core.default_type = cx.arg(0).into();
+            Ok(())
+        },
+    ),
+    // How their bytes move.
+    Directive::scope(
+        core("sendfile", LEVELS_AND_IF, Args::Flag, "Sends files from the page cache without copying.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.sendfile),
+    ),
+    Directive::scope(
+        core(
+            "sendfile_max_chunk",
+            LEVELS,
+            Args::Exactly(1),
+            "Most bytes that one sendfile moves; 0 is no limit.",
+        )
+        .default("2m"),
+        |scope, cx| cx.size(&mut scope.core.sendfile_max_chunk),
+    ),
+    Directive::scope(
+        core(
+            "aio",
+            LEVELS,
+            Args::Exactly(1),
+            "The disk engine: on, off, threads, threads=pool, libaio or io_uring; the best one without it.",
+        ),
+        set_aio,
+    ),
+    Directive::scope(
+        core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.").default("off"),
+        |scope, cx| cx.flag(&mut scope.core.aio_write),
+    ),
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "aio_sendfile",
+            LEVELS,
+            Args::Exactly(1),
+            "Reads files into shared memory, so many bytes at once, and sends them from there with sendfile.",
+        )
+        .default("off"),
+        |scope, cx| {
+            let off = cx.arg(0).eq_ignore_ascii_case("off");
+            scope.core.aio_sendfile = if off { None } else { Some(chunk(cx)?) };
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        core(
+            "directio",
+            LEVELS,
+            Args::Exactly(1),
+            "Reads files of at least so many bytes past the page cache.",
+        )
+        .default("off"),
+        |scope, cx| {
+            scope.core.directio =
+                if cx.arg(0) == "off" { None } else { Some(cx.statement.value(0, value::offset)?) };
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        core("directio_alignment", LEVELS, Args::Exactly(1), "Bytes that direct reads are aligned to.")
+            .default("512"),
+        |scope, cx| cx.offset(&mut scope.core.directio_alignment),
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_copy",
+            "output_buffers",
+            LEVELS,
+            Args::Exactly(2),
+            "Number and bytes of the buffers that a file is read into; the engine chooses without it.",
+        ),
+        |scope, cx| {
+            scope.core.output_buffers = Some(cx.statement.buffers()?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        core(
+            "read_ahead",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes that the kernel should read ahead; 0 leaves it to the kernel.",
+        )
+        .default("0"),
+        |scope, cx| cx.size(&mut scope.core.read_ahead),
+    ),
+    Directive::scope(
+        core(
+            "tcp_nopush",
+            LEVELS,
+            Args::Flag,
+            "Fills packets: the head goes out together with the start of the file.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.tcp_nopush),
+    ),
+    Directive::scope(
+        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.tcp_nodelay),
+    ),
+    Directive::scope(
+        core(
+            "send_timeout",
+            LEVELS,
+            Args::Exactly(1),
+            "How long to wait until a client takes more of a response.",
+        )
+        .default("60s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.send_timeout),
+    ),
+    Directive::scope(
+        core("send_lowat", LEVELS, Args::Exactly(1), "Least room in the socket that is worth a write.")
+            .default("0")
+            .state(conf::State::Accepted("Linux has no such socket option")),
+        |scope, cx| {
+            cx.size(&mut scope.core.send_lowat)?;
+            if scope.core.send_lowat > 0 {
+                cx.warn("\"send_lowat\" is not supported, ignored");
+            }
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        core("postpone_output", LEVELS, Args::Exactly(1), "Bytes to collect before something is sent.")
+            .default("1460"),
+        |scope, cx| cx.size(&mut scope.core.postpone_output),
+    ),
+    Directive::scope(
+        core(
+            "limit_rate",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "Bytes a second that a response may take; 0 is no limit.",
+        )
+        .default("0"),
+        |scope, cx| {
+            scope.core.limit_rate = Some(cx.size_template(cx.arg(0))?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        core(
+            "limit_rate_after",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "Bytes of a response that go out before the limit holds.",
+        )
+        .default("0"),
+        |scope, cx| {
+            scope.core.limit_rate_after = Some(cx.size_template(cx.arg(0))?);
+            Ok(())
+        },
+    ),
+    // What a response says.
+    Directive::scope(
+        core("error_page", LEVELS_AND_IF, Args::AtLeast(2), "The URI that is shown for some statuses.")
+            .many(),
+        add_error_pages,
+    ),
+    Directive::scope(
+        core("recursive_error_pages", LEVELS, Args::Flag, "Lets an error page lead to another one.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.recursive_error_pages),
+    ),
+    Directive::scope(
+        core(
+            "server_tokens",
+            LEVELS,
+            Args::Exactly(1),
+            "Whether responses tell the version; a quoted text replaces all of it.",
+        )
+        .default("on"),
+        set_server_tokens,
+    ),
+    Directive::scope(
+        core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.etag),
+    ),
+    Directive::scope(
+        core("if_modified_since", LEVELS, Args::Exactly(1), "How the date of that header is compared.")
+            .default("exact"),
+        |scope, cx| {
+            const NAMES: &[(&str, IfModifiedSince)] = &[
+                ("off", IfModifiedSince::Off),
+                ("exact", IfModifiedSince::Exact),
+                ("before", IfModifiedSince::Before),
+            ];
+            cx.choice(&mut scope.core.if_modified_since, NAMES)
+        },
+    ),
+    Directive::scope(
+        core("max_ranges", LEVELS, Args::Exactly(1), "Ranges that a request may ask for; 0 ignores them."),
+        |scope, cx| cx.set(&mut scope.core.max_ranges, |text| value::number(text).map(Some)),
+    ),
+    Directive::scope(
+        core("chunked_transfer_encoding", LEVELS, Args::Flag, "Sends bodies of unknown length in chunks.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.chunked_transfer_encoding),
+    ),
+    Directive::scope(
+        core("absolute_redirect", LEVELS, Args::Flag, "Puts scheme and host into redirects.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.absolute_redirect),
+    ),
+    Directive::scope(
+        core(
+            "server_name_in_redirect",
+            LEVELS,
+            Args::Flag,
+            "Takes the first server name for redirects, not the client's.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.server_name_in_redirect),
+    ),
+    Directive::scope(
+        core("port_in_redirect", LEVELS, Args::Flag, "Puts the port into redirects.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.port_in_redirect),
+    ),
+    Directive::scope(
+        core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.msie_padding),
+    ),
+    Directive::nothing(
+        core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
+        "no browser in use needs it",
+    ),
+    Directive::scope(
+        core("log_not_found", LEVELS, Args::Flag, "Logs files that are not there as errors.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.log_not_found),
+    ),
+    Directive::scope(
+        core("log_subrequest", LEVELS, Args::Flag, "Logs subrequests to the access log.").default("off"),
+        |scope, cx| cx.flag(&mut scope.core.log_subrequest),
+    ),
+    Directive::scope(
+        core("error_log", LEVELS, Args::AtLeast(1), "Where errors go, and from which level on.").many(),
+        |scope, cx| read_error_log(&mut scope.core.error_log, cx),
+    ),
+    Directive::nothing(
+        core("subrequest_output_buffer_size", LEVELS, Args::Exactly(1), "Bytes of a subrequest's buffer.")
+            .default("4k"),
+        "there are no subrequests that are kept in memory",
+    ),
+];
+
+fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error> {
+    let core = &mut scope.core;
+    let name = if alias { "alias" } else { "root" };
+    let before = if matches!(core.root, Root::Alias(_)) { "alias" } else { "root" };
+    if core.root_block == cx.block {
+        let message =
+            format_args!("\"{name}\" directive is duplicate, \"{before}\" directive was specified earlier");
+        return Err(cx.error(message));
+    }
+    if alias && core.found_by == FoundBy::Name {
+        return Err(cx.error("the \"alias\" directive cannot be used inside the named location"));
+    }
+    let text = cx.arg(0);
+    for variable in ["document_root", "realpath_root"] {
+        if text.contains(&format!("${variable}")) || text.contains(&format!("${{{variable}}}")) {
+            let message = format_args!("the ${variable} variable cannot be used in the \"{name}\" directive");
+            return Err(cx.error(message));
+        }
+    }
+    core.root_block = cx.block;
+    core.root = match alias {
+        true => Root::Alias(cx.path_template(text)?),
+        false => Root::Root(
+            cx.path_template(text.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(text))?,
+        ),
+    };
+    if alias {
+        core.by_pattern = core.found_by == FoundBy::Pattern;
+        if let FoundBy::Prefix(prefix) = &core.found_by {
+            core.location_prefix = prefix.clone();
+        }
+    }
+    Ok(())
+}
+
+fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    scope.core.aio = match text {
+        "on" => Aio::On,
+        "off" => Aio::Off,
+        "io_uring" => Aio::Uring,
+        "libaio" => Aio::Libaio,
+        "threads" => Aio::Threads(0),
+        _ => {
+            let pool = text.strip_prefix("threads=").filter(|pool| !pool.is_empty());
+            let pool = pool.ok_or_else(|| cx.invalid(text))?;
+            if pool.contains('$') {
+                return Err(cx.not_built(text));
+            }
+            let number = cx.http.pools.number(pool, cx.statement.span().clone());
+            Aio::Threads(number.ok_or_else(|| cx.error("more than 256 thread pools are used"))?)
+        }
+    };
+    Ok(())
+}
+
+/// Less than a page would cost more calls than it saves copies.
+const CHUNK_MIN: u64 = 4096;
+
+fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
+    match cx.statement.value(0, value::size)? {
+        bytes if bytes < CHUNK_MIN => {
+            Err(cx.error(format_args!("value must be equal to or greater than {CHUNK_MIN}")))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    const NAMES: &[(&str, Tokens)] = &[("off", Tokens::Off), ("on", Tokens::On), ("build", Tokens::Build)];
+    #[derive(Clone, Copy)]
+    enum Tokens {
+        Off,
+        On,
+        Build,
+    }
+    let text = cx.arg(0);
+    scope.core.server_tokens = match cx.statement.value(0, value::choice(NAMES)) {
+        Ok(Tokens::Off) => ServerTokens::Off,
+        Ok(Tokens::On) => ServerTokens::On,
+        Ok(Tokens::Build) => ServerTokens::Build,
+        // A slip of the pen is no signature; only what is clearly meant as one is.
+        Err(_) if cx.statement.args[0].quoted || text.contains('$') => ServerTokens::Text(cx.template(text)?),
+        Err(error) => return Err(error),
+    };
+    Ok(())
+}
+
+/// `error_page code … [=[response]] uri`
+fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    let (uri, mut codes) = texts.split_last().expect("the table promises two arguments");
+    let mut overwrite = None;
+    if let Some((last, before)) = codes.split_last()
+        && let Some(code) = last.strip_prefix('=')
+    {
+        let wrong = || cx.error(format_args!("invalid value \"{last}\""));
+        if before.is_empty() {
+            return Err(wrong());
+        }
+        let code = if code.is_empty() { Some(0) } else { code.parse().ok() };
+        overwrite = Some(code.ok_or_else(wrong)?);
+        codes = before;
+    }
+    let target = cx.template(uri)?;
+    for &text in codes {
+        let status = status_of_page(text, cx)?;
+        // nginx's own codes above 494 are errors of the request for the client.
+        let hidden = matches!(status, 494..=497).then_some(400);
+        let page = ErrorPage { status, overwrite: overwrite.or(hidden), target: target.clone() };
+        scope.core.error_pages.own(cx.block).push(page);
+    }
+    Ok(())
+}
+
+fn status_of_page(text: &str, cx: &Cx<'_>) -> Result<u16, Error> {
+    match value::number(text) {
+        Ok(499) | Err(_) => Err(cx.error(format_args!("invalid value \"{text}\""))),
+        Ok(status) if (300..=599).contains(&status) => Ok(status as u16),
+        Ok(_) => Err(cx.error(format_args!("value \"{text}\" must be between 300 and 599"))),
+    }
+}

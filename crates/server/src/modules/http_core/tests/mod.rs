@@ -1,0 +1,59 @@
+//! Tests of what the directives set, and of the tables that requests are matched against.
+
+mod listen;
+mod locations;
+mod names;
+mod settings;
+
+use std::sync::Arc;
+
+use crate::config::Config;
+use crate::config::testing::loaded;
+
+/// A configuration with one server.
+fn server(text: &str) -> Arc<Config> {
+    loaded(&format!("server {{ {text} }}"))
+}
+
+/// Every directive of every module agrees with nginx about contexts, arguments and braces.
+#[test]
+fn the_tables_agree_with_nginx() {
+    let tables: Vec<&'static [conf::Spec]> =
+        crate::config::table().specs().map(std::slice::from_ref).collect();
+    assert_eq!(conf::differences(&tables), Vec::<String>::new());
+    assert!(tables.len() > 120, "{} directives", tables.len());
+}
+
+/// What this server does not have of nginx's HTTP core is a list that somebody decided on.
+#[test]
+fn what_is_missing_of_the_core_is_known() {
+    let missing: Vec<&str> = conf::nginx_directives()
+        .iter()
+        .filter(|row| matches!(row.module, "http_core" | "nginx" | "event" | "epoll" | "http_index" | "http_log"))
+        .filter(|row| crate::config::table().named(row.name).iter().all(|spec| spec.module != row.module))
+        .map(|row| row.name)
+        .collect();
+    let expected = [
+        "auth_delay",
+        "client_body_early_read",
+        "disable_symlinks",
+        "early_hints",
+        "gzip_disable",
+        "gzip_http_version",
+        "gzip_proxied",
+        "gzip_vary",
+        "open_file_cache",
+        "open_file_cache_errors",
+        "open_file_cache_events",
+        "open_file_cache_min_uses",
+        "open_file_cache_valid",
+        "post_action",
+        "resolver",
+        "resolver_timeout",
+        "open_log_file_cache",
+        "load_module",
+    ];
+    let mut unexpected: Vec<&str> = missing.iter().copied().filter(|name| !expected.contains(name)).collect();
+    unexpected.extend(expected.iter().filter(|name| !missing.contains(name)));
+    assert_eq!(unexpected, Vec::<&str>::new());
+}

@@ -1,0 +1,215 @@
+//! What the directives of the core set, how blocks inherit it, and what is refused.
+
+use std::time::Duration;
+
+use http::conditional::IfModifiedSince;
+
+use crate::config::testing::{error, load_with, loaded, warnings};
+use crate::config::{Config, ServerId};
+use crate::modules::http_core::Conf;
+use crate::modules::http_core::conf::{Aio, BodyInFile, KeepaliveDisable, LingeringClose, Root, ServerTokens};
+use crate::modules::http_core::tests::server;
+
+fn core_of(config: &Config) -> &Conf {
+    let root = config.server(ServerId(0)).root;
+    &config.location(root).scope.core
+}
+
+fn core(text: &str) -> Conf {
+    core_of(&server(text)).clone()
+}
+
+#[test]
+fn files_and_their_way() {
+    let conf = core(
+        "root /data/; root_beneath on; default_type a/b; sendfile on; sendfile_max_chunk 1m; aio_write on;
+         aio_sendfile 512k; directio 4m; directio_alignment 4k; output_buffers 2 64k; read_ahead 1k; tcp_nopush on;
+         tcp_nodelay off; send_timeout 5s; postpone_output 0; limit_rate 1k; limit_rate_after $arg_x;",
+    );
+    assert_eq!(conf.root.template().constant(), Some("/data"));
+    assert!(conf.root_beneath && conf.sendfile && conf.aio_write && conf.tcp_nopush && !conf.tcp_nodelay);
+    assert_eq!((&*conf.default_type, conf.sendfile_max_chunk), ("a/b", 1 << 20));
+    assert_eq!((conf.aio_sendfile, conf.directio, conf.directio_alignment), (Some(512 << 10), Some(4 << 20), 4096));
+    assert_eq!((conf.output_buffers, conf.read_ahead, conf.postpone_output), (Some((2, 64 << 10)), 1024, 0));
+    assert_eq!(conf.send_timeout, Duration::from_secs(5));
+    assert_eq!(conf.limit_rate.expect("it was set").constant(), Some("1k"));
+    assert_eq!(conf.limit_rate_after.expect("it was set").constant(), None);
+    let conf = core("aio_sendfile off; directio off;");
+    assert_eq!((conf.aio_sendfile, conf.directio), (None, None));
+    for (text, expected) in [("html", "/prefix/html"), ("/", "/"), ("$arg_x/", "$")] {
+        let root = core(&format!("root {text};")).root;
+        assert_eq!(root.template().constant().unwrap_or("$"), expected);
+    }
+    assert_eq!(core("").root.template().constant(), Some("/prefix/html"));
+}
+
+#[test]
+fn aio_names_an_engine() {
+    for (text, expected) in [
+        ("aio on;", Aio::On),
+        ("aio off;", Aio::Off),
+        ("aio threads;", Aio::Threads(0)),
+        ("aio threads=default;", Aio::Threads(0)),
+        ("aio libaio;", Aio::Libaio),
+        ("aio io_uring;", Aio::Uring),
+        ("", Aio::Unset),
+    ] {
+        assert_eq!(core(text).aio, expected, "{text}");
+    }
+    let text = "thread_pool a threads=1; http { server { aio threads=a; } }";
+    let loaded = crate::config::testing::load(text).expect("it is right");
+    assert_eq!(core_of(&loaded.config).aio, Aio::Threads(1));
+    assert_eq!(loaded.config.http.pools.names().collect::<Vec<_>>(), ["default", "a"]);
+    let found = error("http { server {\naio threads=nope; } }");
+    assert_eq!(found, "unknown thread pool \"nope\" in /conf/nginx.conf:2");
+}
+
+#[test]
+fn connections_and_requests() {
+    let conf = core(
+        "keepalive_timeout 10 20; keepalive_min_timeout 1s; keepalive_requests 7; keepalive_time 2m;
+         keepalive_disable none; lingering_close always; lingering_time 1s; lingering_timeout 2s;
+         reset_timedout_connection on; client_header_timeout 3s; client_header_buffer_size 2k;
+         large_client_header_buffers 2 4k; max_headers 9; ignore_invalid_headers off; underscores_in_headers on;
+         http_strict on; merge_slashes off; client_max_body_size 1g; client_body_buffer_size 1k;
+         client_body_timeout 4s; client_body_in_file_only clean; client_body_in_single_buffer on;
+         client_body_temp_path /t 1 2;",
+    );
+    let seconds = Duration::from_secs;
+    assert_eq!((conf.keepalive_timeout, conf.keepalive_header), (seconds(10), Some(20)));
+    assert_eq!((conf.keepalive_min_timeout, conf.keepalive_time), (seconds(1), seconds(120)));
+    assert_eq!((conf.keepalive_requests, conf.max_headers), (7, 9));
+    assert_eq!(conf.keepalive_disable, KeepaliveDisable { msie6: false, safari: false });
+    assert_eq!(conf.lingering_close, LingeringClose::Always);
+    assert_eq!((conf.lingering_time, conf.lingering_timeout), (seconds(1), seconds(2)));
+    assert_eq!((conf.client_header_timeout, conf.client_body_timeout), (seconds(3), seconds(4)));
+    assert_eq!((conf.client_header_buffer_size, conf.large_client_header_buffers), (2048, (2, 4096)));
+    assert!(conf.reset_timedout_connection && !conf.ignore_invalid_headers && conf.underscores_in_headers);
+    assert!(conf.http_strict && !conf.merge_slashes && conf.client_body_in_single_buffer);
+    assert_eq!((conf.client_max_body_size, conf.client_body_buffer_size), (1 << 30, 1024));
+    assert_eq!(conf.client_body_in_file_only, BodyInFile::Clean);
+    assert_eq!(conf.client_body_temp_path, ("/t".into(), vec![1, 2]));
+}
+
+#[test]
+fn what_responses_say() {
+    let conf = core(
+        "error_page 404 500 =200 /e.html; error_page 497 @x; error_page 403 = /f; recursive_error_pages on;
+         server_tokens off; etag off; if_modified_since before; max_ranges 0; chunked_transfer_encoding off;
+         absolute_redirect off; server_name_in_redirect on; port_in_redirect off; msie_padding off;
+         log_not_found off; log_subrequest on; satisfy any;",
+    );
+    let pages: Vec<_> = conf.error_pages.items().iter().map(|page| (page.status, page.overwrite)).collect();
+    assert_eq!(pages, [(404, Some(200)), (500, Some(200)), (497, Some(400)), (403, Some(0))]);
+    assert!(conf.recursive_error_pages && conf.server_name_in_redirect && conf.log_subrequest && conf.satisfy_any);
+    assert!(!conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect);
+    assert!(!conf.msie_padding && !conf.log_not_found);
+    assert_eq!((conf.if_modified_since, conf.max_ranges), (IfModifiedSince::Before, Some(0)));
+    assert!(matches!(conf.server_tokens, ServerTokens::Off));
+    assert!(matches!(core("server_tokens build;").server_tokens, ServerTokens::Build));
+    assert!(matches!(core("server_tokens 'My own';").server_tokens, ServerTokens::Text(_)));
+}
+
+#[test]
+fn blocks_inherit_what_they_do_not_set() {
+    let config = loaded(
+        "etag off; keepalive_timeout 10 20; error_page 404 /a;
+         server { keepalive_timeout 30; location /x { internal; error_page 500 /b; location /x/y { etag on; } } }",
+    );
+    let core = |name: &str| {
+        let found = config.http.locations.iter().find(|location| location.name == name);
+        &found.expect("it is there").scope.core
+    };
+    assert_eq!(core("server").keepalive_header, Some(20), "the second argument is inherited by itself");
+    assert_eq!(core("server").keepalive_timeout, Duration::from_secs(30));
+    assert!(!core("/x").etag && core("/x/y").etag);
+    assert!(core("/x").internal && core("/x/y").internal && !core("server").internal);
+    let pages = |name: &str| core(name).error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>();
+    assert_eq!((pages("server"), pages("/x"), pages("/x/y")), (vec![404], vec![500], vec![500]));
+}
+
+#[test]
+fn directives_apply_to_blocks_above_them() {
+    let config = loaded("server { location / { } root /late; } sendfile on;");
+    let location = &config.http.locations[1].scope.core;
+    assert!(location.sendfile && matches!(&location.root, Root::Root(root) if root.constant() == Some("/late")));
+}
+
+#[test]
+fn types_replace_inherited_ones() {
+    let config = loaded("types { a/a a; } types { b/b b B2; } server { } server { types { c/c c; } }");
+    let types = |server: u32| &config.location(config.server(ServerId(server)).root).scope.core.types;
+    assert_eq!((types(0).find(b"/x.a"), types(0).find(b"/x.B")), (Some("a/a"), Some("b/b")));
+    assert_eq!((types(0).find(b"/x.b2"), types(0).find(b"/x.html")), (Some("b/b"), None));
+    assert_eq!((types(1).find(b"/x.c"), types(1).find(b"/x.a")), (Some("c/c"), None));
+    let built_in = core("").types;
+    assert_eq!((built_in.find(b"/x.HTML"), built_in.find(b"/x.jpg")), (Some("text/html"), Some("image/jpeg")));
+    assert_eq!(built_in.of(b"/x.gif").as_deref(), Some("image/gif"));
+    assert_eq!((built_in.find(b"/html"), built_in.find(b"/.html")), (None, None));
+    let mime = [("/conf/mime.types", "types { text/css css; }")];
+    let loaded = load_with("http { include mime.types; server {} }", &mime).expect("it is right");
+    assert_eq!(core_of(&loaded.config).types.find(b"a.css"), Some("text/css"));
+    let found = warnings("http { types { a b;\nc b; } }");
+    assert_eq!(
+        found,
+        ["duplicate extension \"b\", content type: \"c\", previous content type: \"a\" in /conf/nginx.conf:2"]
+    );
+}
+
+#[test]
+fn wrong_values_are_refused_as_in_nginx() {
+    for (text, expected) in [
+        ("connection_pool_size 100;", "the pool size must be no less than 112"),
+        ("connection_pool_size 257;", "the pool size must be a multiple of 16"),
+        ("connection_pool_size x;", "\"connection_pool_size\" directive invalid value"),
+        ("request_pool_size 113;", "the pool size must be a multiple of 16"),
+        (
+            "large_client_header_buffers 4 100;",
+            "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"",
+        ),
+        ("client_body_temp_path x x;", "\"client_body_temp_path\" directive invalid value"),
+        (
+            "location / { root b; alias c; }",
+            "\"alias\" directive is duplicate, \"root\" directive was specified earlier",
+        ),
+        ("location / { root b; root c; }", "\"root\" directive is duplicate"),
+        ("location @x { alias b; }", "the \"alias\" directive cannot be used inside the named location"),
+        ("root $document_root/x;", "the $document_root variable cannot be used in the \"root\" directive"),
+        (
+            "location / { alias ${realpath_root}; }",
+            "the $realpath_root variable cannot be used in the \"alias\" directive",
+        ),
+        ("error_page = /x;", "invalid value \"=\""),
+        ("error_page 404 =x /x;", "invalid value \"=x\""),
+        ("error_page 200 /x;", "value \"200\" must be between 300 and 599"),
+        ("error_page 499 /x;", "invalid value \"499\""),
+        ("error_page x /x;", "invalid value \"x\""),
+        ("error_page 404 $;", "invalid variable name"),
+        ("aio foo;", "\"aio\" directive invalid value"),
+        ("aio threads=$x;", "\"threads=$x\" in \"aio\" directive is not built yet"),
+        ("aio_sendfile 100;", "value must be equal to or greater than 4096"),
+        ("directio x;", "\"directio\" directive invalid value"),
+        ("output_buffers 0 1k;", "\"output_buffers\" directive invalid value"),
+        ("keepalive_timeout x;", "\"keepalive_timeout\" directive invalid value"),
+        ("keepalive_requests x;", "\"keepalive_requests\" directive invalid number"),
+        ("limit_rate x;", "\"limit_rate\" directive invalid value"),
+        ("etag x;", "invalid value \"x\" in \"etag\" directive, it must be \"on\" or \"off\""),
+        ("etag on; etag on;", "\"etag\" directive is duplicate"),
+        ("types { a b { } }", "unexpected \"{\""),
+    ] {
+        let found = error(&format!("http {{ server {{\n{text} }} }}"));
+        assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+    }
+    for (text, value) in [("satisfy", "x"), ("keepalive_disable", "foo"), ("server_tokens", "x"), ("lingering_close", "x")] {
+        let found = error(&format!("http {{ server {{\n{text} {value}; }} }}"));
+        assert!(found.starts_with(&format!("invalid value \"{value}\" in /conf/nginx.conf:2")), "{found}");
+    }
+}
+
+#[test]
+fn warnings_of_nginx() {
+    let at = |text: &str| warnings(&format!("http {{ server {{\n{text} }} }}"));
+    assert_eq!(at("send_lowat 1;"), ["\"send_lowat\" is not supported, ignored in /conf/nginx.conf:2"]);
+    assert_eq!(at("keepalive_disable msie6 msie6;"), ["duplicate value \"msie6\" in /conf/nginx.conf:2"]);
+    assert_eq!(at("types_hash_max_size 4096; server_name a;"), Vec::<String>::new());
+}

@@ -1,0 +1,437 @@
+//! The variables of nginx's HTTP core, and this server's own.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+
+use http::request::HeaderId;
+
+use crate::files;
+use crate::request::{Address, Request};
+use crate::variables::{Prefixed, Variable};
+use crate::zone::since_1970;
+
+/// The version of nginx whose behaviour is the reference.
+const NGINX_VERSION: &str = "1.31.5";
+
+type Get = fn(&Request, &mut Vec<u8>) -> bool;
+
+const fn variable(name: &'static str, get: Get, help: &'static str) -> Variable {
+    Variable { name, get, set: None, help }
+}
+
+pub(super) const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "args",
+        get: |request, out| some(&request.args, out),
+        set: Some(|request, value| request.args = value.to_vec()),
+        help: "The query, without the question mark.",
+    },
+    variable("binary_remote_addr", binary_remote_addr, "The client's address as 4 or 16 bytes."),
+    variable(
+        "body_bytes_sent",
+        |request, out| number(request.sent.saturating_sub(request.sent_head), out),
+        "Bytes of the response's body that were sent.",
+    ),
+    variable("body_engine", body_engine, "What moves the file of the response: the way and the disk engine."),
+    variable("bytes_sent", |request, out| number(request.sent, out), "Bytes of the response that were sent."),
+    variable("connection", |request, out| number(request.conn.number, out), "The number of the connection."),
+    variable(
+        "connection_requests",
+        |request, out| number(request.conn.requests.get(), out),
+        "Requests that the connection has made, with this one.",
+    ),
+    variable("connection_time", connection_time, "Age of the connection in seconds, with milliseconds."),
+    variable(
+        "content_length",
+        |r, out| header(r, HeaderId::ContentLength, out),
+        "The request's `Content-Length`.",
+    ),
+    variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
+    variable("document_root", document_root, "The folder that holds for the request."),
+    variable("document_uri", |request, out| some(&request.uri, out), "The same as `$uri`."),
+    variable("host", host, "The host that was asked for, else the server's first name."),
+    variable(
+        "hostname",
+        |request, out| some(request.config().http.hostname.as_bytes(), out),
+        "The machine's name.",
+    ),
+    variable("https", |_, _| true, "`on` for connections with TLS, else empty."),
+    variable("is_args", is_args, "A question mark when there is a query, else empty."),
+    variable("is_request_port", is_request_port, "A colon when the client named a port, else empty."),
+    Variable {
+        name: "limit_rate",
+        get: limit_rate,
+        set: Some(set_limit_rate),
+        help: "Bytes a second that the response may take; can be set.",
+    },
+    variable("msec", |request, out| milliseconds_of(request, out), "Seconds since 1970, with milliseconds."),
+    variable(
+        "nginx_version",
+        |_, out| some(NGINX_VERSION.as_bytes(), out),
+        "The version of nginx that this server follows.",
+    ),
+    variable("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
+    variable(
+        "pipe",
+        |request, out| some(if request.pipelined { b"p" } else { b"." }, out),
+        "`p` for a pipelined request, else a dot.",
+    ),
+    variable(
+        "proxy_protocol_addr",
+        |_, _| true,
+        "The client's address from a PROXY protocol header; empty without one.",
+    ),
+    variable(
+        "proxy_protocol_port",
+        |_, _| true,
+        "The client's port from a PROXY protocol header; empty without one.",
+    ),
+    variable(
+        "proxy_protocol_server_addr",
+        |_, _| true,
+        "The server's address from a PROXY protocol header; empty without one.",
+    ),
+    variable(
+        "proxy_protocol_server_port",
+        |_, _| true,
+        "The server's port from a PROXY protocol header; empty without one.",
+    ),
+    variable("query_string", |request, out| some(&request.args, out), "The same as `$args`."),
+    variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
+    variable("remote_addr", |request, out| address(&request.conn.peer, out), "The client's address."),
+    variable("remote_port", |request, out| port(&request.conn.peer, out), "The client's port."),
+    variable("remote_user", remote_user, "The name that was given with Basic authentication."),
+    variable("request", request_line, "The request line as received."),
+    variable("request_body", |_, _| false, "The request's body, where something has read it into memory."),
+    variable("request_body_file", |_, _| false, "The file with the request's body, where there is one."),
+    variable(
+        "request_completion",
+        |request, out| some(if request.completed { b"OK" } else { b"" }, out),
+        "`OK` when the whole response was sent, else empty.",
+    ),
+    variable("request_filename", request_filename, "The file that the URI stands for."),
+    variable("request_id", request_id, "A random identifier of the request: 32 hexadecimal digits."),
+    variable(
+        "request_length",
+        |request, out| number(request.received, out),
+        "Bytes of the request, head and body.",
+    ),
+    variable("request_method", |request, out| some(request.method_text(), out), "The method, such as `GET`."),
+    variable("request_port", request_port, "The port that the client named; empty without one."),
+    variable("request_time", request_time, "Seconds since the request's first byte, with milliseconds."),
+    variable("request_uri", request_uri, "The URI with its query as received."),
+    variable("scheme", |_, out| some(b"http", out), "`http` or `https`."),
+    variable(
+        "server_addr",
+        |request, out| address(&request.conn.local, out),
+        "The address that the client reached.",
+    ),
+    variable(
+        "server_name",
+        |request, out| some(request.server().name.as_bytes(), out),
+        "The first name of the server that answers.",
+    ),
+    variable(
+        "server_port",
+        |request, out| port(&request.conn.local, out),
+        "The port that the client reached.",
+    ),
+    variable("server_protocol", server_protocol, "The protocol, such as `HTTP/1.1`."),
+    variable("status", status, "The response's status."),
+    variable(
+        "time_iso8601",
+        |request, out| some(request.conn.thread.dates().iso_8601(), out),
+        "Local time as in ISO 8601.",
+    ),
+    variable(
+        "time_local",
+        |request, out| some(request.conn.thread.dates().common_log(), out),
+        "Local time as in the common log format.",
+    ),
+    variable(
+        "uri",
+        |request, out| some(&request.uri, out),
+        "The decoded, normalised path; changed by internal redirects.",
+    ),
+];
+
+pub(super) const PREFIXED: &[Prefixed] = &[
+    Prefixed { prefix: "arg_", get: argument, help: "An argument of the query." },
+    Prefixed { prefix: "cookie_", get: cookie, help: "A cookie." },
+    Prefixed {
+        prefix: "http_",
+        get: request_header,
+        help: "A field of the request: lower case, dashes as underscores.",
+    },
+    Prefixed {
+        prefix: "proxy_protocol_tlv_",
+        get: |_, _, _| false,
+        help: "A value from a PROXY protocol header; empty without one.",
+    },
+    Prefixed { prefix: "sent_http_", get: response_header, help: "A field of the response." },
+    Prefixed { prefix: "sent_trailer_", get: |_, _, _| false, help: "A field behind the response's body." },
+];
+
+fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(value);
+    true
+}
+
+fn number(value: u64, out: &mut Vec<u8>) -> bool {
+    http::push_decimal(out, value);
+    true
+}
+
+/// `12.345`
+fn seconds(duration: std::time::Duration, out: &mut Vec<u8>) -> bool {
+    // A vector takes every write.
+    let _ = write!(out, "{}.{:03}", duration.as_secs(), duration.subsec_millis());
+    true
+}
+
+fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
+    request.header(id).is_some_and(|value| some(value, out))
+}
+
+fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
+    match &request.conn.peer {
+        Address::Inet(peer) => match peer.ip() {
+            IpAddr::V4(ip) => some(&ip.octets(), out),
+            IpAddr::V6(ip) => some(&ip.octets(), out),
+        },
+        Address::Unix(_) => some(b"unix:", out),
+    }
+}
+
+fn body_engine(request: &Request, out: &mut Vec<u8>) -> bool {
+    let Some(mover) = &request.mover else { return false };
+    let _ = write!(out, "{mover}");
+    true
+}
+
+fn connection_time(request: &Request, out: &mut Vec<u8>) -> bool {
+    seconds(rt::now().saturating_duration_since(request.conn.opened), out)
+}
+
+fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
+    request.scope().core.root.template().render(request, out);
+    true
+}
+
+fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
+    let facts = &request.generation.roots[request.location.0 as usize];
+    facts.real().is_some_and(|path| some(path, out))
+}
+
+fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
+    files::path_of(request, &request.uri, out);
+    true
+}
+
+fn host(request: &Request, out: &mut Vec<u8>) -> bool {
+    match request.host.as_slice() {
+        b"" => some(request.server().name.as_bytes(), out),
+        host => some(host, out),
+    }
+}
+
+fn is_args(request: &Request, out: &mut Vec<u8>) -> bool {
+    some(if request.args.is_empty() { b"" } else { b"?" }, out)
+}
+
+fn named_port(request: &Request) -> Option<u16> {
+    request.head.host().and_then(|host| host.port)
+}
+
+fn is_request_port(request: &Request, out: &mut Vec<u8>) -> bool {
+    some(if named_port(request).is_some() { b":" } else { b"" }, out)
+}
+
+fn request_port(request: &Request, out: &mut Vec<u8>) -> bool {
+    named_port(request).is_none_or(|port| number(port.into(), out))
+}
+
+fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
+    let configured = || {
+        let rate = request.scope().core.limit_rate.as_ref()?.rendered(request);
+        conf::value::size(std::str::from_utf8(&rate).ok()?).ok()
+    };
+    number(request.limit_rate.or_else(configured).unwrap_or(0), out)
+}
+
+/// What is no size leaves the rate as it was.
+fn set_limit_rate(request: &mut Request, value: &[u8]) {
+    let rate = std::str::from_utf8(value).ok().and_then(|text| conf::value::size(text).ok());
+    request.limit_rate = rate.or(request.limit_rate);
+}
+
+fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
+    let (seconds, milliseconds) = since_1970(rt::wall());
+    let _ = write!(out, "{seconds}.{milliseconds:03}");
+    true
+}
+
+fn address(address: &Address, out: &mut Vec<u8>) -> bool {
+    // A vector takes every write.
+    let _ = match address {
+        Address::Inet(address) => write!(out, "{}", address.ip()),
+        Address::Unix(path) => write!(out, "unix:").and_then(|()| out.write_all(path)),
+    };
+    true
+}
+
+fn port(address: &Address, out: &mut Vec<u8>) -> bool {
+    match address {
+        Address::Inet(address) => number(SocketAddr::port(address).into(), out),
+        Address::Unix(_) => true,
+    }
+}
+
+fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
+    let Some(value) = request.header(HeaderId::Authorization) else { return false };
+    let Some((scheme, encoded)) = value.split_at_checked(6) else { return false };
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return false;
+    }
+    let Some(decoded) = base64(encoded.trim_ascii()) else { return false };
+    let Some(colon) = memchr::memchr(b':', &decoded) else { return false };
+    some(&decoded[..colon], out)
+}
+
+/// RFC 4648 section 4; padding may be missing.
+fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    let end = text.iter().rposition(|&byte| byte != b'=').map_or(0, |last| last + 1);
+    let mut out = Vec::with_capacity(end / 4 * 3 + 2);
+    let (mut bits, mut count) = (0_u32, 0);
+    for &byte in &text[..end] {
+        let value = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(value);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            out.push((bits >> count) as u8);
+        }
+    }
+    (end % 4 != 1).then_some(out)
+}
+
+fn request_line(request: &Request, out: &mut Vec<u8>) -> bool {
+    some(request.head.request_line().of(request.bytes()), out)
+}
+
+fn request_uri(request: &Request, out: &mut Vec<u8>) -> bool {
+    some(request.head.request_uri(request.bytes()), out)
+}
+
+fn request_time(request: &Request, out: &mut Vec<u8>) -> bool {
+    seconds(request.elapsed(), out)
+}
+
+fn request_id(request: &Request, out: &mut Vec<u8>) -> bool {
+    let id = request.id.get().unwrap_or_else(|| {
+        let mut id = [0; 16];
+        // The kernel's generator is ready long before a server runs, and answers short requests whole.
+        let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::NONBLOCK);
+        request.id.set(Some(id));
+        id
+    });
+    for byte in id {
+        let _ = write!(out, "{byte:02x}");
+    }
+    true
+}
+
+fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
+    let _ = write!(out, "HTTP/1.{}", request.head.minor_version());
+    true
+}
+
+fn status(request: &Request, out: &mut Vec<u8>) -> bool {
+    let _ = write!(out, "{:03}", request.response.status);
+    true
+}
+
+fn argument(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    http::uri::arg(&request.args, name.as_bytes()).is_some_and(|value| some(value, out))
+}
+
+fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let mut pairs =
+        request.head.all(request.bytes(), HeaderId::Cookie).flat_map(|line| line.split(|&byte| byte == b';'));
+    let found = pairs.find_map(|pair| {
+        let (found, value) = pair.split_at(memchr::memchr(b'=', pair)?);
+        found.trim_ascii().eq_ignore_ascii_case(name.as_bytes()).then(|| value[1..].trim_ascii())
+    });
+    found.is_some_and(|value| some(value, out))
+}
+
+/// Several fields of one name are one list, as in nginx since 1.23.
+fn request_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let separator: &[u8] = if name == "cookie" { b"; " } else { b", " };
+    join(request.head.variable(request.bytes(), name.as_bytes()), separator, out)
+}
+
+fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut found = false;
+    for value in values {
+        if found {
+            out.extend_from_slice(separator);
+        }
+        out.extend_from_slice(value);
+        found = true;
+    }
+    found
+}
+
+fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let response = &request.response;
+    let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
+    match name {
+        "content_type" => text(response.content_type.as_deref().map(str::as_bytes), out),
+        "content_length" => response.content_length.is_some_and(|length| number(length, out)),
+        "content_range" => text(response.content_range.as_deref(), out),
+        "location" => text(response.location.as_deref(), out),
+        "etag" => text(response.etag.as_ref().map(|etag| etag.as_bytes()), out),
+        "last_modified" => response.last_modified.is_some_and(|time| some(&http::date::http(time), out)),
+        "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
+        _ => {
+            let same = |field: &[u8]| {
+                let mut pairs = field.iter().zip(name.as_bytes());
+                field.len() == name.len()
+                    && pairs.all(|(byte, wanted)| {
+                        byte.eq_ignore_ascii_case(wanted) || (*byte == b'-' && *wanted == b'_')
+                    })
+            };
+            let fields = response.fields.iter().filter(|(field, _)| same(field));
+            join(fields.map(|(_, value)| value.as_slice()), b", ", out)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_of_rfc_4648() {
+        for (text, expected) in [
+            ("", Some("")),
+            ("Zg==", Some("f")),
+            ("Zm8=", Some("fo")),
+            ("Zm9v", Some("foo")),
+            ("Zm9vYmE=", Some("fooba")),
+            ("Zm9vYmE", Some("fooba")),
+            ("Z", None),
+            ("Zm9v!", None),
+        ] {
+            assert_eq!(base64(text.as_bytes()).as_deref(), expected.map(str::as_bytes), "{text}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `index`: the file that stands for a folder.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use conf::{Args, Error, Spec};
+use http::request::Method;
+use io::Errno;
+
+use crate::config::{Cx, Layered, Scope};
+use crate::files;
+use crate::log::{Level, Reason};
+use crate::modules::http_core::LEVELS;
+use crate::modules::{Directive, Module};
+use crate::phases::{Handler, Phase, Run, Step};
+use crate::request::Request;
+use crate::template::Template;
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    handlers: &[Handler { phase: Phase::Content, active: |_| true, run: Run::LaterIf(is_wanted, boxed) }],
+    ..Module::named("http_index")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_index",
+        "index",
+        LEVELS,
+        Args::AtLeast(1),
+        "Files that stand for a folder, the first that is there.",
+    )
+    .many()
+    .default("index.html"),
+    add_index,
+)];
+
+/// The files to look for.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    files: Layered<Template>,
+}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { files: Layered::from(vec![Template::text("index.html")]) }
+    }
+}
+
+fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let last = cx.statement.args.len() - 1;
+    for (place, text) in cx.statement.texts().enumerate() {
+        if text.starts_with('/') && place != last {
+            cx.warn("only the last index in \"index\" directive should be absolute");
+        }
+        if text.is_empty() {
+            let first = cx.arg(0);
+            return Err(cx.error(format_args!("index \"{first}\" in \"index\" directive is invalid")));
+        }
+        let file = cx.template(text)?;
+        scope.index.files.own(cx.block).push(file);
+    }
+    Ok(())
+}
+
+fn is_wanted(request: &Request) -> bool {
+    request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head | Method::Post)
+}
+
+fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &mut Request) -> Step {
+    let generation = Rc::clone(&request.generation);
+    let index = &generation.config.location(request.location).scope.index;
+    let mut folder_is_there = false;
+    for file in index.files.items() {
+        let name = file.rendered(request);
+        if name.first() == Some(&b'/') {
+            request.uri = name;
+            return Step::Internal;
+        }
+        let mut uri = request.uri.clone();
+        uri.extend_from_slice(&name);
+        let mut path = Vec::new();
+        files::path_of(request, &uri, &mut path);
+        let errno = match files::stat(request, &path).await {
+            Ok(_) => {
+                request.uri = uri;
+                return Step::Internal;
+            }
+            Err(errno) => errno,
+        };
+        match errno {
+            Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS => return refused(request, &path, errno),
+            Errno::NOENT if folder_is_there => {}
+            Errno::NOENT => {
+                if let Err(step) = look_at_folder(request).await {
+                    return step;
+                }
+                folder_is_there = true;
+            }
+            _ => {
+                let (path, reason) = (files::display(&path), Reason(errno));
+                request.log(Level::Crit, format_args!("stat() \"{path}\" failed ({reason})"));
+                return Step::Status(500);
+            }
+        }
+    }
+    Step::Next
+}
+
+/// A folder that is not there is answered with 404, and not with what follows where it has no index.
+async fn look_at_folder(request: &Request) -> Result<(), Step> {
+    let mut path = Vec::new();
+    files::path_of(request, &request.uri, &mut path);
+    match files::stat(request, &path).await {
+        Ok(stat) if files::is_dir(&stat) => Ok(()),
+        Ok(_) => {
+            request.log(Level::Alert, format_args!("\"{}\" is not a directory", files::display(&path)));
+            Err(Step::Status(500))
+        }
+        Err(errno) => Err(refused(request, &path, errno)),
+    }
+}
+
+fn refused(request: &Request, path: &[u8], errno: Errno) -> Step {
+    let (path, reason) = (files::display(path), Reason(errno));
+    match errno {
+        Errno::ACCESS => {
+            request.log(Level::Error, format_args!("\"{path}\" is forbidden ({reason})"));
+            Step::Status(403)
+        }
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
+            if request.scope().core.log_not_found {
+                request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));
+            }
+            Step::Status(404)
+        }
+        _ => {
+            request.log(Level::Crit, format_args!("stat() \"{path}\" failed ({reason})"));
+            Step::Status(files::status_of(errno))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{error, loaded, warnings};
+
+    fn files_of(http: &str) -> Vec<String> {
+        let config = loaded(http);
+        let location = config.http.locations.last().expect("there is a server");
+        let files = location.scope.index.files.items();
+        files.iter().map(|file| file.constant().unwrap_or("$").to_owned()).collect()
+    }
+
+    #[test]
+    fn lists_add_up_in_a_block_and_replace_inherited_ones() {
+        assert_eq!(files_of("server {}"), ["index.html"]);
+        assert_eq!(files_of("index a; server { index b c; index d; }"), ["b", "c", "d"]);
+        assert_eq!(files_of("index a$uri /b; server { location / {} }"), ["$", "/b"]);
+    }
+
+    #[test]
+    fn wrong_names() {
+        let found = error("http { server {\nindex ''; } }");
+        assert_eq!(found, "index \"\" in \"index\" directive is invalid in /conf/nginx.conf:2");
+        let found = warnings("http { server {\nindex /a b; } }");
+        assert_eq!(
+            found,
+            ["only the last index in \"index\" directive should be absolute in /conf/nginx.conf:2"]
+        );
+    }
+}

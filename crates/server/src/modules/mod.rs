@@ -1,0 +1,146 @@
+//! nginx's modules: each owns its directives, its settings and their inheritance, its variables, and its
+//! part in the phases. A new one is a file here, a line in [`MODULES`] and, when it has settings, a field
+//! in [`crate::config::Scope`].
+
+pub mod access;
+pub mod core;
+pub mod http_core;
+pub mod index;
+pub mod log;
+pub mod not_modified;
+pub mod range;
+pub mod rewrite;
+pub mod static_file;
+pub mod try_files;
+
+use conf::{Error, Spec, State};
+
+use crate::config::{Cx, Scope};
+use crate::modules::core::{EventsConf, MainConf};
+use crate::modules::http_core::ServerDraft;
+use crate::phases::Handler;
+use crate::request::Request;
+use crate::variables::{Prefixed, Variable};
+
+/// All modules. The order is that of the filters and, inside a phase, of the handlers.
+pub static MODULES: &[&Module] = &[
+    &core::MODULE,
+    &http_core::MODULE,
+    &log::MODULE,
+    &rewrite::MODULE,
+    &access::MODULE,
+    &try_files::MODULE,
+    &index::MODULE,
+    &static_file::MODULE,
+    &not_modified::MODULE,
+    &range::MODULE,
+];
+
+/// One module.
+pub struct Module {
+    /// nginx's name of it, without `ngx_` and `_module`.
+    pub name: &'static str,
+    /// Its directives, in tables.
+    pub directives: &'static [&'static [Directive]],
+    /// Its variables.
+    pub variables: &'static [Variable],
+    /// Its families of variables, such as `http_`.
+    pub prefixed: &'static [Prefixed],
+    /// Its handlers.
+    pub handlers: &'static [Handler],
+    /// What it does to a response head before it is written.
+    pub filter: Option<fn(&mut Request)>,
+}
+
+impl Module {
+    /// A module with this name and nothing else, to be completed by struct update.
+    pub const fn named(name: &'static str) -> Module {
+        Module { name, directives: &[], variables: &[], prefixed: &[], handlers: &[], filter: None }
+    }
+
+    /// Its directives.
+    pub fn directives(&self) -> impl Iterator<Item = &'static Directive> {
+        self.directives.iter().copied().flatten()
+    }
+}
+
+/// A directive: what is said about it, and what it does.
+pub struct Directive {
+    /// Name, contexts, arguments, default, help.
+    pub spec: Spec,
+    /// What happens with a statement of it.
+    pub set: Set,
+}
+
+impl Directive {
+    /// Changes process-wide settings.
+    pub const fn main(spec: Spec, set: fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Main(set) }
+    }
+
+    /// Changes the event loop.
+    pub const fn events(spec: Spec, set: fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Events(set) }
+    }
+
+    /// Changes settings that blocks inherit.
+    pub const fn scope(spec: Spec, set: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Scope(set) }
+    }
+
+    /// Changes a server.
+    pub const fn server(
+        spec: Spec,
+        set: fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>,
+    ) -> Directive {
+        Directive { spec, set: Set::Server(set) }
+    }
+
+    /// Changes the whole of `http`.
+    pub const fn http(spec: Spec, set: fn(&mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Http(set) }
+    }
+
+    /// Is accepted and does nothing, for this reason.
+    pub const fn nothing(spec: Spec, why: &'static str) -> Directive {
+        Directive { spec: spec.state(State::Accepted(why)), set: Set::Nothing }
+    }
+
+    /// Holds directives.
+    pub const fn walk(spec: Spec, walk: Walk) -> Directive {
+        Directive { spec, set: Set::Walk(walk) }
+    }
+}
+
+/// What a directive changes.
+pub enum Set {
+    /// Process-wide settings.
+    Main(fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>),
+    /// Settings of the event loop.
+    Events(fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>),
+    /// Settings that blocks inherit.
+    Scope(fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>),
+    /// What belongs to a server alone.
+    Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
+    /// What belongs to the whole of `http`, reached through the context.
+    Http(fn(&mut Cx<'_>) -> Result<(), Error>),
+    /// Nothing: the directive tunes what this server does not have. Its help says so.
+    Nothing,
+    /// A block with directives, which the resolver walks into.
+    Walk(Walk),
+}
+
+/// The blocks that hold directives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// `events`
+    Events,
+    /// `http`
+    Http,
+    /// `server`
+    Server,
+    /// `location`
+    Location,
+    /// `limit_except`
+    LimitExcept,
+}

@@ -1,0 +1,34 @@
+//! Preconditions: 304 and 412 where the client's copy decides (RFC 9110 section 13).
+
+use http::conditional::{self, Outcome, Validators};
+
+use crate::modules::Module;
+use crate::request::Request;
+use crate::response::Body;
+
+/// The module; its directive belongs to `http_core`.
+pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_not_modified") };
+
+fn filter(request: &mut Request) {
+    if request.response.status != 200 || request.error_status.is_some() {
+        return;
+    }
+    let mode = request.scope().core.if_modified_since;
+    let response = &request.response;
+    let validators = Validators {
+        etag: response.etag.as_ref().map(|etag| etag.as_bytes()),
+        last_modified: response.last_modified,
+    };
+    match conditional::evaluate(&request.head, request.bytes(), validators, mode) {
+        Outcome::Proceed => {}
+        Outcome::NotModified => {
+            let response = &mut request.response;
+            response.status = 304;
+            response.content_length = None;
+            response.content_type = None;
+            response.allow_ranges = false;
+            response.body = Body::None;
+        }
+        Outcome::PreconditionFailed => crate::connection::error_page::built_in(request, 412),
+    }
+}

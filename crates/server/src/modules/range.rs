@@ -1,0 +1,92 @@
+//! Ranges of a body: 206 with one or several parts, 416 (RFC 9110 section 14).
+
+use std::rc::Rc;
+
+use http::conditional::Validators;
+use http::range::multipart::Multipart;
+use http::range::{self, ByteRange, MAX_RANGES_DEFAULT, RangeOutcome};
+use http::request::{HeaderId, Method};
+
+use crate::body::Piece;
+use crate::connection::error_page;
+use crate::modules::Module;
+use crate::request::Request;
+use crate::response::Body;
+
+/// The module; its directive belongs to `http_core`.
+pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_range") };
+
+fn filter(request: &mut Request) {
+    let response = &request.response;
+    let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
+        return;
+    };
+    // The field has a meaning for GET alone (RFC 9110 section 14.2); nginx answers HEAD alike.
+    let asked = matches!(request.method, Method::Get | Method::Head) && if_range_holds(request);
+    let Some(value) = request.header(HeaderId::Range).filter(|_| asked) else { return };
+    let max_ranges = request
+        .scope()
+        .core
+        .max_ranges
+        .map_or(MAX_RANGES_DEFAULT, |most| most.min(u64::from(u32::MAX)) as u32);
+    let mut ranges = Vec::new();
+    match range::parse(value, size, max_ranges, &mut ranges) {
+        RangeOutcome::Whole => {}
+        RangeOutcome::NotSatisfiable => {
+            error_page::built_in(request, 416);
+            let mut text = Vec::new();
+            range::push_unsatisfied_range(size, &mut text);
+            request.response.content_range = Some(text);
+        }
+        RangeOutcome::Partial => match ranges.as_slice() {
+            &[single] => one(request, single, size),
+            several => many(request, several, size),
+        },
+    }
+}
+
+fn if_range_holds(request: &Request) -> bool {
+    let response = &request.response;
+    let validators = Validators {
+        etag: response.etag.as_ref().map(|etag| etag.as_bytes()),
+        last_modified: response.last_modified,
+    };
+    request.header(HeaderId::IfRange).is_none_or(|value| range::if_range_matches(value, validators))
+}
+
+fn one(request: &mut Request, range: ByteRange, size: u64) {
+    let mut text = Vec::new();
+    range::push_content_range(range, size, &mut text);
+    let response = &mut request.response;
+    response.status = 206;
+    response.content_range = Some(text);
+    response.content_length = Some(range.len());
+    response.allow_ranges = false;
+    if let Body::File(file) = &mut response.body {
+        file.pieces = vec![Piece::Range { start: range.start, end: range.end }];
+    }
+}
+
+fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
+    let boundary = request.conn.thread.shared.next_boundary();
+    let response = &mut request.response;
+    let media_type = response.content_type.take().unwrap_or_default();
+    let multipart = Multipart::new(boundary, media_type.as_bytes(), size);
+    let mut content_type = Vec::new();
+    multipart.push_content_type(&mut content_type);
+    response.status = 206;
+    response.content_type = Some(String::from_utf8_lossy(&content_type).into());
+    response.content_length = Some(multipart.total_len(ranges));
+    response.allow_ranges = false;
+    let Body::File(file) = &mut response.body else { return };
+    file.pieces.clear();
+    for &range in ranges {
+        let mut text = Vec::new();
+        multipart.push_part(range, &mut text);
+        file.pieces.push(Piece::Text(Rc::from(text)));
+        file.pieces.push(Piece::Range { start: range.start, end: range.end });
+    }
+    let mut end = Vec::new();
+    multipart.push_end(&mut end);
+    file.pieces.push(Piece::Text(Rc::from(end)));
+}

@@ -1,0 +1,90 @@
+//! Files of the document root.
+
+use std::rc::Rc;
+
+use http::conditional::Etag;
+use http::request::Method;
+use io::Errno;
+
+use crate::body::{FileBody, choose};
+use crate::files::{self, Opened};
+use crate::log::Level;
+use crate::modules::Module;
+use crate::phases::{Handler, Phase, Run, Step};
+use crate::request::Request;
+use crate::response::Body;
+
+/// The module; it has no directives of its own.
+pub static MODULE: Module = Module {
+    handlers: &[Handler { phase: Phase::Content, active: |_| true, run: Run::Static }],
+    ..Module::named("http_static")
+};
+
+/// Answers with the file that the URI names.
+pub(crate) async fn serve(request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
+        return Step::Status(405);
+    }
+    if request.uri.last() == Some(&b'/') {
+        return Step::Next;
+    }
+    let mut path = Vec::with_capacity(request.uri.len() + 64);
+    files::path_of(request, &request.uri, &mut path);
+    let opened = match files::open(request, &path).await {
+        Ok(opened) => opened,
+        Err(errno) => return refused(request, &path, errno),
+    };
+    if files::is_dir(&opened.stat) {
+        return add_slash(request);
+    }
+    if !files::is_file(&opened.stat) {
+        request.log(Level::Crit, format_args!("\"{}\" is not a regular file", files::display(&path)));
+        return Step::Status(404);
+    }
+    if request.method == Method::Post {
+        return Step::Status(405);
+    }
+    answer(request, opened, path);
+    Step::Done
+}
+
+fn refused(request: &Request, path: &[u8], errno: Errno) -> Step {
+    let status = files::status_of(errno);
+    let level = if status == 500 { Level::Crit } else { Level::Error };
+    if status != 404 || request.scope().core.log_not_found {
+        request.log(
+            level,
+            format_args!("open() \"{}\" failed ({})", files::display(path), crate::log::Reason(errno)),
+        );
+    }
+    Step::Status(status)
+}
+
+/// A folder was asked for without the slash that relative links in it need.
+fn add_slash(request: &mut Request) -> Step {
+    let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
+    http::uri::escape_uri(&request.uri, &mut location);
+    location.push(b'/');
+    if !request.args.is_empty() {
+        location.push(b'?');
+        location.extend_from_slice(&request.args);
+    }
+    request.response.location = Some(location);
+    Step::Status(301)
+}
+
+fn answer(request: &mut Request, opened: Opened, path: Vec<u8>) {
+    let generation = Rc::clone(&request.generation);
+    let core = &generation.config.location(request.location).scope.core;
+    let Opened { file, stat, device } = opened;
+    let mover = choose::mover(core, &rt::caps(), stat.size);
+    request.mover = Some(mover);
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_length = Some(stat.size);
+    response.last_modified = Some(stat.modified);
+    response.etag = core.etag.then(|| Etag::of_file(stat.modified, stat.size));
+    response.content_type = Some(core.types.of(&request.uri).unwrap_or_else(|| (*core.default_type).into()));
+    response.allow_ranges = true;
+    response.body = Body::File(FileBody::new(file, stat.size, device, mover, path));
+}

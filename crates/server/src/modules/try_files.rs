@@ -1,0 +1,212 @@
+//! `try_files`: the first of several files that is there, else another URI or a status.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec};
+use io::Errno;
+
+use crate::config::{Cx, Scope};
+use crate::files;
+use crate::log::{Level, Reason};
+use crate::modules::http_core::conf::{Conf as Core, Root};
+use crate::modules::{Directive, Module};
+use crate::phases::{Handler, Phase, Run, Step};
+use crate::request::Request;
+use crate::template::Template;
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    handlers: &[Handler {
+        phase: Phase::Precontent,
+        active: |scope| scope.try_files.0.is_some(),
+        run: Run::Later(boxed),
+    }],
+    ..Module::named("http_try_files")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_try_files",
+        "try_files",
+        Contexts::SERVER.or(Contexts::LOCATION),
+        Args::AtLeast(2),
+        "Files to look for, and what follows when none is there.",
+    ),
+    set_files,
+)];
+
+/// Holds for one block only.
+#[derive(Clone, Debug, Default)]
+pub struct Conf(Option<Arc<Files>>);
+
+#[derive(Debug)]
+struct Files {
+    wanted: Vec<Wanted>,
+    otherwise: Otherwise,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    name: Template,
+    /// Whether it must be a folder: written with a slash at its end, which is cut off.
+    folder: bool,
+}
+
+/// What follows when nothing is there.
+#[derive(Debug)]
+enum Otherwise {
+    /// `=404`
+    Status(u16),
+    /// A URI, or `@name`.
+    Uri(Template),
+}
+
+const STATUS_MAX: u16 = 999;
+
+fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    let (last, texts) = texts.split_last().expect("the table promises two arguments");
+    let mut wanted = Vec::new();
+    for text in texts {
+        let name = text.strip_suffix('/');
+        wanted.push(Wanted { name: cx.template(name.unwrap_or(text))?, folder: name.is_some() });
+    }
+    let otherwise = match last.strip_prefix('=') {
+        None => Otherwise::Uri(cx.template(last)?),
+        Some(code) => {
+            let code = code.parse().ok().filter(|&code: &u16| code <= STATUS_MAX);
+            Otherwise::Status(code.ok_or_else(|| cx.error(format_args!("invalid code \"{last}\"")))?)
+        }
+    };
+    scope.try_files = Conf(Some(Arc::new(Files { wanted, otherwise })));
+    Ok(())
+}
+
+fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &mut Request) -> Step {
+    let generation = Rc::clone(&request.generation);
+    let scope = &generation.config.location(request.location).scope;
+    let Some(files) = &scope.try_files.0 else { return Step::Next };
+    for wanted in &files.wanted {
+        let name = below_alias(&scope.core, wanted.name.rendered(request));
+        if is_there(request, &scope.core, &name, wanted.folder).await {
+            take(request, &scope.core, name, wanted.folder);
+            return Step::Next;
+        }
+    }
+    match &files.otherwise {
+        Otherwise::Status(status) => Step::Status(*status),
+        Otherwise::Uri(uri) => go_to(request, uri.rendered(request)),
+    }
+}
+
+/// Under an alias, what a variable says of the URI still has the location's prefix, which the alias stands
+/// for.
+fn below_alias(core: &Core, name: Vec<u8>) -> Vec<u8> {
+    match core.root {
+        Root::Alias(_) if !core.by_pattern => {
+            let rest = name.strip_prefix(core.location_prefix.as_bytes()).map(<[u8]>::to_vec);
+            rest.unwrap_or(name)
+        }
+        _ => name,
+    }
+}
+
+async fn is_there(request: &Request, core: &Core, name: &[u8], folder: bool) -> bool {
+    let mut path = core.root.template().rendered(request);
+    if matches!(core.root, Root::Root(_)) {
+        while path.last() == Some(&b'/') {
+            path.pop();
+        }
+    }
+    path.extend_from_slice(name);
+    match files::stat(request, &path).await {
+        Ok(stat) => files::is_dir(&stat) == folder,
+        Err(
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::LOOP | Errno::XDEV,
+        ) => false,
+        Err(errno) => {
+            let (path, reason) = (files::display(&path), Reason(errno));
+            request.log(Level::Crit, format_args!("stat() \"{path}\" failed ({reason})"));
+            false
+        }
+    }
+}
+
+/// The URI becomes that of the file that was found.
+fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
+    match core.root {
+        Root::Root(_) => request.uri = name,
+        // An alias of a pattern stands for the whole URI: a folder keeps its own.
+        Root::Alias(_) if core.by_pattern && folder => {}
+        Root::Alias(_) if core.by_pattern => request.uri = name,
+        Root::Alias(_) => {
+            let mut uri = core.location_prefix.as_bytes().to_vec();
+            uri.extend_from_slice(&name);
+            request.uri = uri;
+        }
+    }
+}
+
+fn go_to(request: &mut Request, target: Vec<u8>) -> Step {
+    if let Some(name) = target.strip_prefix(b"@") {
+        let name = String::from_utf8_lossy(name);
+        return match request.server().locations.named(&name) {
+            Some(location) => Step::Named(location),
+            None => {
+                request.log(Level::Error, format_args!("could not find named location \"@{name}\""));
+                Step::Status(500)
+            }
+        };
+    }
+    // nginx: a new URI without a query drops the old one.
+    let question = memchr::memchr(b'?', &target).unwrap_or(target.len());
+    request.args = target.get(question + 1..).unwrap_or_default().to_vec();
+    request.uri = target[..question].to_vec();
+    Step::Internal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{error, loaded};
+
+    fn files_of(text: &str) -> Arc<Files> {
+        let config = loaded(&format!("server {{ location / {{ try_files {text}; }} }}"));
+        let location = config.http.locations.last().expect("there is a location");
+        location.scope.try_files.0.clone().expect("it was set")
+    }
+
+    #[test]
+    fn reads_files_folders_and_what_follows() {
+        let files = files_of("$uri $uri/ /index.html");
+        assert_eq!(files.wanted.iter().map(|wanted| wanted.folder).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(files.wanted[0].name, files.wanted[1].name);
+        assert!(matches!(&files.otherwise, Otherwise::Uri(uri) if uri.constant() == Some("/index.html")));
+        assert!(matches!(files_of("a =404").otherwise, Otherwise::Status(404)));
+        assert!(matches!(&files_of("a b/").otherwise, Otherwise::Uri(uri) if uri.constant() == Some("b/")));
+    }
+
+    #[test]
+    fn does_not_reach_locations_inside() {
+        let config = loaded("server { try_files a b; location / { location /x {} } }");
+        let set: Vec<bool> =
+            config.http.locations.iter().map(|location| location.scope.try_files.0.is_some()).collect();
+        assert_eq!(set, [true, false, false]);
+    }
+
+    #[test]
+    fn wrong_codes_are_refused() {
+        for code in ["=x", "=1000", "="] {
+            let found = error(&format!("http {{ server {{\ntry_files a {code}; }} }}"));
+            assert_eq!(found, format!("invalid code \"{code}\" in /conf/nginx.conf:2"));
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Regular expressions of the configuration: PCRE, as in nginx, over bytes.
+//!
+//! Named groups become variables when the configuration is read; a match puts them, and the numbered ones,
+//! into the request.
+
+use conf::Error;
+use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+
+use crate::config::Cx;
+use crate::request::Request;
+use crate::variables::VarRef;
+
+/// A compiled pattern.
+#[derive(Debug)]
+pub(crate) struct Pattern {
+    regex: Regex,
+    /// Variables and the groups that they take their values from.
+    named: Vec<(VarRef, usize)>,
+}
+
+/// A match that was found.
+#[derive(Debug)]
+pub(crate) struct Match<'p> {
+    pattern: &'p Pattern,
+    locations: CaptureLocations,
+}
+
+impl Pattern {
+    /// Compiles `text`; an error says what PCRE found, in nginx's words.
+    pub(crate) fn compile(text: &str, caseless: bool, cx: &mut Cx<'_>) -> Result<Pattern, Error> {
+        let mut builder = RegexBuilder::new();
+        builder.caseless(caseless).jit_if_available(cx.jit);
+        let regex = builder.build(text).map_err(|error| cx.error(Complaint { text, error }))?;
+        let mut named = Vec::new();
+        for (group, name) in regex.capture_names().iter().enumerate() {
+            if let Some(name) = name {
+                named.push((cx.http.registry.define(name, cx.statement)?, group));
+            }
+        }
+        Ok(Pattern { regex, named })
+    }
+
+    /// The first match in `subject`. A pattern that needs more than PCRE's limits allow does not match.
+    pub(crate) fn find(&self, subject: &[u8]) -> Option<Match<'_>> {
+        // A match needs memory of its own; most searches end without one.
+        if !self.regex.is_match(subject).unwrap_or(false) {
+            return None;
+        }
+        let mut locations = self.regex.capture_locations();
+        let found = self.regex.captures_read(&mut locations, subject);
+        found.ok().flatten()?;
+        Some(Match { pattern: self, locations })
+    }
+}
+
+impl Match<'_> {
+    /// Makes the groups known to the request as `$1` and by name.
+    pub(crate) fn store(&self, subject: &[u8], request: &mut Request) {
+        let spans = (0..self.locations.len()).map(|group| self.locations.get(group));
+        request.set_captures(subject, spans);
+        for (variable, group) in &self.pattern.named {
+            let (start, end) = self.locations.get(*group).unwrap_or_default();
+            variable.assign(request, &subject[start..end]);
+        }
+    }
+}
+
+/// What PCRE says about a pattern that it refuses.
+struct Complaint<'a> {
+    text: &'a str,
+    error: pcre2::Error,
+}
+
+impl std::fmt::Display for Complaint<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let said = self.error.to_string();
+        // The crate puts its own words and the offset in front of PCRE's.
+        let reason = said.splitn(3, ": ").last().unwrap_or(&said);
+        write!(f, "pcre2_compile() failed: {reason} in \"{}\"", self.text)?;
+        match self.error.offset().and_then(|offset| self.text.get(offset..)) {
+            None | Some("") => Ok(()),
+            Some(rest) => write!(f, " at \"{rest}\""),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The phases of a request and who takes part in them.
+//!
+//! The order is nginx's. Each location has its handlers listed for each phase when the configuration is
+//! read, so a request never asks a module that has nothing to do there.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::config::{LocationId, Scope};
+use crate::modules::MODULES;
+use crate::request::Request;
+
+/// Where in the life of a request a handler runs. Finding the location, and looking whether the URI was
+/// changed, happen between these and belong to no module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Right after the head was read.
+    PostRead,
+    /// Rewriting at server level.
+    ServerRewrite,
+    /// Rewriting in the location.
+    Rewrite,
+    /// Limits.
+    Preaccess,
+    /// May the client have it? `satisfy` says how the answers combine.
+    Access,
+    /// Last checks before the content.
+    Precontent,
+    /// The response is made; the first handler that makes one is the last to run.
+    Content,
+}
+
+const PHASES: usize = Phase::Content as usize + 1;
+
+/// What a handler decided.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing: the next one goes on.
+    Next,
+    /// In the access phase: allowed, as far as this module is asked.
+    Allow,
+    /// The response is in the request.
+    Done,
+    /// Answer with this status and the page that is configured for it.
+    Status(u16),
+    /// Close the connection without an answer (nginx's 444).
+    Drop,
+    /// Start over with another URI; the new one is in the request.
+    Internal,
+    /// Go on in a named location.
+    Named(LocationId),
+}
+
+/// One module's part in one phase.
+pub struct Handler {
+    /// When.
+    pub phase: Phase,
+    /// Whether it has anything to do in a location with these settings.
+    pub active: fn(&Scope) -> bool,
+    /// What it does.
+    pub run: Run,
+}
+
+/// How a handler runs.
+#[derive(Clone, Copy)]
+pub enum Run {
+    /// At once.
+    Now(fn(&mut Request) -> Step),
+    /// With waiting; costs an allocation.
+    Later(for<'a> fn(&'a mut Request) -> Pin<Box<dyn Future<Output = Step> + 'a>>),
+    /// With waiting, where the first function says so; saves the allocation elsewhere.
+    LaterIf(fn(&Request) -> bool, for<'a> fn(&'a mut Request) -> Pin<Box<dyn Future<Output = Step> + 'a>>),
+    /// A file of the document root: the main thing that a server does, called without an allocation.
+    Static,
+}
+
+/// The handlers of one location by phase.
+#[derive(Clone, Default)]
+pub struct Handlers([Vec<Run>; PHASES]);
+
+impl Handlers {
+    /// Those that have something to do under these settings.
+    pub(crate) fn of(scope: &Scope) -> Handlers {
+        let mut handlers = Handlers::default();
+        for handler in MODULES.iter().flat_map(|module| module.handlers) {
+            if (handler.active)(scope) {
+                handlers.0[handler.phase as usize].push(handler.run);
+            }
+        }
+        handlers
+    }
+
+    /// Those of one phase, in order.
+    pub(crate) fn of_phase(&self, phase: Phase) -> &[Run] {
+        &self.0[phase as usize]
+    }
+}
+
+impl std::fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(Vec::len)).finish()
+    }
+}

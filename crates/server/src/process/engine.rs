@@ -1,0 +1,99 @@
+//! The engine that a configuration gets on this machine.
+
+use std::fmt;
+use std::sync::Arc;
+
+use io::disk::threads::ThreadPool;
+use io::engine::{EngineConfig, NetKind};
+use io::probe::{Fallback, Probe};
+
+use crate::config::Config;
+use crate::modules::core::Method;
+use crate::modules::http_core::conf::Aio;
+use crate::process::StartError;
+
+/// The engine of each thread, decided once for the process.
+pub struct Choice {
+    config: EngineConfig,
+    /// Why the ring cannot be had.
+    refusal: Option<Fallback>,
+}
+
+impl Choice {
+    /// Probes the machine and makes the thread pools.
+    pub(super) fn make(config: &Config) -> Result<Choice, StartError> {
+        let probe = Probe::run();
+        let events = config.events();
+        let refusal = probe.uring_refusal().cloned();
+        let net = match events.method {
+            Some(Method::Uring) => match &refusal {
+                None => NetKind::Uring,
+                Some(refusal) => return Err(StartError::NoRing(refusal.clone())),
+            },
+            Some(Method::Epoll) => NetKind::Epoll,
+            None => probe.best_net(),
+        };
+        let faults = io::fault::FaultPlan::parse(&events.faults.join("\n")).map_err(StartError::Faults)?;
+        let engine = EngineConfig {
+            net,
+            disk_ring: refusal.is_none(),
+            disk_libaio: uses_libaio(config, refusal.is_none()),
+            ring_entries: events.ring_entries,
+            // A connection has a receive and a send, a file operation and its cancellation at most.
+            ops_max: events.worker_connections.saturating_mul(4).max(1024),
+            recv_buffers: events.recv_buffers.0 as u16,
+            recv_buffer_bytes: events.recv_buffers.1,
+            pool_bytes_max: events.buffer_pool,
+            iowq_workers: events.io_workers,
+            device_share: events.device_share,
+            libaio_depth: events.aio_requests,
+            pools: pools(config)?,
+            faults: (!events.faults.is_empty()).then(|| Arc::new(faults)),
+            ..EngineConfig::default()
+        };
+        Ok(Choice { config: engine, refusal })
+    }
+
+    pub(super) fn engine_config(&self) -> EngineConfig {
+        self.config.clone()
+    }
+
+    /// nginx's word for the method: `io_uring` or `epoll`.
+    pub fn method(&self) -> &'static str {
+        match self.config.net {
+            NetKind::Uring => "io_uring",
+            NetKind::Epoll => "epoll",
+        }
+    }
+
+    /// Why the ring cannot be had here, and what would help.
+    pub fn refusal(&self) -> Option<&Fallback> {
+        self.refusal.as_ref()
+    }
+}
+
+impl fmt::Debug for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Choice").field("method", &self.method()).field("refusal", &self.refusal).finish()
+    }
+}
+
+/// libaio's contexts count against a limit of the whole machine: only where something reads through it.
+fn uses_libaio(config: &Config, ring: bool) -> bool {
+    config.http.locations.iter().map(|location| &location.scope.core).any(|core| match core.aio {
+        Aio::Libaio => true,
+        Aio::Unset | Aio::On | Aio::Uring => !ring && core.directio.is_some(),
+        Aio::Off | Aio::Threads(_) => false,
+    })
+}
+
+fn pools(config: &Config) -> Result<Vec<Arc<ThreadPool>>, StartError> {
+    let specs = &config.main().thread_pools;
+    let pool = |name: &str| {
+        let spec = specs.iter().find(|spec| spec.name == name);
+        let (threads, queue) =
+            spec.map_or((32, 65536), |spec| (spec.threads as usize, spec.max_queue as usize));
+        ThreadPool::new(name, threads, queue).map_err(StartError::Pool)
+    };
+    config.http.pools.names().map(pool).collect()
+}

@@ -1,0 +1,89 @@
+//! What a worker thread does: accepts, carries out orders, ends.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rt::mailbox;
+use rt::{Either, select};
+
+use crate::config::Config;
+use crate::files::RootFacts;
+use crate::log::files::LogFiles;
+use crate::process::Resources;
+use crate::process::accept::Doors;
+use crate::process::shared::Shared;
+use crate::thread::Thread;
+
+/// What a thread is started with.
+pub(super) struct Start {
+    pub(super) shared: Arc<Shared>,
+    pub(super) config: Arc<Config>,
+    pub(super) roots: Arc<Vec<RootFacts>>,
+    pub(super) resources: Resources,
+    /// Whether it is the only one, so that all sockets are its own.
+    pub(super) alone: bool,
+    pub(super) orders: mailbox::Receiver<Order>,
+}
+
+/// What a thread can be told.
+pub(super) enum Order {
+    /// Another configuration.
+    Configure { config: Arc<Config>, roots: Arc<Vec<RootFacts>>, resources: Resources },
+    /// Other log files.
+    Reopen(Vec<(PathBuf, OwnedFd)>),
+    /// An end soon.
+    Quit(Option<Duration>),
+    /// An end at once.
+    Stop,
+}
+
+/// The thread's main task.
+pub(super) async fn run(start: Start) {
+    let Start { shared, config, roots, resources, alone, mut orders } = start;
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
+    let logs = LogFiles::new(resources.logs, stderr);
+    let thread = Rc::new(Thread::new(shared, config, roots, logs));
+    let mut doors = Doors::new(&thread, alone);
+    doors.open(resources.listeners);
+    rt::spawn(crate::memory::watch(Rc::clone(&thread)));
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Configure { config, roots, resources } => {
+                thread.logs.reopen(resources.logs);
+                thread.replace(config, roots);
+                doors.close_unconfigured();
+                doors.open(resources.listeners);
+            }
+            Order::Reopen(logs) => thread.logs.reopen(logs),
+            Order::Quit(patience) => {
+                doors.close_all();
+                thread.drain();
+                quit(&thread, patience, &mut orders).await;
+                break;
+            }
+            Order::Stop => break,
+        }
+    }
+    thread.logs.flush().await;
+}
+
+/// Waits for the last connection, but not longer than the patience; a stop ends it at once.
+async fn quit(thread: &Rc<Thread>, patience: Option<Duration>, orders: &mut mailbox::Receiver<Order>) {
+    let patience = patience.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
+    let end = select(thread.connections.none_left(), rt::sleep_until(rt::now() + patience));
+    let stopped = async {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Stop => return,
+                Order::Reopen(logs) => thread.logs.reopen(logs),
+                Order::Configure { .. } | Order::Quit(_) => {}
+            }
+        }
+    };
+    match select(end, stopped).await {
+        Either::Left(_) | Either::Right(()) => {}
+    }
+}

@@ -1,0 +1,244 @@
+//! What this server has, as text made from the tables: the reference page of directives and variables, and
+//! the `configure arguments` that tools ask `-V` for.
+
+use std::fmt::Write;
+
+use conf::{Args, Block, Spec, State, nginx_directives};
+
+use crate::modules::{Directive, MODULES, Module};
+
+/// The reference page, in Markdown.
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Directives and variables\n\n\
+         Made from the tables in the code; do not edit. Directives of module `ringroad` are this server's own, \
+         the others are nginx's and work as nginx documents them unless it says otherwise here.\n",
+    );
+    let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        write_module(&mut page, name);
+    }
+    page.push_str("\n# Variables\n\n| variable | value | can be set |\n|---|---|---|\n");
+    for (name, help, set) in variables() {
+        line(&mut page, format_args!("| `${name}` | {help} | {} |", if set { "yes" } else { "" }));
+    }
+    page
+}
+
+fn specs() -> impl Iterator<Item = &'static Spec> {
+    MODULES.iter().flat_map(|module| module.directives()).map(|directive: &Directive| &directive.spec)
+}
+
+fn write_module(page: &mut String, name: &str) {
+    line(
+        page,
+        format_args!("\n## {name}\n\n| directive | stands in | default | what it does |\n|---|---|---|---|"),
+    );
+    let mut here: Vec<&Spec> = specs().filter(|spec| spec.module == name).collect();
+    here.sort_by_key(|spec| spec.name);
+    for spec in here {
+        let default = spec.default.map(|default| format!("`{}`", cell(default))).unwrap_or_default();
+        let state = match spec.state {
+            State::Honoured => String::new(),
+            State::Differs(how) => format!(" *Differs from nginx: {how}.*"),
+            State::Accepted(why) => format!(" *Accepted without effect: {why}.*"),
+        };
+        line(
+            page,
+            format_args!(
+                "| `{}` | {} | {default} | {}{state} |",
+                syntax(spec),
+                spec.contexts,
+                cell(spec.help)
+            ),
+        );
+    }
+}
+
+fn variables() -> Vec<(String, &'static str, bool)> {
+    let single = |module: &'static Module| {
+        module
+            .variables
+            .iter()
+            .map(|variable| (variable.name.to_owned(), variable.help, variable.set.is_some()))
+    };
+    let families = |module: &'static Module| {
+        module.prefixed.iter().map(|family| (format!("{}*name*", family.prefix), family.help, false))
+    };
+    let mut all: Vec<_> =
+        MODULES.iter().copied().flat_map(|module| single(module).chain(families(module))).collect();
+    all.sort();
+    all
+}
+
+/// The directive with its arguments, as far as the table tells.
+fn syntax(spec: &Spec) -> String {
+    let arguments = match spec.args {
+        Args::None => String::new(),
+        Args::Flag => " on|off".to_owned(),
+        Args::Any => " …".to_owned(),
+        Args::Exactly(count) => " value".repeat(count.into()),
+        Args::AtLeast(count) => format!("{} …", " value".repeat(count.into())),
+        Args::Between(min, max) => {
+            format!("{}{}", " value".repeat(min.into()), " [value]".repeat((max - min).into()))
+        }
+    };
+    let end = if spec.block == Block::No { ";" } else { " { … }" };
+    // A pipe would end the cell of the table.
+    format!("{}{}{end}", spec.name, arguments.replace('|', "\\|"))
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+    // A string takes every write.
+    let _ = writeln!(page, "{text}");
+}
+
+/// What `-V` lists: `--with-…` for optional parts that are there, `--without-…` for standard ones that are
+/// not, in nginx's words.
+pub fn configure_arguments() -> Vec<String> {
+    let mut arguments = Vec::new();
+    for (directive, argument) in OPTIONAL_PARTS {
+        if specs().any(|spec| spec.name == *directive && spec.module != "ringroad") {
+            arguments.push((*argument).to_owned());
+        }
+    }
+    for (module, argument) in OPTIONAL_MODULES {
+        if has(module) {
+            arguments.push(format!("--with-{argument}"));
+        }
+    }
+    for (module, argument) in STANDARD_MODULES {
+        if !has(module) {
+            arguments.push(format!("--without-{argument}"));
+        }
+    }
+    arguments
+}
+
+fn has(module: &str) -> bool {
+    // A row that nginx's own data does not have would never be found absent.
+    debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");
+    specs().any(|spec| spec.module == module)
+}
+
+/// Parts that nginx's `configure` leaves out unless told, by a directive that only they have.
+const OPTIONAL_PARTS: &[(&str, &str)] = &[
+    ("aio", "--with-file-aio"),
+    ("thread_pool", "--with-threads"),
+    ("location", "--with-pcre"),
+    ("pcre_jit", "--with-pcre-jit"),
+];
+
+/// Modules that nginx's `configure` leaves out unless told.
+const OPTIONAL_MODULES: &[(&str, &str)] = &[
+    ("http_addition", "http_addition_module"),
+    ("http_auth_request", "http_auth_request_module"),
+    ("http_dav", "http_dav_module"),
+    ("http_degradation", "http_degradation_module"),
+    ("http_flv", "http_flv_module"),
+    ("http_geoip", "http_geoip_module"),
+    ("http_gunzip", "http_gunzip_module"),
+    ("http_gzip_static", "http_gzip_static_module"),
+    ("http_image", "http_image_filter_module"),
+    ("http_mp4", "http_mp4_module"),
+    ("http_perl", "http_perl_module"),
+    ("http_random_index", "http_random_index_module"),
+    ("http_realip", "http_realip_module"),
+    ("http_secure_link", "http_secure_link_module"),
+    ("http_slice", "http_slice_module"),
+    ("http_ssl", "http_ssl_module"),
+    ("http_stub_status", "http_stub_status_module"),
+    ("http_sub", "http_sub_module"),
+    ("http_v2", "http_v2_module"),
+    ("http_v3", "http_v3_module"),
+    ("http_xslt", "http_xslt_module"),
+    ("mail", "mail"),
+    ("mail_ssl", "mail_ssl_module"),
+    ("stream", "stream"),
+    ("stream_geoip", "stream_geoip_module"),
+    ("stream_realip", "stream_realip_module"),
+    ("stream_ssl", "stream_ssl_module"),
+    ("stream_ssl_preread", "stream_ssl_preread_module"),
+];
+
+/// Modules that nginx's `configure` builds unless told.
+const STANDARD_MODULES: &[(&str, &str)] = &[
+    ("http_access", "http_access_module"),
+    ("http_auth_basic", "http_auth_basic_module"),
+    ("http_autoindex", "http_autoindex_module"),
+    ("http_browser", "http_browser_module"),
+    ("http_charset", "http_charset_module"),
+    ("http_empty_gif", "http_empty_gif_module"),
+    ("http_fastcgi", "http_fastcgi_module"),
+    ("http_geo", "http_geo_module"),
+    ("http_grpc", "http_grpc_module"),
+    ("http_gzip", "http_gzip_module"),
+    ("http_limit_conn", "http_limit_conn_module"),
+    ("http_limit_req", "http_limit_req_module"),
+    ("http_map", "http_map_module"),
+    ("http_memcached", "http_memcached_module"),
+    ("http_mirror", "http_mirror_module"),
+    ("http_proxy", "http_proxy_module"),
+    ("http_referer", "http_referer_module"),
+    ("http_rewrite", "http_rewrite_module"),
+    ("http_scgi", "http_scgi_module"),
+    ("http_split_clients", "http_split_clients_module"),
+    ("http_ssi", "http_ssi_module"),
+    ("http_upstream_hash", "http_upstream_hash_module"),
+    ("http_upstream_ip_hash", "http_upstream_ip_hash_module"),
+    ("http_upstream_keepalive", "http_upstream_keepalive_module"),
+    ("http_upstream_least_conn", "http_upstream_least_conn_module"),
+    ("http_upstream_random", "http_upstream_random_module"),
+    ("http_upstream_zone", "http_upstream_zone_module"),
+    ("http_userid", "http_userid_module"),
+    ("http_uwsgi", "http_uwsgi_module"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_directive_and_variable() {
+        let page = reference();
+        for spec in specs() {
+            assert!(page.contains(&format!("| `{}", spec.name)), "{}", spec.name);
+            assert!(spec.help.ends_with('.') && !spec.help.contains('\n'), "{}: {}", spec.name, spec.help);
+        }
+        assert!(page.contains("| `$arg_*name*` |") && page.contains("| `$uri` |"));
+        assert!(page.contains("| `ring_entries value;` | events | `1024` |"));
+        assert!(page.lines().filter(|line| line.starts_with('|')).all(|line| line.ends_with('|')));
+    }
+
+    #[test]
+    fn defaults_are_what_the_directive_accepts() {
+        for spec in specs() {
+            let Some(default) = spec.default else { continue };
+            let text = format!("{} {default};", spec.name);
+            let source = conf::Source::new("/x").with_globals(text.clone());
+            let loader: conf::MapLoader = [("/x", "")].into_iter().collect();
+            let tree = conf::parse(&source, &loader).expect("the main file is there");
+            let statement = &tree.statements[0];
+            assert!(statement.fault().is_none(), "{text}");
+            assert!(spec.args.allows(statement.args.len()), "{text}");
+        }
+    }
+
+    #[test]
+    fn configure_arguments_tell_what_is_there() {
+        let arguments = configure_arguments();
+        for present in ["--with-threads", "--with-file-aio", "--with-pcre-jit"] {
+            assert!(arguments.iter().any(|argument| argument == present), "{present}");
+        }
+        for argument in ["--without-http_access_module", "--without-http_rewrite_module"] {
+            assert!(!arguments.iter().any(|other| other == argument), "{argument}");
+        }
+        assert!(arguments.iter().all(|argument| argument.starts_with("--with")));
+    }
+}

@@ -1,0 +1,299 @@
+//! One request under way: what was asked, where it stands, what is answered.
+//!
+//! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
+//! are the connection's; deciding is the phases'.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::request::{Head, HeaderId, Method};
+use io::Buf;
+
+use crate::body::choose::Mover;
+use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
+use crate::files::RootFacts;
+use crate::response::Response;
+use crate::thread::Thread;
+
+/// A configuration as one thread holds it: requests count on this thread only.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) config: Arc<Config>,
+    /// Facts about the roots, by location.
+    pub(crate) roots: Arc<Vec<RootFacts>>,
+    /// Counts the reloads.
+    pub(crate) number: u64,
+}
+
+/// Facts about a connection that its requests show.
+pub(crate) struct ConnInfo {
+    /// Whose connection it is.
+    pub(crate) thread: Rc<Thread>,
+    /// `$connection`
+    pub(crate) number: u64,
+    pub(crate) peer: Address,
+    pub(crate) local: Address,
+    /// `$connection_requests`
+    pub(crate) requests: Cell<u64>,
+    /// For `$connection_time` and `keepalive_time`.
+    pub(crate) opened: Instant,
+    /// The socket, for facts that the kernel keeps (`$tcpinfo_rtt`).
+    pub(crate) socket: io::Fd,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Address {
+    Inet(SocketAddr),
+    /// A unix socket with the path it is bound to; empty for a client's.
+    Unix(Vec<u8>),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Inet(address) => address.ip().fmt(f),
+            Address::Unix(_) => f.write_str("unix:"),
+        }
+    }
+}
+
+/// One request.
+pub struct Request {
+    pub(crate) generation: Rc<Generation>,
+    pub(crate) conn: Rc<ConnInfo>,
+    pub(crate) server: ServerId,
+    pub(crate) location: LocationId,
+    /// The parsed head; its spans point into `raw`.
+    pub(crate) head: Head,
+    /// What the head was received in, and where it starts there.
+    raw: Option<Buf>,
+    raw_start: usize,
+    /// The method that counts now: an internal redirect makes it GET.
+    pub(crate) method: Method,
+    /// The host that was asked for, lower case, without port; empty without one.
+    pub(crate) host: Vec<u8>,
+    /// Decoded and normalised path; changed by internal redirects.
+    pub(crate) uri: Vec<u8>,
+    /// Query without the question mark.
+    pub(crate) args: Vec<u8>,
+    /// Whether the URI came from the server itself.
+    pub(crate) internal: bool,
+    /// Internal redirects so far.
+    pub(crate) redirects: u32,
+    /// The status whose error page is being made.
+    pub(crate) error_status: Option<u16>,
+    /// Values of the configuration's variables.
+    slots: RefCell<Vec<Slot>>,
+    /// What the last regular expression matched, and where in it.
+    captures: Captures,
+    pub(crate) response: Response,
+    pub(crate) started: Instant,
+    pub(crate) started_wall: SystemTime,
+    /// Bytes of the request, head and body.
+    pub(crate) received: u64,
+    /// Bytes of the answer, head and body.
+    pub(crate) sent: u64,
+    /// Bytes of the answer's head.
+    pub(crate) sent_head: u64,
+    /// Whether the head was here before the answer to the last request was sent.
+    pub(crate) pipelined: bool,
+    /// Whether the connection may serve another request.
+    pub(crate) keepalive: bool,
+    /// Whether the whole answer went out.
+    pub(crate) completed: bool,
+    /// `$request_id`, made when asked for.
+    pub(crate) id: Cell<Option<[u8; 16]>>,
+    /// How the body of the answer moves, when it is a file.
+    pub(crate) mover: Option<Mover>,
+    /// `$limit_rate`, when it was set.
+    pub(crate) limit_rate: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Slot {
+    /// Not asked for and not set.
+    #[default]
+    Unknown,
+    /// Asked for while it is being computed, or without a value.
+    None,
+    Value(Vec<u8>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Captures {
+    subject: Vec<u8>,
+    /// Start and end of `$0`, `$1`, …
+    spans: Vec<Option<(usize, usize)>>,
+}
+
+/// nginx's limit on internal redirects; more are a loop.
+pub(crate) const REDIRECTS_MAX: u32 = 10;
+
+impl Request {
+    /// A request that has not been read yet.
+    pub(crate) fn new(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
+        let location = generation.config.server(server).root;
+        Request {
+            generation,
+            conn,
+            server,
+            location,
+            head: Head::new(),
+            raw: None,
+            raw_start: 0,
+            method: Method::Other,
+            host: Vec::new(),
+            uri: Vec::new(),
+            args: Vec::new(),
+            internal: false,
+            redirects: 0,
+            error_status: None,
+            slots: RefCell::default(),
+            captures: Captures::default(),
+            response: Response::default(),
+            started: rt::now(),
+            started_wall: rt::wall(),
+            received: 0,
+            sent: 0,
+            sent_head: 0,
+            pipelined: false,
+            keepalive: false,
+            completed: false,
+            id: Cell::new(None),
+            mover: None,
+            limit_rate: None,
+        }
+    }
+
+    /// Makes it ready for the next request of the connection, which starts under `generation`.
+    pub(crate) fn reset(&mut self, generation: &Rc<Generation>, server: ServerId) {
+        if !Rc::ptr_eq(&self.generation, generation) {
+            self.generation = Rc::clone(generation);
+        }
+        self.server = server;
+        self.location = generation.config.server(server).root;
+        self.head.clear();
+        self.raw = None;
+        self.raw_start = 0;
+        self.host.clear();
+        self.uri.clear();
+        self.args.clear();
+        self.internal = false;
+        self.redirects = 0;
+        self.error_status = None;
+        self.slots.get_mut().clear();
+        self.captures.spans.clear();
+        self.response.clear();
+        self.started = rt::now();
+        self.started_wall = rt::wall();
+        (self.received, self.sent, self.sent_head) = (0, 0, 0);
+        (self.pipelined, self.keepalive, self.completed) = (false, false, false);
+        self.id.set(None);
+        (self.mover, self.limit_rate) = (None, None);
+    }
+
+    /// The configuration of this request, the same from its first byte to its last.
+    pub(crate) fn config(&self) -> &Config {
+        &self.generation.config
+    }
+
+    /// The server that was chosen.
+    pub(crate) fn server(&self) -> &Server {
+        self.config().server(self.server)
+    }
+
+    /// The location that was found.
+    pub(crate) fn location(&self) -> &Location {
+        self.config().location(self.location)
+    }
+
+    /// The settings that hold.
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.location().scope
+    }
+
+    /// Takes the buffer in which the head was parsed.
+    pub(crate) fn take_head(&mut self, raw: Buf, start: usize) {
+        self.raw = Some(raw);
+        self.raw_start = start;
+    }
+
+    /// The received head.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.raw.as_ref().map(|raw| &raw[self.raw_start..]).unwrap_or_default()
+    }
+
+    /// The first field of this name.
+    pub(crate) fn header(&self, id: HeaderId) -> Option<&[u8]> {
+        self.head.get(self.bytes(), id)
+    }
+
+    /// The method as it was written.
+    pub(crate) fn method_text(&self) -> &[u8] {
+        self.head.method_span().of(self.bytes())
+    }
+
+    /// Since the first byte of the request.
+    pub(crate) fn elapsed(&self) -> Duration {
+        rt::now().saturating_duration_since(self.started)
+    }
+
+    /// Appends the value of a variable that the configuration defines.
+    pub(crate) fn slot(&self, slot: u16, out: &mut Vec<u8>) -> bool {
+        let index = slot as usize;
+        let registry = &self.config().http.registry;
+        {
+            let mut slots = self.slots.borrow_mut();
+            if slots.len() <= index {
+                slots.resize(registry.len(), Slot::Unknown);
+            }
+            match &slots[index] {
+                Slot::Value(value) => {
+                    out.extend_from_slice(value);
+                    return true;
+                }
+                Slot::None => return false,
+                // Marked first, so that variables that need each other end.
+                Slot::Unknown => slots[index] = Slot::None,
+            }
+        }
+        let Some(compute) = registry.compute_of(slot) else { return false };
+        let start = out.len();
+        let found = compute(self, out);
+        if found {
+            self.slots.borrow_mut()[index] = Slot::Value(out[start..].to_vec());
+        }
+        found
+    }
+
+    /// Sets a variable that the configuration defines.
+    pub(crate) fn set_slot(&mut self, slot: u16, value: Vec<u8>) {
+        let len = self.config().http.registry.len();
+        let slots = self.slots.get_mut();
+        slots.resize(len.max(slots.len()), Slot::Unknown);
+        slots[slot as usize] = Slot::Value(value);
+    }
+
+    /// Appends what a group of the last match captured.
+    pub(crate) fn capture(&self, number: u8, out: &mut Vec<u8>) -> bool {
+        let span = self.captures.spans.get(number as usize).copied().flatten();
+        span.map(|(start, end)| out.extend_from_slice(&self.captures.subject[start..end])).is_some()
+    }
+
+    /// Remembers a match of `subject`.
+    pub(crate) fn set_captures(
+        &mut self,
+        subject: &[u8],
+        spans: impl Iterator<Item = Option<(usize, usize)>>,
+    ) {
+        self.captures.subject.clear();
+        self.captures.subject.extend_from_slice(subject);
+        self.captures.spans.clear();
+        self.captures.spans.extend(spans);
+    }
+}

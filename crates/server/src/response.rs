@@ -1,0 +1,55 @@
+//! The answer before it is sent: head fields as values, the body as a source that is never copied here.
+
+use std::rc::Rc;
+
+use http::conditional::Etag;
+use io::op::Source;
+
+use crate::body::FileBody;
+
+/// An answer.
+#[derive(Debug, Default)]
+pub struct Response {
+    /// Status; 0 while nobody has decided.
+    pub(crate) status: u16,
+    pub(crate) content_type: Option<Rc<str>>,
+    /// Body bytes, when known.
+    pub(crate) content_length: Option<u64>,
+    /// Seconds since 1970.
+    pub(crate) last_modified: Option<i64>,
+    pub(crate) etag: Option<Etag>,
+    pub(crate) location: Option<Vec<u8>>,
+    pub(crate) content_range: Option<Vec<u8>>,
+    /// Whether ranges of the body may be asked for.
+    pub(crate) allow_ranges: bool,
+    /// Further fields in order.
+    pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) body: Body,
+}
+
+/// Where the bytes of a body come from.
+#[derive(Debug, Default)]
+pub(crate) enum Body {
+    /// There are none.
+    #[default]
+    None,
+    /// Bytes at hand.
+    Bytes(Vec<Source>),
+    /// A file, or ranges of one.
+    File(FileBody),
+}
+
+impl Response {
+    /// Forgets everything but the memory.
+    pub(crate) fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Response { fields, ..Response::default() };
+    }
+
+    /// Answers with bytes.
+    pub(crate) fn set_bytes(&mut self, source: Source, len: usize) {
+        self.content_length = Some(len as u64);
+        self.body = Body::Bytes(vec![source]);
+    }
+}
