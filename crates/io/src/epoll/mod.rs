@@ -26,7 +26,7 @@ use crate::buf::Pool;
 use crate::engine::{EngineConfig, Wait};
 use crate::op::{Completion, Fd, Interest, Op, OpId, WeakFd};
 use crate::slot::Slots;
-use table::{Entry, Registration, Table};
+use table::{Entry, Line, Registration, Table};
 
 /// Events taken from the kernel in one turn; what is beyond comes with the next. One page of them.
 const EVENTS_MAX: usize = 256;
@@ -64,6 +64,8 @@ pub(crate) struct Epoll {
     starved: VecDeque<OpId>,
     /// Operations that had their share of this turn and go on in the next.
     again: Vec<OpId>,
+    /// Those of the turn before, while they are run.
+    going_on: Vec<OpId>,
     /// Listeners whose registration may have lost its last acceptor.
     listeners_to_check: Vec<WeakFd>,
     pool: Pool,
@@ -86,6 +88,7 @@ impl Epoll {
             events: Vec::with_capacity(EVENTS_MAX),
             starved: VecDeque::new(),
             again: Vec::new(),
+            going_on: Vec::new(),
             listeners_to_check: Vec::new(),
             pool: pool.clone(),
             recv_buffer_bytes: config.recv_buffer_bytes as usize,
@@ -131,8 +134,8 @@ impl Epoll {
         if let Some((direction, fd)) = place(op) {
             let entry = self.table.of(fd);
             match direction {
-                Direction::Read => entry.readers.retain(|&waiting| waiting != id),
-                Direction::Write => entry.writers.retain(|&waiting| waiting != id),
+                Direction::Read => entry.readers.retain(|waiting| *waiting != id),
+                Direction::Write => entry.writers.retain(|waiting| *waiting != id),
             }
             if entry.registration == Registration::Listener {
                 self.listeners_to_check.push(fd.downgrade());
@@ -160,7 +163,8 @@ impl Epoll {
     ) -> Result<Heard, Errno> {
         self.release_idle_listeners();
         self.feed_starved(slots, done);
-        for id in std::mem::take(&mut self.again) {
+        std::mem::swap(&mut self.again, &mut self.going_on);
+        while let Some(id) = self.going_on.pop() {
             self.run(id, slots, done);
         }
         let wait = if done.is_empty() && self.again.is_empty() { wait } else { Wait::No };
@@ -223,8 +227,8 @@ impl Epoll {
         entry.hung_up |= ended;
         entry.readable |= ended || flags.contains(epoll::EventFlags::IN);
         entry.writable |= broken || flags.contains(epoll::EventFlags::OUT);
-        let readers = if entry.readable { std::mem::take(&mut entry.readers) } else { VecDeque::new() };
-        let writers = if entry.writable { std::mem::take(&mut entry.writers) } else { VecDeque::new() };
+        let readers = if entry.readable { std::mem::take(&mut entry.readers) } else { Line::new() };
+        let writers = if entry.writable { std::mem::take(&mut entry.writers) } else { Line::new() };
         // Those that still have to wait line up again, in the same order.
         for id in readers.into_iter().chain(writers) {
             self.start_again(id, slots, done);
@@ -259,8 +263,8 @@ impl Epoll {
         }
         let entry = self.table.of(fd);
         match direction {
-            Direction::Read => entry.readers.push_back(id),
-            Direction::Write => entry.writers.push_back(id),
+            Direction::Read => entry.readers.push(id),
+            Direction::Write => entry.writers.push(id),
         }
     }
 

@@ -4,10 +4,14 @@
 //! remembers its owner weakly and starts anew when the owner differs, and events carry the serial number
 //! of the registration that they belong to.
 
-use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 
+use smallvec::SmallVec;
+
 use crate::op::{Fd, OpId, WeakFd};
+
+/// Operations that wait at a descriptor, in order. Two is what a connection has at most as a rule.
+pub(super) type Line = SmallVec<[OpId; 2]>;
 
 /// How a descriptor is registered with epoll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,9 +43,9 @@ pub(super) struct Entry {
     /// Connections accepted since the listener was registered.
     pub(super) accepted: u32,
     /// Operations that wait to read, accept or poll, in order.
-    pub(super) readers: VecDeque<OpId>,
+    pub(super) readers: Line,
     /// Operations that wait to write or for a connection, in order.
-    pub(super) writers: VecDeque<OpId>,
+    pub(super) writers: Line,
 }
 
 /// All descriptors, by number.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::buf::{Buf, Pool};
-use crate::engine::{Caps, Counters, Drained, Engine, Wait, Waker};
+use crate::engine::{Caps, Counters, Drained, Engine, Note, Wait, Waker};
 use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, RecvInto, StatTarget};
 use carry::Carried;
 use plan::{Fault, OpKind, RuleState};
@@ -389,6 +389,10 @@ impl Engine for FaultEngine {
 
     fn trim(&mut self) -> usize {
         self.inner.trim()
+    }
+
+    fn take_note(&mut self) -> Option<Note> {
+        self.inner.take_note()
     }
 }
 
