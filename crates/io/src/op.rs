@@ -26,6 +26,8 @@ struct Shared {
     fd: OwnedFd,
     /// Whether it was opened with `O_DIRECT`, once somebody has asked the kernel.
     direct: Cell<Option<bool>>,
+    /// Whether it has no places, as a pipe, a terminal or a socket, once somebody has asked.
+    stream: Cell<Option<bool>>,
 }
 
 /// Remembers which [`Fd`] a table entry is about, without keeping it open: the same number may mean
@@ -75,11 +77,21 @@ impl Fd {
             direct
         })
     }
+
+    /// Whether it has no places to read or write at (lseek(2): ESPIPE); the kernel is asked once.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.0.stream.get().unwrap_or_else(|| {
+            let place = rustix::fs::seek(&self.0.fd, rustix::fs::SeekFrom::Current(0));
+            let stream = place == Err(Errno::SPIPE);
+            self.0.stream.set(Some(stream));
+            stream
+        })
+    }
 }
 
 impl From<OwnedFd> for Fd {
     fn from(fd: OwnedFd) -> Fd {
-        Fd(Rc::new(Shared { fd, direct: Cell::new(None) }))
+        Fd(Rc::new(Shared { fd, direct: Cell::new(None), stream: Cell::new(None) }))
     }
 }
 

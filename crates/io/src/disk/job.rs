@@ -116,8 +116,7 @@ impl Job {
                 Outcome::count(retry_on_intr(|| rustix::io::pread(borrow(file), &mut *space, offset)))
             }
             Work::Write { file, offset, memory, len } => {
-                let content = content(memory, len);
-                Outcome::count(retry_on_intr(|| rustix::io::pwrite(borrow(file), content, offset)))
+                Outcome::count(write(borrow(file), content(memory, len), offset))
             }
             Work::Sendfile { socket, file, mut offset, len } => {
                 let (to, from) = (borrow(socket), borrow(file));
@@ -127,6 +126,14 @@ impl Job {
             Work::Rename { from, to } => Outcome::done(rustix::fs::rename(from, to)),
             Work::Sync { file } => Outcome::done(retry_on_intr(|| rustix::fs::fdatasync(borrow(file)))),
         }
+    }
+}
+
+/// Writes at `offset`, or in order where there are no places: a log may be a pipe, a terminal or a socket.
+fn write(file: BorrowedFd<'_>, content: &[u8], offset: u64) -> Result<usize, Errno> {
+    match retry_on_intr(|| rustix::io::pwrite(file, content, offset)) {
+        Err(Errno::SPIPE) => retry_on_intr(|| rustix::io::write(file, content)),
+        answer => answer,
     }
 }
 

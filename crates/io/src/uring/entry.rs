@@ -80,9 +80,11 @@ pub(super) fn build(
         }
         Op::Write { file, offset, buf, .. } => {
             let (len, memory) = (buf.len() as u32, buf.as_mut_ptr());
+            // Pipes and terminals ignore the place, sockets (a service's standard error) refuse all but 0.
+            let offset = if *offset != 0 && file.is_stream() { 0 } else { *offset };
             match fixed {
-                Some(place) => opcode::WriteFixed::new(raw(file), memory, len, place).offset(*offset).build(),
-                None => opcode::Write::new(raw(file), memory, len).offset(*offset).build(),
+                Some(place) => opcode::WriteFixed::new(raw(file), memory, len, place).offset(offset).build(),
+                None => opcode::Write::new(raw(file), memory, len).offset(offset).build(),
             }
         }
         Op::Unlink { path, .. } => opcode::UnlinkAt::new(here(), path.as_ptr()).build(),
