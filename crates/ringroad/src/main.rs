@@ -1,3 +1,26 @@
-//! See this crate's description in Cargo.toml.
+//! The `ringroad` binary: command line, master process, control channel to the worker.
+//!
+//! Serving itself is crate `server`. Here: reading the command line as nginx does ([`cli`]), opening what needs
+//! privileges and obeying signals ([`master`]), being the unprivileged process that serves ([`worker`]), and
+//! what travels between the two ([`control`]).
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod cli;
+mod control;
+mod limits;
+mod listen;
+mod loader;
+mod log;
+mod master;
+mod pidfile;
+mod places;
+mod privilege;
+mod signals;
+mod site;
+mod worker;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run(std::env::args_os().skip(1).collect())
+}

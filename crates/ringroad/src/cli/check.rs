@@ -1,0 +1,120 @@
+//! `ringroad check FILE`: how much of an nginx configuration this server honours.
+//!
+//! Unlike `-t` it goes on past errors, so that one run shows everything that a move from nginx would meet. Each
+//! directive gets a line `FILE:LINE: VERDICT NAME: remark`; then comes which way bodies go in each location, and
+//! a sum. The exit status is 1 when the configuration would not load.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use conf::{ErrorKind, State, Verdict, Visit};
+
+use super::{print, print_error};
+use crate::loader::DiskLoader;
+use crate::places::{Places, Request};
+use crate::site::{self, Files};
+
+/// What becomes of a directive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
+    Honoured,
+    Differs,
+    NoEffect,
+    NotBuilt,
+    Unknown,
+    Wrong,
+}
+
+impl Fate {
+    /// The word in the report.
+    fn name(self) -> &'static str {
+        match self {
+            Fate::Honoured => "honoured",
+            Fate::Differs => "differs",
+            Fate::NoEffect => "no effect",
+            Fate::NotBuilt => "not built yet",
+            Fate::Unknown => "unknown",
+            Fate::Wrong => "wrong",
+        }
+    }
+}
+
+/// Reports on one file and what it includes.
+pub(super) fn run(args: Vec<OsString>) -> ExitCode {
+    let [file] = args.as_slice() else {
+        print_error("ringroad: usage: ringroad check FILE\n");
+        return ExitCode::FAILURE;
+    };
+    // From where one is: this command is used on files that are not installed.
+    let main = match std::path::absolute(PathBuf::from(file)) {
+        Ok(main) => main,
+        Err(error) => {
+            print_error(format_args!("ringroad: {}: {error}\n", file.to_string_lossy()));
+            return ExitCode::FAILURE;
+        }
+    };
+    let prefix = main.parent().unwrap_or(&main).to_owned();
+    let request = Request { main, globals: String::new(), places: Places::below(&prefix), text: None };
+    let tree = match conf::parse(&conf::Source::new(&request.main), &DiskLoader::new(&request)) {
+        Ok(tree) => tree,
+        Err(error) => {
+            print_error(format_args!("ringroad: [{}] {error}\n", error.level()));
+            return ExitCode::FAILURE;
+        }
+    };
+    let (mut report, sums) = directives(&tree);
+    let verdict = site::load(&request, Files::Disk);
+    report.push('\n');
+    match &verdict {
+        Ok(site) => {
+            for (level, warning) in &site.warnings {
+                let _infallible = writeln!(report, "[{level}] {warning}");
+            }
+            report.push_str(&site::explain(&site.config));
+        }
+        Err(refused) => {
+            let _infallible = writeln!(report, "[{}] {}", refused.level, refused.message);
+        }
+    }
+    let sums: Vec<String> = sums.iter().map(|(fate, count)| format!("{count} {}", fate.name())).collect();
+    let loads = if verdict.is_ok() { "loads" } else { "does not load" };
+    let _infallible = writeln!(report, "\nThis configuration {loads}: {}.", sums.join(", "));
+    print(report);
+    if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// One line for each directive, and how many there are of each kind.
+fn directives(tree: &conf::Tree) -> (String, BTreeMap<Fate, usize>) {
+    let (mut report, mut sums) = (String::new(), BTreeMap::new());
+    conf::visit(tree, site::table(), &mut |visit| {
+        if let Some((fate, remark)) = judge(&visit) {
+            *sums.entry(fate).or_default() += 1;
+            let (span, name) = (visit.statement.span(), &visit.statement.name.text);
+            let remark = remark.map(|remark| format!(": {remark}")).unwrap_or_default();
+            let _infallible = writeln!(report, "{span}: {} {name}{remark}", fate.name());
+        }
+    });
+    (report, sums)
+}
+
+/// `None` for what is no directive.
+fn judge(visit: &Visit<'_>) -> Option<(Fate, Option<String>)> {
+    Some(match &visit.verdict {
+        Verdict::Row | Verdict::Unjudged => return None,
+        Verdict::Known(spec) => match spec.state {
+            State::Honoured => (Fate::Honoured, None),
+            State::Differs(how) => (Fate::Differs, Some(how.to_owned())),
+            State::Accepted(why) => (Fate::NoEffect, Some(why.to_owned())),
+        },
+        Verdict::Fault(error) => match error.kind() {
+            ErrorKind::NotBuilt { module, .. } => (Fate::NotBuilt, Some(format!("of module {module}"))),
+            ErrorKind::Unknown { similar, .. } => {
+                (Fate::Unknown, similar.map(|similar| format!("did you mean \"{similar}\"?")))
+            }
+            other => (Fate::Wrong, Some(other.to_string())),
+        },
+    })
+}

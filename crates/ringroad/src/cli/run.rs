@@ -1,0 +1,106 @@
+//! From options to a server, a test of the configuration, or a signal for a running server.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use super::options::Options;
+use super::{signal, test};
+use crate::listen::errno_text;
+use crate::log::{self, Level, Log};
+use crate::master;
+use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX, PREFIX_CONF, Places, Request};
+use crate::site::{self, Files, Refused, Site};
+
+/// Does what the options say.
+pub(super) fn run(options: &Options) -> ExitCode {
+    let (request, log) = prepare(options);
+    let starts = !options.test && options.signal.is_none();
+    let loaded = site::load(&request, Files::Disk);
+    if starts && !master::is_daemon() && loaded.as_ref().is_ok_and(|site| site.settings.daemon) {
+        // The daemon reads everything anew, and has the warnings to itself.
+        return master::launch(&log);
+    }
+    report(&loaded, &log);
+    if options.test {
+        return test::run(&request, loaded, options, &log);
+    }
+    let site = match loaded {
+        Ok(site) => site,
+        Err(refused) => {
+            if refused.syntax_is_ok {
+                log.write(refused.level, refused.message);
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    match options.signal {
+        Some(command) => match &site.settings.pid {
+            Some(pid_file) => signal::send(command, pid_file, &log),
+            None => ExitCode::FAILURE,
+        },
+        None => master::run(request, site, log),
+    }
+}
+
+/// Tells what is wrong with a configuration, but for what `-t` tells later.
+pub(super) fn report(loaded: &Result<Site, Refused>, log: &Log) {
+    match loaded {
+        Ok(site) => {
+            for (level, message) in &site.warnings {
+                log.write(*level, message);
+            }
+        }
+        // `-t` says first that the syntax is right, and then this.
+        Err(refused) if refused.syntax_is_ok => {}
+        Err(refused) => log.write(refused.level, &refused.message),
+    }
+}
+
+/// Paths and the log that is open until the configuration says otherwise.
+fn prepare(options: &Options) -> (Request, Log) {
+    let prefix = options.prefix.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_PREFIX));
+    let default_conf = if options.prefix.is_some() { PREFIX_CONF } else { DEFAULT_CONF };
+    // As in nginx a relative name starts from the prefix, not from where one happens to be.
+    let main = prefix.join(options.conf.as_deref().unwrap_or(Path::new(default_conf)));
+    let mut places = Places::below(&prefix);
+    let log = match &options.error_log {
+        Some(name) if name == Path::new("stderr") => {
+            places.error_log = None;
+            Log::stderr(Level::Notice)
+        }
+        Some(name) => {
+            let path = prefix.join(name);
+            let log = open_named(&path);
+            places.error_log = Some(path);
+            log
+        }
+        None => open_default(&mut places),
+    };
+    (Request { main, globals: options.globals.clone(), places, text: None }, log)
+}
+
+/// A log that was asked for and cannot be had is told, and the start goes on, as in nginx.
+fn open_named(path: &Path) -> Log {
+    match log::open_file(path) {
+        Ok(file) => Log::early(Rc::new(file), Level::Notice),
+        Err(errno) => {
+            let log = Log::echo_only();
+            let (path, reason) = (path.display(), errno_text(errno));
+            log.alert(format_args!("could not open error log file: open() \"{path}\" failed ({reason})"));
+            log
+        }
+    }
+}
+
+/// Nobody asked for the default log: where it cannot be written, standard error does.
+fn open_default(places: &mut Places) -> Log {
+    if let Some(path) = &places.error_log {
+        places.prepare_folder_of(path);
+        if let Ok(file) = log::open_file(path) {
+            return Log::early(Rc::new(file), Level::Notice);
+        }
+    }
+    places.error_log = None;
+    Log::echo_only()
+}

@@ -1,0 +1,80 @@
+//! `-t` and `-T`: reads the configuration, tries what a start would open, and says so in nginx's words.
+
+use std::process::ExitCode;
+
+use super::options::Options;
+use super::{print, print_error};
+use crate::listen::Listeners;
+use crate::log::{Level, Log};
+use crate::master::{open_logs, resolve_user};
+use crate::pidfile;
+use crate::places::Request;
+use crate::site::{Refused, Site};
+
+/// Something that a start needs is not to be had; the log says what.
+struct WouldFail;
+
+/// Reports on a configuration that was read or refused.
+pub(super) fn run(
+    request: &Request,
+    loaded: Result<Site, Refused>,
+    options: &Options,
+    log: &Log,
+) -> ExitCode {
+    let file = request.main.display();
+    let say = |text: &str| {
+        if !options.quiet {
+            print_error(format_args!("ringroad: {text}\n"));
+        }
+    };
+    let syntax_is_ok = loaded.as_ref().map_or_else(|refused| refused.syntax_is_ok, |_| true);
+    if syntax_is_ok {
+        say(&format!("the configuration file {file} syntax is ok"));
+    }
+    let site = match loaded {
+        Ok(site) => try_start(request, &site, log).map(|()| site),
+        Err(refused) => {
+            if syntax_is_ok {
+                log.write(refused.level, refused.message);
+            }
+            Err(WouldFail)
+        }
+    };
+    let Ok(site) = site else {
+        // A failure is told with -q too.
+        print_error(format_args!("ringroad: configuration file {file} test failed\n"));
+        return ExitCode::FAILURE;
+    };
+    say(&format!("configuration file {file} test is successful"));
+    if options.dump {
+        dump(&site);
+    }
+    ExitCode::SUCCESS
+}
+
+/// What a start would do, without what others would notice.
+fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail> {
+    let settings = &site.settings;
+    resolve_user(site, log).map_err(|_| WouldFail)?;
+    if let Some(pid_file) = &settings.pid {
+        request.places.prepare_folder_of(pid_file);
+        pidfile::try_write(pid_file).map_err(|message| {
+            log.emerg(message);
+            WouldFail
+        })?;
+    }
+    open_logs(&settings.log_files, &request.places, log).map_err(|_| WouldFail)?;
+    if let Some(warning) = settings.connections_warning() {
+        log.write(Level::Warn, warning);
+    }
+    Listeners::try_open(&settings.listens, log).map_err(|_| WouldFail)
+}
+
+/// nginx's form: a comment with the name, the bytes as they are, and a newline.
+fn dump(site: &Site) {
+    for (path, text) in &site.files {
+        print(format!("# configuration file {}:\n", path.display()));
+        print(text);
+        print("\n");
+    }
+}

@@ -1,0 +1,51 @@
+//! Version, modules and usage: the texts that tools read.
+
+use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
+
+/// The nginx whose directives and behaviour are the reference.
+const REFERENCE: &str = "1.31.5";
+
+/// The first line of `-v` and `-V`. Tools match `nginx/` and the number behind it.
+pub(crate) fn version_line() -> String {
+    format!("nginx version: nginx/{REFERENCE} (ringroad/{})\n", env!("CARGO_PKG_VERSION"))
+}
+
+/// The last line of `-V`: which modules are there, in the words of nginx's configure script.
+pub(crate) fn configure_line() -> String {
+    let arguments = crate::site::configure_arguments();
+    format!("configure arguments: {}\n", arguments.join(" "))
+}
+
+/// The text of `-h`.
+pub(crate) fn usage() -> String {
+    format!(
+        "Usage: ringroad [-?hvVtTq] [-s signal] [-p prefix]
+                [-e filename] [-c filename] [-g directives]
+       ringroad serve DIR [--listen ADDR]
+       ringroad check FILE
+       ringroad engines [--json]
+       ringroad reference
+
+Options:
+  -?,-h         : this help
+  -v            : show version and exit
+  -V            : show version and configure options then exit
+  -t            : test configuration and exit
+  -T            : test configuration, dump it and exit
+  -q            : suppress non-error messages during configuration testing
+  -s signal     : send signal to a master process: stop, quit, reopen, reload
+  -p prefix     : set prefix path (default: {DEFAULT_PREFIX})
+  -e filename   : set error log file (default: logs/error.log below the prefix)
+  -c filename   : set configuration file (default: {DEFAULT_CONF},
+                  with -p: conf/nginx.conf below the prefix)
+  -g directives : set global directives out of configuration file
+
+Commands:
+  serve DIR     : serve the files of a folder, without a configuration
+  check FILE    : tell which directives of an nginx configuration are honoured
+  engines       : tell which I/O engines this machine offers
+  reference     : print all directives as Markdown
+
+"
+    )
+}

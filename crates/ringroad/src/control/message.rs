@@ -1,0 +1,307 @@
+//! What master and worker say to each other.
+//!
+//! The master sends [`ToWorker`], the worker answers with [`ToMaster`]. The largest is the [`Bundle`]: all that a
+//! worker needs to serve one configuration, so that it opens no file and no socket itself. The two processes run
+//! the same executable; [`VERSION`] catches one that was replaced on disk and started anew meanwhile.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::wire::{Malformed, Reader, Writer};
+use crate::limits::ProcessLimits;
+use crate::listen::ListenAddr;
+use crate::places::{Places, Request};
+use crate::privilege::Credentials;
+
+/// Changes with every change of the messages.
+const VERSION: u64 = 1;
+
+/// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
+/// each log file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bundle {
+    /// Counts the configurations of this master.
+    pub(crate) generation: u64,
+    /// What to parse: names, `-g`, places.
+    pub(crate) request: Request,
+    /// Every file that the configuration was read from.
+    pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
+    /// Who the worker becomes; `None` leaves it who it is.
+    pub(crate) credentials: Option<Credentials>,
+    /// Limits, priority and folder of the process.
+    pub(crate) limits: ProcessLimits,
+    /// Addresses, with the number of sockets of each.
+    pub(crate) listeners: Vec<(ListenAddr, u64)>,
+    /// Log files, one descriptor each.
+    pub(crate) logs: Vec<PathBuf>,
+}
+
+impl Bundle {
+    /// How many descriptors belong to it.
+    pub(crate) fn descriptors(&self) -> usize {
+        let sockets: u64 = self.listeners.iter().map(|(_, count)| count).sum();
+        usize::try_from(sockets).unwrap_or(usize::MAX).saturating_add(self.logs.len())
+    }
+}
+
+/// From the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ToWorker {
+    /// The first message: become a worker with this configuration.
+    Start(Box<Bundle>),
+    /// Swap the configuration in place.
+    Reload(Box<Bundle>),
+    /// Write to these files from now on; their descriptors come along.
+    Reopen(Vec<PathBuf>),
+    /// Finish what is under way, then end; at the latest after this time.
+    Quit(Option<Duration>),
+    /// End now.
+    Stop,
+}
+
+/// From the worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ToMaster {
+    /// Every thread accepts; `method` is the network engine.
+    Ready {
+        /// The network engine's name.
+        method: String,
+        /// What the operator should know about the choice.
+        remark: Option<String>,
+    },
+    /// The worker cannot serve and ends.
+    Failed(String),
+    /// The new configuration is in force.
+    Reloaded(u64),
+    /// The new configuration could not be taken, the old one stays.
+    ReloadFailed(u64, String),
+}
+
+impl ToWorker {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u64(VERSION);
+        match self {
+            ToWorker::Start(bundle) => put_bundle(out.u64(1), bundle),
+            ToWorker::Reload(bundle) => put_bundle(out.u64(2), bundle),
+            ToWorker::Reopen(logs) => {
+                out.u64(3).list(logs, |out, path| {
+                    out.path(path);
+                });
+            }
+            ToWorker::Quit(limit) => {
+                out.u64(4).option(*limit, put_time);
+            }
+            ToWorker::Stop => {
+                out.u64(5);
+            }
+        }
+        out.finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ToWorker, Malformed> {
+        let mut from = Reader::new(bytes);
+        check_version(&mut from)?;
+        let message = match from.u64()? {
+            1 => ToWorker::Start(Box::new(take_bundle(&mut from)?)),
+            2 => ToWorker::Reload(Box::new(take_bundle(&mut from)?)),
+            3 => ToWorker::Reopen(from.list(Reader::path)?),
+            4 => ToWorker::Quit(from.option(take_time)?),
+            5 => ToWorker::Stop,
+            _ => return Err(Malformed),
+        };
+        from.end()?;
+        Ok(message)
+    }
+}
+
+impl ToMaster {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u64(VERSION);
+        match self {
+            ToMaster::Ready { method, remark } => {
+                out.u64(1).text(method).option(remark.as_deref(), Writer::text)
+            }
+            ToMaster::Failed(message) => out.u64(2).text(message),
+            ToMaster::Reloaded(generation) => out.u64(3).u64(*generation),
+            ToMaster::ReloadFailed(generation, message) => out.u64(4).u64(*generation).text(message),
+        };
+        out.finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<ToMaster, Malformed> {
+        let mut from = Reader::new(bytes);
+        check_version(&mut from)?;
+        let message = match from.u64()? {
+            1 => ToMaster::Ready { method: from.text()?, remark: from.option(Reader::text)? },
+            2 => ToMaster::Failed(from.text()?),
+            3 => ToMaster::Reloaded(from.u64()?),
+            4 => ToMaster::ReloadFailed(from.u64()?, from.text()?),
+            _ => return Err(Malformed),
+        };
+        from.end()?;
+        Ok(message)
+    }
+}
+
+/// Both ends come from one file as a rule; this is for the day when they do not.
+fn check_version(from: &mut Reader<'_>) -> Result<(), Malformed> {
+    if from.u64()? == VERSION { Ok(()) } else { Err(Malformed) }
+}
+
+/// The order here and in [`take_bundle`] is the format.
+fn put_bundle(out: &mut Writer, bundle: &Bundle) {
+    out.u64(bundle.generation);
+    put_request(out, &bundle.request);
+    out.list(&bundle.files, |out, (path, text)| {
+        out.path(path).bytes(text);
+    });
+    out.option(bundle.credentials.as_ref(), |out, who| {
+        out.text(&who.user).u64(u64::from(who.uid)).u64(u64::from(who.gid))
+    });
+    put_limits(out, &bundle.limits);
+    out.list(&bundle.listeners, |out, (address, count)| {
+        out.text(&address.to_string()).u64(*count);
+    });
+    out.list(&bundle.logs, |out, path| {
+        out.path(path);
+    });
+}
+
+fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
+    Ok(Bundle {
+        generation: from.u64()?,
+        request: take_request(from)?,
+        files: from.list(|from| Ok((from.path()?, from.bytes()?.to_vec())))?,
+        credentials: from.option(|from| {
+            Ok(Credentials { user: from.text()?, uid: take_u32(from)?, gid: take_u32(from)? })
+        })?,
+        limits: take_limits(from)?,
+        listeners: from.list(|from| {
+            let address = ListenAddr::parse(&from.text()?).ok_or(Malformed)?;
+            Ok((address, from.u64()?))
+        })?,
+        logs: from.list(Reader::path)?,
+    })
+}
+
+fn put_request(out: &mut Writer, request: &Request) {
+    let Places { prefix, pid, error_log } = &request.places;
+    out.path(&request.main).text(&request.globals);
+    out.path(prefix).option(pid.as_deref(), Writer::path).option(error_log.as_deref(), Writer::path);
+    out.option(request.text.as_deref(), Writer::text);
+}
+
+fn take_request(from: &mut Reader<'_>) -> Result<Request, Malformed> {
+    let (main, globals) = (from.path()?, from.text()?);
+    let places = Places {
+        prefix: from.path()?,
+        pid: from.option(Reader::path)?,
+        error_log: from.option(Reader::path)?,
+    };
+    Ok(Request { main, globals, places, text: from.option(Reader::text)? })
+}
+
+fn put_limits(out: &mut Writer, limits: &ProcessLimits) {
+    out.option(limits.descriptors, Writer::u64).option(limits.core_bytes, Writer::u64);
+    // Two's complement carries the sign.
+    out.option(limits.priority.map(|nice| u64::from(nice as u32)), Writer::u64);
+    out.option(limits.directory.as_deref(), Writer::path);
+}
+
+fn take_limits(from: &mut Reader<'_>) -> Result<ProcessLimits, Malformed> {
+    Ok(ProcessLimits {
+        descriptors: from.option(Reader::u64)?,
+        core_bytes: from.option(Reader::u64)?,
+        priority: from.option(take_u32)?.map(|nice| nice as i32),
+        directory: from.option(Reader::path)?,
+    })
+}
+
+/// Milliseconds are the resolution of `worker_shutdown_timeout`.
+fn put_time(out: &mut Writer, time: Duration) -> &mut Writer {
+    out.u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn take_time(from: &mut Reader<'_>) -> Result<Duration, Malformed> {
+    Ok(Duration::from_millis(from.u64()?))
+}
+
+fn take_u32(from: &mut Reader<'_>) -> Result<u32, Malformed> {
+    u32::try_from(from.u64()?).map_err(|_| Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle() -> Bundle {
+        let places =
+            Places { prefix: "/srv/".into(), pid: Some("/srv/logs/nginx.pid".into()), error_log: None };
+        Bundle {
+            generation: 3,
+            request: Request {
+                main: "/srv/a.conf".into(),
+                globals: "daemon off;".into(),
+                places,
+                text: None,
+            },
+            files: vec![("/srv/a.conf".into(), b"events {}".to_vec()), ("/srv/b".into(), vec![0xff])],
+            credentials: Some(Credentials { user: "www-data".to_owned(), uid: 33, gid: 34 }),
+            limits: ProcessLimits {
+                descriptors: Some(1024),
+                core_bytes: None,
+                priority: Some(-5),
+                directory: Some("/srv/cores".into()),
+            },
+            listeners: vec![
+                (ListenAddr::Inet("[::1]:80".parse().expect("an address")), 4),
+                (ListenAddr::Unix("/run/a socket".into()), 1),
+            ],
+            logs: vec!["/srv/logs/error.log".into()],
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_what_arrives() {
+        let messages = [
+            ToWorker::Start(Box::new(bundle())),
+            ToWorker::Reload(Box::new(Bundle { credentials: None, ..bundle() })),
+            ToWorker::Reopen(vec!["/a".into(), "/b".into()]),
+            ToWorker::Quit(None),
+            ToWorker::Quit(Some(Duration::from_millis(1500))),
+            ToWorker::Stop,
+        ];
+        for message in messages {
+            assert_eq!(ToWorker::decode(&message.encode()), Ok(message));
+        }
+        let answers = [
+            ToMaster::Ready { method: "epoll".to_owned(), remark: Some("why".to_owned()) },
+            ToMaster::Failed("no".to_owned()),
+            ToMaster::Reloaded(9),
+            ToMaster::ReloadFailed(9, "why".to_owned()),
+        ];
+        for answer in answers {
+            assert_eq!(ToMaster::decode(&answer.encode()), Ok(answer));
+        }
+        assert_eq!(bundle().descriptors(), 6);
+    }
+
+    #[test]
+    fn no_prefix_of_a_message_reads_as_a_message() {
+        let whole = ToWorker::Start(Box::new(bundle())).encode();
+        for end in 0..whole.len() {
+            assert_eq!(ToWorker::decode(&whole[..end]), Err(Malformed), "{end} bytes");
+        }
+        let longer = [whole.as_slice(), &[0]].concat();
+        assert_eq!(ToWorker::decode(&longer), Err(Malformed));
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let mut bytes = ToWorker::Stop.encode();
+        bytes[0] ^= 1;
+        assert_eq!(ToWorker::decode(&bytes), Err(Malformed));
+    }
+}

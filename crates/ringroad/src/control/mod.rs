@@ -1,0 +1,319 @@
+//! The channel between the master and a worker: framed messages and descriptors over a socket pair.
+//!
+//! [`Channel`] never blocks: what cannot be sent now waits in a queue, what arrives in pieces is put together.
+//! What the messages mean is in [`message`]; how numbers and paths become bytes is in [`wire`].
+//!
+//! ```text
+//! frame = length u32 | number of descriptors u32 | body          (little endian, length counts the body)
+//! ```
+//! The descriptors of a frame arrive with its bytes as SCM_RIGHTS, in the order in which they were sent, at
+//! most [`FDS_PER_SEND`] with one `sendmsg` (SCM_MAX_FD, unix(7)). Each batch travels with at least one byte.
+
+pub(crate) mod message;
+mod wire;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// Descriptors with one `sendmsg`; the kernel's limit SCM_MAX_FD.
+const FDS_PER_SEND: usize = 253;
+
+/// Longest body of a frame, in bytes: the configuration's own limit on text, and room for its paths.
+const BODY_MAX: usize = (1 << 30) + (1 << 26);
+
+/// Most descriptors of a frame: far above any sensible number of listeners and log files.
+const FRAME_FDS_MAX: usize = 1 << 16;
+
+/// Bytes before the body.
+const HEADER: usize = 8;
+
+/// Bytes of one `recvmsg`.
+const READ_BYTES: usize = 64 * 1024;
+
+/// What was received: a body and its descriptors.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) body: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// How an attempt to receive ended.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A whole frame.
+    Frame(Frame),
+    /// Nothing whole yet; poll again.
+    Nothing,
+    /// The other side is gone.
+    Closed,
+}
+
+/// Why the channel cannot go on.
+#[derive(Debug)]
+pub(crate) enum ChannelError {
+    /// A system call failed.
+    System(Errno),
+    /// A frame announces more than [`BODY_MAX`] bytes or [`FRAME_FDS_MAX`] descriptors.
+    Oversized { body: usize, fds: usize },
+}
+
+impl std::fmt::Display for ChannelError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ChannelError::System(errno) => write!(f, "control channel: {}", io::Error::from(*errno)),
+            ChannelError::Oversized { body, fds } => {
+                write!(f, "control channel: a message of {body} bytes and {fds} descriptors")
+            }
+        }
+    }
+}
+
+impl From<Errno> for ChannelError {
+    fn from(errno: Errno) -> ChannelError {
+        ChannelError::System(errno)
+    }
+}
+
+/// Bytes that wait to be sent, and the descriptors that go with the first of them.
+#[derive(Debug)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+    fds: Vec<Rc<OwnedFd>>,
+    fds_sent: usize,
+}
+
+/// One end of the channel.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    socket: OwnedFd,
+    outgoing: VecDeque<Outgoing>,
+    incoming: Vec<u8>,
+    incoming_fds: VecDeque<OwnedFd>,
+}
+
+impl Channel {
+    /// A channel and the socket for the other process.
+    pub(crate) fn pair() -> Result<(Channel, OwnedFd), Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok((Channel::new(ours)?, theirs))
+    }
+
+    /// The end that was inherited.
+    pub(crate) fn new(socket: OwnedFd) -> Result<Channel, Errno> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let (outgoing, incoming) = (VecDeque::new(), Vec::new());
+        Ok(Channel { socket, outgoing, incoming, incoming_fds: VecDeque::new() })
+    }
+
+    /// Queues a message and sends what can be sent.
+    pub(crate) fn send(&mut self, body: &[u8], fds: Vec<Rc<OwnedFd>>) -> Result<(), ChannelError> {
+        let mut bytes = Vec::with_capacity(HEADER + body.len());
+        let (length, count) = (u32::try_from(body.len()), u32::try_from(fds.len()));
+        let (Ok(length), Ok(count)) = (length, count) else {
+            return Err(ChannelError::Oversized { body: body.len(), fds: fds.len() });
+        };
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&count.to_le_bytes());
+        bytes.extend_from_slice(body);
+        // One byte must travel with each batch of descriptors; padding keeps that true for any count.
+        bytes.resize(bytes.len() + padding(fds.len()), 0);
+        self.outgoing.push_back(Outgoing { bytes, sent: 0, fds, fds_sent: 0 });
+        self.flush()
+    }
+
+    /// Whether something waits for the socket to take it.
+    pub(crate) fn wants_to_send(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Sends until everything is gone or the socket is full.
+    pub(crate) fn flush(&mut self) -> Result<(), ChannelError> {
+        while let Some(first) = self.outgoing.front_mut() {
+            match first.send_some(&self.socket) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            if first.sent == first.bytes.len() {
+                self.outgoing.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame, if one is whole by now.
+    pub(crate) fn receive(&mut self) -> Result<Received, ChannelError> {
+        loop {
+            if let Some(frame) = self.take_frame()? {
+                return Ok(Received::Frame(frame));
+            }
+            match self.read_some() {
+                Ok(0) => return Ok(Received::Closed),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                // The peer ended with bytes of ours unread.
+                Err(Errno::CONNRESET) => return Ok(Received::Closed),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Cuts the first frame off what has arrived, if bytes and descriptors of it are complete.
+    fn take_frame(&mut self) -> Result<Option<Frame>, ChannelError> {
+        let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return Ok(None) };
+        let Some((count, _)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+        let (body, fds) = (u32::from_le_bytes(*length) as usize, u32::from_le_bytes(*count) as usize);
+        if body > BODY_MAX || fds > FRAME_FDS_MAX {
+            return Err(ChannelError::Oversized { body, fds });
+        }
+        let whole = HEADER + body + padding(fds);
+        if self.incoming.len() < whole || self.incoming_fds.len() < fds {
+            return Ok(None);
+        }
+        let rest = self.incoming.split_off(whole);
+        let mut frame = std::mem::replace(&mut self.incoming, rest);
+        frame.truncate(HEADER + body);
+        frame.drain(..HEADER);
+        Ok(Some(Frame { body: frame, fds: self.incoming_fds.drain(..fds).collect() }))
+    }
+
+    /// One `recvmsg`. The kernel ends it behind bytes that came with descriptors, so the two stay in step.
+    fn read_some(&mut self) -> Result<usize, Errno> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_SEND))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let start = self.incoming.len();
+        self.incoming.resize(start + READ_BYTES, 0);
+        let mut slices = [IoSliceMut::new(&mut self.incoming[start..])];
+        let outcome = recvmsg(&self.socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC);
+        let count = outcome.as_ref().map_or(0, |message| message.bytes);
+        self.incoming.truncate(start + count);
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.incoming_fds.extend(fds);
+            }
+        }
+        outcome.map(|message| message.bytes)
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Outgoing {
+    /// One `sendmsg`: a byte with a batch of descriptors, or all the bytes that are left.
+    fn send_some(&mut self, socket: &OwnedFd) -> Result<(), Errno> {
+        let left = &self.fds[self.fds_sent..];
+        let batch: Vec<BorrowedFd<'_>> = left.iter().take(FDS_PER_SEND).map(|fd| fd.as_fd()).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_SEND))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        // While descriptors are left each batch goes with one byte, so that no byte runs ahead of them.
+        let end = if batch.is_empty() { self.bytes.len() } else { self.sent + 1 };
+        if !batch.is_empty() {
+            let fits = control.push(SendAncillaryMessage::ScmRights(&batch));
+            assert!(fits, "the buffer is sized for a full batch");
+        }
+        let slices = [IoSlice::new(&self.bytes[self.sent..end])];
+        self.sent += sendmsg(socket, &slices, &mut control, SendFlags::NOSIGNAL)?;
+        self.fds_sent += batch.len();
+        Ok(())
+    }
+}
+
+/// Bytes behind a body, so that there is a byte for each batch beyond those that the header can carry.
+fn padding(fds: usize) -> usize {
+    fds.div_ceil(FDS_PER_SEND).saturating_sub(HEADER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    fn channels() -> (Channel, Channel) {
+        let (ours, theirs) = Channel::pair().expect("socket pairs are always there");
+        (ours, Channel::new(theirs).expect("a fresh socket"))
+    }
+
+    fn pump(from: &mut Channel, to: &mut Channel) -> Frame {
+        loop {
+            from.flush().expect("the other end lives");
+            match to.receive().expect("the other end lives") {
+                Received::Frame(frame) => return frame,
+                Received::Nothing => {}
+                Received::Closed => panic!("closed"),
+            }
+        }
+    }
+
+    fn file(text: &str) -> OwnedFd {
+        let memory = rustix::fs::memfd_create("control", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd");
+        let mut file = std::fs::File::from(memory);
+        file.write_all(text.as_bytes()).expect("memory takes it");
+        file.into()
+    }
+
+    #[test]
+    fn messages_arrive_whole_and_in_order() {
+        let (mut a, mut b) = channels();
+        let large = vec![7; 3 << 20];
+        a.send(b"first", Vec::new()).expect("sent");
+        a.send(&large, Vec::new()).expect("queued");
+        a.send(b"", Vec::new()).expect("queued");
+        assert!(a.wants_to_send());
+        assert_eq!(pump(&mut a, &mut b).body, b"first");
+        assert_eq!(pump(&mut a, &mut b).body, large);
+        assert_eq!(pump(&mut a, &mut b).body, b"");
+        assert!(matches!(b.receive(), Ok(Received::Nothing)));
+    }
+
+    #[test]
+    fn descriptors_come_with_their_message_in_any_number() {
+        for count in [1, 252, 253, 254, 600] {
+            let (mut a, mut b) = channels();
+            let text = |index: usize| format!("file {index}");
+            let fds = (0..count).map(|index| Rc::new(file(&text(index)))).collect();
+            a.send(b"with files", fds).expect("sent");
+            a.send(b"next", vec![Rc::new(file("last"))]).expect("sent");
+            let frame = pump(&mut a, &mut b);
+            assert_eq!((frame.body.as_slice(), frame.fds.len()), (b"with files".as_slice(), count));
+            for (index, fd) in frame.fds.into_iter().enumerate() {
+                let (mut file, mut found) = (std::fs::File::from(fd), String::new());
+                file.rewind().expect("memory rewinds");
+                file.read_to_string(&mut found).expect("memory reads");
+                assert_eq!(found, text(index));
+            }
+            let frame = pump(&mut a, &mut b);
+            assert_eq!((frame.body.as_slice(), frame.fds.len()), (b"next".as_slice(), 1));
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_peer_is_seen() {
+        let (a, mut b) = channels();
+        drop(a);
+        assert!(matches!(b.receive(), Ok(Received::Closed)));
+    }
+
+    #[test]
+    fn a_frame_beyond_the_limits_is_refused() {
+        let (a, mut b) = channels();
+        let header = [u32::MAX.to_le_bytes(), 0_u32.to_le_bytes()].concat();
+        rustix::io::write(&a, &header).expect("eight bytes fit");
+        assert!(matches!(b.receive(), Err(ChannelError::Oversized { .. })));
+    }
+}

@@ -1,0 +1,368 @@
+//! Listening sockets: opened by the master, kept over reloads, handed to the worker.
+//!
+//! [`Listeners::open`] makes the sockets of a configuration and takes over those of the one before where the
+//! address is the same, so that no connection in a queue is lost. Accepting is the worker's business.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, sockopt};
+
+use crate::log::{Level, Log};
+
+/// How often an address that is in use is tried again, and after which time: as nginx does, to survive a restart
+/// in which the old server has not let go yet.
+const BIND_TRIES: u32 = 5;
+const BIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ListenAddr {
+    /// Address and port; port 0 lets the kernel choose.
+    Inet(SocketAddr),
+    /// The path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl ListenAddr {
+    /// Reads what `Display` writes.
+    pub(crate) fn parse(text: &str) -> Option<ListenAddr> {
+        match text.strip_prefix("unix:") {
+            Some(path) => Some(ListenAddr::Unix(path.into())),
+            None => text.parse().ok().map(ListenAddr::Inet),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddr::Inet(address) => write!(f, "{address}"),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// `so_keepalive=`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Keepalive {
+    /// The system's default.
+    #[default]
+    Unset,
+    /// Off.
+    Off,
+    /// On, with what was given of idle time, interval and number of probes.
+    On { idle: Option<Duration>, interval: Option<Duration>, probes: Option<u32> },
+}
+
+/// One address with its options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListenOptions {
+    pub(crate) address: ListenAddr,
+    /// Connections that may wait to be accepted.
+    pub(crate) backlog: i32,
+    /// One socket for each worker thread.
+    pub(crate) reuseport: bool,
+    /// Means something for IPv6 wildcards.
+    pub(crate) ipv6only: bool,
+    pub(crate) keepalive: Keepalive,
+    /// `rcvbuf`, bytes.
+    pub(crate) receive_buffer: Option<usize>,
+    /// `sndbuf`, bytes.
+    pub(crate) send_buffer: Option<usize>,
+    /// `deferred`: accept only when data is there.
+    pub(crate) deferred: bool,
+    /// `fastopen`: connections that may wait with data before their handshake is done.
+    pub(crate) fastopen: Option<u32>,
+}
+
+/// The sockets of one address.
+#[derive(Clone, Debug)]
+pub(crate) struct Listener {
+    pub(crate) options: ListenOptions,
+    /// One, or one for each thread. Shared with the configuration before, if it had them.
+    pub(crate) sockets: Vec<Rc<OwnedFd>>,
+    /// With the port that the kernel chose.
+    pub(crate) actual: ListenAddr,
+}
+
+/// All sockets of a configuration.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listeners(pub(crate) Vec<Listener>);
+
+/// At least one socket could not be opened; the log says which and why.
+#[derive(Debug)]
+pub(crate) struct NotListening;
+
+/// Why a socket could not be opened.
+#[derive(Debug)]
+struct Refusal {
+    call: &'static str,
+    errno: Errno,
+}
+
+impl Listeners {
+    /// Opens what is new and takes over what is there already.
+    pub(crate) fn open(
+        wanted: &[ListenOptions],
+        threads: u32,
+        old: Option<&Listeners>,
+        log: &Log,
+    ) -> Result<Listeners, NotListening> {
+        let mut opened = Listeners::default();
+        let mut missing: Vec<&ListenOptions> = wanted.iter().collect();
+        for attempt in 1..=BIND_TRIES {
+            let mut busy = Vec::new();
+            for options in missing {
+                match open_one(options, threads, old, log) {
+                    Ok(listener) => opened.0.push(listener),
+                    Err(refusal) => {
+                        log.emerg(refusal.text(&options.address));
+                        if refusal.errno != Errno::ADDRINUSE {
+                            opened.forget(old);
+                            return Err(NotListening);
+                        }
+                        busy.push(options);
+                    }
+                }
+            }
+            if busy.is_empty() {
+                return Ok(opened.in_order_of(wanted));
+            }
+            missing = busy;
+            if attempt < BIND_TRIES {
+                log.write(
+                    Level::Notice,
+                    format_args!("try again to bind() after {}ms", BIND_PAUSE.as_millis()),
+                );
+                pause(BIND_PAUSE);
+            }
+        }
+        log.emerg("still could not bind()");
+        opened.forget(old);
+        Err(NotListening)
+    }
+
+    /// For `-t`: whether the sockets could be opened, where an address in use is no error. Nothing stays open.
+    pub(crate) fn try_open(wanted: &[ListenOptions], log: &Log) -> Result<(), NotListening> {
+        for options in wanted {
+            match open_one(options, 1, None, log) {
+                Ok(listener) => Listeners(vec![listener]).forget(None),
+                Err(refusal) if refusal.errno == Errno::ADDRINUSE => {}
+                Err(refusal) => {
+                    log.emerg(refusal.text(&options.address));
+                    return Err(NotListening);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sockets of this address.
+    pub(crate) fn find(&self, address: &ListenAddr) -> Option<&Listener> {
+        self.0.iter().find(|listener| listener.options.address == *address)
+    }
+
+    /// Removes the files of unix sockets that `kept` does not use; closing is up to the last owner.
+    pub(crate) fn forget(&self, kept: Option<&Listeners>) {
+        for listener in &self.0 {
+            let address = &listener.options.address;
+            let in_use = kept.is_some_and(|kept| kept.find(address).is_some());
+            if let (ListenAddr::Unix(path), false) = (address, in_use) {
+                // Somebody may have removed it before; nothing follows from that.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Retries mix the order; the log and the worker should see that of the configuration.
+    fn in_order_of(mut self, wanted: &[ListenOptions]) -> Listeners {
+        self.0.sort_by_key(|listener| wanted.iter().position(|options| *options == listener.options));
+        self
+    }
+}
+
+impl Refusal {
+    fn text(&self, address: &ListenAddr) -> String {
+        format!("{}() to {address} failed ({})", self.call, errno_text(self.errno))
+    }
+}
+
+/// `98: Address already in use`, the form of all errors in nginx's log.
+pub(crate) fn errno_text(errno: Errno) -> String {
+    let text = io::Error::from(errno).to_string();
+    let reason = text.split(" (os error").next().unwrap_or_default();
+    format!("{}: {reason}", errno.raw_os_error())
+}
+
+/// The same for errors of the standard library.
+pub(crate) fn error_text(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => errno_text(Errno::from_raw_os_error(code)),
+        None => error.to_string(),
+    }
+}
+
+/// The sockets of one address: those that are there, and as many new ones as are missing.
+fn open_one(
+    options: &ListenOptions,
+    threads: u32,
+    old: Option<&Listeners>,
+    log: &Log,
+) -> Result<Listener, Refusal> {
+    let count = if options.reuseport { threads.max(1) as usize } else { 1 };
+    let inherited = old.and_then(|old| old.find(&options.address));
+    let mut sockets: Vec<Rc<OwnedFd>> = inherited.map_or_else(Vec::new, |old| old.sockets.clone());
+    sockets.truncate(count);
+    for socket in &sockets {
+        configure(socket, options, log);
+        // Also changes the length of the queue of a socket that listens already.
+        rustix::net::listen(socket, options.backlog).map_err(|errno| Refusal { call: "listen", errno })?;
+    }
+    // With port 0 the second socket must get the port of the first.
+    let mut actual = inherited.map(|old| old.actual.clone());
+    while sockets.len() < count {
+        let address = actual.as_ref().unwrap_or(&options.address);
+        let socket = open_socket(address, options, log)?;
+        if actual.is_none() {
+            actual = Some(actual_address(&socket, &options.address)?);
+        }
+        sockets.push(Rc::new(socket));
+    }
+    let actual = actual.unwrap_or_else(|| options.address.clone());
+    Ok(Listener { options: options.clone(), sockets, actual })
+}
+
+/// A socket that listens. SO_REUSEADDR lets a restart bind while old connections are in TIME_WAIT, socket(7).
+fn open_socket(address: &ListenAddr, options: &ListenOptions, log: &Log) -> Result<OwnedFd, Refusal> {
+    let family = match address {
+        ListenAddr::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
+        ListenAddr::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
+        ListenAddr::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None);
+    let socket = socket.map_err(|errno| Refusal { call: "socket", errno })?;
+    let set = |outcome: Result<(), Errno>| outcome.map_err(|errno| Refusal { call: "setsockopt", errno });
+    set(sockopt::set_socket_reuseaddr(&socket, true))?;
+    if options.reuseport {
+        set(sockopt::set_socket_reuseport(&socket, true))?;
+    }
+    if family == AddressFamily::INET6 {
+        set(sockopt::set_ipv6_v6only(&socket, options.ipv6only))?;
+    }
+    configure(&socket, options, log);
+    match address {
+        ListenAddr::Inet(inet) => bind(&socket, inet).map_err(|errno| Refusal { call: "bind", errno })?,
+        ListenAddr::Unix(path) => bind_unix(&socket, path, log)?,
+    }
+    rustix::net::listen(&socket, options.backlog).map_err(|errno| Refusal { call: "listen", errno })?;
+    Ok(socket)
+}
+
+/// Options that may also change on a socket that is there. A refusal costs the option, not the socket.
+fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
+    let check = |what: &str, outcome: Result<(), Errno>| {
+        if let Err(errno) = outcome {
+            let address = &options.address;
+            let reason = errno_text(errno);
+            log.write(Level::Alert, format_args!("setsockopt({what}) {address} failed ({reason}), ignored"));
+        }
+    };
+    if let Some(bytes) = options.receive_buffer {
+        check("SO_RCVBUF", sockopt::set_socket_recv_buffer_size(socket, bytes));
+    }
+    if let Some(bytes) = options.send_buffer {
+        check("SO_SNDBUF", sockopt::set_socket_send_buffer_size(socket, bytes));
+    }
+    if options.reuseport {
+        check("SO_REUSEPORT", sockopt::set_socket_reuseport(socket, true));
+    }
+    // rustix has neither option; better said than silently missing.
+    if options.deferred {
+        check("TCP_DEFER_ACCEPT", Err(Errno::OPNOTSUPP));
+    }
+    if options.fastopen.is_some() {
+        check("TCP_FASTOPEN", Err(Errno::OPNOTSUPP));
+    }
+    match options.keepalive {
+        Keepalive::Unset => {}
+        Keepalive::Off => check("SO_KEEPALIVE", sockopt::set_socket_keepalive(socket, false)),
+        Keepalive::On { idle, interval, probes } => {
+            check("SO_KEEPALIVE", sockopt::set_socket_keepalive(socket, true));
+            if let Some(idle) = idle {
+                check("TCP_KEEPIDLE", sockopt::set_tcp_keepidle(socket, idle));
+            }
+            if let Some(interval) = interval {
+                check("TCP_KEEPINTVL", sockopt::set_tcp_keepintvl(socket, interval));
+            }
+            if let Some(probes) = probes {
+                check("TCP_KEEPCNT", sockopt::set_tcp_keepcnt(socket, probes));
+            }
+        }
+    }
+}
+
+/// The file of the socket must not exist; what a killed server left is removed.
+fn bind_unix(socket: &OwnedFd, path: &Path, log: &Log) -> Result<(), Refusal> {
+    let refusal = |errno| Refusal { call: "bind", errno };
+    let address = SocketAddrUnix::new(path).map_err(refusal)?;
+    match bind(socket, &address) {
+        Err(Errno::ADDRINUSE) if is_stale(path) => {
+            let shown = path.display();
+            log.write(Level::Notice, format_args!("removing the socket unix:{shown}, nobody listens on it"));
+            let _ = std::fs::remove_file(path);
+            bind(socket, &address).map_err(refusal)?;
+        }
+        outcome => outcome.map_err(refusal)?,
+    }
+    // As nginx does: who may connect is a matter of the folder.
+    rustix::fs::chmod(path, Mode::from_raw_mode(0o666)).map_err(|errno| Refusal { call: "chmod", errno })
+}
+
+/// Whether a path is a socket that a server left behind when it was killed. nginx would refuse to start here.
+fn is_stale(path: &Path) -> bool {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && UnixStream::connect(path).is_err_and(refused)
+}
+
+/// Tells the port that the kernel chose.
+fn actual_address(socket: &OwnedFd, wanted: &ListenAddr) -> Result<ListenAddr, Refusal> {
+    if matches!(wanted, ListenAddr::Unix(_)) {
+        return Ok(wanted.clone());
+    }
+    let name = rustix::net::getsockname(socket).map_err(|errno| Refusal { call: "getsockname", errno })?;
+    let name = SocketAddr::try_from(name).map_err(|errno| Refusal { call: "getsockname", errno })?;
+    Ok(ListenAddr::Inet(name))
+}
+
+/// Where a client on this machine reaches an address: a wildcard becomes the loopback address.
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut reachable = address;
+    match address {
+        SocketAddr::V4(_) if address.ip().is_unspecified() => reachable.set_ip(Ipv4Addr::LOCALHOST.into()),
+        SocketAddr::V6(_) if address.ip().is_unspecified() => reachable.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    reachable
+}
+
+/// Waits without an event; signals that end the process still do.
+fn pause(time: Duration) {
+    let time = rustix::event::Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    };
+    // Woken early is tried early.
+    let _ = rustix::event::poll(&mut [], Some(&time));
+}

@@ -1,0 +1,40 @@
+//! Configuration files from the disk, for crate `conf`, which does no input itself.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use conf::Loader;
+
+use crate::places::Request;
+
+/// Reads files; the main one may be a text in memory instead.
+#[derive(Debug)]
+pub(crate) struct DiskLoader<'a> {
+    request: &'a Request,
+}
+
+impl<'a> DiskLoader<'a> {
+    pub(crate) fn new(request: &'a Request) -> DiskLoader<'a> {
+        DiskLoader { request }
+    }
+}
+
+impl Loader for DiskLoader<'_> {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        match &self.request.text {
+            Some(text) if path == self.request.main => Ok(text.clone().into_bytes()),
+            _ => std::fs::read(path),
+        }
+    }
+
+    fn glob(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
+        Ok(conf::expand_glob(pattern, &list))
+    }
+}
+
+/// The names in a folder; the empty path is the working folder.
+fn list(folder: &Path) -> io::Result<Vec<OsString>> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.file_name())).collect()
+}

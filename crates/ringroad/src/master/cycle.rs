@@ -1,0 +1,158 @@
+//! One configuration with everything that is open for it: sockets, log files, the user of its workers.
+//!
+//! nginx calls this a cycle. The master holds one that is in force and, while a reload is under way, the next.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::control::message::Bundle;
+use crate::listen::{ListenAddr, Listeners, errno_text};
+use crate::log::{self, Level, Log};
+use crate::places::{Places, Request};
+use crate::privilege::{self, Credentials};
+use crate::site::{Resources, Site};
+
+/// A configuration that is ready to be served.
+#[derive(Debug)]
+pub(crate) struct Cycle {
+    /// Counts from 1; messages of workers name it.
+    pub(crate) generation: u64,
+    pub(crate) site: Site,
+    pub(crate) listeners: Listeners,
+    /// `error_log` of the process, as far as it concerns the master.
+    pub(crate) log: Log,
+    request: Request,
+    logs: Logs,
+    credentials: Option<Credentials>,
+}
+
+/// Open log files by name.
+pub(crate) type Logs = Vec<(PathBuf, Rc<OwnedFd>)>;
+
+/// Something could not be opened; the log says what.
+#[derive(Debug)]
+pub(crate) struct NotOpened;
+
+impl Cycle {
+    /// Opens everything. What `old` has open already is shared with it.
+    pub(crate) fn open(
+        request: &Request,
+        site: Site,
+        generation: u64,
+        old: Option<&Cycle>,
+        log: &Log,
+    ) -> Result<Cycle, NotOpened> {
+        let credentials = resolve_user(&site, log)?;
+        let logs = open_logs(&site.settings.log_files, &request.places, log)?;
+        if let Some(warning) = site.settings.connections_warning() {
+            log.write(Level::Warn, warning);
+        }
+        let settings = &site.settings;
+        let old = old.map(|old| &old.listeners);
+        let listeners =
+            Listeners::open(&settings.listens, settings.threads, old, log).map_err(|_| NotOpened)?;
+        let own_log = Log::of(&settings.error_log, |path| find(&logs, path));
+        let request = request.clone();
+        Ok(Cycle { generation, site, listeners, log: own_log, request, logs, credentials })
+    }
+
+    /// What a worker needs, and the descriptors that go with it.
+    pub(crate) fn bundle(&self) -> (Bundle, Vec<Rc<OwnedFd>>) {
+        let listeners = &self.listeners.0;
+        let sockets = listeners.iter().flat_map(|listener| listener.sockets.iter());
+        let files = self.logs.iter().map(|(_, file)| file);
+        let fds = sockets.chain(files).map(Rc::clone).collect();
+        let bundle = Bundle {
+            generation: self.generation,
+            request: self.request.clone(),
+            files: self.site.files.clone(),
+            credentials: self.credentials.clone(),
+            limits: self.site.settings.limits.clone(),
+            listeners: listeners
+                .iter()
+                .map(|listener| (listener.options.address.clone(), listener.sockets.len() as u64))
+                .collect(),
+            logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
+        };
+        (bundle, fds)
+    }
+
+    /// The same for a server in this process.
+    pub(crate) fn resources(&self) -> std::io::Result<Resources> {
+        let mut resources = Resources::default();
+        for listener in &self.listeners.0 {
+            let sockets: std::io::Result<Vec<OwnedFd>> =
+                listener.sockets.iter().map(|socket| socket.try_clone()).collect();
+            resources.listeners.push((listener.options.address.clone(), sockets?));
+        }
+        for (path, file) in &self.logs {
+            resources.logs.push((path.clone(), file.try_clone()?));
+        }
+        Ok(resources)
+    }
+
+    /// Opens the log files anew, for a log rotation, and returns them in the order of the bundle. A file that
+    /// cannot be opened keeps its old descriptor.
+    pub(crate) fn reopen_logs(&mut self) -> Logs {
+        for (path, file) in &mut self.logs {
+            match log::open_file(path) {
+                Ok(fresh) => *file = Rc::new(fresh),
+                Err(errno) => self.log.emerg(open_failed(path, errno)),
+            }
+        }
+        let log = Log::of(&self.site.settings.error_log, |path| find(&self.logs, path));
+        log.take_stderr_from(&self.log);
+        self.log = log;
+        self.logs.clone()
+    }
+
+    /// Addresses that `old` did not listen on, with their actual ports.
+    pub(crate) fn new_addresses(&self, old: Option<&Cycle>) -> Vec<ListenAddr> {
+        let known = |address: &ListenAddr| old.is_some_and(|old| old.listeners.find(address).is_some());
+        let listeners = self.listeners.0.iter();
+        let fresh = listeners.filter(|listener| !known(&listener.options.address));
+        fresh.map(|listener| listener.actual.clone()).collect()
+    }
+}
+
+/// The checks of the `user` directive that need the user database.
+pub(crate) fn resolve_user(site: &Site, log: &Log) -> Result<Option<Credentials>, NotOpened> {
+    match privilege::resolve(site.settings.user.as_ref()) {
+        Ok(resolved) => {
+            if let Some(warning) = resolved.warning {
+                log.write(Level::Warn, warning);
+            }
+            Ok(resolved.credentials)
+        }
+        Err(message) => {
+            log.emerg(message);
+            Err(NotOpened)
+        }
+    }
+}
+
+/// Opens every log file, each once.
+pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result<Logs, NotOpened> {
+    let mut logs = Logs::new();
+    for path in paths {
+        places.prepare_folder_of(path);
+        match log::open_file(path) {
+            Ok(file) => logs.push((path.clone(), Rc::new(file))),
+            Err(errno) => {
+                log.emerg(open_failed(path, errno));
+                return Err(NotOpened);
+            }
+        }
+    }
+    Ok(logs)
+}
+
+fn open_failed(path: &Path, errno: rustix::io::Errno) -> String {
+    format!("open() \"{}\" failed ({})", path.display(), errno_text(errno))
+}
+
+/// Log files are few: a list is enough.
+fn find(logs: &Logs, path: &Path) -> Option<Rc<OwnedFd>> {
+    logs.iter().find(|(known, _)| known == path).map(|(_, file)| Rc::clone(file))
+}

@@ -1,0 +1,458 @@
+//! The master process: opens what needs privileges, starts the worker, obeys signals.
+//!
+//! It never reads a byte from the network and has one thread, one `poll` and no handler. [`run`] starts a server
+//! from a configuration that was read; the loop then lives in [`Master`]:
+//!
+//! ```text
+//! signal or message --> handle_* changes the plan --> keep_serving starts what is missing --> poll
+//! ```
+//! A reload is in `reload`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
+//! the server without a master in `single`.
+
+mod cycle;
+mod daemon;
+mod process;
+mod reload;
+mod respawn;
+mod single;
+
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+pub(crate) use cycle::{Cycle, open_logs, resolve_user};
+pub(crate) use daemon::{is_daemon, launch};
+
+use crate::control::message::{ToMaster, ToWorker};
+use crate::limits::descriptors_line;
+use crate::listen::{ListenAddr, errno_text, reachable};
+use crate::log::{Level, Log, let_stderr_append};
+use crate::pidfile::PidFile;
+use crate::places::Request;
+use crate::signals::{Arrived, Signals};
+use crate::site::Site;
+use daemon::Readiness;
+use process::{Heard, Stage, WorkerProcess, describe};
+use reload::Pending;
+use respawn::Respawn;
+
+/// How long a worker may take for a fast stop before it is killed. nginx gives its workers a second.
+const STOP_TIME: Duration = Duration::from_secs(2);
+
+/// How long beyond `worker_shutdown_timeout` a worker may take before it is killed.
+const QUIT_GRACE: Duration = Duration::from_secs(5);
+
+/// What the master is up to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The first worker is not ready yet; its failure is the end.
+    Starting,
+    /// One worker serves, always.
+    Running,
+    /// After SIGWINCH: no worker until the next reload.
+    Idle,
+    /// Every worker is to end, and the master with the last one.
+    Ending,
+}
+
+/// The master's state.
+#[derive(Debug)]
+struct Master {
+    request: Request,
+    cycle: Cycle,
+    /// The next configuration, while it is being brought into force.
+    pending: Option<Pending>,
+    /// A reload was asked for while another one was under way.
+    reload_again: bool,
+    generation: u64,
+    workers: Vec<WorkerProcess>,
+    phase: Phase,
+    respawn: Respawn,
+    /// No worker is started before this.
+    start_at: Option<Instant>,
+    pid_file: Option<PidFile>,
+    daemonized: bool,
+    /// Somebody waits at the terminal for the start of the daemon.
+    readiness: Option<Readiness>,
+    signals: Signals,
+    failed: bool,
+}
+
+/// Serves a configuration until a signal ends it. `log` is where start-up errors go; it is closed then, so that
+/// no file is held open that the configuration does not name.
+pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
+    let_stderr_append();
+    let (daemon, has_master) = (is_daemon(), site.settings.master_process);
+    let Ok(cycle) = Cycle::open(&request, site, 1, None, &log) else {
+        return ExitCode::FAILURE;
+    };
+    let readiness = match daemon.then(daemon::detach).transpose() {
+        Ok(readiness) => readiness,
+        Err(message) => {
+            log.emerg(message);
+            return ExitCode::FAILURE;
+        }
+    };
+    let signals = match Signals::block() {
+        Ok(signals) => signals,
+        Err(errno) => {
+            log.emerg(format_args!("signalfd() failed ({errno})"));
+            return ExitCode::FAILURE;
+        }
+    };
+    drop(log);
+    if !has_master {
+        return single::run(request, cycle, signals, readiness);
+    }
+    let mut master = Master {
+        request,
+        cycle,
+        pending: None,
+        reload_again: false,
+        generation: 1,
+        workers: Vec::new(),
+        phase: Phase::Starting,
+        respawn: Respawn::default(),
+        start_at: None,
+        pid_file: None,
+        daemonized: daemon,
+        readiness,
+        signals,
+        failed: false,
+    };
+    // Until the first worker serves somebody may be looking at the terminal.
+    master.cycle.log = master.cycle.log.clone().with_echo(true);
+    master.serve()
+}
+
+impl Master {
+    /// The loop. It ends when everything is to end and the last worker is gone.
+    fn serve(&mut self) -> ExitCode {
+        greet(&self.cycle.log);
+        self.cycle.log.notice("start worker processes");
+        loop {
+            self.keep_serving();
+            if self.phase == Phase::Ending && self.workers.is_empty() {
+                break;
+            }
+            self.wait();
+            while let Some(arrived) = self.signals.next() {
+                self.handle_signal(arrived);
+            }
+            self.handle_messages();
+            self.reap();
+            self.kill_late_ones();
+        }
+        self.cycle.listeners.forget(None);
+        if let Some(file) = self.pid_file.take() {
+            file.remove(&self.cycle.log);
+        }
+        self.cycle.log.notice("exit");
+        if self.failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    }
+
+    /// Starts a worker if none serves or is about to.
+    fn keep_serving(&mut self) {
+        let wanted = matches!(self.phase, Phase::Starting | Phase::Running);
+        let there = self.workers.iter().any(|worker| !matches!(worker.stage, Stage::Leaving { .. }));
+        let delayed = self.start_at.is_some_and(|at| Instant::now() < at);
+        if !wanted || there || delayed {
+            return;
+        }
+        self.start_at = None;
+        match WorkerProcess::start(&self.cycle) {
+            Ok(worker) => {
+                self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
+                self.workers.push(worker);
+            }
+            Err(message) => {
+                self.cycle.log.alert(&message);
+                self.handle_fault(&message);
+            }
+        }
+    }
+
+    /// Sleeps until a signal, a message, room to send, or the next deadline.
+    fn wait(&self) {
+        let mut polled = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        for (channel, is_sending) in self.workers.iter().filter_map(WorkerProcess::channel) {
+            let sending = if is_sending { PollFlags::OUT } else { PollFlags::empty() };
+            polled.push(PollFd::from_borrowed_fd(channel, PollFlags::IN | sending));
+        }
+        let timeout = self.next_deadline().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            // Rounded up: waking a moment too early would mean to poll again at once.
+            let left = left + Duration::from_millis(1);
+            Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()),
+            }
+        });
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => self.cycle.log.alert(format_args!("poll() failed ({})", errno_text(errno))),
+        }
+    }
+
+    /// The earliest moment at which something must be done without an event.
+    fn next_deadline(&self) -> Option<Instant> {
+        let kills = self.workers.iter().filter_map(|worker| match worker.stage {
+            Stage::Leaving { kill_at } => kill_at,
+            Stage::Starting | Stage::Serving => None,
+        });
+        kills.chain(self.start_at).min()
+    }
+
+    /// One notice for each signal in nginx's words, then what it asks for.
+    fn handle_signal(&mut self, Arrived { signal, sender }: Arrived) {
+        let action = match signal {
+            Signal::SIGTERM | Signal::SIGINT => ", exiting",
+            Signal::SIGQUIT => ", shutting down",
+            Signal::SIGHUP => ", reconfiguring",
+            Signal::SIGUSR1 => ", reopening logs",
+            Signal::SIGWINCH if self.daemonized => ", stop accepting connections",
+            Signal::SIGWINCH => ", ignored: not a daemon",
+            Signal::SIGUSR2 => ", ignored: this version cannot change the binary while it serves",
+            _ => "",
+        };
+        let (number, name) = (signal as i32, signal.as_str());
+        let from = if sender == 0 { String::new() } else { format!(" from {sender}") };
+        self.cycle.log.notice(format_args!("signal {number} ({name}) received{from}{action}"));
+        match signal {
+            Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
+            Signal::SIGQUIT => self.quit(),
+            Signal::SIGHUP if self.phase != Phase::Ending => self.reload(),
+            Signal::SIGUSR1 => self.reopen_logs(),
+            Signal::SIGWINCH if self.daemonized && self.phase == Phase::Running => {
+                self.phase = Phase::Idle;
+                let limit = self.cycle.site.settings.shutdown_timeout;
+                self.dismiss(|_| true, limit);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything ends, fast or with grace.
+    fn end_workers(&mut self, message: &ToWorker, time: Option<Duration>) {
+        self.phase = Phase::Ending;
+        self.abandon_pending();
+        let kill_at = time.map(|time| Instant::now() + time);
+        for worker in &mut self.workers {
+            worker.tell(message, Vec::new());
+            worker.stage = Stage::Leaving { kill_at };
+        }
+    }
+
+    /// A second request to finish changes nothing; a fast stop may still follow.
+    fn quit(&mut self) {
+        if self.phase == Phase::Ending {
+            return;
+        }
+        let limit = self.cycle.site.settings.shutdown_timeout;
+        self.end_workers(&ToWorker::Quit(limit), limit.map(|limit| limit + QUIT_GRACE));
+        // Nobody accepts any more: a client should be refused, not kept waiting in the queue.
+        self.cycle.listeners.forget(None);
+        self.cycle.listeners.0.clear();
+    }
+
+    /// Tells the workers that are meant to finish and end.
+    fn dismiss(&mut self, meant: impl Fn(&WorkerProcess) -> bool, limit: Option<Duration>) {
+        let kill_at = limit.map(|limit| Instant::now() + limit + QUIT_GRACE);
+        let meant =
+            |worker: &&mut WorkerProcess| !matches!(worker.stage, Stage::Leaving { .. }) && meant(worker);
+        for worker in self.workers.iter_mut().filter(meant) {
+            worker.tell(&ToWorker::Quit(limit), Vec::new());
+            worker.stage = Stage::Leaving { kill_at };
+        }
+    }
+
+    /// The worker may not be allowed to open the files: it gets descriptors.
+    fn reopen_logs(&mut self) {
+        let logs = self.cycle.reopen_logs();
+        let (paths, files): (Vec<_>, Vec<_>) = logs.into_iter().unzip();
+        self.cycle.log.notice("reopening logs");
+        let message = ToWorker::Reopen(paths);
+        for worker in &mut self.workers {
+            worker.tell(&message, files.clone());
+        }
+    }
+
+    /// Hears every worker out.
+    fn handle_messages(&mut self) {
+        // By number: a message may start further workers, which come at the end.
+        for index in 0..self.workers.len() {
+            self.workers[index].flush();
+            while let Heard::Message(message) = self.workers[index].hear() {
+                self.handle_message(index, message);
+            }
+        }
+    }
+
+    /// Messages of a worker that was told to end meanwhile are of no consequence.
+    fn handle_message(&mut self, index: usize, message: ToMaster) {
+        match message {
+            ToMaster::Ready { method, remark } => {
+                let worker = &mut self.workers[index];
+                if worker.stage == Stage::Starting {
+                    worker.stage = Stage::Serving;
+                    let generation = worker.generation;
+                    tell_method(&self.cycle.log, &method, remark.as_deref());
+                    self.handle_ready(generation);
+                }
+            }
+            ToMaster::Failed(message) => {
+                self.cycle.log.emerg(&message);
+                self.workers[index].stage = Stage::Starting;
+            }
+            ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
+            ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
+        }
+    }
+
+    /// A worker accepts: the first one ends the start, a later one may end a reload.
+    fn handle_ready(&mut self, generation: u64) {
+        match self.phase {
+            Phase::Starting => {
+                announce(&self.cycle, None);
+                self.phase = Phase::Running;
+                match write_pid_file(&self.request, &self.cycle) {
+                    Ok(file) => self.pid_file = file,
+                    Err(message) => {
+                        self.cycle.log.emerg(message);
+                        self.failed = true;
+                        self.end_workers(&ToWorker::Stop, Some(STOP_TIME));
+                    }
+                }
+                self.cycle.log = self.cycle.log.clone().with_echo(false);
+                if let Some(readiness) = self.readiness.take_if(|_| !self.failed) {
+                    readiness.tell(&self.cycle.log);
+                }
+                if self.request.text.is_some() {
+                    tell_urls(&self.cycle);
+                }
+            }
+            Phase::Running | Phase::Idle => self.commit_replacement(generation),
+            Phase::Ending => {}
+        }
+    }
+
+    /// Looks at each worker: one SIGCHLD may stand for several deaths, signal(7).
+    fn reap(&mut self) {
+        let mut index = 0;
+        while index < self.workers.len() {
+            match self.workers[index].reap() {
+                Some(status) => {
+                    let mut worker = self.workers.remove(index);
+                    // Its last words may still be in the channel.
+                    while let Heard::Message(message) = worker.hear() {
+                        if let ToMaster::Failed(message) = message {
+                            self.cycle.log.emerg(message);
+                        }
+                    }
+                    self.handle_end(&worker, status);
+                }
+                None => index += 1,
+            }
+        }
+    }
+
+    /// A process is gone. What follows depends on whether it was told to go.
+    fn handle_end(&mut self, worker: &WorkerProcess, status: ExitStatus) {
+        let (pid, how) = (worker.pid(), describe(status));
+        let expected = matches!(worker.stage, Stage::Leaving { .. });
+        let line = format!("worker process {pid} {how}");
+        if status.success() {
+            self.cycle.log.notice(line);
+        } else {
+            self.cycle.log.alert(line);
+        }
+        if expected {
+            return;
+        }
+        if self.phase == Phase::Starting {
+            self.failed = true;
+            self.phase = Phase::Ending;
+            return;
+        }
+        if !self.drop_pending_of(worker) {
+            self.handle_fault(&how);
+        }
+    }
+
+    /// A worker is missing for this reason: the next one starts at once unless this goes on and on.
+    fn handle_fault(&mut self, fault: &str) {
+        if self.phase == Phase::Starting {
+            self.failed = true;
+            self.phase = Phase::Ending;
+            return;
+        }
+        let delay = self.respawn.handle_death(fault, Instant::now());
+        if !delay.is_zero() {
+            let ms = delay.as_millis();
+            self.cycle
+                .log
+                .alert(format_args!("workers keep failing (\"{fault}\"), the next one starts in {ms} ms"));
+            self.start_at = Some(Instant::now() + delay);
+        }
+    }
+
+    /// SIGKILL is sent once; the reaping follows as for any other end.
+    fn kill_late_ones(&mut self) {
+        let now = Instant::now();
+        for worker in &mut self.workers {
+            if let Stage::Leaving { kill_at: Some(at) } = worker.stage
+                && at <= now
+            {
+                self.cycle
+                    .log
+                    .alert(format_args!("worker process {} does not end, killing it", worker.pid()));
+                worker.kill();
+                worker.stage = Stage::Leaving { kill_at: None };
+            }
+        }
+    }
+}
+
+/// The lines that stand at the start of a log.
+fn greet(log: &Log) {
+    log.notice(concat!("ringroad/", env!("CARGO_PKG_VERSION")));
+    let system = rustix::system::uname();
+    let (name, release) = (system.sysname().to_string_lossy(), system.release().to_string_lossy());
+    log.notice(format_args!("OS: {name} {release}"));
+    log.notice(descriptors_line());
+}
+
+/// The line that nginx writes at this place, and why the engine is not the best one.
+fn tell_method(log: &Log, method: &str, remark: Option<&str>) {
+    log.notice(format_args!("using the \"{method}\" event method"));
+    if let Some(remark) = remark {
+        log.write(Level::Warn, remark);
+    }
+}
+
+/// One line for each address that `old` did not listen on; port 0 shows as what the kernel chose.
+fn announce(cycle: &Cycle, old: Option<&Cycle>) {
+    for address in cycle.new_addresses(old) {
+        cycle.log.notice(format_args!("listening on {address}"));
+    }
+}
+
+/// Writes the pid file that the configuration names, if it names one.
+fn write_pid_file(request: &Request, cycle: &Cycle) -> Result<Option<PidFile>, String> {
+    let Some(path) = &cycle.site.settings.pid else { return Ok(None) };
+    request.places.prepare_folder_of(path);
+    PidFile::write(path).map(Some)
+}
+
+/// For somebody who started the server by hand without a configuration: where to look with a browser.
+fn tell_urls(cycle: &Cycle) {
+    for listener in &cycle.listeners.0 {
+        if let ListenAddr::Inet(address) = listener.actual {
+            let line = format!("http://{}/\n", reachable(address));
+            let _ = rustix::io::write(rustix::stdio::stdout(), line.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A worker process as the master sees it: how it is started, told, heard and reaped.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::control::message::{ToMaster, ToWorker};
+use crate::control::{Channel, Received};
+use crate::listen::{errno_text, error_text};
+use crate::master::cycle::Cycle;
+use crate::master::daemon::is_mark;
+use crate::worker;
+
+/// The running executable, also when the file was replaced meanwhile.
+pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
+
+/// Variables that begin like this reach the worker without an `env` directive: switches for tests.
+const OWN_VARIABLES: &str = "RINGROAD_";
+
+/// Where a worker stands.
+///
+/// ```text
+/// Starting --ready--> Serving --quit or stop--> Leaving --> gone
+///     +--------failed or died at any point-----------------> gone
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Has its bundle, does not accept yet.
+    Starting,
+    /// Accepts.
+    Serving,
+    /// Was told to end, and is killed at the instant if there is one.
+    Leaving { kill_at: Option<Instant> },
+}
+
+/// What a worker tells.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// A message.
+    Message(ToMaster),
+    /// Nothing more at the moment.
+    Nothing,
+    /// Nothing ever again: it ends, or its messages make no sense and it was killed.
+    Silence,
+}
+
+/// One worker process.
+#[derive(Debug)]
+pub(crate) struct WorkerProcess {
+    child: Child,
+    /// Gone once the other end was closed.
+    channel: Option<Channel>,
+    pub(crate) stage: Stage,
+    /// Which configuration it serves.
+    pub(crate) generation: u64,
+}
+
+impl WorkerProcess {
+    /// Starts a process and sends it the configuration.
+    pub(crate) fn start(cycle: &Cycle) -> Result<WorkerProcess, String> {
+        let (mut channel, theirs) =
+            Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
+        let mut command = Command::new(OWN_EXECUTABLE);
+        command.arg0("ringroad: worker process").arg(worker::SUBCOMMAND).stdin(Stdio::from(theirs));
+        command.env_clear().envs(environment(&cycle.site.settings.env));
+        let child = command.spawn();
+        // The command owns the other end until here; kept open it would hide the worker's death.
+        drop(command);
+        let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
+        let (bundle, fds) = cycle.bundle();
+        // A worker that dies this early is noticed by its exit status.
+        let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
+        Ok(WorkerProcess {
+            child,
+            channel: Some(channel),
+            stage: Stage::Starting,
+            generation: cycle.generation,
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The channel, for poll(2), and whether it waits for room to send.
+    pub(crate) fn channel(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        self.channel.as_ref().map(|channel| (channel.as_fd(), channel.wants_to_send()))
+    }
+
+    /// Sends what waits for room.
+    pub(crate) fn flush(&mut self) {
+        let broken = self.channel.as_mut().is_some_and(|channel| channel.flush().is_err());
+        if broken {
+            self.channel = None;
+        }
+    }
+
+    /// Tells the worker something. One whose channel is closed is on its way out and needs no telling.
+    pub(crate) fn tell(&mut self, message: &ToWorker, fds: Vec<Rc<OwnedFd>>) {
+        let broken =
+            self.channel.as_mut().is_some_and(|channel| channel.send(&message.encode(), fds).is_err());
+        if broken {
+            self.channel = None;
+        }
+    }
+
+    /// The next thing that the worker said.
+    pub(crate) fn hear(&mut self) -> Heard {
+        let Some(channel) = &mut self.channel else { return Heard::Nothing };
+        match channel.receive() {
+            Ok(Received::Nothing) => Heard::Nothing,
+            Ok(Received::Frame(frame)) => match ToMaster::decode(&frame.body) {
+                Ok(message) => Heard::Message(message),
+                Err(_) => self.give_up(),
+            },
+            Ok(Received::Closed) => {
+                self.channel = None;
+                Heard::Silence
+            }
+            Err(_) => self.give_up(),
+        }
+    }
+
+    /// Whether the process has ended, and how.
+    pub(crate) fn reap(&mut self) -> Option<ExitStatus> {
+        // An error would mean that somebody else reaped our child, which nobody does.
+        self.child.try_wait().ok().flatten()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself; then the signal is not sent.
+        let _ = self.child.kill();
+    }
+
+    /// A worker that talks nonsense cannot be trusted to serve.
+    fn give_up(&mut self) -> Heard {
+        self.channel = None;
+        self.kill();
+        Heard::Silence
+    }
+}
+
+/// `exited with code 0`, `exited on signal 9`: nginx's words.
+pub(crate) fn describe(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) if status.core_dumped() => format!("exited on signal {signal} (core dumped)"),
+        (None, Some(signal)) => format!("exited on signal {signal}"),
+        (None, None) => "exited".to_owned(),
+    }
+}
+
+/// nginx's rule: TZ, what `env` names, nothing else; and our own switches.
+fn environment(wanted: &[(String, Option<String>)]) -> Vec<(OsString, OsString)> {
+    let own = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        name.starts_with(OWN_VARIABLES) && !is_mark(&name)
+    });
+    let mut found: Vec<(OsString, OsString)> = own.collect();
+    let time_zone = ("TZ".to_owned(), None);
+    for (name, value) in wanted.iter().chain([&time_zone]) {
+        let value = value.as_ref().map(OsString::from).or_else(|| std::env::var_os(name));
+        found.extend(value.map(|value| (OsString::from(name), value)));
+    }
+    found
+}

@@ -1,0 +1,170 @@
+//! A new configuration while the old one serves.
+//!
+//! ```text
+//! SIGHUP -> read, check, open --error--> old goes on
+//!                |
+//!        equal process key?  -- yes --> bundle to the worker ---- Reloaded ----> commit
+//!                | no                                       +---- ReloadFailed -> old goes on
+//!                +--> new worker on the same sockets -- Ready --> commit, old worker drains
+//!                                                    +-- ended -> old goes on
+//! ```
+//! Until the commit nothing of the old configuration is touched. A second SIGHUP meanwhile is remembered.
+
+use super::process::{Stage, WorkerProcess};
+use super::{Cycle, Master, Phase, announce, write_pid_file};
+use crate::control::message::ToWorker;
+use crate::pidfile::PidFile;
+use crate::site::{self, Files};
+
+/// A configuration on its way into force.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    cycle: Cycle,
+    /// The process that will serve it.
+    worker: u32,
+}
+
+impl Master {
+    /// Brings a new configuration on its way, if there is one that is right.
+    pub(super) fn reload(&mut self) {
+        if self.pending.is_some() || self.phase == Phase::Starting {
+            self.reload_again = true;
+            return;
+        }
+        self.cycle.log.notice("reconfiguring");
+        let log = self.cycle.log.clone();
+        let site = match site::load(&self.request, Files::Disk) {
+            Ok(site) => site,
+            Err(refused) => return log.write(refused.level, refused.message),
+        };
+        for (level, warning) in &site.warnings {
+            log.write(*level, warning);
+        }
+        self.generation += 1;
+        let Ok(cycle) = Cycle::open(&self.request, site, self.generation, Some(&self.cycle), &log) else {
+            return;
+        };
+        let in_place = can_swap(&self.cycle, &cycle);
+        match self.workers.iter_mut().find(|worker| worker.stage == Stage::Serving) {
+            Some(worker) if in_place => {
+                let (bundle, fds) = cycle.bundle();
+                worker.tell(&ToWorker::Reload(Box::new(bundle)), fds);
+                self.pending = Some(Pending { worker: worker.pid(), cycle });
+            }
+            _ => self.replace(cycle),
+        }
+    }
+
+    /// A new process for a new configuration.
+    fn replace(&mut self, cycle: Cycle) {
+        self.cycle.log.notice("start worker processes");
+        match WorkerProcess::start(&cycle) {
+            Ok(worker) => {
+                self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
+                self.pending = Some(Pending { worker: worker.pid(), cycle });
+                self.workers.push(worker);
+            }
+            Err(message) => {
+                self.cycle.log.alert(message);
+                cycle.listeners.forget(Some(&self.cycle.listeners));
+            }
+        }
+    }
+
+    /// A worker is ready: if it is the one of the new configuration, that is in force now.
+    pub(super) fn commit_replacement(&mut self, generation: u64) {
+        match self.pending.take_if(|pending| pending.cycle.generation == generation) {
+            Some(pending) => {
+                // The old configuration decides how long its worker may take.
+                let limit = self.cycle.site.settings.shutdown_timeout;
+                self.commit(pending.cycle);
+                self.phase = Phase::Running;
+                self.dismiss(|worker| worker.generation != generation, limit);
+                self.catch_up();
+            }
+            // One that took the place of a worker that had died.
+            None => self.catch_up(),
+        }
+    }
+
+    /// The worker swapped its configuration.
+    pub(super) fn handle_reloaded(&mut self, generation: u64, index: usize) {
+        if let Some(pending) = self.pending.take_if(|pending| pending.cycle.generation == generation) {
+            let worker = &mut self.workers[index];
+            let (pid, old) = (worker.pid(), worker.generation);
+            worker.generation = generation;
+            self.commit(pending.cycle);
+            // Scripts wait for the words at the end of this line, which a retired process would have caused.
+            self.cycle.log.notice(format_args!(
+                "configuration {old} of worker process {pid} was replaced by {generation} in place and exited with code 0"
+            ));
+            self.catch_up();
+        }
+    }
+
+    /// The worker keeps its old configuration.
+    pub(super) fn handle_reload_failed(&mut self, generation: u64, message: &str) {
+        if self.pending.as_ref().is_some_and(|pending| pending.cycle.generation == generation) {
+            self.cycle.log.emerg(message);
+            self.abandon_pending();
+            self.catch_up();
+        }
+    }
+
+    /// Closes what was opened for a configuration that does not come into force.
+    pub(super) fn abandon_pending(&mut self) {
+        if let Some(pending) = self.pending.take() {
+            pending.cycle.listeners.forget(Some(&self.cycle.listeners));
+        }
+    }
+
+    /// A worker ended unasked. True if that ends a reload and the old worker still serves.
+    pub(super) fn drop_pending_of(&mut self, worker: &WorkerProcess) -> bool {
+        if self.pending.as_ref().is_none_or(|pending| pending.worker != worker.pid()) {
+            return false;
+        }
+        self.cycle.log.emerg("the new configuration did not come into force, the old one goes on");
+        self.abandon_pending();
+        let serves = |worker: &WorkerProcess| worker.stage == Stage::Serving;
+        let still_served = self.workers.iter().any(serves);
+        self.catch_up();
+        still_served
+    }
+
+    /// From here on the new configuration is the one in force.
+    fn commit(&mut self, cycle: Cycle) {
+        announce(&cycle, Some(&self.cycle));
+        let old = std::mem::replace(&mut self.cycle, cycle);
+        self.cycle.log.take_stderr_from(&old.log);
+        old.listeners.forget(Some(&self.cycle.listeners));
+        let path = self.cycle.site.settings.pid.as_deref();
+        if self.pid_file.as_ref().map(PidFile::path) != path {
+            match write_pid_file(&self.request, &self.cycle) {
+                Ok(file) => {
+                    if let Some(old) = std::mem::replace(&mut self.pid_file, file) {
+                        old.remove(&self.cycle.log);
+                    }
+                }
+                // The server goes on without telling where; its old file still does.
+                Err(message) => self.cycle.log.emerg(message),
+            }
+        }
+    }
+
+    /// A reload that was asked for meanwhile.
+    fn catch_up(&mut self) {
+        if std::mem::take(&mut self.reload_again) && self.phase != Phase::Ending {
+            self.reload();
+        }
+    }
+}
+
+/// Whether the running process can take the new configuration: nothing of the process differs, and each address
+/// that stays has as many sockets as before, because the threads keep the ones that they have.
+fn can_swap(old: &Cycle, new: &Cycle) -> bool {
+    let same_sockets = new.listeners.0.iter().all(|listener| {
+        let known = old.listeners.find(&listener.options.address);
+        known.is_none_or(|known| known.sockets.len() == listener.sockets.len())
+    });
+    same_sockets && old.site.config.process_key() == new.site.config.process_key()
+}

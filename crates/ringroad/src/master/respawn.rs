@@ -1,0 +1,82 @@
+//! When a worker that died is started again: at once, and later when it keeps dying of the same fault.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// The same fault so often within [`WINDOW`] is a loop, not an accident.
+const FAULTS_MAX: usize = 5;
+
+/// How far back faults count.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// The first delay in a loop; it doubles with each further fault.
+const DELAY_MIN: Duration = Duration::from_millis(500);
+
+/// The longest delay: long enough to spare the machine, short enough for an operator who has just repaired it.
+const DELAY_MAX: Duration = Duration::from_secs(8);
+
+/// Counts deaths.
+#[derive(Debug, Default)]
+pub(crate) struct Respawn {
+    fault: String,
+    deaths: VecDeque<Instant>,
+    /// The delay of the last death; zero outside a loop.
+    delay: Duration,
+}
+
+impl Respawn {
+    /// A worker died of `fault`: how long to wait before the next one starts.
+    pub(crate) fn handle_death(&mut self, fault: &str, now: Instant) -> Duration {
+        if self.fault != fault {
+            *self = Respawn { fault: fault.to_owned(), ..Respawn::default() };
+        }
+        // Delays stretch the window: a loop with delays of 8 s is still a loop.
+        let window = WINDOW.max(self.delay * FAULTS_MAX as u32);
+        while self.deaths.front().is_some_and(|first| now.duration_since(*first) > window) {
+            self.deaths.pop_front();
+        }
+        self.deaths.push_back(now);
+        self.delay = match self.deaths.len() < FAULTS_MAX {
+            true => Duration::ZERO,
+            false => (self.delay * 2).clamp(DELAY_MIN, DELAY_MAX),
+        };
+        self.delay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delays(respawn: &mut Respawn, fault: &str, times: &[u64], start: Instant) -> Vec<u64> {
+        let death = |ms: &u64| respawn.handle_death(fault, start + Duration::from_millis(*ms));
+        times.iter().map(death).map(|delay| delay.as_millis() as u64).collect()
+    }
+
+    #[test]
+    fn the_fifth_equal_fault_in_ten_seconds_waits_and_the_delay_doubles() {
+        let mut respawn = Respawn::default();
+        let times = [0, 10, 20, 30, 40, 600, 1700, 3800, 7900, 16_000];
+        let expected = [0, 0, 0, 0, 500, 1000, 2000, 4000, 8000, 8000];
+        assert_eq!(delays(&mut respawn, "signal 11", &times, Instant::now()), expected);
+    }
+
+    #[test]
+    fn rare_and_different_faults_wait_for_nothing() {
+        let (mut respawn, start) = (Respawn::default(), Instant::now());
+        assert_eq!(delays(&mut respawn, "signal 9", &[0, 3000, 6000, 9000, 12_000, 15_000], start), [0; 6]);
+        assert_eq!(delays(&mut respawn, "code 1", &[15_001, 15_002, 15_003, 15_004], start), [0; 4]);
+        assert_eq!(delays(&mut respawn, "signal 9", &[15_005], start), [0]);
+        assert_eq!(
+            delays(&mut respawn, "signal 9", &[15_006, 15_007, 15_008, 15_009], start),
+            [0, 0, 0, 500]
+        );
+    }
+
+    #[test]
+    fn a_quiet_time_ends_the_loop() {
+        let (mut respawn, start) = (Respawn::default(), Instant::now());
+        assert_eq!(delays(&mut respawn, "signal 9", &[0, 1, 2, 3, 4], start), [0, 0, 0, 0, 500]);
+        assert_eq!(delays(&mut respawn, "signal 9", &[60_000, 60_001], start), [0, 0]);
+    }
+}

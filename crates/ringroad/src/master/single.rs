@@ -1,0 +1,167 @@
+//! `master_process off`: everything in one process, for development, as nginx has it.
+//!
+//! No privileges are dropped. A reload works in place only: there is nobody to start another process.
+
+use std::process::ExitCode;
+
+use nix::sys::signal::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::daemon::Readiness;
+use super::{Cycle, announce, greet, tell_method, write_pid_file};
+use crate::listen::error_text;
+use crate::places::Request;
+use crate::signals::{Arrived, Signals};
+use crate::site::{self, Files, Resources, Worker};
+
+/// How often the server's threads are looked after.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// Serves until a signal ends it.
+pub(super) fn run(
+    request: Request,
+    mut cycle: Cycle,
+    signals: Signals,
+    readiness: Option<Readiness>,
+) -> ExitCode {
+    cycle.log = cycle.log.with_echo(true);
+    greet(&cycle.log);
+    for message in cycle.site.settings.limits.apply() {
+        cycle.log.alert(message);
+    }
+    let worker = match start(&cycle) {
+        Ok(worker) => worker,
+        Err(message) => {
+            cycle.log.emerg(message);
+            cycle.listeners.forget(None);
+            return ExitCode::FAILURE;
+        }
+    };
+    let (method, remark) = worker.method(&cycle.site.config);
+    tell_method(&cycle.log, &method, remark.as_deref());
+    announce(&cycle, None);
+    let pid_file = match write_pid_file(&request, &cycle) {
+        Ok(file) => file,
+        Err(message) => {
+            cycle.log.emerg(message);
+            worker.stop();
+            worker.wait();
+            cycle.listeners.forget(None);
+            return ExitCode::FAILURE;
+        }
+    };
+    cycle.log = cycle.log.with_echo(false);
+    if let Some(readiness) = readiness {
+        readiness.tell(&cycle.log);
+    }
+    let mut single = Single { request, cycle, worker };
+    single.serve(&signals);
+    let Single { cycle, worker, .. } = single;
+    let ended_well = worker.wait();
+    cycle.listeners.forget(None);
+    if let Some(pid_file) = pid_file {
+        pid_file.remove(&cycle.log);
+    }
+    if !ended_well {
+        cycle.log.alert("a worker thread has panicked");
+        return ExitCode::FAILURE;
+    }
+    cycle.log.notice("exit");
+    ExitCode::SUCCESS
+}
+
+#[derive(Debug)]
+/// The counterpart of the master, with the server inside.
+struct Single {
+    request: Request,
+    cycle: Cycle,
+    worker: Worker,
+}
+
+impl Single {
+    fn serve(&mut self, signals: &Signals) {
+        while !self.worker.is_finished() {
+            let mut wait = [PollFd::new(signals, PollFlags::IN)];
+            // An interruption is a reason to look, as any other.
+            let _ = poll(&mut wait, Some(&LOOK));
+            while let Some(arrived) = signals.next() {
+                self.handle_signal(arrived);
+            }
+        }
+    }
+
+    /// The same words as the master's, as far as they apply.
+    fn handle_signal(&mut self, Arrived { signal, sender }: Arrived) {
+        let (number, name, log) = (signal as i32, signal.as_str(), &self.cycle.log);
+        log.notice(format_args!("signal {number} ({name}) received from {sender}"));
+        match signal {
+            Signal::SIGTERM | Signal::SIGINT => {
+                log.notice("exiting");
+                self.worker.stop();
+            }
+            Signal::SIGQUIT => {
+                log.notice("gracefully shutting down");
+                self.worker.quit(self.cycle.site.settings.shutdown_timeout);
+            }
+            Signal::SIGHUP => self.reload(),
+            Signal::SIGUSR1 => {
+                let logs = self.cycle.reopen_logs();
+                let own = |(path, file): (_, std::rc::Rc<std::os::fd::OwnedFd>)| {
+                    Some((path, file.try_clone().ok()?))
+                };
+                match self.worker.reopen(logs.into_iter().filter_map(own).collect()) {
+                    Ok(()) => self.cycle.log.notice("reopening logs"),
+                    Err(message) => self.cycle.log.alert(message),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// In place or not at all.
+    fn reload(&mut self) {
+        let log = self.cycle.log.clone();
+        log.notice("reconfiguring");
+        let site = match site::load(&self.request, Files::Disk) {
+            Ok(site) => site,
+            Err(refused) => return log.write(refused.level, refused.message),
+        };
+        if site.config.process_key() != self.cycle.site.config.process_key() {
+            // Nobody else could start it.
+            return log.emerg("the new configuration needs a new process: restart, or use master_process on");
+        }
+        let generation = self.cycle.generation + 1;
+        let Ok(cycle) = Cycle::open(&self.request, site, generation, Some(&self.cycle), &log) else {
+            return;
+        };
+        let swapped = resources(&cycle).and_then(|mut resources| {
+            // The server has the sockets of the other addresses already.
+            resources.listeners.retain(|(address, _)| self.cycle.listeners.find(address).is_none());
+            self.worker.reload(&cycle.site.config, resources)
+        });
+        match swapped {
+            Ok(()) => {
+                announce(&cycle, Some(&self.cycle));
+                let old = std::mem::replace(&mut self.cycle, cycle);
+                self.cycle.log.take_stderr_from(&old.log);
+                old.listeners.forget(Some(&self.cycle.listeners));
+                self.cycle.log.notice(format_args!(
+                    "configuration {} was replaced by {generation} in place and exited with code 0",
+                    old.generation
+                ));
+            }
+            Err(message) => {
+                log.emerg(message);
+                cycle.listeners.forget(Some(&self.cycle.listeners));
+            }
+        }
+    }
+}
+
+fn start(cycle: &Cycle) -> Result<Worker, String> {
+    Worker::start(&cycle.site.config, resources(cycle)?)
+}
+
+fn resources(cycle: &Cycle) -> Result<Resources, String> {
+    cycle.resources().map_err(|error| format!("dup() failed ({})", error_text(&error)))
+}

@@ -1,0 +1,65 @@
+//! Where things are when nobody says otherwise, and what is to be loaded.
+//!
+//! [`Places`] are the paths that the command line decides, [`Request`] is all that the language needs to read a
+//! configuration: the main file or a text in its stead, `-g`, the places.
+
+use std::path::{Path, PathBuf};
+
+/// What relative paths in a configuration start from without `-p`.
+pub(crate) const DEFAULT_PREFIX: &str = "/usr/local/ringroad/";
+
+/// The configuration without `-c` and without `-p`: where distributions put nginx's.
+pub(crate) const DEFAULT_CONF: &str = "/etc/nginx/nginx.conf";
+
+/// The configuration below the prefix with `-p` and without `-c`.
+pub(crate) const PREFIX_CONF: &str = "conf/nginx.conf";
+
+/// The folder below the prefix for what follows; made where it is missing.
+const LOG_FOLDER: &str = "logs";
+
+/// The pid file without a `pid` directive, below the prefix.
+pub(crate) const DEFAULT_PID: &str = "logs/nginx.pid";
+
+/// The error log without an `error_log` directive, below the prefix.
+pub(crate) const DEFAULT_ERROR_LOG: &str = "logs/error.log";
+
+/// Paths that the command line decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// What relative paths start from; ends with a slash.
+    pub(crate) prefix: PathBuf,
+    /// The pid file where the configuration names none; `None` is no pid file at all.
+    pub(crate) pid: Option<PathBuf>,
+    /// The error log where the configuration names none; `None` is standard error.
+    pub(crate) error_log: Option<PathBuf>,
+}
+
+impl Places {
+    /// Below a prefix, with the default names.
+    pub(crate) fn below(prefix: &Path) -> Places {
+        let (pid, error_log) = (Some(prefix.join(DEFAULT_PID)), Some(prefix.join(DEFAULT_ERROR_LOG)));
+        Places { prefix: prefix.to_owned(), pid, error_log }
+    }
+
+    /// Makes the folder `logs` below the prefix if `path` is to lie in it: nginx's installation does that, this
+    /// server has none. A failure shows when the file is opened.
+    pub(crate) fn prepare_folder_of(&self, path: &Path) {
+        let folder = self.prefix.join(LOG_FOLDER);
+        if path.parent() == Some(&folder) && !folder.exists() {
+            let _ = std::fs::create_dir_all(&folder);
+        }
+    }
+}
+
+/// A configuration to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The main file.
+    pub(crate) main: PathBuf,
+    /// The text of `-g`.
+    pub(crate) globals: String,
+    /// Paths from the command line.
+    pub(crate) places: Places,
+    /// The text of the main file when it is no file, for `serve`.
+    pub(crate) text: Option<String>,
+}

@@ -1,0 +1,132 @@
+//! Who the worker becomes: user and groups, looked up by the master, taken on by the worker.
+//!
+//! [`resolve`] turns the `user` directive into [`Credentials`] with nginx's checks; [`Credentials::assume`] drops
+//! everything else. It must run before the first thread and before a ring exists: a ring keeps the credentials
+//! of its maker.
+
+use std::ffi::CString;
+
+use nix::errno::Errno;
+use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
+
+/// The user of workers where the configuration names none.
+pub(crate) const DEFAULT_USER: &str = "nobody";
+
+/// The `user` directive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UserSpec {
+    pub(crate) user: String,
+    pub(crate) group: Option<String>,
+    /// ` in FILE:LINE`, for messages; empty where nothing was written.
+    pub(crate) place: String,
+}
+
+/// A user and its groups by number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Credentials {
+    /// The name, for its supplementary groups.
+    pub(crate) user: String,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// What came of the directive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Resolved {
+    /// `None`: the worker stays who the master is.
+    pub(crate) credentials: Option<Credentials>,
+    /// For the log.
+    pub(crate) warning: Option<String>,
+}
+
+/// Looks user and group up. An unknown one is an error text, fatal as in nginx.
+pub(crate) fn resolve(spec: Option<&UserSpec>) -> Result<Resolved, String> {
+    if !Uid::effective().is_root() {
+        // The directive itself has warned of that.
+        return Ok(Resolved::default());
+    }
+    let default = UserSpec { user: DEFAULT_USER.to_owned(), group: None, place: String::new() };
+    let written = spec.is_some();
+    let spec = spec.unwrap_or(&default);
+    let user = match User::from_name(&spec.user) {
+        Ok(Some(user)) => user,
+        Ok(None) | Err(_) => return Err(format!("getpwnam(\"{}\") failed{}", spec.user, spec.place)),
+    };
+    let (gid, warning) = find_group(spec, &user)?;
+    let credentials = Credentials { user: user.name, uid: user.uid.as_raw(), gid: gid.as_raw() };
+    Ok(Resolved { credentials: Some(credentials), warning: warning.filter(|_| written) })
+}
+
+/// nginx without a second argument looks for a group with the user's name.
+fn find_group(spec: &UserSpec, user: &User) -> Result<(Gid, Option<String>), String> {
+    let name = spec.group.as_ref().unwrap_or(&spec.user);
+    if let Ok(Some(group)) = Group::from_name(name) {
+        return Ok((group.gid, None));
+    }
+    if spec.group.is_some() {
+        return Err(format!("getgrnam(\"{name}\") failed{}", spec.place));
+    }
+    // nginx takes the group of the user's name and gives up here; Debian has a user nobody but no such group.
+    let own = match Group::from_gid(user.gid) {
+        Ok(Some(group)) => format!("\"{}\"", group.name),
+        Ok(None) | Err(_) => user.gid.to_string(),
+    };
+    let warning = format!("there is no group \"{name}\", using group {own} of user \"{name}\"{}", spec.place);
+    Ok((user.gid, Some(warning)))
+}
+
+/// Which step of the change failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotDropped {
+    call: &'static str,
+    id: u32,
+    errno: Errno,
+}
+
+impl std::fmt::Display for NotDropped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let NotDropped { call, id, errno } = self;
+        write!(f, "{call}({id}) failed ({}: {})", *errno as i32, errno.desc())
+    }
+}
+
+impl Credentials {
+    /// Becomes this user for good: groups first, because they need the privileges that `setuid` takes.
+    pub(crate) fn assume(&self) -> Result<(), NotDropped> {
+        let failed = |call, id| move |errno| NotDropped { call, id, errno };
+        setgid(Gid::from_raw(self.gid)).map_err(failed("setgid", self.gid))?;
+        // A name with NUL did not come from the user database; there are no groups to find for it.
+        let name = CString::new(self.user.as_str()).unwrap_or_default();
+        initgroups(&name, Gid::from_raw(self.gid)).map_err(failed("initgroups", self.gid))?;
+        setuid(Uid::from_raw(self.uid)).map_err(failed("setuid", self.uid))?;
+        // The change makes a process undumpable; nginx turns that back so that a fault leaves a core file.
+        nix::sys::prctl::set_dumpable(true).map_err(failed("prctl(PR_SET_DUMPABLE)", 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(user: &str, group: Option<&str>) -> UserSpec {
+        let group = group.map(str::to_owned);
+        UserSpec { user: user.to_owned(), group, place: " in a.conf:1".to_owned() }
+    }
+
+    #[test]
+    fn users_are_looked_up_only_by_root() {
+        if Uid::effective().is_root() {
+            let unknown = resolve(Some(&spec("no such user", None)));
+            assert_eq!(unknown, Err("getpwnam(\"no such user\") failed in a.conf:1".to_owned()));
+            let unknown = resolve(Some(&spec("root", Some("no such group"))));
+            assert_eq!(unknown, Err("getgrnam(\"no such group\") failed in a.conf:1".to_owned()));
+            let root = resolve(Some(&spec("root", None))).expect("root is everywhere");
+            let credentials = Credentials { user: "root".to_owned(), uid: 0, gid: 0 };
+            assert_eq!(root, Resolved { credentials: Some(credentials), warning: None });
+        } else {
+            let ignored = resolve(Some(&spec("no such user", None))).expect("not looked up");
+            assert_eq!(ignored, Resolved::default());
+            assert_eq!(resolve(None), Ok(Resolved::default()));
+        }
+    }
+}

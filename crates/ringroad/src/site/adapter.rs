@@ -1,0 +1,261 @@
+//! Crate `server` in the words of process control.
+//!
+//! The server knows no default error log, because the command line decides on it; [`load`] writes it into the
+//! text of `-g` where the configuration has none. Master and worker load the same text through here and come to
+//! the same result.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::MapLoader;
+use io::engine::{Caps, NetKind};
+use io::probe::Probe;
+use server::config::Loaded;
+use server::modules::core::Method;
+use server::modules::http_core::listen;
+
+pub(crate) use server::config::{Config, table};
+pub(crate) use server::{configure_arguments, reference};
+
+use super::{Files, Refused, Resources, Settings, Site};
+use crate::limits::ProcessLimits;
+use crate::listen::{Keepalive, ListenAddr, ListenOptions};
+use crate::loader::DiskLoader;
+use crate::log::{Level, Target};
+use crate::places::Request;
+use crate::privilege::UserSpec;
+
+/// The level of an error log whose directive names none, and of the default one.
+const DEFAULT_LEVEL: &str = "error";
+
+/// Reads a configuration and everything that it includes.
+pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused> {
+    let memory: Option<MapLoader> = match files {
+        Files::Disk => None,
+        Files::Memory(files) => Some(files.iter().cloned().collect()),
+    };
+    let disk = DiskLoader::new(request);
+    let loader: &dyn conf::Loader = match &memory {
+        Some(memory) => memory,
+        None => &disk,
+    };
+    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let mut loaded = load_text(&source, request, loader)?;
+    if loaded.config.main().error_log.targets.items().is_empty() {
+        let globals =
+            format!("{} {}", request.globals, default_error_log(request.places.error_log.as_deref()));
+        loaded = load_text(&source.with_globals(globals), request, loader)?;
+    }
+    let settings = settings(&loaded, request);
+    let files = loaded.sources.iter().map(|file| (file.path.clone(), file.text.to_vec())).collect();
+    let warnings = loaded.warnings.iter().map(|warning| (level_of(warning), warning.to_string())).collect();
+    Ok(Site { config: loaded.config, settings, files, warnings })
+}
+
+/// One attempt, with the error in the form that process control uses.
+fn load_text(source: &conf::Source, request: &Request, loader: &dyn conf::Loader) -> Result<Loaded, Refused> {
+    server::config::load(source, &request.places.prefix, loader).map_err(|error| Refused {
+        level: level_of(&error),
+        message: error.to_string(),
+        // What has no place is about the whole, as a missing block is; but for files that cannot be read.
+        syntax_is_ok: error.span().is_none() && matches!(error.kind(), conf::ErrorKind::Message(_)),
+    })
+}
+
+/// A directive for the text of `-g`.
+fn default_error_log(path: Option<&Path>) -> String {
+    match path {
+        None => format!("error_log stderr {DEFAULT_LEVEL};"),
+        Some(path) => {
+            let quoted = path.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
+            format!("error_log \"{quoted}\" {DEFAULT_LEVEL};")
+        }
+    }
+}
+
+/// `conf` knows three levels.
+fn level_of(error: &conf::Error) -> Level {
+    match error.level() {
+        conf::Level::Notice => Level::Notice,
+        conf::Level::Warn => Level::Warn,
+        conf::Level::Emerg => Level::Emerg,
+    }
+}
+
+/// Picks out what concerns process control, with numbers for the whole process.
+fn settings(loaded: &Loaded, request: &Request) -> Settings {
+    let config = &loaded.config;
+    let main = config.main();
+    let threads = u32::try_from(main.workers.count()).unwrap_or(u32::MAX);
+    let each_thread = u64::from(threads);
+    let user = main.user.as_ref().map(|spec| UserSpec {
+        user: spec.user.clone(),
+        group: spec.group.clone(),
+        place: place_of("user", loaded, request),
+    });
+    let error_log = main.error_log.targets.items().iter().map(|target| {
+        let to = match &target.target {
+            server::log::Target::File(path) => Target::File(path.clone()),
+            server::log::Target::Stderr => Target::Stderr,
+        };
+        (to, level(target.level))
+    });
+    Settings {
+        user,
+        threads,
+        daemon: main.daemon,
+        master_process: main.master_process,
+        pid: request.places.pid.is_some().then(|| main.pid.clone()),
+        limits: ProcessLimits {
+            descriptors: main.worker_rlimit_nofile.map(|count| count.saturating_mul(each_thread)),
+            core_bytes: main.worker_rlimit_core,
+            priority: (main.worker_priority != 0).then_some(main.worker_priority),
+            directory: main.working_directory.clone(),
+        },
+        shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
+        env: main.env.clone(),
+        connections: config.events().worker_connections,
+        listens: config.listens().map(listen_options).collect(),
+        log_files: config.log_files(),
+        error_log: error_log.collect(),
+    }
+}
+
+/// ` in FILE:LINE` of a directive in the main context, for messages of checks that are made here.
+fn place_of(directive: &str, loaded: &Loaded, request: &Request) -> String {
+    let source = conf::Source::new(&request.main).with_globals(&request.globals);
+    let tree = conf::parse(&source, &MapLoader::from(&loaded.sources)).ok();
+    let span = tree.and_then(|tree| {
+        let mut found = tree.statements.into_iter().filter(|statement| statement.name.text == directive);
+        found.next().map(|statement| statement.span)
+    });
+    span.map(|span| format!(" in {span}")).unwrap_or_default()
+}
+
+/// The same levels in two crates: neither depends on the other.
+fn level(level: server::log::Level) -> Level {
+    match level {
+        server::log::Level::Emerg => Level::Emerg,
+        server::log::Level::Alert => Level::Alert,
+        server::log::Level::Crit => Level::Crit,
+        server::log::Level::Error => Level::Error,
+        server::log::Level::Warn => Level::Warn,
+        server::log::Level::Notice => Level::Notice,
+        server::log::Level::Info => Level::Info,
+        server::log::Level::Debug => Level::Debug,
+    }
+}
+
+/// Types of this crate instead of the server's.
+fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
+    let seconds = |time: u32| Duration::from_secs(u64::from(time));
+    ListenOptions {
+        address: match &spec.addr {
+            listen::ListenAddr::Inet(address) => ListenAddr::Inet(*address),
+            listen::ListenAddr::Unix(path) => ListenAddr::Unix(path.clone()),
+        },
+        backlog: i32::try_from(spec.backlog).unwrap_or(i32::MAX),
+        reuseport: spec.reuseport,
+        ipv6only: spec.ipv6only,
+        keepalive: match spec.so_keepalive {
+            None => Keepalive::Unset,
+            Some(listen::SoKeepalive::Off) => Keepalive::Off,
+            Some(listen::SoKeepalive::On { idle, interval, count }) => {
+                Keepalive::On { idle: idle.map(seconds), interval: interval.map(seconds), probes: count }
+            }
+        },
+        receive_buffer: spec.rcvbuf.and_then(|bytes| usize::try_from(bytes).ok()),
+        send_buffer: spec.sndbuf.and_then(|bytes| usize::try_from(bytes).ok()),
+        deferred: spec.deferred,
+        fastopen: spec.fastopen,
+    }
+}
+
+/// Which way bodies go in each location, on this machine.
+pub(crate) fn explain(config: &Config) -> String {
+    let probe = Probe::run();
+    let net = match config.events().method {
+        Some(Method::Uring) => NetKind::Uring,
+        Some(Method::Epoll) => NetKind::Epoll,
+        None => probe.best_net(),
+    };
+    let caps = Caps {
+        net,
+        disk_ring: probe.uring_refusal().is_none(),
+        disk_libaio: probe.libaio(),
+        pools: u8::MAX,
+        send_zero_copy: probe.send_zero_copy(),
+    };
+    server::explain(config, &caps)
+}
+
+/// The server's threads in this process.
+pub(crate) struct Worker(server::process::Worker);
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Worker").field(self.0.engine()).finish()
+    }
+}
+
+impl Worker {
+    /// Returns when every thread accepts. Call it after the privileges are gone.
+    pub(crate) fn start(config: &Arc<Config>, resources: Resources) -> Result<Worker, String> {
+        let started = server::process::Worker::start(config, for_server(resources));
+        started.map(Worker).map_err(|error| error.to_string())
+    }
+
+    /// The network engine's name, and why it is not the ring where nobody asked for another.
+    pub(crate) fn method(&self, config: &Config) -> (String, Option<String>) {
+        let choice = self.0.engine();
+        let refusal = choice.refusal().filter(|_| config.events().method.is_none());
+        let remark = refusal.map(|refusal| {
+            let (cause, remedy) = (&refusal.cause, &refusal.remedy);
+            format!("io_uring cannot be used, likely cause: {cause}; remedy: {remedy}")
+        });
+        (choice.method().to_owned(), remark)
+    }
+
+    /// Swaps the configuration; `resources` has the sockets of addresses that are new, and all log files.
+    pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<(), String> {
+        self.0.reload(config, for_server(resources)).map_err(|error| error.to_string())
+    }
+
+    /// Goes on with other descriptors of the same files.
+    pub(crate) fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) -> Result<(), String> {
+        self.0.reopen(logs).map_err(|error| error.to_string())
+    }
+
+    /// Begins a graceful end; [`Worker::is_finished`] tells when it is reached.
+    pub(crate) fn quit(&self, patience: Option<Duration>) {
+        self.0.quit(patience);
+    }
+
+    /// Begins a fast end.
+    pub(crate) fn stop(&self) {
+        self.0.stop();
+    }
+
+    /// Whether every thread has ended, for whatever reason.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits for the threads; false if one of them panicked.
+    pub(crate) fn wait(self) -> bool {
+        self.0.wait() == server::process::ExitReason::Ordered
+    }
+}
+
+/// Descriptors move, nothing is copied.
+fn for_server(resources: Resources) -> server::process::Resources {
+    let address = |address| match address {
+        ListenAddr::Inet(address) => listen::ListenAddr::Inet(address),
+        ListenAddr::Unix(path) => listen::ListenAddr::Unix(path),
+    };
+    let listeners = resources.listeners.into_iter().map(|(at, fds)| (address(at), fds)).collect();
+    server::process::Resources { listeners, logs: resources.logs }
+}

@@ -1,0 +1,336 @@
+//! The worker process: receives a bundle, gives up its privileges, serves, obeys the master.
+//!
+//! Started by the master as `/proc/self/exe worker` with the control channel as standard input. The thread that
+//! runs here only listens to the master and to signals; the server's threads start after the privileges are gone.
+//! When the channel closes the master is gone, and the worker ends at once.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::control::message::{Bundle, ToMaster, ToWorker};
+use crate::control::{Channel, Frame, Received};
+use crate::listen::{ListenAddr, errno_text};
+use crate::log::{Level, Log, Target};
+use crate::signals::Signals;
+use crate::site::{self, Config, Files, Resources, Worker};
+
+/// The hidden subcommand.
+pub(crate) const SUBCOMMAND: &str = "worker";
+
+/// nginx's exit status of a worker that cannot serve.
+const EXIT_CANNOT_SERVE: u8 = 2;
+
+/// How often the server's threads are looked after: one that ended unasked takes the process with it.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// How often while they are meant to end.
+const LOOK_WHILE_LEAVING: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+/// Runs until the master or a signal ends it.
+pub(crate) fn run() -> ExitCode {
+    // The kernel named the process after /proc/self/exe; tools look for the program's name.
+    let _ = nix::sys::prctl::set_name(c"ringroad");
+    let (Ok(signals), Ok(channel)) = (Signals::block(), take_channel()) else {
+        return ExitCode::from(EXIT_CANNOT_SERVE);
+    };
+    let mut control = Control { channel, signals };
+    let Some((bundle, fds)) = control.wait_for_start() else {
+        return ExitCode::SUCCESS;
+    };
+    match Serving::start(*bundle, fds) {
+        Ok(serving) => control.serve(serving),
+        Err(message) => {
+            control.answer(&ToMaster::Failed(message));
+            ExitCode::from(EXIT_CANNOT_SERVE)
+        }
+    }
+}
+
+/// What the worker listens to.
+#[derive(Debug)]
+struct Control {
+    channel: Channel,
+    signals: Signals,
+}
+
+/// What the worker runs.
+#[derive(Debug)]
+struct Serving {
+    worker: Worker,
+    config: Arc<Config>,
+    /// Where it listens.
+    addresses: Vec<ListenAddr>,
+    log: Log,
+    /// `error_log` of the process, to find its files again when they are opened anew.
+    targets: Vec<(Target, Level)>,
+    shutdown_timeout: Option<Duration>,
+    leaving: bool,
+}
+
+/// Why the loop wakes up.
+#[derive(Debug, PartialEq, Eq)]
+enum Flow {
+    GoOn,
+    End,
+}
+
+impl Control {
+    /// The first message. `None`: the master is gone, or somebody else started this.
+    fn wait_for_start(&mut self) -> Option<(Box<Bundle>, Vec<OwnedFd>)> {
+        loop {
+            match self.channel.receive() {
+                Ok(Received::Frame(frame)) => match ToWorker::decode(&frame.body) {
+                    Ok(ToWorker::Start(bundle)) if bundle.descriptors() == frame.fds.len() => {
+                        return Some((bundle, frame.fds));
+                    }
+                    Ok(_) | Err(_) => return None,
+                },
+                Ok(Received::Nothing) => {}
+                Ok(Received::Closed) | Err(_) => return None,
+            }
+            let mut wait =
+                [PollFd::new(&self.channel, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
+            if poll(&mut wait, None).is_err_and(|errno| errno != Errno::INTR) {
+                return None;
+            }
+            let ends = |signal| matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT);
+            while let Some(arrived) = self.signals.next() {
+                if ends(arrived.signal) {
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Listens until the threads have ended or the master is gone.
+    fn serve(&mut self, mut serving: Serving) -> ExitCode {
+        let (method, remark) = serving.worker.method(&serving.config);
+        self.answer(&ToMaster::Ready { method, remark });
+        while !serving.worker.is_finished() {
+            let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
+            let mut wait = [
+                PollFd::new(&self.channel, PollFlags::IN | sending),
+                PollFd::new(&self.signals, PollFlags::IN),
+            ];
+            let look = if serving.leaving { LOOK_WHILE_LEAVING } else { LOOK };
+            if let Err(errno) = poll(&mut wait, Some(&look))
+                && errno != Errno::INTR
+            {
+                serving.log.alert(format_args!("poll() failed ({})", errno_text(errno)));
+                serving.worker.stop();
+            }
+            while let Some(arrived) = self.signals.next() {
+                serving.handle_signal(arrived.signal);
+            }
+            if self.handle_master(&mut serving) == Flow::End {
+                break;
+            }
+        }
+        let Serving { worker, log, .. } = serving;
+        worker.stop();
+        if !worker.wait() {
+            log.alert("a worker thread has panicked");
+            return ExitCode::FAILURE;
+        }
+        log.notice("exit");
+        ExitCode::SUCCESS
+    }
+
+    /// Everything that the master has said by now.
+    fn handle_master(&mut self, serving: &mut Serving) -> Flow {
+        loop {
+            let frame = match self.channel.receive() {
+                Ok(Received::Frame(frame)) => frame,
+                Ok(Received::Nothing) => break,
+                Ok(Received::Closed) => {
+                    serving.log.alert("the master process is gone, exiting");
+                    return Flow::End;
+                }
+                Err(error) => {
+                    serving.log.alert(format_args!("{error}, exiting"));
+                    return Flow::End;
+                }
+            };
+            match ToWorker::decode(&frame.body) {
+                Ok(message) => {
+                    if let Some(answer) = serving.handle(message, frame) {
+                        self.answer(&answer);
+                    }
+                }
+                Err(_) => {
+                    serving.log.alert("a malformed message from the master process, exiting");
+                    return Flow::End;
+                }
+            }
+        }
+        // A failure to send shows as a closed channel at the next turn.
+        let _ = self.channel.flush();
+        Flow::GoOn
+    }
+
+    /// A master that does not hear is gone, which shows at the next turn.
+    fn answer(&mut self, answer: &ToMaster) {
+        let _ = self.channel.send(&answer.encode(), Vec::new());
+    }
+}
+
+impl Serving {
+    /// Becomes what the bundle says. The order matters: limits and the reading of the text while there are
+    /// privileges, so that it means the same as to the master; privileges gone before a thread or a ring exists.
+    fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
+        let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
+        let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
+        for message in limits.apply() {
+            log.alert(message);
+        }
+        if let Some(credentials) = credentials {
+            credentials.assume().map_err(|error| error.to_string())?;
+        }
+        limits.enter_directory()?;
+        let addresses = addresses(&resources);
+        let worker = Worker::start(&config, resources)?;
+        Ok(Serving { worker, config, addresses, log, targets, shutdown_timeout, leaving: false })
+    }
+
+    /// Only a new configuration is answered: the master waits for that.
+    fn handle(&mut self, message: ToWorker, frame: Frame) -> Option<ToMaster> {
+        match message {
+            ToWorker::Start(bundle) | ToWorker::Reload(bundle) => {
+                let generation = bundle.generation;
+                return Some(match self.reload(*bundle, frame.fds) {
+                    Ok(()) => ToMaster::Reloaded(generation),
+                    Err(message) => ToMaster::ReloadFailed(generation, message),
+                });
+            }
+            ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(frame.fds).collect()),
+            ToWorker::Quit(limit) => self.leave(limit),
+            ToWorker::Stop => self.end(),
+        }
+        None
+    }
+
+    /// Operators send these to workers directly too.
+    fn handle_signal(&mut self, signal: Signal) {
+        match signal {
+            Signal::SIGTERM | Signal::SIGINT => self.end(),
+            Signal::SIGQUIT => self.leave(self.shutdown_timeout),
+            // The master decides on the rest, and tells.
+            _ => {}
+        }
+    }
+
+    /// Told twice is told once: the first limit holds.
+    fn leave(&mut self, limit: Option<Duration>) {
+        if !self.leaving {
+            self.leaving = true;
+            self.log.notice("gracefully shutting down");
+            self.worker.quit(limit);
+        }
+    }
+
+    fn end(&mut self) {
+        self.leaving = true;
+        self.log.notice("exiting");
+        self.worker.stop();
+    }
+
+    /// Everything is read before anything is changed.
+    fn reload(&mut self, bundle: Bundle, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let mut parsed = Parsed::from(bundle, fds)?;
+        if parsed.config.process_key() != self.config.process_key() {
+            return Err("the new configuration needs a new process".to_owned());
+        }
+        // The server has the sockets of these addresses already.
+        let known = std::mem::take(&mut self.addresses);
+        self.addresses = addresses(&parsed.resources);
+        parsed.resources.listeners.retain(|(address, _)| !known.contains(address));
+        self.worker.reload(&parsed.config, parsed.resources)?;
+        self.config = parsed.config;
+        parsed.log.take_stderr_from(&self.log);
+        self.log = parsed.log;
+        self.targets = parsed.targets;
+        self.shutdown_timeout = parsed.shutdown_timeout;
+        Ok(())
+    }
+
+    /// The files have their old names and new descriptors.
+    fn reopen(&mut self, logs: Vec<(PathBuf, OwnedFd)>) {
+        let shared = share(&logs);
+        let log = Log::of(&self.targets, |path| find(&shared, path));
+        log.take_stderr_from(&self.log);
+        self.log = log;
+        match self.worker.reopen(logs) {
+            Ok(()) => self.log.notice("reopening logs"),
+            Err(message) => self.log.alert(message),
+        }
+    }
+}
+
+/// A bundle that was read.
+struct Parsed {
+    config: Arc<Config>,
+    targets: Vec<(Target, Level)>,
+    log: Log,
+    shutdown_timeout: Option<Duration>,
+    resources: Resources,
+}
+
+impl Parsed {
+    /// Hands the descriptors out in the order in which the bundle names their owners.
+    fn from(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Parsed, String> {
+        if bundle.descriptors() != fds.len() {
+            return Err("descriptors are missing from the bundle".to_owned());
+        }
+        let site = site::load(&bundle.request, Files::Memory(&bundle.files));
+        let site = site.map_err(|refused| refused.message)?;
+        let mut fds = fds.into_iter();
+        let mut listeners = Vec::with_capacity(bundle.listeners.len());
+        for (address, count) in bundle.listeners {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            listeners.push((address, fds.by_ref().take(count).collect()));
+        }
+        let logs: Vec<(PathBuf, OwnedFd)> = bundle.logs.into_iter().zip(fds).collect();
+        let shared = share(&logs);
+        let log = Log::of(&site.settings.error_log, |path| find(&shared, path));
+        Ok(Parsed {
+            config: site.config,
+            targets: site.settings.error_log,
+            log,
+            shutdown_timeout: site.settings.shutdown_timeout,
+            resources: Resources { listeners, logs },
+        })
+    }
+}
+
+/// What the server will be listening on.
+fn addresses(resources: &Resources) -> Vec<ListenAddr> {
+    resources.listeners.iter().map(|(address, _)| address.clone()).collect()
+}
+
+/// Descriptors of this thread's own log: the server owns the ones that came.
+fn share(logs: &[(PathBuf, OwnedFd)]) -> Vec<(PathBuf, Rc<OwnedFd>)> {
+    let own = |(path, fd): &(PathBuf, OwnedFd)| Some((path.clone(), Rc::new(fd.try_clone().ok()?)));
+    logs.iter().filter_map(own).collect()
+}
+
+fn find(logs: &[(PathBuf, Rc<OwnedFd>)], path: &std::path::Path) -> Option<Rc<OwnedFd>> {
+    logs.iter().find(|(known, _)| known == path).map(|(_, fd)| Rc::clone(fd))
+}
+
+/// The control channel is standard input; /dev/null takes its place.
+fn take_channel() -> Result<Channel, Errno> {
+    let stdin = std::io::stdin();
+    let socket = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(null)?;
+    Channel::new(socket)
+}
