@@ -1,0 +1,228 @@
+//! The command line against nginx's: texts, streams, exit statuses. Nothing here starts a server for long.
+#![forbid(unsafe_code)]
+
+mod control;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use control::BINARY;
+use testkit::TempDir;
+
+/// What one call says.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn run(args: &[&str]) -> Said {
+    let Output { status, stdout, stderr } =
+        Command::new(BINARY).args(args).output().expect("the binary was built");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Said { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
+}
+
+/// A prefix with a configuration.
+fn prefix(conf: &str) -> (TempDir, String) {
+    let dir = TempDir::new("cli");
+    dir.write("conf/nginx.conf", conf);
+    let path = format!("{}/", dir.path().display());
+    (dir, path)
+}
+
+const EMPTY: &str = "error_log logs/error.log; pid logs/nginx.pid; events {} http { access_log off; }";
+
+#[test]
+fn the_version_is_said_in_the_words_that_tools_match() {
+    let version = format!("nginx version: nginx/1.31.5 (ringroad/{})\n", env!("CARGO_PKG_VERSION"));
+    let said = run(&["-v"]);
+    assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (0, version.as_str(), ""));
+    let said = run(&["-V"]);
+    let rest = said.err.strip_prefix(&version).expect("the version first");
+    assert!(rest.starts_with("configure arguments: "), "{rest}");
+    assert_eq!((said.code, rest.lines().count()), (0, 1));
+    for option in ["-h", "-?", "-hV"] {
+        let said = run(&[option]);
+        assert_eq!(said.code, 0);
+        assert!(
+            said.err.starts_with(&version) && said.err.contains("\nUsage: ringroad [-?hvVtTq]"),
+            "{}",
+            said.err
+        );
+        assert!(said.err.contains("\n  -T            : test configuration, dump it and exit\n"));
+    }
+}
+
+#[test]
+fn wrong_options_end_with_status_1_and_nginx_s_words() {
+    for (args, text) in [
+        (&["-x"][..], "invalid option: \"x\""),
+        (&["start"], "invalid option: \"start\""),
+        (&["-s"], "option \"-s\" requires parameter"),
+        (&["-s", "restart"], "invalid option: \"-s restart\""),
+        (&["-c"], "option \"-c\" requires file name"),
+        (&["-p"], "option \"-p\" requires directory name"),
+        (&["-t", "-g"], "option \"-g\" requires parameter"),
+    ] {
+        let said = run(args);
+        assert_eq!((said.code, said.err), (1, format!("ringroad: {text}\n")), "{args:?}");
+    }
+}
+
+#[test]
+fn a_right_configuration_is_said_to_be_right() {
+    let (dir, prefix) = prefix(EMPTY);
+    let file = format!("{prefix}conf/nginx.conf");
+    let expected = format!(
+        "ringroad: the configuration file {file} syntax is ok\n\
+         ringroad: configuration file {file} test is successful\n"
+    );
+    for args in [
+        &["-t", "-p", &prefix][..],
+        &["-tp", &prefix],
+        &["-t", "-p", prefix.trim_end_matches('/')],
+        &["-t", "-p", &prefix, "-c", "conf/nginx.conf"],
+        &["-t", "-c", &file, "-p", &prefix, "-g", "worker_processes 2;"],
+    ] {
+        let said = run(args);
+        assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (0, expected.as_str(), ""), "{args:?}");
+    }
+    let said = run(&["-t", "-q", "-p", &prefix]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert!(!dir.path().join("logs/nginx.pid").exists(), "a test leaves no pid file behind");
+}
+
+#[test]
+fn wrong_configurations_say_where_and_end_with_status_1() {
+    let (_dir, prefix) = prefix("events {}\nhttp {\n  lsten 80;\n}\n");
+    let file = format!("{prefix}conf/nginx.conf");
+    let said = run(&["-t", "-p", &prefix]);
+    let emerg = format!("ringroad: [emerg] unknown directive \"lsten\" in {file}:3");
+    let failed = format!("ringroad: configuration file {file} test failed\n");
+    assert_eq!(said.code, 1);
+    assert!(said.err.starts_with(&emerg) && said.err.ends_with(&failed), "{}", said.err);
+    assert!(!said.err.contains("syntax is ok"));
+    // A start says the same and nothing of a test.
+    let said = run(&["-p", &prefix]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.starts_with(&emerg) && said.err.lines().count() == 1, "{}", said.err);
+    // -q hides success only.
+    assert!(run(&["-tq", "-p", &prefix]).err.ends_with(&failed));
+
+    let said = run(&["-t", "-p", &prefix, "-c", "none.conf"]);
+    let open = format!("[emerg] open() \"{prefix}none.conf\" failed (2: No such file or directory)");
+    assert!(said.code == 1 && said.err.contains(&open), "{}", said.err);
+}
+
+#[test]
+fn what_is_missing_shows_after_the_syntax() {
+    let (_dir, prefix) = prefix("pid logs/nginx.pid;");
+    let said = run(&["-t", "-p", &prefix]);
+    let lines: Vec<&str> = said.err.lines().collect();
+    assert_eq!(said.code, 1);
+    assert!(lines[0].ends_with("syntax is ok"), "{lines:?}");
+    assert_eq!(lines[1], "ringroad: [emerg] no \"events\" section in configuration");
+    assert!(lines[2].ends_with("test failed"), "{lines:?}");
+}
+
+#[test]
+fn global_directives_come_from_the_command_line() {
+    let (_dir, prefix) = prefix("events {} http { access_log off; }");
+    for (text, message) in [
+        ("pid a", "unexpected end of parameter, expecting \";\" in command line"),
+        ("events {}", "block directives are not supported in -g option in command line"),
+        ("foo bar;", "unknown directive \"foo\" in command line"),
+    ] {
+        let said = run(&["-t", "-p", &prefix, "-g", text]);
+        assert!(said.code == 1 && said.err.contains(message), "{text}: {}", said.err);
+    }
+    let said = run(&["-t", "-p", &prefix, "-g", "pid /nonexistent/a.pid;"]);
+    let open = "[emerg] open() \"/nonexistent/a.pid\" failed (2: No such file or directory)";
+    assert!(said.code == 1 && said.err.contains(open), "{}", said.err);
+}
+
+#[test]
+fn a_dump_shows_every_file_once_on_standard_output() {
+    let (dir, prefix) = prefix("events {}\nhttp { access_log off; include more/*.conf; }\n# end");
+    let one = dir.write("conf/more/1.conf", "server { listen 127.0.0.1:0; }\n");
+    let two = dir.write("conf/more/2.conf", "# nothing");
+    let said = run(&["-T", "-p", &prefix]);
+    let main = std::fs::read_to_string(dir.path().join("conf/nginx.conf")).expect("just written");
+    let expected = format!(
+        "# configuration file {prefix}conf/nginx.conf:\n{main}\n\
+         # configuration file {}:\nserver {{ listen 127.0.0.1:0; }}\n\n\
+         # configuration file {}:\n# nothing\n",
+        shown(&one, &prefix),
+        shown(&two, &prefix),
+    );
+    assert_eq!((said.code, said.out), (0, expected), "{}", said.err);
+    assert!(said.err.ends_with("test is successful\n"));
+}
+
+/// Included files are named below the prefix as it was given, with one slash.
+fn shown(path: &Path, prefix: &str) -> String {
+    let below = path.display().to_string();
+    let below = below.strip_prefix(prefix.trim_end_matches('/')).expect("the file is below the prefix");
+    format!("{prefix}{}", below.trim_start_matches('/'))
+}
+
+#[test]
+fn signals_need_a_pid_file_that_makes_sense() {
+    let (dir, prefix) = prefix(EMPTY);
+    let pid = format!("{prefix}logs/nginx.pid");
+    let said = run(&["-s", "reload", "-p", &prefix]);
+    let expected = format!("ringroad: [error] open() \"{pid}\" failed (2: No such file or directory)\n");
+    assert_eq!((said.code, said.err), (1, expected));
+    for text in ["", "abc\n", "-1\n", "0\n"] {
+        dir.write("logs/nginx.pid", text);
+        let said = run(&["-s", "stop", "-p", &prefix]);
+        let expected = format!("ringroad: [error] invalid PID number \"{}\" in \"{pid}\"\n", text.trim());
+        assert_eq!((said.code, said.err), (1, expected));
+    }
+    // A process that is certainly gone: our own child, reaped.
+    let mut child = Command::new("true").spawn().expect("true is everywhere");
+    child.wait().expect("it ends");
+    dir.write("logs/nginx.pid", format!("{}\n", child.id()));
+    for (name, number) in [("stop", 15), ("quit", 3), ("reopen", 10), ("reload", 1)] {
+        let said = run(&["-s", name, "-p", &prefix]);
+        let expected =
+            format!("ringroad: [alert] kill({}, {number}) failed (3: No such process)\n", child.id());
+        assert_eq!((said.code, said.err), (1, expected));
+    }
+    let log = std::fs::read_to_string(dir.path().join("logs/error.log")).expect("the default log");
+    assert!(log.contains("[notice]") && log.contains(": signal process started\n"), "{log}");
+}
+
+#[test]
+fn an_error_log_that_cannot_be_opened_is_an_alert() {
+    let (_dir, prefix) = prefix(EMPTY);
+    let said = run(&["-t", "-p", &prefix, "-e", "none/error.log"]);
+    let alert = format!(
+        "ringroad: [alert] could not open error log file: open() \"{prefix}none/error.log\" failed \
+         (2: No such file or directory)\n"
+    );
+    assert!(said.code == 0 && said.err.starts_with(&alert), "{}", said.err);
+    // With -e stderr lines have the form of the log.
+    let said = run(&["-t", "-p", &prefix, "-e", "stderr", "-c", "none.conf"]);
+    let line = said.err.lines().next().unwrap_or_default();
+    assert!(line.contains(" [emerg] ") && line.contains("#") && !line.starts_with("ringroad"), "{line}");
+}
+
+#[test]
+fn the_engines_of_this_machine_are_told_as_text_and_as_json() {
+    let said = run(&["engines"]);
+    assert!(said.code == 0 && said.out.contains("io_uring"), "{}", said.out);
+    let said = run(&["engines", "--json"]);
+    assert!(said.code == 0 && said.out.starts_with("{\"net\":") && said.out.ends_with("}\n"), "{}", said.out);
+    assert_eq!(run(&["engines", "--xml"]).code, 1);
+}
+
+#[test]
+fn serve_explains_what_it_cannot_do() {
+    let said = run(&["serve"]);
+    assert_eq!((said.code, said.err.as_str()), (1, "ringroad: usage: ringroad serve DIR [--listen ADDR]\n"));
+    let said = run(&["serve", "/nonexistent"]);
+    let expected = "ringroad: cannot serve \"/nonexistent\": 2: No such file or directory\n";
+    assert_eq!((said.code, said.err.as_str()), (1, expected));
+}

@@ -1,0 +1,300 @@
+//! Master and worker as processes: signals, deaths, privileges, pid file, daemon, sockets.
+#![forbid(unsafe_code)]
+
+mod control;
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+use std::os::unix::fs::FileTypeExt;
+use std::time::Instant;
+
+use control::{BINARY, ask, site, wait_for_answer, wait_until, within_ms};
+use rustix::process::Signal;
+use testkit::process::{children, fd_targets, is_alive, threads};
+use testkit::program::signal_process;
+use testkit::{Deadline, ListenAddr, Server, TempDir};
+
+fn only_worker(server: &Server) -> i32 {
+    let workers = server.workers();
+    assert_eq!(workers.len(), 1, "{workers:?}\n{}", server.error_log());
+    workers[0]
+}
+
+#[test]
+fn stop_and_quit_end_both_processes_and_remove_the_pid_file() {
+    for (signal, line) in [
+        (Signal::TERM, "signal 15 (SIGTERM) received from"),
+        (Signal::INT, "signal 2 (SIGINT) received from"),
+        (Signal::QUIT, "signal 3 (SIGQUIT) received from"),
+    ] {
+        let mut server = Server::start(BINARY, &site("", "here"));
+        assert_eq!(ask(server.addr(0)), "here");
+        let (worker, pid_file) = (only_worker(&server), server.path("logs/nginx.pid"));
+        assert_eq!(fs::read_to_string(&pid_file).expect("it is there"), format!("{}\n", server.pid()));
+        server.signal(signal);
+        let status = server.wait_until_ended(Deadline::default());
+        assert!(status.success(), "{status}\n{}", server.error_log());
+        assert!(!is_alive(worker));
+        assert!(!pid_file.exists());
+        let log = server.error_log();
+        assert!(log.contains(line), "{log}");
+        assert!(log.contains(&format!("worker process {worker} exited with code 0")), "{log}");
+        assert!(log.trim_end().ends_with(&format!("{0}#{0}: exit", server.pid())), "{log}");
+        let worded = if signal == Signal::QUIT { "gracefully shutting down" } else { "exiting" };
+        assert!(log.contains(&format!("{worker}#{worker}: {worded}")), "{log}");
+        assert!(TcpStream::connect(server.addr(0).tcp()).is_err(), "nobody listens any more");
+    }
+}
+
+#[test]
+fn the_log_tells_the_start_in_nginx_s_words_before_the_pid_file() {
+    let server = Server::start(BINARY, &site("", "here"));
+    let (log, pid, worker) = (server.error_log(), server.pid(), only_worker(&server));
+    for line in [
+        "using the \"".to_owned(),
+        "getrlimit(RLIMIT_NOFILE): ".to_owned(),
+        "start worker processes".to_owned(),
+        format!("start worker process {worker}"),
+        format!("listening on {}", server.addr(0)),
+    ] {
+        let found = log.lines().find(|found| found.contains(&format!("[notice] {pid}#{pid}: {line}")));
+        let found = found.unwrap_or_else(|| panic!("{line}\n{log}"));
+        let stamp: String =
+            found.chars().take(20).map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        assert_eq!(stamp, "0000/00/00 00:00:00 ");
+    }
+}
+
+#[test]
+fn a_killed_worker_is_back_within_200_ms_and_nobody_is_refused() {
+    let server = Server::start(BINARY, &site("worker_processes 2;", "back"));
+    let first = only_worker(&server);
+    let address = server.addr(0).tcp();
+    signal_process(first, Signal::KILL).expect("it runs");
+    let killed = Instant::now();
+    // The socket never closes: each connection is taken, and answered by the next worker.
+    let waiting: Vec<TcpStream> =
+        (0..20).map(|_| TcpStream::connect(address).expect("never refused")).collect();
+    assert_eq!(ask(server.addr(0)), "back");
+    let away = killed.elapsed();
+    assert!(away.as_millis() < 200 || is_busy(), "{away:?}");
+    drop(waiting);
+    assert_ne!(only_worker(&server), first);
+    server.wait_for_log(&format!("worker process {first} exited on signal 9"), Deadline::default());
+    assert_eq!(server.addr(0).tcp(), address);
+}
+
+/// A machine with more to do than processors says nothing about time.
+fn is_busy() -> bool {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
+    load > std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
+}
+
+#[test]
+fn a_worker_that_keeps_dying_is_started_later_and_later() {
+    let server = Server::start(BINARY, &site("", "here"));
+    for death in 1..=5 {
+        wait_until("a worker", || server.workers().len() == 1);
+        let worker = only_worker(&server);
+        signal_process(worker, Signal::KILL).expect("it runs");
+        server.wait_for_log_count("exited on signal 9", death, Deadline::default());
+    }
+    let line = server.wait_for_log("workers keep failing", Deadline::default());
+    assert!(line.contains("(\"exited on signal 9\"), the next one starts in 500 ms"), "{line}");
+    assert_eq!(server.error_log().matches("workers keep failing").count(), 1);
+    assert_eq!(ask(server.addr(0)), "here");
+}
+
+#[test]
+fn workers_end_with_a_master_that_was_killed() {
+    let mut server = Server::start(BINARY, &site("", "here"));
+    let worker = only_worker(&server);
+    server.signal(Signal::KILL);
+    server.wait_until_ended(Deadline::default());
+    wait_until("the worker's end", || !is_alive(worker));
+}
+
+#[test]
+fn every_thread_of_the_worker_runs_as_the_user_alone() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: changing the user takes root");
+        return;
+    }
+    for (main, group) in [("user nobody; worker_processes 3;", None), ("user nobody daemon;", Some(1))] {
+        let server = Server::start(BINARY, &site(main, "here"));
+        assert_eq!(ask(server.addr(0)), "here");
+        let nobody = id_of("/etc/passwd", "nobody", 2);
+        let group = group.unwrap_or_else(|| id_of("/etc/passwd", "nobody", 3));
+        let all = threads(only_worker(&server));
+        assert!(!all.is_empty());
+        for thread in all {
+            assert_eq!((thread.uids, thread.gids), ([nobody; 4], [group; 4]), "{thread:?}");
+            assert!(thread.groups.iter().all(|&id| id == group), "{thread:?}");
+            assert_eq!(thread.capabilities, 0, "{thread:?}");
+        }
+        assert_eq!(threads(server.pid())[0].uids, [0; 4], "the master stays root");
+    }
+    let server = Server::start(BINARY, &site("user nobody;", "here"));
+    let has_group = fs::read_to_string("/etc/group").unwrap_or_default().contains("\nnobody:");
+    let warned =
+        server.error_log().contains("[warn]") || server.stderr().contains("there is no group \"nobody\"");
+    assert_ne!(has_group, warned, "{}{}", server.error_log(), server.stderr());
+}
+
+#[test]
+fn an_unknown_user_is_an_error_for_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: users are looked up by root only");
+        return;
+    }
+    let refused = Server::builder(BINARY).conf(&site("user no-such-user;", "here")).run_to_end();
+    assert!(!refused.0.success());
+    assert!(refused.1.contains("[emerg] getpwnam(\"no-such-user\") failed in "), "{}", refused.1);
+}
+
+fn id_of(file: &str, name: &str, field: usize) -> u32 {
+    let text = fs::read_to_string(file).expect("every system has it");
+    let row = text.lines().find(|row| row.starts_with(&format!("{name}:"))).expect("nobody is everywhere");
+    row.split(':').nth(field).and_then(|id| id.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_daemon_leaves_its_parent_and_its_terminal() {
+    let mut server = Server::start(BINARY, &site("daemon on;", "detached"));
+    assert_eq!(ask(server.addr(0)), "detached");
+    let parent = server.exited().expect("the process that was started has ended");
+    assert!(parent.success());
+    let pid = server.pid();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
+    assert_eq!(fields[4], "0", "no terminal");
+    let targets = [0, 1].map(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).expect("open"));
+    assert!(targets.iter().all(|target| target.as_os_str() == "/dev/null"), "{targets:?}");
+    // Only a daemon stops its workers at SIGWINCH, as in nginx; a reload starts them again.
+    server.signal(Signal::WINCH);
+    wait_until("no worker", || server.workers().is_empty());
+    server.reload();
+    wait_for_answer(&server, "detached");
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn signals_without_a_use_are_logged() {
+    let server = Server::start(BINARY, &site("", "here"));
+    server.signal(Signal::WINCH);
+    server.signal(Signal::USR2);
+    server.wait_for_log("(SIGWINCH) received from", Deadline::default());
+    let line = server.wait_for_log("(SIGUSR2) received from", Deadline::default());
+    assert!(line.contains("[notice]") && line.contains("ignored"), "{line}");
+    assert_eq!(ask(server.addr(0)), "here");
+    assert_eq!(server.workers().len(), 1);
+}
+
+#[test]
+fn logs_are_opened_anew_at_usr1() {
+    let server = Server::start(BINARY, &site("", "here"));
+    let (current, rotated) = (server.path("logs/error.log"), server.path("logs/rotated.log"));
+    fs::rename(&current, &rotated).expect("the log is there");
+    server.signal(Signal::USR1);
+    wait_until("lines of both processes in the new file", || {
+        server.error_log().matches("reopening logs").count() == 2
+    });
+    let old = fs::read_to_string(&rotated).expect("renamed");
+    assert!(old.contains("signal 10 (SIGUSR1) received from"), "{old}");
+    let worker = only_worker(&server);
+    wait_until("the old file to be closed", || {
+        [server.pid(), worker]
+            .iter()
+            .all(|&pid| fd_targets(pid).iter().all(|target| !target.ends_with("rotated.log")))
+    });
+}
+
+#[test]
+fn unix_sockets_come_and_go_with_the_server() {
+    let dir = TempDir::new("unix");
+    let path = dir.path().join("site.sock");
+    let conf = site("", "unix").replace("listen 127.0.0.1:0;", &format!("listen unix:{};", path.display()));
+    let server = Server::start(BINARY, &conf);
+    assert_eq!(server.addr(0), &ListenAddr::Unix(path.clone()));
+    assert_eq!(ask(server.addr(0)), "unix");
+    // Somebody listens: the address is taken.
+    let (status, stderr) = Server::builder(BINARY).conf(&conf).run_to_end();
+    assert!(!status.success());
+    let refused = format!("[emerg] bind() to unix:{} failed (98: Address already in use)", path.display());
+    assert!(stderr.contains(&refused) && stderr.contains("still could not bind()"), "{stderr}");
+    assert!(server.quit_and_wait().success());
+    assert!(!path.exists());
+    // What a killed server leaves behind does not stand in the way of the next one.
+    let mut server = Server::start(BINARY, &conf);
+    server.signal(Signal::KILL);
+    server.wait_until_ended(Deadline::default());
+    assert!(fs::metadata(&path).expect("left behind").file_type().is_socket());
+    let server = Server::start(BINARY, &conf);
+    assert_eq!(ask(server.addr(0)), "unix");
+}
+
+#[test]
+fn a_taken_port_is_tried_five_times_and_reported() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = taken.local_addr().expect("bound");
+    let conf = site("", "here").replace("127.0.0.1:0", &address.to_string());
+    let (status, stderr) = Server::builder(BINARY).conf(&conf).run_to_end();
+    assert_eq!(status.code(), Some(1));
+    let line = format!("ringroad: [emerg] bind() to {address} failed (98: Address already in use)\n");
+    assert_eq!(stderr.matches(&line).count(), 5, "{stderr}");
+    assert!(stderr.ends_with("ringroad: [emerg] still could not bind()\n"), "{stderr}");
+}
+
+#[test]
+fn reuseport_gives_each_thread_a_socket_of_its_own() {
+    let conf = site("worker_processes 3;", "shared").replace("127.0.0.1:0", "127.0.0.1:0 reuseport");
+    let server = Server::start(BINARY, &conf);
+    let port = format!(":{:04X} ", server.addr(0).tcp().port());
+    let table = fs::read_to_string("/proc/net/tcp").expect("procfs");
+    // State 0A is LISTEN, proc_net_tcp(5).
+    let listening = table.lines().filter(|line| line.contains(&port) && line.contains(" 00000000:0000 0A "));
+    assert_eq!(listening.count(), 3, "{table}");
+    for _ in 0..20 {
+        assert_eq!(ask(server.addr(0)), "shared");
+    }
+}
+
+#[test]
+fn one_process_serves_without_a_master() {
+    let server = Server::start(BINARY, &site("master_process off;", "alone"));
+    assert_eq!(ask(server.addr(0)), "alone");
+    assert_eq!(children(server.pid()), []);
+    let pid_file = server.path("logs/nginx.pid");
+    assert!(pid_file.exists());
+    server.signal(Signal::USR1);
+    server.wait_for_log("reopening logs", Deadline::default());
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn the_prefix_and_the_command_line_decide_where_things_are() {
+    let server = Server::builder(BINARY).conf(&site("", "here")).arg("-g").arg("worker_processes 2;").start();
+    assert_eq!(ask(server.addr(0)), "here");
+    let output = std::process::Command::new(BINARY)
+        .args(["-p", &format!("{}/", server.dir().display()), "-c", "conf/nginx.conf", "-s", "quit"])
+        .output()
+        .expect("the binary was built");
+    assert!(output.status.success());
+    server.wait_for_log("signal 3 (SIGQUIT) received from", Deadline::default());
+    wait_until("the pid file to go", || !server.path("logs/nginx.pid").exists());
+}
+
+#[test]
+fn a_port_that_a_stopped_server_leaves_is_free_at_once() {
+    let server = Server::start(BINARY, &site("", "first"));
+    let address = server.addr(0).tcp();
+    // A connection that the server closes first leaves its port in TIME_WAIT.
+    let mut open = TcpStream::connect(address).expect("it listens");
+    assert!(server.stop_and_wait().success());
+    let _ = open.read(&mut [0; 16]);
+    let conf = site("", "second").replace("127.0.0.1:0", &address.to_string());
+    let server = Server::builder(BINARY).conf(&conf).deadline(within_ms(10_000)).start();
+    assert_eq!(ask(server.addr(0)), "second");
+}

@@ -1,0 +1,145 @@
+//! Reloads: nothing refused, nothing reset, errors leave the old configuration in force.
+#![forbid(unsafe_code)]
+
+mod control;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use control::{BINARY, ask, site, wait_for_answer, wait_until};
+use testkit::{Client, Deadline, Server, TempDir};
+
+/// Connects and asks in a loop while `action` runs; every connection must be answered whole.
+fn under_load(server: &Server, action: impl FnOnce()) {
+    let (done, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let address = server.addr(0).clone();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    let mut client = Client::try_connect(&address).expect("never refused");
+                    assert_eq!(client.get("/").status, 200, "never reset");
+                    asked.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        action();
+        // Some more for the old configuration's last moments.
+        let enough = asked.load(Ordering::SeqCst) + 20;
+        wait_until("answers", || asked.load(Ordering::SeqCst) >= enough);
+        done.store(true, Ordering::SeqCst);
+    });
+}
+
+#[test]
+fn a_new_process_takes_over_without_a_lost_connection() {
+    let mut server = Server::start(BINARY, &site("worker_processes 1;", "v0"));
+    let first = server.workers();
+    let mut confs = Vec::new();
+    for round in 1..=6 {
+        confs.push((site(&format!("worker_processes {};", 1 + round % 2), &format!("v{round}")), round));
+    }
+    let server = &mut server;
+    let handle = Server::logged_addresses(server);
+    assert_eq!(handle.len(), 1);
+    for (conf, round) in confs {
+        server.rewrite_conf(&conf);
+        under_load(server, || {
+            server.reload();
+            wait_for_answer(server, &format!("v{round}"));
+        });
+    }
+    wait_until("the old workers' end", || server.workers().len() == 1);
+    assert_ne!(server.workers(), first);
+    let log = server.error_log();
+    assert_eq!(log.matches("exited with code 0").count(), 6, "{log}");
+    assert_eq!(log.matches(": reconfiguring").count(), 6, "{log}");
+    assert_eq!(log.matches("(SIGHUP) received from").count(), 6, "{log}");
+    assert_eq!(log.matches("gracefully shutting down").count(), 6, "{log}");
+    assert_eq!(log.matches("listening on").count(), 1, "the same socket all the time\n{log}");
+}
+
+#[test]
+fn the_same_process_takes_a_new_site_in_place() {
+    let mut server = Server::start(BINARY, &site("", "v0"));
+    let worker = server.workers();
+    for round in 1..=6 {
+        server.rewrite_conf(&site("", &format!("v{round}")));
+        under_load(&server, || {
+            server.reload();
+            wait_for_answer(&server, &format!("v{round}"));
+        });
+    }
+    assert_eq!(server.workers(), worker);
+    server.wait_for_log_count("exited with code 0", 6, Deadline::default());
+}
+
+#[test]
+fn a_wrong_configuration_changes_nothing() {
+    let mut server = Server::start(BINARY, &site("", "good"));
+    let worker = server.workers();
+    for (conf, message) in [
+        ("events {} http { server { lsten 80; } }", "[emerg] "),
+        ("events {} http {", "[emerg] "),
+        (
+            "events {} http { server { listen 127.0.0.1:0; listen unix:/nonexistent/a.sock; } }",
+            "bind() to unix:",
+        ),
+    ] {
+        let before = server.error_log().matches("[emerg]").count();
+        server.rewrite_conf(conf);
+        server.reload();
+        let line = server.wait_for_log_count("[emerg]", before + 1, Deadline::default());
+        assert!(line.contains(message), "{line}");
+        assert_eq!(ask(server.addr(0)), "good");
+    }
+    assert_eq!(server.workers(), worker);
+    server.rewrite_conf(&site("", "better"));
+    server.reload();
+    wait_for_answer(&server, "better");
+}
+
+#[test]
+fn listeners_come_and_go() {
+    let dir = TempDir::new("listeners");
+    let path = dir.path().join("extra.sock");
+    let with = |main: &str| {
+        let extra = format!("listen 127.0.0.1:0; listen unix:{};", path.display());
+        site(main, "both").replace("listen 127.0.0.1:0;", &extra)
+    };
+    for main in ["", "worker_processes 2;"] {
+        let mut server = Server::start(BINARY, &site("", "one"));
+        server.rewrite_conf(&with(main));
+        server.reload();
+        server.wait_for_log("listening on unix:", Deadline::default());
+        let addresses = server.logged_addresses();
+        assert_eq!(addresses.len(), 2);
+        wait_for_answer(&server, "both");
+        assert_eq!(ask(&addresses[1]), "both");
+        server.rewrite_conf(&site("", "one"));
+        server.reload();
+        wait_for_answer(&server, "one");
+        wait_until("the socket to go", || !path.exists());
+    }
+}
+
+#[test]
+fn reloads_in_a_row_end_with_the_last_configuration() {
+    let mut server = Server::start(BINARY, &site("", "v0"));
+    for round in 1..=10 {
+        server.rewrite_conf(&site(&format!("worker_processes {};", 1 + round % 2), &format!("v{round}")));
+        server.reload();
+    }
+    wait_for_answer(&server, "v10");
+    wait_until("the old workers' end", || server.workers().len() == 1);
+}
+
+#[test]
+fn the_pid_file_moves_with_the_configuration() {
+    let mut server = Server::start(BINARY, &site("pid logs/a.pid;", "v0"));
+    server.rewrite_conf(&site("pid logs/b.pid;", "v1"));
+    server.reload();
+    wait_for_answer(&server, "v1");
+    let (old, new) = (server.path("logs/a.pid"), server.path("logs/b.pid"));
+    wait_until("the file to move", || !old.exists() && new.exists());
+    assert_eq!(std::fs::read_to_string(new).expect("written"), format!("{}\n", server.pid()));
+}
