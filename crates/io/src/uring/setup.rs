@@ -68,6 +68,9 @@ pub enum Refusal {
     Sysctl(u8),
     /// A seccomp filter, such as the default profile of a container runtime.
     Seccomp,
+    /// Forbidden, though neither by the setting nor by a filter that can be seen: most likely by a security
+    /// module such as SELinux or AppArmor.
+    SecurityModule,
     /// The kernel was built without it, or is older than 5.1.
     Absent,
     /// The kernel knows io_uring but not what this server needs of it.
@@ -114,6 +117,7 @@ impl SetupError {
             Refusal::Seccomp => {
                 "a seccomp filter of this process, such as a container runtime's default profile".into()
             }
+            Refusal::SecurityModule => "a security module such as SELinux or AppArmor".into(),
             Refusal::Absent => "the kernel has no io_uring (CONFIG_IO_URING)".into(),
             Refusal::Outdated => "the kernel is too old for this use of io_uring (6.1 or newer)".into(),
             Refusal::Memory => "not enough memory, or the limit on locked memory (RLIMIT_MEMLOCK)".into(),
@@ -131,6 +135,9 @@ impl SetupError {
             Refusal::Sysctl(_) => "set kernel.io_uring_disabled=0",
             Refusal::Seccomp => {
                 "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile"
+            }
+            Refusal::SecurityModule => {
+                "allow io_uring in the policy of the security module (see the audit log)"
             }
             Refusal::Absent | Refusal::Outdated => "use Linux 6.1 or newer built with CONFIG_IO_URING=y",
             Refusal::Memory => "raise the limit on locked memory (LimitMEMLOCK=, ulimit -l), or free memory",
@@ -162,6 +169,7 @@ impl Refusal {
         match errno {
             Errno::PERM if disabled > 0 => Refusal::Sysctl(disabled),
             Errno::PERM | Errno::ACCESS | Errno::NOSYS if filtered => Refusal::Seccomp,
+            Errno::PERM | Errno::ACCESS => Refusal::SecurityModule,
             Errno::NOSYS => Refusal::Absent,
             Errno::INVAL => Refusal::Outdated,
             Errno::NOMEM => Refusal::Memory,
@@ -232,7 +240,9 @@ mod tests {
             (Errno::PERM, 0, true, Refusal::Seccomp),
             (Errno::NOSYS, 0, true, Refusal::Seccomp),
             (Errno::NOSYS, 0, false, Refusal::Absent),
-            (Errno::PERM, 0, false, Refusal::Unknown),
+            (Errno::PERM, 0, false, Refusal::SecurityModule),
+            (Errno::ACCESS, 0, false, Refusal::SecurityModule),
+            (Errno::IO, 0, false, Refusal::Unknown),
             (Errno::INVAL, 0, false, Refusal::Outdated),
             (Errno::NOMEM, 0, true, Refusal::Memory),
             (Errno::MFILE, 0, false, Refusal::Descriptors),
