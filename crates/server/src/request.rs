@@ -3,7 +3,7 @@
 //! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
 //! are the connection's; deciding is the phases'.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -88,7 +88,7 @@ pub struct Request {
     /// The status whose error page is being made.
     pub(crate) error_status: Option<u16>,
     /// Values of the configuration's variables.
-    slots: RefCell<Vec<Slot>>,
+    slots: Vec<Option<Vec<u8>>>,
     /// What the last regular expression matched, and where in it.
     captures: Captures,
     pub(crate) response: Response,
@@ -112,16 +112,6 @@ pub struct Request {
     pub(crate) mover: Option<Mover>,
     /// `$limit_rate`, when it was set.
     pub(crate) limit_rate: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default)]
-enum Slot {
-    /// Not asked for and not set.
-    #[default]
-    Unknown,
-    /// Asked for while it is being computed, or without a value.
-    None,
-    Value(Vec<u8>),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -153,7 +143,7 @@ impl Request {
             internal: false,
             redirects: 0,
             error_status: None,
-            slots: RefCell::default(),
+            slots: Vec::new(),
             captures: Captures::default(),
             response: Response::default(),
             started: rt::now(),
@@ -186,7 +176,7 @@ impl Request {
         self.internal = false;
         self.redirects = 0;
         self.error_status = None;
-        self.slots.get_mut().clear();
+        self.slots.clear();
         self.captures.spans.clear();
         self.response.clear();
         self.started = rt::now();
@@ -243,40 +233,20 @@ impl Request {
         rt::now().saturating_duration_since(self.started)
     }
 
-    /// Appends the value of a variable that the configuration defines.
+    /// Appends the value of a variable that the configuration defines; `false` while it has none.
     pub(crate) fn slot(&self, slot: u16, out: &mut Vec<u8>) -> bool {
-        let index = slot as usize;
-        let registry = &self.config().http.registry;
-        {
-            let mut slots = self.slots.borrow_mut();
-            if slots.len() <= index {
-                slots.resize(registry.len(), Slot::Unknown);
-            }
-            match &slots[index] {
-                Slot::Value(value) => {
-                    out.extend_from_slice(value);
-                    return true;
-                }
-                Slot::None => return false,
-                // Marked first, so that variables that need each other end.
-                Slot::Unknown => slots[index] = Slot::None,
-            }
-        }
-        let Some(compute) = registry.compute_of(slot) else { return false };
-        let start = out.len();
-        let found = compute(self, out);
-        if found {
-            self.slots.borrow_mut()[index] = Slot::Value(out[start..].to_vec());
-        }
-        found
+        let value = self.slots.get(slot as usize).and_then(Option::as_deref);
+        value.is_some_and(|value| {
+            out.extend_from_slice(value);
+            true
+        })
     }
 
     /// Sets a variable that the configuration defines.
     pub(crate) fn set_slot(&mut self, slot: u16, value: Vec<u8>) {
         let len = self.config().http.registry.len();
-        let slots = self.slots.get_mut();
-        slots.resize(len.max(slots.len()), Slot::Unknown);
-        slots[slot as usize] = Slot::Value(value);
+        self.slots.resize(len.max(self.slots.len()), None);
+        self.slots[slot as usize] = Some(value);
     }
 
     /// Appends what a group of the last match captured.

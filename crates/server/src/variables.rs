@@ -95,9 +95,6 @@ impl PartialEq for VarRef {
     }
 }
 
-/// Appends the value of a slot for a request; `false` when there is none.
-pub(crate) type Compute = Box<dyn Fn(&Request, &mut Vec<u8>) -> bool + Send + Sync>;
-
 /// The variables that a configuration defines.
 #[derive(Default)]
 pub struct Registry {
@@ -109,7 +106,6 @@ struct Slot {
     name: String,
     /// Where it was first used, while nothing has defined it.
     wanted: Option<Span>,
-    compute: Option<Compute>,
 }
 
 impl fmt::Debug for Registry {
@@ -149,24 +145,10 @@ impl Registry {
         Ok(VarRef::Slot(slot))
     }
 
-    /// A variable whose value is computed when it is first asked for.
-    pub(crate) fn compute(
-        &mut self,
-        name: &str,
-        statement: &Statement,
-        compute: Compute,
-    ) -> Result<VarRef, Error> {
-        let variable = self.define(name, statement)?;
-        if let VarRef::Slot(slot) = variable {
-            self.slots[slot as usize].compute = Some(compute);
-        }
-        Ok(variable)
-    }
-
     fn add(&mut self, name: String, wanted: Option<Span>) -> u16 {
         let slot = self.slots.len() as u16;
         self.by_name.insert(name.clone(), slot);
-        self.slots.push(Slot { name, wanted, compute: None });
+        self.slots.push(Slot { name, wanted });
         slot
     }
 
@@ -182,11 +164,6 @@ impl Registry {
     /// Number of slots.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
-    }
-
-    /// How a slot's value is made, if it is not assigned.
-    pub(crate) fn compute_of(&self, slot: u16) -> Option<&Compute> {
-        self.slots[slot as usize].compute.as_ref()
     }
 }
 

@@ -27,7 +27,6 @@ use crate::modules::log::LogFormat;
 use crate::modules::rewrite::Script;
 use crate::phases::Handlers;
 use crate::variables::Registry;
-use crate::zone::Zone;
 
 /// A configuration that was read and found right, and what the reading produced beside it.
 #[derive(Debug)]
@@ -64,8 +63,6 @@ pub(crate) struct Http {
     pub(crate) pools: Pools,
     /// The machine's name, for `$hostname`.
     pub(crate) hostname: String,
-    /// Where the machine is, for times in logs.
-    pub(crate) zone: Zone,
 }
 
 /// Names of thread pools, numbered as they are first used.
@@ -105,11 +102,11 @@ impl Pools {
 
 /// Place of a server in [`Http::servers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct ServerId(pub(crate) u32);
+pub struct ServerId(pub(crate) u32);
 
 /// Place of a location in [`Http::locations`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct LocationId(pub(crate) u32);
+pub struct LocationId(pub(crate) u32);
 
 /// One `server` block.
 #[derive(Debug)]

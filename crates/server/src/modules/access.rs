@@ -97,10 +97,9 @@ fn network(text: &str) -> Option<(Who, bool)> {
     let width = if ip.is_ipv4() { 32 } else { 128 };
     let bits = match bits {
         None => width,
-        Some(bits) => bits
-            .parse()
-            .ok()
-            .filter(|&bits: &u32| bits <= width && text.ends_with(|c: char| c.is_ascii_digit()))?,
+        // Not even a sign may stand before the digits.
+        Some(bits) if bits.starts_with('+') => return None,
+        Some(bits) => bits.parse().ok().filter(|&bits: &u32| bits <= width)?,
     };
     Some(match ip {
         IpAddr::V4(ip) => {

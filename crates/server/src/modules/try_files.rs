@@ -156,12 +156,12 @@ fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
 }
 
 fn go_to(request: &mut Request, target: Vec<u8>) -> Step {
-    if let Some(name) = target.strip_prefix(b"@") {
-        let name = String::from_utf8_lossy(name);
+    if target.first() == Some(&b'@') {
+        let name = String::from_utf8_lossy(&target);
         return match request.server().locations.named(&name) {
             Some(location) => Step::Named(location),
             None => {
-                request.log(Level::Error, format_args!("could not find named location \"@{name}\""));
+                request.log(Level::Error, format_args!("could not find named location \"{name}\""));
                 Step::Status(500)
             }
         };

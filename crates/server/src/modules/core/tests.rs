@@ -18,7 +18,8 @@ fn main_of(text: &str) -> MainConf {
 
 /// The settings of an `events` block; [`load`] adds an empty one, so this reads its own.
 fn events_of(text: &str) -> Result<EventsConf, String> {
-    let loader: conf::MapLoader = [("/conf/nginx.conf", format!("events {{\n{text} }}"))].into_iter().collect();
+    let loader: conf::MapLoader =
+        [("/conf/nginx.conf", format!("events {{\n{text} }}"))].into_iter().collect();
     let source = conf::Source::new("/conf/nginx.conf");
     let loaded = crate::config::load(&source, std::path::Path::new("/prefix"), &loader);
     loaded.map(|loaded| loaded.config.events().clone()).map_err(|error| error.to_string())
@@ -71,7 +72,8 @@ fn masks_of_cpus() {
 #[test]
 fn error_logs_and_thread_pools() {
     let main = main_of("error_log stderr warn; error_log a; error_log /b debug_http;");
-    let targets: Vec<_> = main.error_log.targets.items().iter().map(|to| (to.target.clone(), to.level)).collect();
+    let targets: Vec<_> =
+        main.error_log.targets.items().iter().map(|to| (to.target.clone(), to.level)).collect();
     assert_eq!(
         targets,
         [
@@ -127,7 +129,10 @@ fn blocks_that_must_be_there_once() {
     };
     let fault = |text: &str| load(text).map(|_| ()).map_err(|error| error.to_string());
     assert_eq!(fault("http { }"), Err("no \"events\" section in configuration".to_owned()));
-    assert_eq!(fault("events {} events {}"), Err("\"events\" directive is duplicate in /conf/nginx.conf:1".to_owned()));
+    assert_eq!(
+        fault("events {} events {}"),
+        Err("\"events\" directive is duplicate in /conf/nginx.conf:1".to_owned())
+    );
     assert_eq!(
         fault("events {} http {} http {}"),
         Err("\"http\" directive is duplicate in /conf/nginx.conf:1".to_owned())

@@ -13,7 +13,7 @@ use crate::template::Template;
 
 /// Settings that `http`, `server` and `location` inherit.
 #[derive(Clone, Debug)]
-pub struct Conf {
+pub(crate) struct Conf {
     // Where files are.
     /// `root` or `alias`.
     pub(crate) root: Root,

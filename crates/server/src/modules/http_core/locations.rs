@@ -156,7 +156,7 @@ impl Locations {
                     }
                 }
                 Kind::Pattern { pattern, .. } => locations.patterns.push((pattern, location)),
-                Kind::Named => locations.named.push((text[1..].to_owned(), location)),
+                Kind::Named => locations.named.push((text, location)),
             }
         }
         locations.link();
@@ -185,7 +185,7 @@ impl Locations {
         found
     }
 
-    /// The location of this name, given without its `@`.
+    /// The location of this name, `@` included.
     pub(crate) fn named(&self, name: &str) -> Option<LocationId> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, location)| *location)
     }

@@ -10,7 +10,7 @@ use crate::config::Cx;
 
 /// Media types by file extension, the letters' case aside.
 #[derive(Clone, Debug)]
-pub struct Types {
+pub(crate) struct Types {
     /// Sorted by extension, in lower case.
     rows: Vec<(Box<[u8]>, Arc<str>)>,
     /// The block whose `types` these are; 0 is nobody's.

@@ -64,7 +64,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         set: Some(set_limit_rate),
         help: "Bytes a second that the response may take; can be set.",
     },
-    variable("msec", |request, out| milliseconds_of(request, out), "Seconds since 1970, with milliseconds."),
+    variable("msec", milliseconds_of, "Seconds since 1970, with milliseconds."),
     variable(
         "nginx_version",
         |_, out| some(NGINX_VERSION.as_bytes(), out),

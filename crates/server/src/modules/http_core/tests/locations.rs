@@ -37,10 +37,11 @@ fn nested_locations_are_searched_first() {
          location ^~ /q { location /q/r {} location ~ \\.x$ {} }
          location ~ \\.x$ { } location ~ \\.y$ { location ~ z\\.y$ {} } location ~ \\.z$ {}",
     );
-    let names: Vec<(&str, &str)> = ["/a/1", "/a/1.x", "/a/b/c", "/a/b/1.y", "/a/b/1.x", "/a/1.z", "/q/r/1.z", "/q/1.x", "/z.y", "/1"]
-        .iter()
-        .map(|uri| (*uri, find(&config, uri)))
-        .collect();
+    let names: Vec<(&str, &str)> =
+        ["/a/1", "/a/1.x", "/a/b/c", "/a/b/1.y", "/a/b/1.x", "/a/1.z", "/q/r/1.z", "/q/1.x", "/z.y", "/1"]
+            .iter()
+            .map(|uri| (*uri, find(&config, uri)))
+            .collect();
     assert_eq!(
         names,
         [
@@ -67,19 +68,27 @@ fn nested_locations_are_searched_first() {
 #[test]
 fn names_with_and_without_a_space() {
     let config = server("location =/x {} location ^~/y {} location ~*^/Z {} location ~^/w {} location @n {}");
-    for (uri, expected) in [("/x", "= /x"), ("/xx", "server"), ("/y1", "^~ /y"), ("/z", "~* ^/Z"), ("/w", "~ ^/w"), ("@n", "server")] {
+    for (uri, expected) in [
+        ("/x", "= /x"),
+        ("/xx", "server"),
+        ("/y1", "^~ /y"),
+        ("/z", "~* ^/Z"),
+        ("/w", "~ ^/w"),
+        ("@n", "server"),
+    ] {
         assert_eq!(find(&config, uri), expected, "{uri}");
     }
     let locations = &config.server(ServerId(0)).locations;
-    let named = locations.named("n").expect("it is there");
+    let named = locations.named("@n").expect("it is there");
     assert_eq!(config.location(named).name, "@n");
-    assert_eq!(locations.named("@n"), None);
+    assert_eq!(locations.named("n"), None);
     assert_eq!(locations.all().count(), 5);
 }
 
 #[test]
 fn a_location_knows_how_it_is_found() {
-    let config = server("location /a { alias /x; location /a/b { } location ~ c { } } location ~ b { alias /y$uri; }");
+    let config =
+        server("location /a { alias /x; location /a/b { } location ~ c { } } location ~ b { alias /y$uri; }");
     let core = |name: &str| {
         let found = config.http.locations.iter().find(|location| location.name == name);
         &found.expect("it is there").scope.core

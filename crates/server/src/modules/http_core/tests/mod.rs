@@ -18,10 +18,10 @@ fn server(text: &str) -> Arc<Config> {
 /// Every directive of every module agrees with nginx about contexts, arguments and braces.
 #[test]
 fn the_tables_agree_with_nginx() {
-    let tables: Vec<&'static [conf::Spec]> =
-        crate::config::table().specs().map(std::slice::from_ref).collect();
-    assert_eq!(conf::differences(&tables), Vec::<String>::new());
-    assert!(tables.len() > 120, "{} directives", tables.len());
+    let table = crate::config::table();
+    assert_eq!(conf::differences(table), Vec::<String>::new());
+    let count = table.specs().count();
+    assert!(count > 115, "{count} directives");
 }
 
 /// What this server does not have of nginx's HTTP core is a list that somebody decided on.
@@ -29,7 +29,9 @@ fn the_tables_agree_with_nginx() {
 fn what_is_missing_of_the_core_is_known() {
     let missing: Vec<&str> = conf::nginx_directives()
         .iter()
-        .filter(|row| matches!(row.module, "http_core" | "nginx" | "event" | "epoll" | "http_index" | "http_log"))
+        .filter(|row| {
+            matches!(row.module, "http_core" | "nginx" | "event" | "epoll" | "http_index" | "http_log")
+        })
         .filter(|row| crate::config::table().named(row.name).iter().all(|spec| spec.module != row.module))
         .map(|row| row.name)
         .collect();

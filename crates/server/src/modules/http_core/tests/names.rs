@@ -6,7 +6,8 @@ use crate::request::Address;
 
 /// The number of the server that a host belongs to among servers with these names.
 fn choose(names: &[&str], host: &str) -> Option<u32> {
-    let servers: String = names.iter().map(|names| format!("server {{ listen 81; server_name {names}; }}")).collect();
+    let servers: String =
+        names.iter().map(|names| format!("server {{ listen 81; server_name {names}; }}")).collect();
     let config = loaded(&servers);
     let (_, table) = config.http.listens[0].lookup(&Address::Unix(Vec::new()));
     table.find(host.as_bytes()).map(|named| named.server.0)
@@ -74,14 +75,21 @@ fn wrong_and_conflicting_names() {
         (".", "server name \".\" is invalid"),
         ("~", "empty regex in server name \"~\""),
         ("~(", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
-        ("~^(?<x", "pcre2_compile() failed: syntax error in subpattern name (missing terminator?) in \"^(?<x\""),
+        (
+            "~^(?<x",
+            "pcre2_compile() failed: syntax error in subpattern name (missing terminator?) in \"^(?<x\"",
+        ),
         ("~^(?<uri>a)$", "the duplicate \"uri\" variable"),
         ("~a)b", "pcre2_compile() failed: unmatched closing parenthesis in \"a)b\" at \")b\""),
     ] {
         let found = error(&format!("http {{ server {{\nserver_name {name}; }} }}"));
         assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{name}");
     }
-    let two = |names: &str| format!("http {{ server {{ listen 81; server_name {names}; }} server {{ listen 81; server_name a; }} }}");
+    let two = |names: &str| {
+        format!(
+            "http {{ server {{ listen 81; server_name {names}; }} server {{ listen 81; server_name a; }} }}"
+        )
+    };
     assert_eq!(error(&two("x.*.y")), "invalid server name or wildcard \"x.*.y\" on 0.0.0.0:81");
     assert_eq!(warnings(&two("a")), ["conflicting server name \"a\" on 0.0.0.0:81, ignored"]);
     assert_eq!(warnings(&two("*.x .x")), ["conflicting server name \".x\" on 0.0.0.0:81, ignored"]);
@@ -105,14 +113,16 @@ fn slow(names: &[&str], host: &str) -> Option<u32> {
         let start = name.strip_suffix('*')?;
         (host.starts_with(start) && host.len() > start.len()).then_some((start.len(), id))
     });
-    let longest = |found: &mut dyn Iterator<Item = (usize, u32)>| found.max_by_key(|(len, _)| *len).map(|(_, id)| id);
+    let longest =
+        |found: &mut dyn Iterator<Item = (usize, u32)>| found.max_by_key(|(len, _)| *len).map(|(_, id)| id);
     exact.map(|(_, id)| id).or_else(|| longest(&mut { by_head })).or_else(|| longest(&mut { by_tail }))
 }
 
 #[test]
 fn tables_find_what_a_slow_search_finds() {
     let names = ["a.b", "*.b", "*.a.b", ".c.b", "a.*", "a.b.*", "b.a.*", "*.c", "b", ".a"];
-    let servers: String = names.iter().map(|name| format!("server {{ listen 81; server_name {name}; }}")).collect();
+    let servers: String =
+        names.iter().map(|name| format!("server {{ listen 81; server_name {name}; }}")).collect();
     let config = loaded(&servers);
     let (_, table) = config.http.listens[0].lookup(&Address::Unix(Vec::new()));
     let labels = ["a", "b", "c"];

@@ -7,7 +7,9 @@ use http::conditional::IfModifiedSince;
 use crate::config::testing::{error, load_with, loaded, warnings};
 use crate::config::{Config, ServerId};
 use crate::modules::http_core::Conf;
-use crate::modules::http_core::conf::{Aio, BodyInFile, KeepaliveDisable, LingeringClose, Root, ServerTokens};
+use crate::modules::http_core::conf::{
+    Aio, BodyInFile, KeepaliveDisable, LingeringClose, Root, ServerTokens,
+};
 use crate::modules::http_core::tests::server;
 
 fn core_of(config: &Config) -> &Conf {
@@ -29,7 +31,10 @@ fn files_and_their_way() {
     assert_eq!(conf.root.template().constant(), Some("/data"));
     assert!(conf.root_beneath && conf.sendfile && conf.aio_write && conf.tcp_nopush && !conf.tcp_nodelay);
     assert_eq!((&*conf.default_type, conf.sendfile_max_chunk), ("a/b", 1 << 20));
-    assert_eq!((conf.aio_sendfile, conf.directio, conf.directio_alignment), (Some(512 << 10), Some(4 << 20), 4096));
+    assert_eq!(
+        (conf.aio_sendfile, conf.directio, conf.directio_alignment),
+        (Some(512 << 10), Some(4 << 20), 4096)
+    );
     assert_eq!((conf.output_buffers, conf.read_ahead, conf.postpone_output), (Some((2, 64 << 10)), 1024, 0));
     assert_eq!(conf.send_timeout, Duration::from_secs(5));
     assert_eq!(conf.limit_rate.expect("it was set").constant(), Some("1k"));
@@ -101,8 +106,12 @@ fn what_responses_say() {
     );
     let pages: Vec<_> = conf.error_pages.items().iter().map(|page| (page.status, page.overwrite)).collect();
     assert_eq!(pages, [(404, Some(200)), (500, Some(200)), (497, Some(400)), (403, Some(0))]);
-    assert!(conf.recursive_error_pages && conf.server_name_in_redirect && conf.log_subrequest && conf.satisfy_any);
-    assert!(!conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect);
+    assert!(
+        conf.recursive_error_pages && conf.server_name_in_redirect && conf.log_subrequest && conf.satisfy_any
+    );
+    assert!(
+        !conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect
+    );
     assert!(!conf.msie_padding && !conf.log_not_found);
     assert_eq!((conf.if_modified_since, conf.max_ranges), (IfModifiedSince::Before, Some(0)));
     assert!(matches!(conf.server_tokens, ServerTokens::Off));
@@ -124,7 +133,8 @@ fn blocks_inherit_what_they_do_not_set() {
     assert_eq!(core("server").keepalive_timeout, Duration::from_secs(30));
     assert!(!core("/x").etag && core("/x/y").etag);
     assert!(core("/x").internal && core("/x/y").internal && !core("server").internal);
-    let pages = |name: &str| core(name).error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>();
+    let pages =
+        |name: &str| core(name).error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>();
     assert_eq!((pages("server"), pages("/x"), pages("/x/y")), (vec![404], vec![500], vec![500]));
 }
 
@@ -132,7 +142,9 @@ fn blocks_inherit_what_they_do_not_set() {
 fn directives_apply_to_blocks_above_them() {
     let config = loaded("server { location / { } root /late; } sendfile on;");
     let location = &config.http.locations[1].scope.core;
-    assert!(location.sendfile && matches!(&location.root, Root::Root(root) if root.constant() == Some("/late")));
+    assert!(
+        location.sendfile && matches!(&location.root, Root::Root(root) if root.constant() == Some("/late"))
+    );
 }
 
 #[test]
@@ -143,7 +155,10 @@ fn types_replace_inherited_ones() {
     assert_eq!((types(0).find(b"/x.b2"), types(0).find(b"/x.html")), (Some("b/b"), None));
     assert_eq!((types(1).find(b"/x.c"), types(1).find(b"/x.a")), (Some("c/c"), None));
     let built_in = core("").types;
-    assert_eq!((built_in.find(b"/x.HTML"), built_in.find(b"/x.jpg")), (Some("text/html"), Some("image/jpeg")));
+    assert_eq!(
+        (built_in.find(b"/x.HTML"), built_in.find(b"/x.jpg")),
+        (Some("text/html"), Some("image/jpeg"))
+    );
     assert_eq!(built_in.of(b"/x.gif").as_deref(), Some("image/gif"));
     assert_eq!((built_in.find(b"/html"), built_in.find(b"/.html")), (None, None));
     let mime = [("/conf/mime.types", "types { text/css css; }")];
@@ -152,7 +167,9 @@ fn types_replace_inherited_ones() {
     let found = warnings("http { types { a b;\nc b; } }");
     assert_eq!(
         found,
-        ["duplicate extension \"b\", content type: \"c\", previous content type: \"a\" in /conf/nginx.conf:2"]
+        [
+            "duplicate extension \"b\", content type: \"c\", previous content type: \"a\" in /conf/nginx.conf:2"
+        ]
     );
 }
 
@@ -200,7 +217,9 @@ fn wrong_values_are_refused_as_in_nginx() {
         let found = error(&format!("http {{ server {{\n{text} }} }}"));
         assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
     }
-    for (text, value) in [("satisfy", "x"), ("keepalive_disable", "foo"), ("server_tokens", "x"), ("lingering_close", "x")] {
+    for (text, value) in
+        [("satisfy", "x"), ("keepalive_disable", "foo"), ("server_tokens", "x"), ("lingering_close", "x")]
+    {
         let found = error(&format!("http {{ server {{\n{text} {value}; }} }}"));
         assert!(found.starts_with(&format!("invalid value \"{value}\" in /conf/nginx.conf:2")), "{found}");
     }
