@@ -1,5 +1,5 @@
-//! Writes to what has no places, such as a log that is a pipe, and memory that goes back to the system: on
-//! every backend that this machine has.
+//! Writes to what has no places, such as a log that is a pipe; memory that goes back to the system, and memory
+//! that is sent from: on every backend that this machine has.
 
 #![allow(clippy::print_stdout, reason = "a test tells which engines it ran on")]
 
@@ -139,6 +139,41 @@ fn idle_buffers_go_back_to_the_system() {
         );
         // The ring has forgotten the chunks: new memory in their places is what is read into.
         assert_eq!(*read_all(engine, &file, via), *content);
+    });
+    fs::remove_file(&path).unwrap();
+}
+
+/// A chunk of shared memory is read into by every backend, past the page cache too, and sent from while the
+/// next ones go through the same memory and the peer does not read.
+#[test]
+fn shared_memory_is_read_into_and_sent_once() {
+    const BYTES: usize = 8192;
+    let path = std::env::temp_dir().join(format!("ringroad-shared-{}", std::process::id()));
+    let content: Vec<u8> = (0..4 * BYTES).map(|place| (place / 253 + place) as u8).collect();
+    fs::write(&path, &content).unwrap();
+    on_each_engine(|engine, via| {
+        io::shm::trim();
+        let made = io::shm::counters().made;
+        let file = direct_or_not(&path);
+        let (near, mut far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let near = Fd::from(OwnedFd::from(near));
+        for place in (0..content.len()).step_by(BYTES) {
+            let (offset, device) = (place as u64, DeviceId(0));
+            let chunk = io::shm::take(BYTES).unwrap();
+            let read =
+                Op::Read { file: file.clone(), offset, len: BYTES as u32, buf: chunk.buf, device, via };
+            let completion = run(engine, read);
+            assert_eq!(completion.result, Ok(BYTES as u32));
+            let (socket, len, via) = (near.clone(), BYTES as u32, DiskVia::Sync);
+            let send = Op::Sendfile { socket, file: chunk.file, offset: 0, len, device, via };
+            assert_eq!(run(engine, send).result, Ok(len), "the socket has room for all");
+            drop(completion.payload);
+        }
+        assert_eq!(io::shm::counters().made, made + 1, "one chunk is enough");
+        let mut seen = vec![0; content.len()];
+        far.read_exact(&mut seen).unwrap();
+        assert!(seen == content, "bytes changed after they were sent");
     });
     fs::remove_file(&path).unwrap();
 }
