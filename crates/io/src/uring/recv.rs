@@ -64,7 +64,7 @@ impl RecvRing {
         // SAFETY: this is the whole mapping that was just made.
         let advised = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDontFork) };
         let ring = RecvRing {
-            memory: NonNull::new(memory.cast()).expect("mmap does not answer the null page"),
+            memory: NonNull::new(memory.cast()).ok_or(Errno::NOMEM).map_err(failed)?,
             entries,
             tail: 0,
             published: 0,
