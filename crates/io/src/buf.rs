@@ -316,7 +316,7 @@ impl Drop for Buf {
     fn drop(&mut self) {
         match &mut self.home {
             Home::Pool { class, id, pool } => pool.free[*class as usize].borrow_mut().push(*id),
-            Home::Memfd(chunk) => shm::give_back(chunk.take().expect("it is taken here only")),
+            Home::Memfd(chunk) => chunk.take().into_iter().for_each(shm::give_back),
         }
     }
 }
