@@ -32,8 +32,7 @@ pub struct File(Rc<Opened>);
 
 struct Opened {
     runtime: Rc<Inner>,
-    /// `None` while it is dropped only.
-    fd: Option<Fd>,
+    fd: Fd,
 }
 
 impl File {
@@ -61,12 +60,12 @@ impl File {
     }
 
     fn from_fd(runtime: &Rc<Inner>, fd: Fd) -> File {
-        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd: Some(fd) }))
+        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd }))
     }
 
     /// The descriptor.
     pub fn fd(&self) -> &Fd {
-        self.0.fd.as_ref().expect("it is taken in drop only")
+        &self.0.fd
     }
 
     /// Size, times and kind, through a backend.
@@ -170,9 +169,7 @@ impl AsFd for File {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if let Some(fd) = self.fd.take() {
-            self.runtime.close(fd);
-        }
+        self.runtime.close(self.fd.clone());
     }
 }
 

@@ -261,7 +261,7 @@ impl Inner {
         id
     }
 
-    /// Submits what had to queue, in order, as far as there is room.
+    /// Submits what had to queue for room in the engine, in order, as far as there is room.
     pub(crate) fn submit_backlog(&self) {
         let mut waits = self.waits.borrow_mut();
         while let Some((id, op)) = waits.backlog.pop_front() {
@@ -291,9 +291,13 @@ impl Inner {
             return Poll::Ready(outcome);
         }
         let mut waits = self.waits.borrow_mut();
-        let wait = waits.get(id).expect("a wait is polled until its terminal result only");
-        wait.waiter.register(self.running.get(), context);
-        Poll::Pending
+        match waits.get(id) {
+            Some(wait) => {
+                wait.waiter.register(self.running.get(), context);
+                Poll::Pending
+            }
+            None => panic!("a wait is asked again after its terminal result"),
+        }
     }
 
     /// The next result of a wait if it is there.
@@ -378,16 +382,23 @@ impl Inner {
         }
     }
 
-    /// Closes a descriptor through the engine without waiting for it. When an operation still holds it, it
-    /// is closed with that operation's end.
+    /// Closes a descriptor through the engine with its next turn, without waiting for it. Until then other
+    /// parts of what is being dropped may still hold it.
     pub(crate) fn close(&self, fd: Fd) {
-        if self.closed.get() {
-            return;
+        if !self.closed.get() {
+            self.to_close.borrow_mut().push(fd);
         }
-        if let Ok(fd) = fd.into_owned() {
+    }
+
+    /// Submits the closes that have gathered. When an operation still holds a descriptor, it is closed with
+    /// that operation's end.
+    pub(crate) fn submit_closes(&self) {
+        let mut closes = self.to_close.take();
+        for fd in closes.drain(..).filter_map(|fd| fd.into_owned().ok()) {
             let id = self.start(Op::Close { fd }, UNLIMITED);
             self.detach(id);
         }
+        self.to_close.replace(closes);
     }
 }
 

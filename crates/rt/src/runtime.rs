@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     /// Receivers that found no buffer, and the size that receivers need.
     pub(crate) starved: RefCell<VecDeque<Waiter>>,
     pub(crate) receive_bytes: Cell<usize>,
+    /// Descriptors that are closed with the next turn.
+    pub(crate) to_close: RefCell<Vec<io::Fd>>,
     /// Memory for the completions of a turn and for the tasks that other threads woke.
     batch: RefCell<Vec<Completion>>,
     woken: RefCell<Vec<TaskId>>,
@@ -207,6 +209,7 @@ impl Inner {
             yielded: RefCell::default(),
             starved: RefCell::default(),
             receive_bytes: Cell::new(io::buf::CLASS_BYTES[0] as usize),
+            to_close: RefCell::default(),
             batch: RefCell::default(),
             woken: RefCell::default(),
             panic_hook: Cell::new(|_| ()),
@@ -299,6 +302,7 @@ impl Inner {
 
     /// One turn of the engine and what follows from it.
     fn turn(&self) {
+        self.submit_closes();
         self.wake_starved();
         let wait = self.how_long();
         let sleeps = wait != Wait::No && self.remote.begin_sleep();
@@ -380,6 +384,7 @@ impl Inner {
             self.tasks.borrow_mut().end(id);
         }
         self.ready.borrow_mut().clear();
+        self.submit_closes();
         self.close_everything(deadline);
         self.closed.set(true);
         self.drop_backlog();
@@ -394,6 +399,7 @@ impl Inner {
                 return;
             }
             batch.drain(..).for_each(|completion| self.file(completion));
+            self.submit_closes();
             self.submit_backlog();
         }
     }

@@ -83,12 +83,8 @@ impl Tasks {
         });
         let slot = &mut self.slots[place as usize];
         let id = TaskId { slot: place, generation: slot.generation };
-        let mut header = slot.header.take();
-        match header.as_mut().and_then(Arc::get_mut) {
-            Some(header) => header.id = id,
-            None => header = Some(Arc::new(Header { id, remote: Arc::clone(remote) })),
-        }
-        let header = header.expect("it was just made where there was none");
+        let header = recycled(slot.header.take(), id)
+            .unwrap_or_else(|| Arc::new(Header { id, remote: Arc::clone(remote) }));
         let waker = Waker::from(Arc::clone(&header));
         slot.header = Some(header);
         slot.state = State::Waiting(Body { future, waker });
@@ -140,6 +136,13 @@ impl Tasks {
         let id = TaskId { slot: place as u32, generation: self.slots[place].generation };
         self.take(id).map(|body| (id, body))
     }
+}
+
+/// The header of a slot's last task for its next one, if nobody can wake the last one any more.
+fn recycled(header: Option<Arc<Header>>, id: TaskId) -> Option<Arc<Header>> {
+    let mut header = header?;
+    Arc::get_mut(&mut header)?.id = id;
+    Some(header)
 }
 
 /// Who is to be told about an event.

@@ -121,8 +121,9 @@ impl<T> Wheel<T> {
                 let next = entry.next;
                 if entry.due <= self.now {
                     let key = Key { index, generation: entry.generation };
-                    let value = self.release(index).expect("a linked entry has a value");
-                    due(key, value);
+                    if let Some(value) = self.release(index) {
+                        due(key, value);
+                    }
                 } else {
                     self.link(index);
                 }

@@ -28,10 +28,11 @@ pub const QUEUE_DEFAULT: u32 = 4;
 /// The receiving side of a [`crate::Socket`].
 pub struct Reader {
     runtime: Rc<Inner>,
-    /// `None` once the socket took it back to close it.
-    fd: Option<Fd>,
+    fd: Fd,
     state: State,
     end: bool,
+    /// Whether the descriptor is closed with the reader.
+    closes: bool,
     multishot: bool,
     queue: u32,
 }
@@ -60,9 +61,10 @@ impl Reader {
     pub(super) fn new(runtime: &Rc<Inner>, fd: Fd) -> Reader {
         Reader {
             runtime: Rc::clone(runtime),
-            fd: Some(fd),
+            fd,
             state: State::Idle,
             end: false,
+            closes: true,
             multishot: true,
             queue: QUEUE_DEFAULT,
         }
@@ -156,7 +158,7 @@ impl Reader {
                 None => (RecvInto::Pool, UNLIMITED),
             },
         };
-        let socket = self.fd().clone();
+        let socket = self.fd.clone();
         self.state = State::Armed(self.runtime.start(Op::Recv { socket, into }, limit));
     }
 
@@ -183,7 +185,7 @@ impl Reader {
             // The runtime stopped the receive because its queue was full, or for a bulk buffer.
             (Err(Errno::INTR | Errno::CANCELED), _) => None,
             (Err(Errno::AGAIN), _) => {
-                let op = Op::Poll { fd: self.fd().clone(), interest: Interest::Readable };
+                let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
                 self.state = State::Polling(self.runtime.start(op, UNLIMITED));
                 None
             }
@@ -201,16 +203,31 @@ impl Reader {
         self.runtime.starved.borrow_mut().push_back(waiter);
     }
 
-    fn fd(&self) -> &Fd {
-        self.fd.as_ref().expect("it is taken by the socket's end only")
+    /// Ends the operation that is still armed and drops what it brings.
+    pub(super) async fn stop(&mut self) {
+        while let State::Armed(wait) | State::Polling(wait) = self.state {
+            self.runtime.cancel(wait);
+            if !poll_fn(|context| self.runtime.poll_wait(wait, context)).await.more {
+                self.state = State::Idle;
+            }
+        }
     }
 
-    /// Ends receiving: answers the operation that is still armed, and lets go of the descriptor.
-    pub(super) fn finish(&mut self) -> Option<WaitId> {
-        self.fd = None;
-        match std::mem::replace(&mut self.state, State::Idle) {
-            State::Armed(wait) | State::Polling(wait) => Some(wait),
-            State::Idle | State::Starved => None,
+    /// Hands the descriptor to the caller, who closes it.
+    pub(super) fn release(mut self) -> Fd {
+        self.closes = false;
+        self.fd.clone()
+    }
+}
+
+impl Drop for Reader {
+    /// Closes the descriptor: the reader knows which operation has to end before. The other side of the
+    /// socket is gone by the time that this is acted on.
+    fn drop(&mut self) {
+        match self.state {
+            _ if !self.closes => {}
+            State::Armed(wait) | State::Polling(wait) => self.runtime.close_after(wait, self.fd.clone()),
+            State::Idle | State::Starved => self.runtime.close(self.fd.clone()),
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A connection: one reader and one writer over one descriptor, and the order in which it ends.
 
-use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,15 +12,14 @@ use super::address;
 use super::reader::Reader;
 use super::writer::Writer;
 use crate::file::File;
-use crate::ops::{Running, WaitId};
+use crate::ops::Running;
 use crate::runtime::{self, Inner};
 
 /// A connected stream socket. Dropping it cancels what is in flight and then closes it through the engine,
 /// without waiting.
 pub struct Socket {
     runtime: Rc<Inner>,
-    /// `None` once it is being closed.
-    fd: Option<Fd>,
+    /// Closes the descriptor when it is dropped.
     reader: Reader,
     writer: Writer,
 }
@@ -36,8 +34,7 @@ impl Socket {
         Socket {
             runtime: Rc::clone(runtime),
             reader: Reader::new(runtime, fd.clone()),
-            writer: Writer::new(runtime, fd.clone()),
-            fd: Some(fd),
+            writer: Writer::new(runtime, fd),
         }
     }
 
@@ -57,7 +54,7 @@ impl Socket {
 
     /// The descriptor.
     pub fn fd(&self) -> &Fd {
-        self.fd.as_ref().expect("it is taken by the socket's end only")
+        self.writer.fd()
     }
 
     /// Both sides, to receive and send at the same time.
@@ -148,54 +145,20 @@ impl Socket {
     }
 
     /// Closes and waits for it: first for the receive that is armed, then for the close.
-    pub async fn close(mut self) {
-        let runtime = Rc::clone(&self.runtime);
-        let mut ending = self.end();
-        while let Some(wait) = ending.armed {
-            runtime.cancel(wait);
-            if !poll_fn(|context| runtime.poll_wait(wait, context)).await.more {
-                ending.armed = None;
-            }
-        }
-        if let Some(Ok(fd)) = ending.fd.take().map(Fd::into_owned) {
+    pub async fn close(self) {
+        let Socket { runtime, mut reader, writer } = self;
+        reader.stop().await;
+        let fd = reader.release();
+        drop(writer);
+        // When an operation still holds the descriptor, it is closed with that one's end.
+        if let Ok(fd) = fd.into_owned() {
             let _ = Running::new(&runtime, Op::Close { fd }).last().await;
         }
-    }
-
-    /// Takes the descriptor away from both sides. What is returned closes it when it is dropped.
-    fn end(&mut self) -> Ending {
-        let armed = self.reader.finish();
-        self.writer.finish();
-        Ending { runtime: Rc::clone(&self.runtime), armed, fd: self.fd.take() }
     }
 }
 
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd().as_fd()
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        drop(self.end());
-    }
-}
-
-/// A socket that ends: closes the descriptor, after the receive that still holds it.
-struct Ending {
-    runtime: Rc<Inner>,
-    armed: Option<WaitId>,
-    fd: Option<Fd>,
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        match (self.fd.take(), self.armed.take()) {
-            (Some(fd), Some(wait)) => self.runtime.close_after(wait, fd),
-            (Some(fd), None) => self.runtime.close(fd),
-            (None, Some(wait)) => self.runtime.abandon(wait),
-            (None, None) => {}
-        }
     }
 }

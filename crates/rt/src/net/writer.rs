@@ -15,8 +15,7 @@ use crate::runtime::Inner;
 /// The sending side of a [`crate::Socket`].
 pub struct Writer {
     runtime: Rc<Inner>,
-    /// `None` once the socket took it back to close it.
-    fd: Option<Fd>,
+    fd: Fd,
     /// Sends of at least so many bytes are made without a copy.
     zero_copy_from: Option<usize>,
     /// Set while a send is under way, and for ever when it was dropped or failed: what has reached the peer
@@ -27,13 +26,7 @@ pub struct Writer {
 
 impl Writer {
     pub(super) fn new(runtime: &Rc<Inner>, fd: Fd) -> Writer {
-        Writer {
-            runtime: Rc::clone(runtime),
-            fd: Some(fd),
-            zero_copy_from: None,
-            torn: false,
-            sent: Cell::new(0),
-        }
+        Writer { runtime: Rc::clone(runtime), fd, zero_copy_from: None, torn: false, sent: Cell::new(0) }
     }
 
     /// Sends all of `data`; `more` says that further bytes follow at once. The segments come back to have
@@ -153,13 +146,8 @@ impl Writer {
         let _ = rustix::net::shutdown(self.fd(), Shutdown::Write);
     }
 
-    fn fd(&self) -> &Fd {
-        self.fd.as_ref().expect("it is taken by the socket's end only")
-    }
-
-    /// Lets go of the descriptor.
-    pub(super) fn finish(&mut self) {
-        self.fd = None;
+    pub(super) fn fd(&self) -> &Fd {
+        &self.fd
     }
 }
 

@@ -31,8 +31,10 @@ fn a_file_is_opened_and_closed_through_the_engine() {
         let file = opened.take().unwrap().unwrap();
         let shared = file.clone();
         drop(file);
+        settle().await;
         assert_eq!(counters().engine.submitted, 1);
         drop(shared);
+        settle().await;
         assert_eq!(counters().engine.submitted, 2, "the last clone closes");
     });
 }
