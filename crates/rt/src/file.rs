@@ -207,6 +207,7 @@ struct Retries {
 }
 
 impl Retries {
+    /// The first retry comes at once: `EAGAIN` is mostly a queue that was full for a moment.
     async fn again(&mut self, errno: Errno) -> bool {
         if !matches!(errno, Errno::INTR | Errno::AGAIN) || self.count >= RETRIES_MAX {
             return false;

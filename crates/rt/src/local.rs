@@ -16,6 +16,7 @@ struct Queue {
 }
 
 impl Queue {
+    /// A number that no other waiter of this queue has.
     fn ticket(&self) -> u64 {
         self.tickets.set(self.tickets.get() + 1);
         self.tickets.get()
@@ -41,10 +42,12 @@ impl Queue {
         }
     }
 
+    /// Whether nobody waits before the holder of this ticket.
     fn is_first(&self, ticket: u64) -> bool {
         self.waiting.borrow().front().is_none_or(|(number, _)| *number == ticket)
     }
 
+    /// Wakes the first without taking it out: it does that itself when it is served.
     fn wake_first(&self) {
         let first = self.waiting.borrow().front().map(|(_, waker)| waker.clone());
         if let Some(waker) = first {
@@ -52,6 +55,7 @@ impl Queue {
         }
     }
 
+    /// Wakes all and takes them out; those that have to wait longer register again.
     fn wake_all(&self) {
         for (_, waker) in self.waiting.take() {
             waker.wake();

@@ -101,6 +101,7 @@ pub(crate) struct Filed {
 }
 
 impl Waits {
+    /// A new wait without an operation of the engine.
     fn insert(&mut self, limit: u32) -> WaitId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.waits.push(Wait::default());
@@ -123,6 +124,7 @@ impl Waits {
         self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)
     }
 
+    /// Frees a wait and what lies in it; the name is dead from here on.
     fn release(&mut self, id: WaitId) {
         let wait = &mut self.waits[id.index as usize];
         wait.generation = wait.generation.wrapping_add(1);
@@ -154,6 +156,7 @@ impl Waits {
         if let Owner::Somebody = wait.owner {
             wait.push(Outcome { result, more, payload });
             filed.wake = std::mem::take(&mut wait.waiter);
+            // Back-pressure: the peer waits in the kernel's buffers until somebody has taken these.
             if more && wait.held() >= wait.limit as usize && !wait.cancelled {
                 wait.cancelled = true;
                 filed.cancel = Some(op);

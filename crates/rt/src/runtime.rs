@@ -1,8 +1,18 @@
 //! The runtime of one thread: the loop over tasks, engine and timers.
 //!
-//! One turn: poll the tasks that are ready, up to a budget; wait in the engine (not at all when tasks are
-//! ready, else until the next timer); file what completed; fire timers; take over what other threads woke.
-//! Completions are filed before timers fire, so that a result that came in time is not called late.
+//! ```text
+//!   +-> poll the future of block_on, if woken
+//!   |   poll ready tasks, up to a budget
+//!   |   submit closes that gathered, let one starved receiver try again
+//!   |   one turn of the engine: not at all / until the next timer / for ever
+//!   |   read the clock
+//!   |   file completions, which wakes tasks
+//!   |   submit what had found no room
+//!   |   fire timers
+//!   +-- take over what other threads woke, and those that yielded
+//! ```
+//! Completions are filed before timers fire, so that a result that came in time is not called late. No
+//! borrow of a part of [`Inner`] is held while a task, a waker or a destructor of a task's data runs.
 //! Main types: [`Runtime`] and, behind every handle, [`Inner`].
 
 use std::any::Any;
@@ -86,7 +96,8 @@ pub struct Counters {
     pub turns: u64,
     /// Timers set now, lazily moved ones included.
     pub timers: usize,
-    /// Operations that have not ended, those without room in the engine included.
+    /// Operations that have not ended, those without room in the engine and closes that wait for the next
+    /// turn included.
     pub operations: usize,
     /// Operations that had to queue for room in the engine since start.
     pub backlogged: u64,
@@ -230,6 +241,7 @@ impl Inner {
         self.wake_task(id);
     }
 
+    /// Makes a task ready; one that is so already, or has ended, stays as it is.
     pub(crate) fn wake_task(&self, id: TaskId) {
         if id == MAIN {
             self.main_ready.set(true);
@@ -264,7 +276,7 @@ impl Inner {
             polls: self.polls.get(),
             turns: self.turns.get(),
             timers: self.timers.borrow().len(),
-            operations: waits.live,
+            operations: waits.live + self.to_close.borrow().len(),
             backlogged: waits.backlogged,
             stray: waits.stray,
             rung: self.remote.rung(),
@@ -272,6 +284,8 @@ impl Inner {
         }
     }
 
+    /// Polls ready tasks, those included that become ready meanwhile, until there is none or the budget of
+    /// a turn is used up.
     fn run_tasks(&self) {
         for _ in 0..POLLS_PER_TURN {
             let Some(id) = self.ready.borrow_mut().pop_front() else { return };
@@ -330,6 +344,7 @@ impl Inner {
         self.yielded.replace(yielded);
     }
 
+    /// How long the engine may wait: somebody who could run now must not.
     fn how_long(&self) -> Wait {
         if self.main_ready.get() || !self.ready.borrow().is_empty() || !self.yielded.borrow().is_empty() {
             return Wait::No;
@@ -340,6 +355,7 @@ impl Inner {
         }
     }
 
+    /// Files a completion and does what follows from it.
     fn file(&self, completion: Completion) {
         let Filed { wake, cancel, close } = self.waits.borrow_mut().file(completion);
         if let Some(id) = cancel {

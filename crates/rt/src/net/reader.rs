@@ -108,6 +108,7 @@ impl Reader {
         self.queue = buffers.max(1);
     }
 
+    /// Goes through the states until there is an answer or something to wait for.
     fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
         loop {
             if self.end {
@@ -137,6 +138,7 @@ impl Reader {
                         return Poll::Ready(Err(errno));
                     }
                 }
+                // Woken by the runtime when there is memory, but another reader may have been quicker.
                 State::Starved => {
                     if self.runtime.pool.get(self.runtime.receive_bytes.get()).is_none() {
                         self.wait_for_buffer(context);
@@ -197,6 +199,7 @@ impl Reader {
         }
     }
 
+    /// Lines up for a free buffer; see [`Inner::wake_starved`].
     fn wait_for_buffer(&self, context: &Context<'_>) {
         let mut waiter = Waiter::Nobody;
         waiter.register(self.runtime.running.get(), context);

@@ -60,6 +60,7 @@ impl Writer {
             } else if first.result.is_ok() || matches!(first.payload, Payload::Segments(_)) {
                 *data = segments(first.payload)?;
             }
+            // A short count is legal anywhere: an engine may stop at a full socket or between segments.
             match first.result {
                 Ok(0) => return Err(Errno::IO),
                 Ok(count) => {

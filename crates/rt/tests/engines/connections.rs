@@ -117,6 +117,8 @@ fn many_connections_are_echoed() {
 fn pair_of_sockets() -> (Socket, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     near.set_nonblocking(true).unwrap();
+    // A blocking read that never ends would hold up the whole runtime, its timers included.
+    far.set_read_timeout(Some(super::common::PATIENCE)).unwrap();
     (Socket::new(near.into()), far)
 }
 
