@@ -258,6 +258,10 @@ fn events_wake_all_who_wait() {
         assert!(!event.is_set());
         event.set();
         event.wait().await;
+        event.clear();
+        let again = watch(async move { event.wait().await });
+        settle().await;
+        assert_eq!(again.take(), None, "it waits anew");
     });
 }
 

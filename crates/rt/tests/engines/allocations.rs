@@ -2,8 +2,6 @@
 
 use std::os::unix::net::UnixStream;
 
-use io::engine::NetKind;
-
 use super::common::{expect, on_each_net, send};
 use rt::{Runtime, Socket, Timer, now, spawn};
 
@@ -41,15 +39,9 @@ fn a_round_trip_allocates_nothing() {
         let counted = allocation_counter::measure(|| {
             runtime.block_on(rounds(&mut socket, &timer, bytes, ROUNDS));
         });
-        let allowed = match pair.net {
-            NetKind::Uring => 0,
-            // The epoll engine makes a list of waiters anew for each receive that has to wait; the runtime
-            // above it is the same.
-            NetKind::Epoll => u64::from(2 * ROUNDS),
-        };
-        // One more is the waker of `block_on`.
+        // The one is the waker of `block_on`.
         let count = counted.count_total;
-        assert!(count <= allowed + 1, "{count} allocations in {ROUNDS} rounds, {:?}", pair.names);
+        assert!(count <= 1, "{count} allocations in {ROUNDS} rounds, {:?}", pair.names);
         drop(socket);
     });
 }
