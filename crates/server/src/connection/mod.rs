@@ -55,7 +55,8 @@ impl Entrance {
     }
 }
 
-/// One connection. The request goes first when it is dropped, so that the socket's descriptor has one owner.
+/// One connection. Nothing that outlives it, such as a request that is kept for the next one, may hold the
+/// socket: it closes with its last owner.
 struct Connection {
     thread: Rc<Thread>,
     request: Request,
@@ -105,7 +106,6 @@ impl Connection {
             local,
             requests: Cell::new(0),
             opened: rt::now(),
-            socket: socket.fd().clone(),
         };
         let server = default_server(&generation, &entrance, &info.local);
         let request = match thread.take_request() {
