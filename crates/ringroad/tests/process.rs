@@ -13,7 +13,7 @@ use control::{BINARY, ask, site, wait_for_answer, wait_until, within_ms};
 use rustix::process::Signal;
 use testkit::process::{children, fd_targets, is_alive, threads};
 use testkit::program::signal_process;
-use testkit::{Deadline, ListenAddr, Server, TempDir};
+use testkit::{Client, Content, Deadline, ListenAddr, Server, TempDir};
 
 fn only_worker(server: &Server) -> i32 {
     let workers = server.workers();
@@ -297,4 +297,54 @@ fn a_port_that_a_stopped_server_leaves_is_free_at_once() {
     let conf = site("", "second").replace("127.0.0.1:0", &address.to_string());
     let server = Server::builder(BINARY).conf(&conf).deadline(within_ms(10_000)).start();
     assert_eq!(ask(server.addr(0)), "second");
+}
+
+#[test]
+fn limits_environment_and_folder_reach_the_worker() {
+    let main = "worker_processes 2; worker_rlimit_nofile 150; worker_rlimit_core 0; env FROM_CALLER; \
+                env WRITTEN=value; working_directory html;";
+    let builder = Server::builder(BINARY).conf(&site(main, "here"));
+    let server = builder.env("FROM_CALLER", "kept").env("OTHER", "dropped").start();
+    let worker = only_worker(&server);
+    let read = |name: &str| fs::read(format!("/proc/{worker}/{name}")).expect("procfs");
+    let limits = String::from_utf8(read("limits")).expect("text");
+    let files: Vec<&str> = limits.lines().filter(|line| line.starts_with("Max open files")).collect();
+    // For each thread, as nginx counts for each worker.
+    assert!(files[0].split_whitespace().skip(3).take(2).all(|limit| limit == "300"), "{files:?}");
+    let environment = String::from_utf8(read("environ")).expect("text");
+    let variables: Vec<&str> = environment.split('\0').filter(|variable| !variable.is_empty()).collect();
+    assert_eq!(variables, ["FROM_CALLER=kept", "WRITTEN=value"]);
+    let folder = fs::read_link(format!("/proc/{worker}/cwd")).expect("procfs");
+    assert_eq!(folder, server.path("html").canonicalize().expect("it is there"));
+}
+
+#[test]
+fn quit_finishes_what_is_under_way() {
+    let body = Content::new(7, 3 << 20);
+    let conf = "events {} http { access_log off; server { listen 127.0.0.1:0; root html; } }";
+    let mut server = Server::builder(BINARY).conf(conf).file("html/large.bin", body).start();
+    // A narrow client: most of the body is still with the server when the signal comes.
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    assert_eq!(head.status, 200);
+    server.signal(Signal::QUIT);
+    server.wait_for_log("gracefully shutting down", Deadline::default());
+    wait_until("the socket to be closed", || TcpStream::connect(server.addr(0).tcp()).is_err());
+    body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
+    assert!(server.wait_until_ended(Deadline::default()).success());
+}
+
+#[test]
+fn a_retired_worker_ends_at_its_timeout() {
+    let main = "worker_shutdown_timeout 300ms;";
+    let conf = "events {} http { access_log off; server { listen 127.0.0.1:0; root html; } }";
+    let builder = Server::builder(BINARY).conf(&format!("{main} {conf}"));
+    let mut server = builder.file("html/large.bin", Content::new(7, 8 << 20)).start();
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    // Nobody reads on; without the timeout this would take for ever.
+    server.signal(Signal::QUIT);
+    assert!(server.wait_until_ended(within_ms(20_000)).success(), "{}", server.error_log());
 }

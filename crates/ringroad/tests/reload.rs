@@ -6,7 +6,7 @@ mod control;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use control::{BINARY, ask, site, wait_for_answer, wait_until};
-use testkit::{Client, Deadline, Server, TempDir};
+use testkit::{Client, Content, Deadline, Server, TempDir};
 
 /// Connects and asks in a loop while `action` runs; every connection must be answered whole.
 fn under_load(server: &Server, action: impl FnOnce()) {
@@ -50,6 +50,8 @@ fn a_new_process_takes_over_without_a_lost_connection() {
     }
     wait_until("the old workers' end", || server.workers().len() == 1);
     assert_ne!(server.workers(), first);
+    // The master hears of an end a moment after it.
+    server.wait_for_log_count("exited with code 0", 6, Deadline::default());
     let log = server.error_log();
     assert_eq!(log.matches("exited with code 0").count(), 6, "{log}");
     assert_eq!(log.matches(": reconfiguring").count(), 6, "{log}");
@@ -142,4 +144,39 @@ fn the_pid_file_moves_with_the_configuration() {
     let (old, new) = (server.path("logs/a.pid"), server.path("logs/b.pid"));
     wait_until("the file to move", || !old.exists() && new.exists());
     assert_eq!(std::fs::read_to_string(new).expect("written"), format!("{}\n", server.pid()));
+}
+
+#[test]
+fn a_connection_lives_on_and_its_next_request_sees_the_new_site() {
+    let mut server = Server::start(BINARY, &site("", "v0"));
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/").text(), "v0");
+    server.rewrite_conf(&site("", "v1"));
+    server.reload();
+    // Each thread takes the new configuration when it gets to it; the connection stays all the while.
+    let seen = testkit::wait::until("the new site", Deadline::default(), || {
+        (client.get("/").text() == "v1").then_some(())
+    });
+    seen.unwrap_or_else(|late| panic!("{late}"));
+}
+
+#[test]
+fn a_response_under_way_outlives_the_replacement_of_its_process() {
+    let body = Content::new(9, 3 << 20);
+    let conf = |threads: u32| {
+        format!(
+            "worker_processes {threads}; events {{}} http {{ access_log off; \
+             server {{ listen 127.0.0.1:0; root html; }} }}"
+        )
+    };
+    let mut server = Server::builder(BINARY).conf(&conf(1)).file("html/large.bin", body).start();
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    server.rewrite_conf(&conf(2));
+    server.reload();
+    server.wait_for_log("gracefully shutting down", Deadline::default());
+    assert_eq!(server.workers().len(), 2, "the old one is still there");
+    body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
+    wait_until("the old worker's end", || server.workers().len() == 1);
 }

@@ -201,9 +201,10 @@ impl Master {
     fn next_deadline(&self) -> Option<Instant> {
         let kills = self.workers.iter().filter_map(|worker| match worker.stage {
             Stage::Leaving { kill_at } => kill_at,
-            Stage::Starting | Stage::Serving => None,
+            Stage::Starting { kill_at } => Some(kill_at),
+            Stage::Serving => None,
         });
-        kills.chain(self.start_at).min()
+        kills.chain(self.start_at).chain(self.pending_deadline()).min()
     }
 
     /// One notice for each signal in nginx's words, then what it asks for.
@@ -296,17 +297,15 @@ impl Master {
         match message {
             ToMaster::Ready { method, remark } => {
                 let worker = &mut self.workers[index];
-                if worker.stage == Stage::Starting {
+                if matches!(worker.stage, Stage::Starting { .. }) {
                     worker.stage = Stage::Serving;
                     let generation = worker.generation;
                     tell_method(&self.cycle.log, &method, remark.as_deref());
                     self.handle_ready(generation);
                 }
             }
-            ToMaster::Failed(message) => {
-                self.cycle.log.emerg(&message);
-                self.workers[index].stage = Stage::Starting;
-            }
+            // Its end, which follows, decides what is done.
+            ToMaster::Failed(message) => self.cycle.log.emerg(message),
             ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
             ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
         }
@@ -402,15 +401,21 @@ impl Master {
     /// SIGKILL is sent once; the reaping follows as for any other end.
     fn kill_late_ones(&mut self) {
         let now = Instant::now();
+        let stuck = self.take_stuck_pending(now);
         for worker in &mut self.workers {
-            if let Stage::Leaving { kill_at: Some(at) } = worker.stage
-                && at <= now
-            {
-                self.cycle
-                    .log
-                    .alert(format_args!("worker process {} does not end, killing it", worker.pid()));
-                worker.kill();
-                worker.stage = Stage::Leaving { kill_at: None };
+            let what = match worker.stage {
+                Stage::Leaving { kill_at: Some(at) } if at <= now => "does not end",
+                Stage::Starting { kill_at } if kill_at <= now => "does not start",
+                Stage::Serving if stuck == Some(worker.pid()) => "does not take the new configuration",
+                _ => continue,
+            };
+            self.cycle.log.alert(format_args!("worker process {} {what}, killing it", worker.pid()));
+            worker.kill();
+            match &mut worker.stage {
+                Stage::Leaving { kill_at } => *kill_at = None,
+                // Its end counts as a fault; until then there is nothing to be repeated.
+                Stage::Starting { kill_at } => *kill_at = now + process::ANSWER_TIME,
+                Stage::Serving => {}
             }
         }
     }

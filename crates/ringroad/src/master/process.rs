@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::control::message::{ToMaster, ToWorker};
 use crate::control::{Channel, Received};
@@ -16,6 +16,10 @@ use crate::worker;
 
 /// The running executable, also when the file was replaced meanwhile.
 pub(super) const OWN_EXECUTABLE: &str = "/proc/self/exe";
+
+/// How long a worker may take to start, or to swap its configuration. Reading the largest configurations takes
+/// a second or two; what takes longer hangs.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(30);
 
 /// Variables that begin like this reach the worker without an `env` directive: switches for tests.
 const OWN_VARIABLES: &str = "RINGROAD_";
@@ -28,8 +32,8 @@ const OWN_VARIABLES: &str = "RINGROAD_";
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Has its bundle, does not accept yet.
-    Starting,
+    /// Has its bundle, does not accept yet; killed at the instant, because nothing goes on without it.
+    Starting { kill_at: Instant },
     /// Accepts.
     Serving,
     /// Was told to end, and is killed at the instant if there is one.
@@ -76,7 +80,7 @@ impl WorkerProcess {
         Ok(WorkerProcess {
             child,
             channel: Some(channel),
-            stage: Stage::Starting,
+            stage: Stage::Starting { kill_at: Instant::now() + ANSWER_TIME },
             generation: cycle.generation,
         })
     }

@@ -10,7 +10,9 @@
 //! ```
 //! Until the commit nothing of the old configuration is touched. A second SIGHUP meanwhile is remembered.
 
-use super::process::{Stage, WorkerProcess};
+use std::time::Instant;
+
+use super::process::{ANSWER_TIME, Stage, WorkerProcess};
 use super::{Cycle, Master, Phase, announce, write_pid_file};
 use crate::control::message::ToWorker;
 use crate::pidfile::PidFile;
@@ -22,6 +24,8 @@ pub(crate) struct Pending {
     cycle: Cycle,
     /// The process that will serve it.
     worker: u32,
+    /// For a swap in place: when the worker is taken for stuck.
+    give_up_at: Option<Instant>,
 }
 
 impl Master {
@@ -49,7 +53,8 @@ impl Master {
             Some(worker) if in_place => {
                 let (bundle, fds) = cycle.bundle();
                 worker.tell(&ToWorker::Reload(Box::new(bundle)), fds);
-                self.pending = Some(Pending { worker: worker.pid(), cycle });
+                let give_up_at = Some(Instant::now() + ANSWER_TIME);
+                self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at });
             }
             _ => self.replace(cycle),
         }
@@ -61,7 +66,7 @@ impl Master {
         match WorkerProcess::start(&cycle) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
-                self.pending = Some(Pending { worker: worker.pid(), cycle });
+                self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });
                 self.workers.push(worker);
             }
             Err(message) => {
@@ -109,6 +114,17 @@ impl Master {
             self.abandon_pending();
             self.catch_up();
         }
+    }
+
+    /// When a worker that is to swap its configuration is taken for stuck.
+    pub(super) fn pending_deadline(&self) -> Option<Instant> {
+        self.pending.as_ref().and_then(|pending| pending.give_up_at)
+    }
+
+    /// The worker that has not answered in time; asked once for each reload.
+    pub(super) fn take_stuck_pending(&mut self, now: Instant) -> Option<u32> {
+        let pending = self.pending.as_mut()?;
+        pending.give_up_at.take_if(|at| *at <= now).map(|_| pending.worker)
     }
 
     /// Closes what was opened for a configuration that does not come into force.
