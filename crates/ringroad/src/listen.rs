@@ -2,6 +2,13 @@
 //!
 //! [`Listeners::open`] makes the sockets of a configuration and takes over those of the one before where the
 //! address is the same, so that no connection in a queue is lost. Accepting is the worker's business.
+//!
+//! | at a reload | what happens to the socket |
+//! |---|---|
+//! | the address stays | it stays; `backlog`, buffers and keepalive are set anew |
+//! | the address is new | it is opened; if that fails the old configuration goes on |
+//! | the address is gone | the master closes it, the old worker stops accepting |
+//! | `reuseport` or the number of threads changes | sockets are added or closed, the first ones stay |
 
 use std::fmt;
 use std::io;
@@ -106,7 +113,9 @@ pub(crate) struct NotListening;
 /// Why a socket could not be opened.
 #[derive(Debug)]
 struct Refusal {
+    /// The system call, for the message.
     call: &'static str,
+    /// EADDRINUSE is tried again.
     errno: Errno,
 }
 

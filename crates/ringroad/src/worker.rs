@@ -3,6 +3,16 @@
 //! Started by the master as `/proc/self/exe worker` with the control channel as standard input. The thread that
 //! runs here only listens to the master and to signals; the server's threads start after the privileges are gone.
 //! When the channel closes the master is gone, and the worker ends at once.
+//!
+//! ```text
+//! wait for Start --> read text --> limits --> groups, user --> threads --> Ready
+//!        |                |_____________|___________|_____________|
+//!        |                          any failure --> Failed, status 2
+//!        v                                                          |
+//!   channel closed: status 0          Reload, Reopen: answer, go on-+
+//!                                     Quit: finish, then status 0
+//!                                     Stop, channel closed: status 0 at once
+//! ```
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -58,28 +68,37 @@ pub(crate) fn run() -> ExitCode {
 /// What the worker listens to.
 #[derive(Debug)]
 struct Control {
+    /// To the master; its end is the end of this process.
     channel: Channel,
+    /// What operators may send to a worker directly.
     signals: Signals,
 }
 
 /// What the worker runs.
 #[derive(Debug)]
 struct Serving {
+    /// The threads.
     worker: Worker,
+    /// What they serve, to see whether the next configuration may take its place.
     config: Arc<Config>,
     /// Where it listens.
     addresses: Vec<ListenAddr>,
+    /// For the lines of this thread.
     log: Log,
     /// `error_log` of the process, to find its files again when they are opened anew.
     targets: Vec<(Target, Level)>,
+    /// For a QUIT that comes as a signal; the master sends its limit along.
     shutdown_timeout: Option<Duration>,
+    /// The end has begun, fast or with grace.
     leaving: bool,
 }
 
 /// Why the loop wakes up.
 #[derive(Debug, PartialEq, Eq)]
 enum Flow {
+    /// The worker serves on, or finishes.
     GoOn,
+    /// The threads are to be stopped now.
     End,
 }
 

@@ -1,8 +1,14 @@
 //! `ringroad check FILE`: how much of an nginx configuration this server honours.
 //!
 //! Unlike `-t` it goes on past errors, so that one run shows everything that a move from nginx would meet. Each
-//! directive gets a line `FILE:LINE: VERDICT NAME: remark`; then comes which way bodies go in each location, and
-//! a sum. The exit status is 1 when the configuration would not load.
+//! directive gets a line:
+//!
+//! ```text
+//! /etc/nginx/nginx.conf:7: honoured worker_connections
+//! /etc/nginx/sites-enabled/a:12: not built yet gzip: of module http_gzip
+//! ```
+//! Then comes which way bodies go in each location, and a sum. The exit status is 1 when the configuration would
+//! not load.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,11 +26,17 @@ use crate::site::{self, Files};
 /// What becomes of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
+    /// Does what it does in nginx.
     Honoured,
+    /// Does something else; the remark says what.
     Differs,
+    /// Is accepted and does nothing; the remark says why that is well.
     NoEffect,
+    /// nginx has it, this server does not yet.
     NotBuilt,
+    /// Nobody has it.
     Unknown,
+    /// Stands in the wrong place, or has the wrong arguments.
     Wrong,
 }
 

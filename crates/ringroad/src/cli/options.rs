@@ -68,6 +68,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
         let Some(letters) = arg.as_bytes().strip_prefix(b"-") else {
             return Err(OptionError::Invalid(arg.to_string_lossy().into_owned()));
         };
+        // What is left of this argument; a letter that takes a value takes all of it.
         let mut rest = letters;
         while let Some((&letter, after)) = rest.split_first() {
             rest = after;

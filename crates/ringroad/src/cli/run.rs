@@ -14,6 +14,7 @@ use crate::site::{self, Files, Refused, Site};
 
 /// Does what the options say.
 pub(super) fn run(options: &Options) -> ExitCode {
+    // The order is nginx's: the log, the configuration, and only then what was asked for.
     let (request, log) = prepare(options);
     let starts = !options.test && options.signal.is_none();
     let loaded = site::load(&request, Files::Disk);
@@ -37,6 +38,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
     match options.signal {
         Some(command) => match &site.settings.pid {
             Some(pid_file) => signal::send(command, pid_file, &log),
+            // Only `serve` has no pid file, and nobody can send it a signal this way.
             None => ExitCode::FAILURE,
         },
         None => master::run(request, site, log),
@@ -75,6 +77,7 @@ fn prepare(options: &Options) -> (Request, Log) {
             places.error_log = Some(path);
             log
         }
+        // The configuration's own error_log takes over later, this one is for the time before.
         None => open_default(&mut places),
     };
     (Request { main, globals: options.globals.clone(), places, text: None }, log)

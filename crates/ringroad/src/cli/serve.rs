@@ -32,17 +32,24 @@ const TYPES: &str = "
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
+    /// As it was written.
     folder: PathBuf,
+    /// Port 0 takes any that is free.
     listen: SocketAddr,
 }
 
 /// Why it cannot be done.
 #[derive(Debug)]
 enum Unservable {
+    /// Not what the usage says.
     Usage,
+    /// `--listen` with something that is no IP address and port.
     Address(String),
+    /// The folder is not there, or cannot be read.
     Folder { folder: PathBuf, reason: String },
+    /// Another program listens there.
     Taken(SocketAddr),
+    /// A port that takes root, an address of another machine.
     Bind { listen: SocketAddr, reason: String },
 }
 
@@ -122,6 +129,7 @@ fn prepare(Wanted { folder, listen }: Wanted) -> Result<Request, Unservable> {
             _ => Unservable::Bind { listen, reason: error_text(&error) },
         });
     }
+    // The folder is the visitor's: no pid file and no log is put into it.
     let mut places = Places::below(&absolute);
     (places.error_log, places.pid) = (None, None);
     let has = |name: &str| !site::table().named(name).is_empty();

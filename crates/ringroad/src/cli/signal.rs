@@ -26,6 +26,7 @@ pub(super) fn send(command: Command, pid_file: &Path, log: &Log) -> ExitCode {
         log.write(Level::Error, format_args!("invalid PID number \"{text}\" in \"{shown}\""));
         return ExitCode::FAILURE;
     };
+    // The master acts on the signal later; success means that it was sent.
     let signal = match command {
         Command::Stop => Signal::SIGTERM,
         Command::Quit => Signal::SIGQUIT,

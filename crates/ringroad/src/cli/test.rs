@@ -1,4 +1,7 @@
 //! `-t` and `-T`: reads the configuration, tries what a start would open, and says so in nginx's words.
+//!
+//! The order of the lines is nginx's too: first whether the text is right, then what stands in the way of a start,
+//! then the verdict. Warnings come as they are found. All goes to standard error; only the dump of `-T` does not.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,15 @@
 //! What master and worker say to each other.
 //!
+//! ```text
+//! master                          worker
+//!   | -- Start, bundle, fds ------> |   reads, drops its privileges, starts its threads
+//!   | <------------- Ready, Failed -|
+//!   | -- Reload, bundle, fds -----> |   swaps the configuration in place
+//!   | <---- Reloaded, ReloadFailed -|
+//!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
+//!   | -- Quit, Stop --------------> |   the answer is the end of the process
+//! ```
+//!
 //! The master sends [`ToWorker`], the worker answers with [`ToMaster`]. The largest is the [`Bundle`]: all that a
 //! worker needs to serve one configuration, so that it opens no file and no socket itself. The two processes run
 //! the same executable; [`VERSION`] catches one that was replaced on disk and started anew meanwhile.
@@ -169,6 +179,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     });
 }
 
+/// Reads what [`put_bundle`] wrote.
 fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
     Ok(Bundle {
         generation: from.u64()?,
@@ -186,6 +197,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
     })
 }
 
+/// Names and places; the text stands in for the main file of `ringroad serve`.
 fn put_request(out: &mut Writer, request: &Request) {
     let Places { prefix, pid, error_log } = &request.places;
     out.path(&request.main).text(&request.globals);
@@ -203,6 +215,7 @@ fn take_request(from: &mut Reader<'_>) -> Result<Request, Malformed> {
     Ok(Request { main, globals, places, text: from.option(Reader::text)? })
 }
 
+/// Each limit may be absent, which is not the same as zero.
 fn put_limits(out: &mut Writer, limits: &ProcessLimits) {
     out.option(limits.descriptors, Writer::u64).option(limits.core_bytes, Writer::u64);
     // Two's complement carries the sign.
@@ -228,6 +241,7 @@ fn take_time(from: &mut Reader<'_>) -> Result<Duration, Malformed> {
     Ok(Duration::from_millis(from.u64()?))
 }
 
+/// Numbers travel as 64 bits; what does not fit was not written by this code.
 fn take_u32(from: &mut Reader<'_>) -> Result<u32, Malformed> {
     u32::try_from(from.u64()?).map_err(|_| Malformed)
 }

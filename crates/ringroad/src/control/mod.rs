@@ -96,8 +96,11 @@ struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: OwnedFd,
+    /// In the order of sending; only the first may be sent in part.
     outgoing: VecDeque<Outgoing>,
+    /// Bytes that do not make up a frame yet.
     incoming: Vec<u8>,
+    /// Descriptors that arrived with them, or a little ahead of them.
     incoming_fds: VecDeque<OwnedFd>,
 }
 

@@ -22,8 +22,11 @@ pub(crate) struct Cycle {
     pub(crate) listeners: Listeners,
     /// `error_log` of the process, as far as it concerns the master.
     pub(crate) log: Log,
+    /// What it was read from, for the worker to read again.
     request: Request,
+    /// Open for appending, under the names of the configuration.
     logs: Logs,
+    /// The worker's user; `None` is the master's.
     credentials: Option<Credentials>,
 }
 

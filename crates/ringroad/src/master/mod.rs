@@ -6,6 +6,13 @@
 //! ```text
 //! signal or message --> handle_* changes the plan --> keep_serving starts what is missing --> poll
 //! ```
+//!
+//! ```text
+//! Starting --first worker ready--> Running <--HUP, worker ready-- Idle
+//!    |                               |  +-------- WINCH ----------> ^
+//!    | first worker failed           |                              |
+//!    +------------> Ending <--- TERM, INT, QUIT --------------------+
+//! ```
 //! A reload is in `reload`, a worker as a process in `process`, one configuration with its sockets in `cycle`,
 //! the server without a master in `single`.
 
@@ -61,23 +68,30 @@ enum Phase {
 /// The master's state.
 #[derive(Debug)]
 struct Master {
+    /// What to read again at a reload.
     request: Request,
+    /// The configuration in force.
     cycle: Cycle,
     /// The next configuration, while it is being brought into force.
     pending: Option<Pending>,
     /// A reload was asked for while another one was under way.
     reload_again: bool,
+    /// The number of the newest configuration, in force or not.
     generation: u64,
+    /// All that live: one that serves, one that starts during a reload, any number that finish.
     workers: Vec<WorkerProcess>,
     phase: Phase,
+    /// How often workers died lately.
     respawn: Respawn,
     /// No worker is started before this.
     start_at: Option<Instant>,
     pid_file: Option<PidFile>,
+    /// SIGWINCH means something to a daemon only.
     daemonized: bool,
     /// Somebody waits at the terminal for the start of the daemon.
     readiness: Option<Readiness>,
     signals: Signals,
+    /// The exit status will say so.
     failed: bool,
 }
 
@@ -142,6 +156,7 @@ impl Master {
             while let Some(arrived) = self.signals.next() {
                 self.handle_signal(arrived);
             }
+            // Words before deaths: the last message of a worker says why it ends.
             self.handle_messages();
             self.reap();
             self.kill_late_ones();

@@ -1,6 +1,7 @@
 //! `master_process off`: everything in one process, for development, as nginx has it.
 //!
-//! No privileges are dropped. A reload works in place only: there is nobody to start another process.
+//! The order of the start is that of master and worker together: limits, threads, a line for each address, the pid
+//! file, and then whoever waits for a daemon is told. No privileges are dropped, as in nginx. A reload works in place only: there is nobody to start another process.
 
 use std::process::ExitCode;
 
@@ -73,12 +74,16 @@ pub(super) fn run(
 #[derive(Debug)]
 /// The counterpart of the master, with the server inside.
 struct Single {
+    /// What to read again at a reload.
     request: Request,
+    /// The configuration in force.
     cycle: Cycle,
+    /// The threads that serve it.
     worker: Worker,
 }
 
 impl Single {
+    /// Obeys signals until the threads have ended.
     fn serve(&mut self, signals: &Signals) {
         while !self.worker.is_finished() {
             let mut wait = [PollFd::new(signals, PollFlags::IN)];
@@ -158,10 +163,12 @@ impl Single {
     }
 }
 
+/// The server with everything that is open.
 fn start(cycle: &Cycle) -> Result<Worker, String> {
     Worker::start(&cycle.site.config, resources(cycle)?)
 }
 
+/// Copies of the descriptors: the server closes its own when it is done with them.
 fn resources(cycle: &Cycle) -> Result<Resources, String> {
     cycle.resources().map_err(|error| format!("dup() failed ({})", error_text(&error)))
 }

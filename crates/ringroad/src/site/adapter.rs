@@ -1,5 +1,8 @@
 //! Crate `server` in the words of process control.
 //!
+//! Everything that the two crates have to agree on is here: levels, addresses, options of sockets, the meaning of
+//! limits (per thread there, per process here), and how an error of the language is told.
+//!
 //! The server knows no default error log, because the command line decides on it; [`load`] writes it into the
 //! text of `-g` where the configuration has none. Master and worker load the same text through here and come to
 //! the same result.
@@ -42,6 +45,7 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
         Some(memory) => memory,
         None => &disk,
     };
+    // Included names start from the folder of the main file, all other paths from the prefix.
     let source = conf::Source::new(&request.main).with_globals(&request.globals);
     let mut loaded = load_text(&source, request, loader)?;
     if loaded.config.main().error_log.targets.items().is_empty() {
@@ -108,13 +112,16 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         threads,
         daemon: main.daemon,
         master_process: main.master_process,
+        // Where the command line wants none, as for `serve`, the configuration's default does not count.
         pid: request.places.pid.is_some().then(|| main.pid.clone()),
         limits: ProcessLimits {
+            // One table of descriptors is shared by all threads.
             descriptors: main.worker_rlimit_nofile.map(|count| count.saturating_mul(each_thread)),
             core_bytes: main.worker_rlimit_core,
             priority: (main.worker_priority != 0).then_some(main.worker_priority),
             directory: main.working_directory.clone(),
         },
+        // Zero is no limit, as nginx has it.
         shutdown_timeout: main.worker_shutdown_timeout.filter(|time| !time.is_zero()),
         env: main.env.clone(),
         connections: config.events().worker_connections,
@@ -186,6 +193,7 @@ pub(crate) fn explain(config: &Config) -> String {
         net,
         disk_ring: probe.uring_refusal().is_none(),
         disk_libaio: probe.libaio(),
+        // Which pools there are was checked when the configuration was read.
         pools: u8::MAX,
         send_zero_copy: probe.send_zero_copy(),
     };
