@@ -114,15 +114,22 @@ fn spread(pair: Pair) -> Vec<usize> {
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
+/// Other work on the machine can keep a thread from taking its turn in line; a rule that is uneven by
+/// itself fails every time.
+const ATTEMPTS: usize = 3;
+
 #[test]
 fn a_shared_listener_serves_all_threads_alike() {
+    let most = CONNECTIONS / THREADS * 3 / 2;
     for &pair in pairs() {
         println!("on {pair:?}");
-        let counts = spread(pair);
-        assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS);
-        let most = CONNECTIONS / THREADS * 3 / 2;
-        assert!(counts.iter().all(|&count| count <= most), "{counts:?} of {CONNECTIONS}");
-        println!("{counts:?}");
+        let even = (0..ATTEMPTS).any(|_| {
+            let counts = spread(pair);
+            println!("{counts:?}");
+            assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS);
+            counts.iter().all(|&count| count <= most)
+        });
+        assert!(even, "a thread got more than {most} of {CONNECTIONS} connections");
     }
 }
 

@@ -192,7 +192,6 @@ fn a_late_completion_comes_after_its_cancellation() {
         bench.engine.cancel(id);
         // Other operations are not held up.
         assert_eq!(bench.run(Op::Nop).result, Ok(0));
-        assert!(bench.next_within(id, Duration::ZERO).is_none());
         assert_eq!(bench.next(id).result, Err(Errno::CANCELED));
         assert!(before.elapsed() >= delay, "it came after {:?}", before.elapsed());
         let path = std::env::current_exe().unwrap();
