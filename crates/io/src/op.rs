@@ -445,7 +445,8 @@ pub enum Source {
 }
 
 impl Source {
-    fn bytes(&self) -> &[u8] {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
         match self {
             Source::Vec(bytes) => bytes,
             Source::Buf(bytes) => bytes,

@@ -46,6 +46,7 @@ impl RootFacts {
             .collect()
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the configuration is being taken up: nobody waits yet")]
     fn of(root: &Path, beneath: bool) -> RootFacts {
         let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
         let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
@@ -117,20 +118,18 @@ pub(crate) struct Opened {
 }
 
 /// Opens the file at `path` for reading and looks at it.
-pub(crate) async fn open(request: &Request, path: &[u8]) -> Result<Opened, Errno> {
+pub(crate) async fn open(request: &Request, mut path: Vec<u8>) -> Result<Opened, Errno> {
     let location = request.location;
     let facts = &request.generation.roots[location.0 as usize];
     let via = choose::path_engine(&request.scope().core, &rt::caps());
     // Without O_NONBLOCK the open of a FIFO would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut how = OpenHow { flags: flags.bits() as i32, mode: 0, resolve: 0 };
-    let (dir, path) = match beneath(request, location)? {
-        Some(dir) => {
-            how.resolve = ResolveFlags::BENEATH.bits();
-            (Some(dir), relative(&path[root_len(request)..]))
-        }
-        None => (None, path),
-    };
+    let dir = beneath(request, location)?;
+    if dir.is_some() {
+        how.resolve = ResolveFlags::BENEATH.bits();
+        path = relative(&path[root_len(request)..]).to_vec();
+    }
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let file = rt::File::open(dir.as_ref(), path, how, facts.device, via).await?;
     let stat = match facts.local {
@@ -144,7 +143,7 @@ pub(crate) async fn open(request: &Request, path: &[u8]) -> Result<Opened, Errno
 pub(crate) async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     if beneath(request, request.location)?.is_some() {
         // A path below a folder that must not be left can only be looked at through an open file.
-        return open(request, path).await.map(|opened| opened.stat);
+        return open(request, path.to_vec()).await.map(|opened| opened.stat);
     }
     let facts = &request.generation.roots[request.location.0 as usize];
     let via = choose::path_engine(&request.scope().core, &rt::caps());

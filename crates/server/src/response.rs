@@ -1,18 +1,19 @@
 //! The answer before it is sent: head fields as values, the body as a source that is never copied here.
 
-use std::rc::Rc;
+use std::borrow::Cow;
 
 use http::conditional::Etag;
 use io::op::Source;
 
 use crate::body::FileBody;
+use crate::request::Request;
 
 /// An answer.
 #[derive(Debug, Default)]
 pub struct Response {
     /// Status; 0 while nobody has decided.
     pub(crate) status: u16,
-    pub(crate) content_type: Option<Rc<str>>,
+    pub(crate) content_type: ContentType,
     /// Body bytes, when known.
     pub(crate) content_length: Option<u64>,
     /// Seconds since 1970.
@@ -27,6 +28,33 @@ pub struct Response {
     pub(crate) body: Body,
 }
 
+/// The media type of an answer.
+#[derive(Debug, Default)]
+pub(crate) enum ContentType {
+    /// It has none.
+    #[default]
+    None,
+    /// That of the URI's extension, else the default of the location.
+    OfUri,
+    /// This text.
+    Text(Cow<'static, str>),
+}
+
+impl ContentType {
+    /// The text for `request`, whose answer has this type.
+    pub(crate) fn of<'r>(&'r self, request: &'r Request) -> Option<&'r str> {
+        let text = match self {
+            ContentType::None => return None,
+            ContentType::OfUri => {
+                let core = &request.scope().core;
+                core.types.find(&request.uri).unwrap_or(&core.default_type)
+            }
+            ContentType::Text(text) => text,
+        };
+        (!text.is_empty()).then_some(text)
+    }
+}
+
 /// Where the bytes of a body come from.
 #[derive(Debug, Default)]
 pub(crate) enum Body {
@@ -34,7 +62,7 @@ pub(crate) enum Body {
     #[default]
     None,
     /// Bytes at hand.
-    Bytes(Vec<Source>),
+    Bytes(Source),
     /// A file, or ranges of one.
     File(FileBody),
 }
@@ -48,8 +76,8 @@ impl Response {
     }
 
     /// Answers with bytes.
-    pub(crate) fn set_bytes(&mut self, source: Source, len: usize) {
-        self.content_length = Some(len as u64);
-        self.body = Body::Bytes(vec![source]);
+    pub(crate) fn set_bytes(&mut self, source: Source) {
+        self.content_length = Some(source.bytes().len() as u64);
+        self.body = Body::Bytes(source);
     }
 }

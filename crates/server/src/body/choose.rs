@@ -10,7 +10,7 @@ use crate::modules::http_core::conf::{Aio, Conf};
 
 /// How the bytes of a file get to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mover {
+pub(crate) enum Mover {
     /// Read into a buffer by this engine, then send; with `direct` past the page cache.
     Read {
         /// The engine.
@@ -37,7 +37,7 @@ pub enum Mover {
 }
 
 /// The mover for a file of `size` bytes.
-pub fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
+pub(crate) fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
     let direct = conf.directio.is_some_and(|from| size >= from);
     let via = engine(conf.aio, caps, direct);
     if let Some(chunk) = conf.aio_sendfile {
@@ -57,7 +57,7 @@ pub fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
 }
 
 /// The longest chunk of the shared-memory mover: the largest buffer class.
-pub const SHARED_CHUNK_MAX: u32 = 1 << 20;
+const SHARED_CHUNK_MAX: u32 = 1 << 20;
 
 /// The engine that reads. libaio blocks on buffered files, so there it is for direct reads alone.
 fn engine(aio: Aio, caps: &Caps, direct: bool) -> DiskVia {

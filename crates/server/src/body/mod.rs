@@ -3,32 +3,30 @@
 //! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. All of them go through
 //! [`Sink`], which counts, limits the rate and keeps the send timeout.
 
-pub mod choose;
+pub(crate) mod choose;
 mod read;
 mod sendfile;
 mod shared;
 mod sink;
 
 use std::fmt;
-use std::rc::Rc;
 
 use io::Errno;
 use io::op::{DeviceId, Source};
+use smallvec::{SmallVec, smallvec};
 
 use choose::Mover;
 pub(crate) use sink::{Rate, SendError, Sink};
 
 /// A file, or pieces of one, as a body.
-pub struct FileBody {
+pub(crate) struct FileBody {
     pub(crate) file: rt::File,
     /// Size when it was opened: what was announced to the client.
     pub(crate) size: u64,
     pub(crate) device: DeviceId,
     pub(crate) mover: Mover,
-    /// For messages.
-    pub(crate) path: Vec<u8>,
     /// What is sent, in order.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: SmallVec<[Piece; 1]>,
 }
 
 impl fmt::Debug for FileBody {
@@ -44,7 +42,7 @@ impl fmt::Debug for FileBody {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     /// Text between parts.
-    Text(Rc<[u8]>),
+    Text(Vec<u8>),
     /// Bytes of the file.
     Range {
         /// The first byte.
@@ -56,9 +54,9 @@ pub(crate) enum Piece {
 
 impl FileBody {
     /// The whole file.
-    pub(crate) fn new(file: rt::File, size: u64, device: DeviceId, mover: Mover, path: Vec<u8>) -> FileBody {
-        let pieces = vec![Piece::Range { start: 0, end: size }];
-        FileBody { file, size, device, mover, path, pieces }
+    pub(crate) fn new(file: rt::File, size: u64, device: DeviceId, mover: Mover) -> FileBody {
+        let pieces = smallvec![Piece::Range { start: 0, end: size }];
+        FileBody { file, size, device, mover, pieces }
     }
 }
 
@@ -94,18 +92,23 @@ pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody
         _ => false,
     };
     sink.begin(head);
-    for (index, piece) in pieces.iter().enumerate() {
-        let last = index + 1 == pieces.len();
+    let count = pieces.len();
+    for (index, piece) in pieces.into_iter().enumerate() {
+        let last = index + 1 == count;
+        if !sink.has_room() {
+            sink.flush(true).await?;
+        }
         match piece {
-            Piece::Text(text) => sink.push(Source::Vec(text.to_vec())),
-            &Piece::Range { start, end } => match body.mover {
+            Piece::Text(text) => sink.push(Source::Vec(text)),
+            Piece::Range { start, end } => match body.mover {
                 Mover::Read { via, .. } => read::send(sink, body, via, direct, start..end, last).await?,
                 Mover::Resident { otherwise } => {
-                    sendfile::send_resident(sink, body, otherwise, start..end, last).await?
+                    sendfile::send_resident(sink, body, otherwise, start..end, last).await?;
                 }
                 Mover::Sendfile(via) => sendfile::send(sink, body, via, start..end, last).await?,
+                // Boxed: the rarest way is also the one with the largest state.
                 Mover::Shared { via, chunk, .. } => {
-                    shared::send(sink, body, via, direct, chunk, start..end, last).await?;
+                    Box::pin(shared::send(sink, body, via, direct, chunk, start..end, last)).await?;
                 }
             },
         }

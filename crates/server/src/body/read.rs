@@ -26,19 +26,39 @@ pub(super) async fn send(
     last: bool,
 ) -> Result<(), BodyError> {
     let mut chunks = Chunks::new(range, sink.chunk_bytes().unwrap_or(CHUNK), direct);
-    let Some(mut chunk) = chunks.next() else { return Ok(()) };
-    let mut buf = read_chunk(body, via, &chunk).await?;
+    let Some(chunk) = chunks.next() else { return Ok(()) };
+    let buf = read_chunk(body, via, &chunk).await?;
+    if chunk.end == chunks.end {
+        push(sink, &chunk, buf);
+        return if last { sink.flush(false).await.map_err(BodyError::from) } else { Ok(()) };
+    }
+    // A connection that streams pays for its state; those that wait or send small files do not.
+    Box::pin(stream(sink, body, via, chunks, chunk, buf)).await
+}
+
+/// Sends a chunk while the next one is read, to the end of the range.
+async fn stream(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    via: DiskVia,
+    mut chunks: Chunks,
+    mut chunk: Chunk,
+    mut buf: Buf,
+) -> Result<(), BodyError> {
     loop {
-        let (skip, end) = (chunk.skip as usize, chunk.skip as usize + chunk.wanted() as usize);
-        sink.push_range(Source::Buf(buf), skip, end);
-        let Some(next) = chunks.next() else { break };
+        push(sink, &chunk, buf);
+        let Some(next) = chunks.next() else { return Ok(sink.flush(false).await?) };
         // A slow client holds one chunk that is sent and one that was read.
         let (sent, read) = rt::join(sink.flush(true), read_chunk(body, via, &next)).await;
         sent?;
         buf = read?;
         chunk = next;
     }
-    if last { sink.flush(false).await.map_err(BodyError::from) } else { Ok(()) }
+}
+
+fn push(sink: &mut Sink<'_>, chunk: &Chunk, buf: Buf) {
+    let start = chunk.skip as usize;
+    sink.push_range(Source::Buf(buf), start, start + chunk.wanted() as usize);
 }
 
 /// One read: the bytes of the file that are wanted, and the aligned ones around them that are read.
@@ -140,7 +160,7 @@ async fn read_once(
         return (result, buf);
     }
     // A direct read goes on from an aligned place, and what was read beyond that is read again.
-    let start = have - have % if chunk.len % DIRECT_ALIGNMENT == 0 { DIRECT_ALIGNMENT } else { 1 };
+    let start = have - have % if chunk.len.is_multiple_of(DIRECT_ALIGNMENT) { DIRECT_ALIGNMENT } else { 1 };
     let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
         return (Err(Errno::NOMEM), Some(buf));
     };

@@ -9,9 +9,6 @@ use crate::body::Rate;
 use crate::modules::http_core::conf::{Conf, ServerTokens};
 use crate::request::{Address, Request};
 
-/// The version in the `Server` field and on error pages.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-
 /// What `server_tokens` lets the server say of itself; nothing when its text is empty.
 pub(crate) fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t, [u8]>> {
     const NAME: &str = http::response::PRODUCT;

@@ -12,7 +12,7 @@ use crate::connection::effect;
 use crate::modules::http_core::conf::ErrorPage;
 use crate::phases::Step;
 use crate::request::Request;
-use crate::response::Response;
+use crate::response::{ContentType, Response};
 
 /// Goes where `error_page` sends this status, or makes the built-in answer: then there is no further step.
 pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
@@ -87,9 +87,8 @@ pub(crate) fn built_in(request: &mut Request, status: u16) {
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
     let response = &mut request.response;
     response.status = status;
-    response.content_type = Some("text/html".into());
+    response.content_type = ContentType::Text("text/html".into());
     (response.last_modified, response.etag, response.content_range) = (None, None, None);
     response.allow_ranges = false;
-    let len = page.len();
-    response.set_bytes(Source::Vec(page), len);
+    response.set_bytes(Source::Vec(page));
 }

@@ -7,7 +7,7 @@ use http::framing::BodyFraming;
 use http::request::{HeaderId, Method, Version};
 use http::response::{ConnectionField, HeadWriter, ResponseHead};
 use http::{StatusCode, connection};
-use io::op::{SEGMENTS_MAX, Source};
+use io::op::Source;
 
 use crate::body::{self, BodyError, SendError, Sink};
 use crate::connection::{After, Connection, effect, error_page};
@@ -78,7 +78,7 @@ impl Connection {
         match result {
             Ok(()) if self.request.keepalive => After::KeepAlive,
             Ok(()) => After::Close,
-            Err(error) => self.failed(core, &error, &body),
+            Err(error) => self.failed(core, &error),
         }
     }
 
@@ -88,14 +88,15 @@ impl Connection {
         let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue
             && BodyFraming::of(&request.head).has_body()
             && self.input.bytes().is_empty();
-        waits.then(|| request.keepalive && request.response.status < 300)
+        waits.then_some(request.keepalive && request.response.status < 300)
     }
 
     /// The client has a part of the answer at most: the connection cannot go on.
-    fn failed(&mut self, core: &Conf, error: &BodyError, body: &Body) -> After {
+    fn failed(&mut self, core: &Conf, error: &BodyError) -> After {
         let request = &self.request;
-        let path: &[u8] = if let Body::File(file) = body { &file.path } else { b"" };
-        let path = crate::files::display(path);
+        let mut path = Vec::new();
+        crate::files::path_of(request, &request.uri, &mut path);
+        let path = crate::files::display(&path);
         match error {
             BodyError::Send(SendError::TimedOut) => {
                 request.log(
@@ -164,18 +165,12 @@ fn is_disabled(core: &Conf, request: &Request) -> bool {
 async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut Body) -> Result<(), BodyError> {
     match body {
         Body::None => sink.begin(head),
-        Body::Bytes(sources) => {
+        Body::Bytes(source) => {
             sink.begin(head);
-            for source in sources.drain(..) {
-                if !sink.has_room() {
-                    sink.flush(true).await?;
-                }
-                sink.push(source);
-            }
+            sink.push(std::mem::replace(source, Source::Static(b"")));
         }
         Body::File(file) => return body::send(sink, head, file).await,
     }
-    const { assert!(SEGMENTS_MAX > 1) };
     Ok(sink.flush(false).await?)
 }
 
@@ -195,7 +190,7 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
     debug_assert!(matches!(request.head.version(), Version::Http10 | Version::Http11));
     let head = ResponseHead {
         server: signature.as_deref(),
-        content_type: response.content_type.as_deref().map(str::as_bytes).filter(|text| !text.is_empty()),
+        content_type: response.content_type.of(request).map(str::as_bytes),
         content_length: response.content_length,
         last_modified: response.last_modified,
         location: location.as_deref(),

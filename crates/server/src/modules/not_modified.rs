@@ -4,7 +4,7 @@ use http::conditional::{self, Outcome, Validators};
 
 use crate::modules::Module;
 use crate::request::Request;
-use crate::response::Body;
+use crate::response::{Body, ContentType};
 
 /// The module; its directive belongs to `http_core`.
 pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_not_modified") };
@@ -25,7 +25,7 @@ fn filter(request: &mut Request) {
             let response = &mut request.response;
             response.status = 304;
             response.content_length = None;
-            response.content_type = None;
+            response.content_type = ContentType::None;
             response.allow_ranges = false;
             response.body = Body::None;
         }

@@ -1,17 +1,17 @@
 //! Ranges of a body: 206 with one or several parts, 416 (RFC 9110 section 14).
 
-use std::rc::Rc;
-
 use http::conditional::Validators;
 use http::range::multipart::Multipart;
 use http::range::{self, ByteRange, MAX_RANGES_DEFAULT, RangeOutcome};
 use http::request::{HeaderId, Method};
 
+use smallvec::smallvec;
+
 use crate::body::Piece;
 use crate::connection::error_page;
 use crate::modules::Module;
 use crate::request::Request;
-use crate::response::Body;
+use crate::response::{Body, ContentType};
 
 /// The module; its directive belongs to `http_core`.
 pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_range") };
@@ -63,19 +63,19 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
     response.content_length = Some(range.len());
     response.allow_ranges = false;
     if let Body::File(file) = &mut response.body {
-        file.pieces = vec![Piece::Range { start: range.start, end: range.end }];
+        file.pieces = smallvec![Piece::Range { start: range.start, end: range.end }];
     }
 }
 
 fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     let boundary = request.conn.thread.shared.next_boundary();
+    let media_type = request.response.content_type.of(request).unwrap_or_default().to_owned();
     let response = &mut request.response;
-    let media_type = response.content_type.take().unwrap_or_default();
     let multipart = Multipart::new(boundary, media_type.as_bytes(), size);
     let mut content_type = Vec::new();
     multipart.push_content_type(&mut content_type);
     response.status = 206;
-    response.content_type = Some(String::from_utf8_lossy(&content_type).into());
+    response.content_type = ContentType::Text(String::from_utf8_lossy(&content_type).into_owned().into());
     response.content_length = Some(multipart.total_len(ranges));
     response.allow_ranges = false;
     let Body::File(file) = &mut response.body else { return };
@@ -83,10 +83,10 @@ fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     for &range in ranges {
         let mut text = Vec::new();
         multipart.push_part(range, &mut text);
-        file.pieces.push(Piece::Text(Rc::from(text)));
+        file.pieces.push(Piece::Text(text));
         file.pieces.push(Piece::Range { start: range.start, end: range.end });
     }
     let mut end = Vec::new();
     multipart.push_end(&mut end);
-    file.pieces.push(Piece::Text(Rc::from(end)));
+    file.pieces.push(Piece::Text(end));
 }

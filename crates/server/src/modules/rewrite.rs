@@ -7,6 +7,7 @@ use crate::config::{Cx, Scope};
 use crate::modules::{Directive, Module};
 use crate::phases::{Handler, Phase, Run, Step};
 use crate::request::Request;
+use crate::response::ContentType;
 use crate::template::Template;
 use crate::variables::VarRef;
 
@@ -150,14 +151,11 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     if status >= 400 && text.is_none_or(|text| text.constant() == Some("")) {
         return Step::Status(status);
     }
-    let body = text.map(|text| text.rendered(request)).unwrap_or_default();
-    let core = &request.scope().core;
-    let media_type = core.types.of(&request.uri).unwrap_or_else(|| (*core.default_type).into());
+    let body = text.map_or(Source::Static(b""), |text| Source::Vec(text.rendered(request)));
     let response = &mut request.response;
     response.status = status;
-    response.content_type = Some(media_type);
-    let len = body.len();
-    response.set_bytes(Source::Vec(body), len);
+    response.content_type = ContentType::OfUri;
+    response.set_bytes(body);
     Step::Done
 }
 

@@ -12,7 +12,7 @@ use crate::log::Level;
 use crate::modules::Module;
 use crate::phases::{Handler, Phase, Run, Step};
 use crate::request::Request;
-use crate::response::Body;
+use crate::response::{Body, ContentType};
 
 /// The module; it has no directives of its own.
 pub static MODULE: Module = Module {
@@ -30,31 +30,40 @@ pub(crate) async fn serve(request: &mut Request) -> Step {
     }
     let mut path = Vec::with_capacity(request.uri.len() + 64);
     files::path_of(request, &request.uri, &mut path);
-    let opened = match files::open(request, &path).await {
+    let opened = match files::open(request, path).await {
         Ok(opened) => opened,
-        Err(errno) => return refused(request, &path, errno),
+        Err(errno) => return refused(request, errno),
     };
     if files::is_dir(&opened.stat) {
         return add_slash(request);
     }
     if !files::is_file(&opened.stat) {
+        let path = request_path(request);
         request.log(Level::Crit, format_args!("\"{}\" is not a regular file", files::display(&path)));
         return Step::Status(404);
     }
     if request.method == Method::Post {
         return Step::Status(405);
     }
-    answer(request, opened, path);
+    answer(request, opened);
     Step::Done
 }
 
-fn refused(request: &Request, path: &[u8], errno: Errno) -> Step {
+/// The path again, for messages: the open took it.
+fn request_path(request: &Request) -> Vec<u8> {
+    let mut path = Vec::new();
+    files::path_of(request, &request.uri, &mut path);
+    path
+}
+
+fn refused(request: &Request, errno: Errno) -> Step {
     let status = files::status_of(errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
     if status != 404 || request.scope().core.log_not_found {
+        let path = request_path(request);
         request.log(
             level,
-            format_args!("open() \"{}\" failed ({})", files::display(path), crate::log::Reason(errno)),
+            format_args!("open() \"{}\" failed ({})", files::display(&path), crate::log::Reason(errno)),
         );
     }
     Step::Status(status)
@@ -73,7 +82,7 @@ fn add_slash(request: &mut Request) -> Step {
     Step::Status(301)
 }
 
-fn answer(request: &mut Request, opened: Opened, path: Vec<u8>) {
+fn answer(request: &mut Request, opened: Opened) {
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
     let Opened { file, stat, device } = opened;
@@ -84,7 +93,7 @@ fn answer(request: &mut Request, opened: Opened, path: Vec<u8>) {
     response.content_length = Some(stat.size);
     response.last_modified = Some(stat.modified);
     response.etag = core.etag.then(|| Etag::of_file(stat.modified, stat.size));
-    response.content_type = Some(core.types.of(&request.uri).unwrap_or_else(|| (*core.default_type).into()));
+    response.content_type = ContentType::OfUri;
     response.allow_ranges = true;
-    response.body = Body::File(FileBody::new(file, stat.size, device, mover, path));
+    response.body = Body::File(FileBody::new(file, stat.size, device, mover));
 }

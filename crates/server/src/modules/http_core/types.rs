@@ -1,6 +1,5 @@
 //! `types`: media types by file extension.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Error, Level};
@@ -30,11 +29,6 @@ impl Default for Types {
 
 impl Types {
     /// The type of a path by its extension.
-    pub(crate) fn of(&self, path: &[u8]) -> Option<Rc<str>> {
-        self.find(path).map(Rc::from)
-    }
-
-    /// As [`Types::of`], without memory of its own.
     pub(crate) fn find(&self, path: &[u8]) -> Option<&str> {
         let extension = media_type::extension_of(path)?;
         media_type::lookup(&self.rows, extension).map(|name| &**name)

@@ -394,7 +394,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
     match name {
-        "content_type" => text(response.content_type.as_deref().map(str::as_bytes), out),
+        "content_type" => text(response.content_type.of(request).map(str::as_bytes), out),
         "content_length" => response.content_length.is_some_and(|length| number(length, out)),
         "content_range" => text(response.content_range.as_deref(), out),
         "location" => text(response.location.as_deref(), out),

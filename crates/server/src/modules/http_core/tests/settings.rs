@@ -159,7 +159,7 @@ fn types_replace_inherited_ones() {
         (built_in.find(b"/x.HTML"), built_in.find(b"/x.jpg")),
         (Some("text/html"), Some("image/jpeg"))
     );
-    assert_eq!(built_in.of(b"/x.gif").as_deref(), Some("image/gif"));
+    assert_eq!(built_in.find(b"/x.gif"), Some("image/gif"));
     assert_eq!((built_in.find(b"/html"), built_in.find(b"/.html")), (None, None));
     let mime = [("/conf/mime.types", "types { text/css css; }")];
     let loaded = load_with("http { include mime.types; server {} }", &mime).expect("it is right");
