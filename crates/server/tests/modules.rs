@@ -25,6 +25,8 @@ impl Site {
     fn start(label: &str, http: &str) -> Site {
         let folder = TempDir::new(label);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        // As the master hands them over: a readiness engine must not wait in accept.
+        listener.set_nonblocking(true).expect("a socket takes the flag");
         let address = listener.local_addr().expect("it is bound");
         let http = http.replace("PORT", &address.port().to_string());
         let text = format!("events {{ use epoll; }} http {{ aio off; error_log error.log; {http} }}");
