@@ -14,24 +14,59 @@ pub fn block_signals() -> Result<(), Errno> {
     if failed == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(failed)) }
 }
 
-/// Bytes that the peer of a TCP socket has acknowledged (`tcpi_bytes_acked`, tcp(7)); an error on sockets
-/// of other families.
-pub fn tcp_bytes_acked(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
-    // `struct tcp_info` of linux/tcp.h up to and with the field, which is at byte 120 since Linux 4.1; the
-    // C library's own structure ends before it.
-    const FIELD: usize = 120 / size_of::<u64>();
-    let mut info = [0u64; FIELD + 1];
+/// What the kernel knows of a TCP connection (`TCP_INFO`, tcp(7)), as far as it is asked for here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpInfo {
+    /// Smoothed round-trip time, microseconds.
+    pub rtt_us: u32,
+    /// Its variation, microseconds.
+    pub rttvar_us: u32,
+    /// Congestion window, segments.
+    pub snd_cwnd: u32,
+    /// Window that is offered to the peer, bytes.
+    pub rcv_space: u32,
+    /// Bytes that the peer has acknowledged.
+    pub bytes_acked: u64,
+}
+
+/// Asks for [`TcpInfo`]; an error on sockets of other families.
+pub fn tcp_info(socket: BorrowedFd<'_>) -> Result<TcpInfo, Errno> {
+    // `struct tcp_info` of linux/tcp.h up to and with `tcpi_bytes_acked`, which is at byte 120 since Linux
+    // 4.1; the C library's own structure ends before it.
+    const WORDS: usize = 128 / size_of::<u32>();
+    let mut info = [0u32; WORDS];
     let mut len = size_of_val(&info) as libc::socklen_t;
     let value = info.as_mut_ptr().cast();
     // SAFETY: the kernel writes at most `len` bytes to `info`, which is that long, and the new length to
     // `len`; both outlive the call.
     let failed =
         unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, value, &mut len) };
-    match failed {
-        0 if len as usize == size_of_val(&info) => Ok(info[FIELD]),
-        0 => Err(Errno::NOTSUP),
-        _ => Err(last_error()),
+    if failed != 0 {
+        return Err(last_error());
     }
+    if len as usize != size_of_val(&info) {
+        return Err(Errno::NOTSUP);
+    }
+    let field = |byte: usize| info[byte / size_of::<u32>()];
+    let wide = |byte: usize| {
+        let [low, high] = [field(byte), field(byte + 4)].map(u32::to_ne_bytes);
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&low);
+        bytes[4..].copy_from_slice(&high);
+        u64::from_ne_bytes(bytes)
+    };
+    Ok(TcpInfo {
+        rtt_us: field(68),
+        rttvar_us: field(72),
+        snd_cwnd: field(80),
+        rcv_space: field(96),
+        bytes_acked: wide(120),
+    })
+}
+
+/// Bytes that the peer of a TCP socket has acknowledged; an error on sockets of other families.
+pub fn tcp_bytes_acked(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
+    tcp_info(socket).map(|info| info.bytes_acked)
 }
 
 /// Bytes that were sent to a socket and still queue in the kernel (`SIOCOUTQ`, tcp(7) and unix(7)).

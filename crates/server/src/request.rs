@@ -41,6 +41,8 @@ pub(crate) struct ConnInfo {
     pub(crate) requests: Cell<u64>,
     /// For `$connection_time` and `keepalive_time`.
     pub(crate) opened: Instant,
+    /// The socket, for facts that the kernel keeps (`$tcpinfo_rtt`).
+    pub(crate) socket: io::Fd,
 }
 
 /// One end of a connection.

@@ -72,6 +72,8 @@ pub(super) struct Chunk {
     pub(super) skip: u64,
     /// Where the wanted bytes end in the file.
     pub(super) end: u64,
+    /// Whether the file is read past the page cache, at aligned places alone.
+    pub(super) direct: bool,
 }
 
 impl Chunk {
@@ -111,7 +113,7 @@ impl Iterator for Chunks {
         let end = self.end.min(offset + size);
         let len = if self.direct { (end - offset).next_multiple_of(DIRECT_ALIGNMENT) } else { end - offset };
         self.position = end;
-        Some(Chunk { offset, len, skip, end })
+        Some(Chunk { offset, len, skip, end, direct: self.direct })
     }
 }
 
@@ -160,7 +162,7 @@ async fn read_once(
         return (result, buf);
     }
     // A direct read goes on from an aligned place, and what was read beyond that is read again.
-    let start = have - have % if chunk.len.is_multiple_of(DIRECT_ALIGNMENT) { DIRECT_ALIGNMENT } else { 1 };
+    let start = if chunk.direct { have - have % DIRECT_ALIGNMENT } else { have };
     let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
         return (Err(Errno::NOMEM), Some(buf));
     };

@@ -47,7 +47,7 @@ pub(super) async fn send_resident(
             sink.flush(true).await?;
             position += piece(sink, body, DiskVia::Sync, position, len).await?;
         } else {
-            let chunk = Chunk { offset: position, len, skip: 0, end: position + len };
+            let chunk = Chunk { offset: position, len, skip: 0, end: position + len, direct: false };
             let buf = read::read_chunk(body, otherwise, &chunk).await?;
             sink.push(Source::Buf(buf));
             position += len;

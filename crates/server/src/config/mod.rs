@@ -26,6 +26,7 @@ use crate::modules::http_core::locations::Locations;
 use crate::modules::log::LogFormat;
 use crate::modules::rewrite::Script;
 use crate::phases::Handlers;
+use crate::process::EngineKey;
 use crate::variables::Registry;
 
 /// A configuration that was read and found right, and what the reading produced beside it.
@@ -161,7 +162,7 @@ impl Config {
 
     /// What a running process cannot change. Two configurations with equal keys can be swapped in place.
     pub fn process_key(&self) -> ProcessKey {
-        ProcessKey::of(&self.main, &self.events)
+        ProcessKey::of(&self.main, &self.events, EngineKey::of(self))
     }
 
     pub(crate) fn server(&self, id: ServerId) -> &Server {

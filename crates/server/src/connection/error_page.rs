@@ -23,14 +23,16 @@ pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
     let core = &generation.config.location(request.location).scope.core;
     let page = core.error_pages.items().iter().find(|page| page.status == status);
     let may_go = request.error_status.is_none() || core.recursive_error_pages;
-    let step = page.filter(|_| may_go && status != 444).and_then(|page| go_to(request, page, status));
-    if step.is_none() {
-        respond(request, status);
+    match page.filter(|_| may_go && status != 444) {
+        Some(page) => go_to(request, page, status),
+        None => {
+            respond(request, status);
+            None
+        }
     }
-    step
 }
 
-/// Follows an `error_page`.
+/// Follows an `error_page`; without a further step the answer is made: a redirect, or an error.
 fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));

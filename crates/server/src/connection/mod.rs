@@ -106,6 +106,7 @@ impl Connection {
             local,
             requests: Cell::new(0),
             opened: rt::now(),
+            socket: socket.fd().clone(),
         };
         let server = default_server(&generation, &entrance, &info.local);
         let request = match thread.take_request() {
@@ -144,6 +145,10 @@ impl Connection {
             if decide::run(&mut self.request, &self.entrance).await == decide::Verdict::Drop {
                 self.log_request();
                 return After::Drop;
+            }
+            if self.body_is_broken() {
+                self.request.keepalive = false;
+                error_page::respond(&mut self.request, 400);
             }
             let after = self.answer(true).await;
             if after != After::KeepAlive {

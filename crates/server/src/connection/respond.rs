@@ -188,10 +188,12 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
         false => ConnectionField::Close,
     };
     debug_assert!(matches!(request.head.version(), Version::Http10 | Version::Http11));
+    // 204 has no content, so neither has it a length (RFC 9110 section 8.6).
+    let has_content = response.status != 204;
     let head = ResponseHead {
         server: signature.as_deref(),
-        content_type: response.content_type.of(request).map(str::as_bytes),
-        content_length: response.content_length,
+        content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_content),
+        content_length: response.content_length.filter(|_| has_content),
         last_modified: response.last_modified,
         location: location.as_deref(),
         connection,

@@ -43,6 +43,17 @@ impl Connection {
         }
     }
 
+    /// Whether the part of a chunked body that came with the head breaks the framing: 400 then, where a body
+    /// that breaks it later can only end the connection.
+    pub(super) fn body_is_broken(&self) -> bool {
+        let is_chunked = matches!(BodyFraming::of(&self.request.head), BodyFraming::Chunked);
+        let broken = is_chunked && Rest::Chunks(ChunkedDecoder::default()).take(self.input.bytes()).is_err();
+        if broken {
+            self.request.log(Level::Info, format_args!("client sent invalid chunked body"));
+        }
+        broken
+    }
+
     /// Whether the client may have sent something that was not read: closing now could reset the connection
     /// and destroy the answer on its way.
     pub(super) fn client_may_send(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 
+use http::request::HeaderId;
 use io::Errno;
 
 use crate::log::{ErrorLog, Level, Target};
@@ -51,7 +52,7 @@ impl Request {
     }
 }
 
-/// `, client: 127.0.0.1, server: _, request: "GET / HTTP/1.1", host: "a"`
+/// `, client: 127.0.0.1, server: _, request: "GET / HTTP/1.1", host: "a", referrer: "b"`
 struct About<'a>(&'a Request);
 
 impl fmt::Display for About<'_> {
@@ -64,6 +65,9 @@ impl fmt::Display for About<'_> {
         }
         if !request.head.host_text().is_empty() {
             write!(f, ", host: \"{}\"", request.head.host_text().of(request.bytes()).escape_ascii())?;
+        }
+        if let Some(referrer) = request.header(HeaderId::Referer) {
+            write!(f, ", referrer: \"{}\"", referrer.escape_ascii())?;
         }
         Ok(())
     }

@@ -21,14 +21,15 @@ fn filter(request: &mut Request) {
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
     };
+    let max_ranges = request.scope().core.max_ranges;
+    if max_ranges == Some(0) {
+        request.response.allow_ranges = false;
+        return;
+    }
     // The field has a meaning for GET alone (RFC 9110 section 14.2); nginx answers HEAD alike.
     let asked = matches!(request.method, Method::Get | Method::Head) && if_range_holds(request);
     let Some(value) = request.header(HeaderId::Range).filter(|_| asked) else { return };
-    let max_ranges = request
-        .scope()
-        .core
-        .max_ranges
-        .map_or(MAX_RANGES_DEFAULT, |most| most.min(u64::from(u32::MAX)) as u32);
+    let max_ranges = max_ranges.map_or(MAX_RANGES_DEFAULT, |most| most.min(u64::from(u32::MAX)) as u32);
     let mut ranges = Vec::new();
     match range::parse(value, size, max_ranges, &mut ranges) {
         RangeOutcome::Whole => {}

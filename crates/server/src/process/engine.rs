@@ -47,7 +47,7 @@ impl Choice {
             iowq_workers: events.io_workers,
             device_share: events.device_share,
             libaio_depth: events.aio_requests,
-            pools: pools(config)?,
+            pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
             faults: (!events.faults.is_empty()).then(|| Arc::new(faults)),
             ..EngineConfig::default()
         };
@@ -78,6 +78,21 @@ impl fmt::Debug for Choice {
     }
 }
 
+/// What of the configuration decides on the engine: a reload that changes it needs a new process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineKey {
+    libaio: bool,
+    pools: Option<Vec<String>>,
+}
+
+impl EngineKey {
+    pub(crate) fn of(config: &Config) -> EngineKey {
+        // As if there were no ring: a superset of what matters.
+        let pools = || config.http.pools.names().map(str::to_owned).collect();
+        EngineKey { libaio: uses_libaio(config, false), pools: uses_pool(config, true).then(pools) }
+    }
+}
+
 /// libaio's contexts count against a limit of the whole machine: only where something reads through it.
 fn uses_libaio(config: &Config, ring: bool) -> bool {
     config.http.locations.iter().map(|location| &location.scope.core).any(|core| match core.aio {
@@ -85,6 +100,12 @@ fn uses_libaio(config: &Config, ring: bool) -> bool {
         Aio::Unset | Aio::On | Aio::Uring => !ring && core.directio.is_some(),
         Aio::Off | Aio::Threads(_) => false,
     })
+}
+
+/// Threads are made only where something would use them.
+fn uses_pool(config: &Config, ring: bool) -> bool {
+    let mut settings = config.http.locations.iter().map(|location| &location.scope.core);
+    !ring || settings.any(|core| matches!(core.aio, Aio::Threads(_) | Aio::Libaio))
 }
 
 fn pools(config: &Config) -> Result<Vec<Arc<ThreadPool>>, StartError> {

@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::files::RootFacts;
 use crate::modules::core::{Affinity, Workers};
 use crate::modules::http_core::listen::ListenAddr;
-pub use engine::Choice;
+pub use engine::{Choice, EngineKey};
 use shared::Shared;
 use worker_thread::{Order, Start};
 

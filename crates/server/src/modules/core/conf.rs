@@ -7,6 +7,7 @@ use conf::Error;
 
 use crate::config::Pools;
 use crate::log::ErrorLog;
+use crate::process::EngineKey;
 
 /// Settings of the `main` context.
 #[derive(Clone, Debug)]
@@ -209,10 +210,11 @@ pub struct ProcessKey {
     env: Vec<(String, Option<String>)>,
     thread_pools: Vec<ThreadPoolSpec>,
     events: EventsConf,
+    engine: EngineKey,
 }
 
 impl ProcessKey {
-    pub(crate) fn of(main: &MainConf, events: &EventsConf) -> ProcessKey {
+    pub(crate) fn of(main: &MainConf, events: &EventsConf, engine: EngineKey) -> ProcessKey {
         ProcessKey {
             user: main.user.clone(),
             workers: main.workers,
@@ -222,6 +224,7 @@ impl ProcessKey {
             env: main.env.clone(),
             thread_pools: main.thread_pools.clone(),
             events: events.clone(),
+            engine,
         }
     }
 }

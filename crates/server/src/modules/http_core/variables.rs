@@ -2,8 +2,10 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 
 use http::request::HeaderId;
+use io::sys::TcpInfo;
 
 use crate::files;
 use crate::request::{Address, Request};
@@ -153,6 +155,18 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| some(&request.uri, out),
         "The decoded, normalised path; changed by internal redirects.",
     ),
+    variable(
+        "tcpinfo_rcv_space",
+        |r, out| tcp(r, |info| info.rcv_space, out),
+        "TCP's receive window, bytes.",
+    ),
+    variable("tcpinfo_rtt", |r, out| tcp(r, |info| info.rtt_us, out), "TCP's round-trip time, microseconds."),
+    variable("tcpinfo_rttvar", |r, out| tcp(r, |info| info.rttvar_us, out), "Its variation, microseconds."),
+    variable(
+        "tcpinfo_snd_cwnd",
+        |r, out| tcp(r, |info| info.snd_cwnd, out),
+        "TCP's congestion window, segments.",
+    ),
 ];
 
 pub(super) const PREFIXED: &[Prefixed] = &[
@@ -180,6 +194,12 @@ fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
 fn number(value: u64, out: &mut Vec<u8>) -> bool {
     http::push_decimal(out, value);
     true
+}
+
+/// Something that the kernel knows of the connection; nothing for unix sockets.
+fn tcp(request: &Request, field: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
+    let info = io::sys::tcp_info(request.conn.socket.as_fd());
+    info.is_ok_and(|info| number(field(&info).into(), out))
 }
 
 /// `12.345`
