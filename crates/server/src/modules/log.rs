@@ -171,13 +171,17 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
         escape = known.ok_or_else(fault)?.1;
         texts.remove(0);
     }
-    let format = LogFormat { parts: parts_of(&texts.concat(), cx)?, escape };
+    // Each argument by itself: a name ends where its argument ends.
+    let mut parts = Vec::new();
+    for text in texts {
+        read_parts(text, &mut parts, cx)?;
+    }
+    let format = LogFormat { parts, escape };
     cx.http.formats.insert(name.to_owned(), Arc::new(format));
     Ok(())
 }
 
-fn parts_of(text: &str, cx: &mut Cx<'_>) -> Result<Vec<Part>, Error> {
-    let mut parts = Vec::new();
+fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {
         if dollar > 0 {
@@ -196,7 +200,7 @@ fn parts_of(text: &str, cx: &mut Cx<'_>) -> Result<Vec<Part>, Error> {
     if !rest.is_empty() {
         parts.push(Part::Text(rest.into()));
     }
-    Ok(parts)
+    Ok(())
 }
 
 /// A `log_format`.
@@ -371,7 +375,7 @@ mod tests {
                 "{http}"
             );
         }
-        assert_eq!(warnings("http { access_log off; }"), Vec::<String>::new());
+        assert_eq!(warnings("http { access_log off; log_format a '$host' b; }"), Vec::<String>::new());
     }
 
     #[test]

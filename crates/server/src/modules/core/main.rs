@@ -210,7 +210,8 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
             pool.max_queue =
                 max_queue.ok_or_else(|| cx.error(format_args!("invalid max_queue value \"{text}\"")))?;
         } else {
-            return Err(cx.error(format_args!("invalid parameter \"{text}\"")));
+            // nginx says nothing at all.
+            cx.warn(format_args!("invalid parameter \"{text}\", ignored"));
         }
     }
     if pool.threads == 0 {

@@ -83,6 +83,8 @@ fn error_logs_and_thread_pools() {
         ]
     );
     let main = main_of("thread_pool a threads=2; thread_pool default threads=3 max_queue=0;");
+    let found = warnings("thread_pool a threads=2 foo=1;");
+    assert_eq!(found, ["invalid parameter \"foo=1\", ignored in /conf/nginx.conf:1"]);
     let pool = |name: &str, threads, max_queue| ThreadPoolSpec { name: name.to_owned(), threads, max_queue };
     assert_eq!(main.thread_pools, [pool("a", 2, 65536), pool(Pools::DEFAULT, 3, 0)]);
 }
@@ -110,7 +112,6 @@ fn wrong_values_are_refused_as_in_nginx() {
         ("thread_pool a threads=0;", "invalid threads value \"threads=0\""),
         ("thread_pool a threads=2 max_queue=x;", "invalid max_queue value \"max_queue=x\""),
         ("thread_pool a threads=2; thread_pool a threads=3;", "duplicate thread pool \"a\""),
-        ("thread_pool a threads=2 foo=1;", "invalid parameter \"foo=1\""),
         ("daemon on; daemon off;", "\"daemon\" directive is duplicate"),
     ] {
         assert_eq!(error(&format!("\n{text}")), format!("{expected} in /conf/nginx.conf:2"), "{text}");
