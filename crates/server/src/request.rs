@@ -3,7 +3,7 @@
 //! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
 //! are the connection's; deciding is the phases'.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -41,8 +41,9 @@ pub(crate) struct ConnInfo {
     pub(crate) requests: Cell<u64>,
     /// For `$connection_time` and `keepalive_time`.
     pub(crate) opened: Instant,
-    /// The socket, for facts that the kernel keeps (`$tcpinfo_rtt`).
-    pub(crate) socket: io::Fd,
+    /// The socket, for facts that the kernel keeps (`$tcpinfo_rtt`); taken away when the connection ends,
+    /// because a request outlives it as memory for the next one.
+    pub(crate) socket: RefCell<Option<io::Fd>>,
 }
 
 /// One end of a connection.

@@ -16,7 +16,7 @@ mod input;
 mod respond;
 mod rest;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -106,7 +106,7 @@ impl Connection {
             local,
             requests: Cell::new(0),
             opened: rt::now(),
-            socket: socket.fd().clone(),
+            socket: RefCell::new(Some(socket.fd().clone())),
         };
         let server = default_server(&generation, &entrance, &info.local);
         let request = match thread.take_request() {

@@ -148,6 +148,7 @@ impl Connection {
             self.linger(core).await;
         }
         let Connection { thread, request, socket, .. } = self;
+        request.conn.socket.take();
         thread.keep_request(request);
         drop(socket);
     }

@@ -198,8 +198,9 @@ fn number(value: u64, out: &mut Vec<u8>) -> bool {
 
 /// Something that the kernel knows of the connection; nothing for unix sockets.
 fn tcp(request: &Request, field: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
-    let info = io::sys::tcp_info(request.conn.socket.as_fd());
-    info.is_ok_and(|info| number(field(&info).into(), out))
+    let socket = request.conn.socket.borrow();
+    let info = socket.as_ref().and_then(|socket| io::sys::tcp_info(socket.as_fd()).ok());
+    info.is_some_and(|info| number(field(&info).into(), out))
 }
 
 /// `12.345`
