@@ -7,6 +7,7 @@ use http::request::{Method, Target};
 
 use crate::config::LocationId;
 use crate::connection::{Entrance, error_page};
+use crate::files;
 use crate::log::Level;
 use crate::modules::static_file;
 use crate::phases::{Phase, Run, Step};
@@ -158,7 +159,13 @@ async fn phases(request: &mut Request, next: &Next) -> Step {
         }
     }
     // nginx: a folder without an index is forbidden, anything else that nobody answers is not there.
-    Step::Status(if request.uri.last() == Some(&b'/') { 403 } else { 404 })
+    if request.uri.last() != Some(&b'/') {
+        return Step::Status(404);
+    }
+    let mut path = Vec::new();
+    files::path_of(request, &request.uri, &mut path);
+    request.log(Level::Error, format_args!("directory index of \"{}\" is forbidden", files::display(&path)));
+    Step::Status(403)
 }
 
 fn find_location(request: &mut Request) {

@@ -163,6 +163,10 @@ impl Connection {
         }
         self.request.received = head_len as u64;
         self.request.take_head(buf, start);
+        if let Some(line) = self.request.head.first_ignored() {
+            let line = line.of(self.request.bytes()).escape_ascii();
+            self.request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
+        }
         Head::Complete
     }
 
