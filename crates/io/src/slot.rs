@@ -113,6 +113,22 @@ impl Slots {
         (slot.state != State::Free && slot.generation == id.generation).then_some(slot)
     }
 
+    /// The slot of an operation that a backend has and has not finished.
+    ///
+    /// # Panics
+    /// When the operation is not in flight: the backend's own books are wrong.
+    pub(crate) fn held(&mut self, id: OpId) -> &mut Slot {
+        self.get(id).expect("a backend's operation is in flight until the backend finishes it")
+    }
+
+    /// The operation that a backend has and has not finished, as [`Slots::held`].
+    ///
+    /// # Panics
+    /// When the backend has taken it out.
+    pub(crate) fn op(&mut self, id: OpId) -> &mut Op {
+        self.held(id).op.as_mut().expect("an operation is in its slot between calls")
+    }
+
     /// Marks an operation as one that nobody waits for; whether it was in flight with a caller.
     pub(crate) fn abandon(&mut self, id: OpId) -> bool {
         match self.get(id) {

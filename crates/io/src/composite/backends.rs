@@ -137,7 +137,10 @@ impl Backends {
     fn start_disk(&mut self, id: OpId, via: DiskVia, device: DeviceId) {
         match self.backend(id, via) {
             Disk::Ring => self.start_gated(id, device),
-            Disk::Libaio => self.libaio.as_mut().expect("`backend` looked").push(id),
+            Disk::Libaio => match &mut self.libaio {
+                Some(libaio) => libaio.push(id),
+                None => self.start_inline(id),
+            },
             Disk::Pool(number) => self.start_in_pool(id, number, device),
             Disk::Sync => self.start_inline(id),
         }
@@ -162,7 +165,7 @@ impl Backends {
     /// Starts an operation on the ring when its device has a worker to spare. Direct reads need none: the
     /// kernel does not punt them to a worker.
     fn start_gated(&mut self, id: OpId, device: DeviceId) {
-        let slot = self.slots.get(id).expect("it was just submitted");
+        let slot = self.slots.held(id);
         if !matches!(&slot.op, Some(Op::Read { file, .. }) if file.is_direct()) {
             if !self.gates.enter(device, id) {
                 return;
@@ -173,8 +176,10 @@ impl Backends {
     }
 
     fn start_on_ring(&mut self, id: OpId) {
-        let ring = self.net.ring_mut().expect("`backend` looked");
-        ring.start(id, &mut self.slots, &mut self.done);
+        match self.net.ring_mut() {
+            Some(ring) => ring.start(id, &mut self.slots, &mut self.done),
+            None => self.start_inline(id),
+        }
     }
 
     fn start_inline(&mut self, id: OpId) {
@@ -189,10 +194,10 @@ impl Backends {
     }
 
     fn start_in_pool(&mut self, id: OpId, number: usize, device: DeviceId) {
-        let op = self.slots.get(id).and_then(|slot| slot.op.as_mut()).expect("it was just submitted");
+        let op = self.slots.op(id);
         // A direct read would wait for the disk in spite of RWF_NOWAIT.
         let may_be_resident = self.try_resident && matches!(op, Op::Read { file, .. } if !file.is_direct());
-        let job = Job::new(op).expect("only operations on files come here");
+        let job = Job::new(op);
         if let Some(outcome) = may_be_resident.then(|| job.run_if_resident()).flatten() {
             return outcome.deliver(id, &mut self.slots, &mut self.done);
         }
@@ -308,7 +313,7 @@ impl Backends {
     fn let_in(&mut self) {
         while let Some(device) = self.slots.released.pop() {
             if let Some(next) = self.gates.leave(device) {
-                self.slots.get(next).expect("an operation that queues is in flight").gated = Some(device);
+                self.slots.held(next).gated = Some(device);
                 self.start_on_ring(next);
             }
         }

@@ -52,8 +52,8 @@ enum Brought {
 }
 
 impl Job {
-    /// The job of an operation that stays in its slot; `None` for operations of the network.
-    pub(crate) fn new(op: &mut Op) -> Option<Job> {
+    /// The job of an operation on a file or path, which stays in its slot.
+    pub(crate) fn new(op: &mut Op) -> Job {
         let work = match op {
             Op::Open { dir, path, how, .. } => Work::Open {
                 dir: dir.as_ref().map(AsRawFd::as_raw_fd),
@@ -91,9 +91,9 @@ impl Job {
             | Op::Send { .. }
             | Op::Connect { .. }
             | Op::Poll { .. }
-            | Op::Close { .. } => return None,
+            | Op::Close { .. } => unreachable!("operations of the network are no jobs"),
         };
-        Some(Job(work))
+        Job(work)
     }
 
     /// Reads what is in the page cache, when the job is a read and at least its first byte is there.

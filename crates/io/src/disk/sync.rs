@@ -9,8 +9,7 @@ use crate::slot::Slots;
 /// Carries out a file operation at once. Answers whether it was a `sendfile` that met a full socket, which
 /// the network backend wants to know.
 pub(crate) fn start(id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) -> bool {
-    let job = slots.get(id).and_then(|slot| slot.op.as_mut()).and_then(Job::new);
-    let outcome = job.expect("only operations on files come here").run();
+    let outcome = Job::new(slots.op(id)).run();
     let full = outcome.is_full_socket();
     outcome.deliver(id, slots, done);
     full

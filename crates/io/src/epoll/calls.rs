@@ -7,8 +7,8 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags};
 use smallvec::SmallVec;
 
-use super::table::Registration;
-use super::{Direction, Epoll, end_with_error, place};
+use super::table::{Registration, Side};
+use super::{Epoll, end_with_error, place};
 use crate::op::{
     Completion, Fd, Interest, Op, OpId, Payload, PeerAddr, RecvInto, SEGMENTS_MAX, Segment, Segments,
 };
@@ -24,7 +24,7 @@ const STREAM_BUFFERS_PER_TURN: usize = 4;
 impl Epoll {
     /// Makes the call of an operation.
     pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let op = slots.get(id).and_then(|slot| slot.op.take()).expect("an operation is in its slot");
+        let op = std::mem::replace(slots.op(id), Op::Nop);
         match op {
             Op::Nop => slots.finish(id, Ok(0), false, Payload::None, done),
             Op::Close { fd } => {
@@ -66,16 +66,12 @@ impl Epoll {
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
-        let waits_at = place(&op).map(|(direction, fd)| (direction, fd.clone()));
-        slots.get(id).expect("it is in flight").op = Some(op);
+        let waits_at = place(&op).map(|(side, fd)| (side, fd.clone()));
+        *slots.op(id) = op;
         match (error, waits_at) {
-            (Errno::AGAIN, Some((direction, fd))) => {
-                let entry = self.table.of(&fd);
-                match direction {
-                    Direction::Read => entry.readable = false,
-                    Direction::Write => entry.writable = false,
-                }
-                self.park(id, &fd, slots, done);
+            (Errno::AGAIN, Some((side, fd))) => {
+                self.table.of(&fd).exhaust(side);
+                self.park(id, side, &fd, slots, done);
             }
             (error, _) => end_with_error(id, error, slots, done),
         }
@@ -112,9 +108,8 @@ impl Epoll {
             self.listeners_to_check.push(listener.downgrade());
         }
         // By level: readiness is never remembered for a listener.
-        slots.get(id).expect("a multishot accept goes on").op =
-            Some(Op::Accept { listener: listener.clone(), multishot });
-        self.park(id, &listener, slots, done);
+        *slots.op(id) = Op::Accept { listener: listener.clone(), multishot };
+        self.park(id, Side::Accept, &listener, slots, done);
     }
 
     fn recv(&mut self, id: OpId, socket: Fd, into: RecvInto, slots: &mut Slots, done: &mut Vec<Completion>) {
@@ -155,7 +150,7 @@ impl Epoll {
             let Some(mut buf) = self.pool.get(self.recv_buffer_bytes) else {
                 self.recv_starved += 1;
                 self.starved.push_back(id);
-                slots.get(id).expect("it is in flight").op = Some(Op::Recv { socket, into });
+                *slots.op(id) = Op::Recv { socket, into };
                 return;
             };
             self.kernel_entries += 1;
@@ -179,11 +174,11 @@ impl Epoll {
             }
         }
         let readable = self.table.of(&socket).readable;
-        slots.get(id).expect("a stream goes on").op = Some(Op::Recv { socket: socket.clone(), into });
+        *slots.op(id) = Op::Recv { socket: socket.clone(), into };
         if readable {
             self.again.push(id);
         } else {
-            self.park(id, &socket, slots, done);
+            self.park(id, Side::Read, &socket, slots, done);
         }
     }
 
@@ -199,8 +194,9 @@ impl Epoll {
         for _ in 0..self.starved.len() {
             let Some(buf) = self.pool.get(self.recv_buffer_bytes) else { return };
             drop(buf);
-            let id = self.starved.pop_front().expect("its length was just read");
-            self.run(id, slots, done);
+            if let Some(id) = self.starved.pop_front() {
+                self.run(id, slots, done);
+            }
         }
     }
 

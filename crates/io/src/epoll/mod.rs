@@ -26,7 +26,7 @@ use crate::buf::Pool;
 use crate::engine::{EngineConfig, Wait};
 use crate::op::{Completion, Fd, Interest, Op, OpId, WeakFd};
 use crate::slot::Slots;
-use table::{Entry, Line, Registration, Table};
+use table::{Entry, Line, Registration, Side, Table};
 
 /// Events taken from the kernel in one turn; what is beyond comes with the next. One page of them.
 const EVENTS_MAX: usize = 256;
@@ -35,13 +35,6 @@ const EVENTS_MAX: usize = 256;
 /// registered idle waiter, so without renewal one thread would get every connection of a quiet listener;
 /// renewal puts the thread at the end of the line and costs two calls.
 const ACCEPTS_PER_TURN_IN_LINE: u32 = 8;
-
-/// What a waiting operation waits for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Read,
-    Write,
-}
 
 /// What the descriptors that are not sockets had to say in a turn.
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,39 +97,22 @@ impl Epoll {
 
     /// Tries an operation; it completes or waits.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let op = slots.get(id).and_then(|slot| slot.op.as_ref()).expect("an operation starts in its slot");
-        let waits_in_line = match place(op) {
-            // A listener is registered by level: the next wait tells whether a call is worth making.
-            Some((_, fd)) if matches!(op, Op::Accept { .. }) => {
-                self.table.of(fd).registration != Registration::Edge
-            }
-            Some((direction, fd)) => {
-                let entry = self.table.of(fd);
-                match direction {
-                    Direction::Read => !entry.readable || !entry.readers.is_empty(),
-                    Direction::Write => !entry.writable || !entry.writers.is_empty(),
-                }
-            }
-            None => false,
-        };
-        if waits_in_line {
-            let fd = place(op).map(|(_, fd)| fd.clone()).expect("it has a place to wait at");
-            self.park(id, &fd, slots, done);
-        } else {
-            self.run(id, slots, done);
+        let waits = place(slots.op(id)).and_then(|(side, fd)| {
+            let entry = self.table.of(fd);
+            let waits = !entry.is_ready(side) || !entry.line(side).is_empty();
+            waits.then(|| (side, fd.clone()))
+        });
+        match waits {
+            Some((side, fd)) => self.park(id, side, &fd, slots, done),
+            None => self.run(id, slots, done),
         }
     }
 
     /// Ends a waiting operation; what happened first wins.
     pub(crate) fn cancel(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let op =
-            slots.get(id).and_then(|slot| slot.op.as_ref()).expect("only what is in flight is cancelled");
-        if let Some((direction, fd)) = place(op) {
+        if let Some((side, fd)) = place(slots.op(id)) {
             let entry = self.table.of(fd);
-            match direction {
-                Direction::Read => entry.readers.retain(|waiting| *waiting != id),
-                Direction::Write => entry.writers.retain(|waiting| *waiting != id),
-            }
+            entry.line(side).retain(|waiting| *waiting != id);
             if entry.registration == Registration::Listener {
                 self.listeners_to_check.push(fd.downgrade());
             }
@@ -237,35 +213,25 @@ impl Epoll {
 
     /// Retries an operation after an event, unless one before it in the line has used the readiness up.
     fn start_again(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let op = slots.get(id).and_then(|slot| slot.op.as_ref()).expect("waiting operations are in flight");
-        let (direction, fd) = place(op).expect("only operations on descriptors wait");
-        let entry = self.table.of(fd);
-        let ready = match direction {
-            Direction::Read => entry.readable,
-            Direction::Write => entry.writable,
-        };
-        if ready {
-            self.run(id, slots, done);
-        } else {
-            let fd = fd.clone();
-            self.park(id, &fd, slots, done);
+        match place(slots.op(id)) {
+            Some((side, fd)) if side != Side::Accept && !self.table.of(fd).is_ready(side) => {
+                let fd = fd.clone();
+                self.park(id, side, &fd, slots, done);
+            }
+            _ => self.run(id, slots, done),
         }
     }
 
     /// Lets an operation wait for an event of its descriptor.
-    fn park(&mut self, id: OpId, fd: &Fd, slots: &mut Slots, done: &mut Vec<Completion>) {
-        let op = slots.get(id).and_then(|slot| slot.op.as_ref()).expect("it is in flight");
-        let (direction, _) = place(op).expect("only operations on descriptors wait");
-        let wanted =
-            if matches!(op, Op::Accept { .. }) { Registration::Listener } else { Registration::Edge };
+    fn park(&mut self, id: OpId, side: Side, fd: &Fd, slots: &mut Slots, done: &mut Vec<Completion>) {
+        let wanted = match side {
+            Side::Accept => Registration::Listener,
+            Side::Read | Side::Write => Registration::Edge,
+        };
         if let Err(error) = self.register(fd, wanted) {
             return end_with_error(id, error, slots, done);
         }
-        let entry = self.table.of(fd);
-        match direction {
-            Direction::Read => entry.readers.push(id),
-            Direction::Write => entry.writers.push(id),
-        }
+        self.table.of(fd).line(side).push(id);
     }
 
     /// Registers a descriptor, once. Adding reports the present state, so nothing is missed between the
@@ -331,13 +297,13 @@ impl AsFd for Epoll {
 }
 
 /// Where an operation waits when its call would block; `None` for those that never do.
-fn place(op: &Op) -> Option<(Direction, &Fd)> {
+fn place(op: &Op) -> Option<(Side, &Fd)> {
     match op {
-        Op::Accept { listener, .. } => Some((Direction::Read, listener)),
-        Op::Recv { socket, .. } => Some((Direction::Read, socket)),
-        Op::Send { socket, .. } | Op::Connect { socket, .. } => Some((Direction::Write, socket)),
-        Op::Poll { fd, interest: Interest::Readable } => Some((Direction::Read, fd)),
-        Op::Poll { fd, interest: Interest::Writable } => Some((Direction::Write, fd)),
+        Op::Accept { listener, .. } => Some((Side::Accept, listener)),
+        Op::Recv { socket, .. } => Some((Side::Read, socket)),
+        Op::Send { socket, .. } | Op::Connect { socket, .. } => Some((Side::Write, socket)),
+        Op::Poll { fd, interest: Interest::Readable } => Some((Side::Read, fd)),
+        Op::Poll { fd, interest: Interest::Writable } => Some((Side::Write, fd)),
         _ => None,
     }
 }

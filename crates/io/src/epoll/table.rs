@@ -25,6 +25,17 @@ pub(super) enum Registration {
     Listener,
 }
 
+/// What an operation waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// A connection.
+    Accept,
+    /// Something to read.
+    Read,
+    /// Room to write, or a connect's outcome.
+    Write,
+}
+
 /// One descriptor.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
@@ -46,6 +57,33 @@ pub(super) struct Entry {
     pub(super) readers: Line,
     /// Operations that wait to write or for a connection, in order.
     pub(super) writers: Line,
+}
+
+impl Entry {
+    /// The operations that wait on a side.
+    pub(super) fn line(&mut self, side: Side) -> &mut Line {
+        match side {
+            Side::Accept | Side::Read => &mut self.readers,
+            Side::Write => &mut self.writers,
+        }
+    }
+
+    /// Whether a call is worth making. By level, the next wait tells that of a listener.
+    pub(super) fn is_ready(&self, side: Side) -> bool {
+        match side {
+            Side::Accept => self.readable && self.registration == Registration::Edge,
+            Side::Read => self.readable,
+            Side::Write => self.writable,
+        }
+    }
+
+    /// A call would have blocked: only an event changes that.
+    pub(super) fn exhaust(&mut self, side: Side) {
+        match side {
+            Side::Accept | Side::Read => self.readable = false,
+            Side::Write => self.writable = false,
+        }
+    }
 }
 
 /// All descriptors, by number.

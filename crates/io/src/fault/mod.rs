@@ -169,7 +169,7 @@ impl FaultEngine {
         if !completion.more {
             self.table.part(inner);
         }
-        let live = self.table.get(id).expect("the table names only what is live");
+        let Some(live) = self.table.get(id) else { return };
         if !completion.more {
             live.inner = None;
         }
@@ -210,9 +210,9 @@ impl FaultEngine {
 
     /// Ends a multishot operation if a rule says so: the latest completion is kept until the inner engine
     /// has confirmed the end, and then is the last.
-    fn pass_multishot(&mut self, inner: OpId, mut completion: Completion, now: Instant) {
+    fn pass_multishot(&mut self, inner: OpId, completion: Completion, now: Instant) {
         let id = completion.id;
-        let live = self.table.get(id).expect("the caller looked");
+        let Some(live) = self.table.get(id) else { return };
         let kind = live.kind;
         if let Some(mut held) = live.ending.take() {
             if completion.more {
@@ -227,15 +227,16 @@ impl FaultEngine {
         }
         if completion.more && self.ends(kind) {
             self.inner.cancel(inner);
-            completion.id = id;
-            self.table.get(id).expect("it is live").ending = Some(completion);
+            if let Some(live) = self.table.get(id) {
+                live.ending = Some(completion);
+            }
             return;
         }
         self.hold_or_deliver(completion, now);
     }
 
     fn hold_or_deliver(&mut self, completion: Completion, now: Instant) {
-        let live = self.table.get(completion.id).expect("the caller looked");
+        let Some(live) = self.table.get(completion.id) else { return };
         match live.delay {
             _ if live.loses => self.lost.extend((!completion.more).then_some(completion)),
             Some(delay) => self.late.push((now + delay, completion)),
