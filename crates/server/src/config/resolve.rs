@@ -1,8 +1,9 @@
 //! From the tree of statements to the typed configuration.
 //!
-//! The whole tree is checked against the tables first, so that the first error in the order of the files is
-//! the one that is reported. Then each block is read in two passes, its simple directives and then the
-//! blocks inside of it, because nginx lets a directive apply to blocks above it in the text.
+//! Each block is read in two passes, its simple directives and then the blocks inside of it, because nginx
+//! lets a directive apply to blocks above it in the text. nginx reads once, though, and stops at the first
+//! error in the order of the files: where a simple directive is wrong, the blocks above it are looked at
+//! before it is reported.
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
@@ -35,9 +36,6 @@ fn directive(spec: &'static conf::Spec) -> &'static Directive {
 /// Reads and resolves a configuration. `prefix` is what relative paths start from.
 pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loaded, Error> {
     let tree = conf::parse(source, loader)?;
-    if let Some(error) = conf::check(&tree, table()).error {
-        return Err(error);
-    }
     let mut resolver = Resolver {
         prefix,
         conf_prefix: &source.prefix,
@@ -182,32 +180,69 @@ impl Resolver<'_> {
         let mut inner = Vec::new();
         let mut admitted = table().scope(context);
         for statement in statements {
-            let directive = directive(admitted.admit(statement)?);
-            match (&directive.set, draft.as_deref_mut()) {
-                (Set::Main(set), _) => {
-                    let mut main = std::mem::take(&mut self.main);
-                    let done = set(&mut main, &mut self.cx(statement, context));
-                    self.main = main;
-                    done
-                }
-                (Set::Events(set), _) => {
-                    let mut events = std::mem::take(&mut self.events);
-                    let done = set(&mut events, &mut self.cx(statement, context));
-                    self.events = events;
-                    done
-                }
-                (Set::Scope(set), _) => set(scope, &mut self.cx(statement, context)),
-                (Set::Http(set), _) => set(&mut self.cx(statement, context)),
-                (Set::Server(set), Some(draft)) => set(draft, &mut self.cx(statement, context)),
-                (Set::Server(_), None) => panic!("the table puts {} outside of server", statement.name.text),
-                (Set::Nothing, _) => Ok(()),
-                (Set::Walk(walk), _) => {
-                    inner.push((statement, *walk));
+            let done = admitted.admit(statement).and_then(|spec| match directive(spec).set {
+                Set::Walk(walk) => {
+                    inner.push((statement, walk));
                     Ok(())
                 }
-            }?;
+                ref set => self.carry_out(set, statement, context, scope, draft.as_deref_mut()),
+            });
+            if let Err(error) = done {
+                self.look_at(&inner, scope)?;
+                return Err(error);
+            }
         }
         Ok(inner)
+    }
+
+    fn carry_out(
+        &mut self,
+        set: &Set,
+        statement: &Statement,
+        context: Contexts,
+        scope: &mut Scope,
+        draft: Option<&mut ServerDraft>,
+    ) -> Result<(), Error> {
+        match (set, draft) {
+            (Set::Main(set), _) => {
+                let mut main = std::mem::take(&mut self.main);
+                let done = set(&mut main, &mut self.cx(statement, context));
+                self.main = main;
+                done
+            }
+            (Set::Events(set), _) => {
+                let mut events = std::mem::take(&mut self.events);
+                let done = set(&mut events, &mut self.cx(statement, context));
+                self.events = events;
+                done
+            }
+            (Set::Scope(set), _) => set(scope, &mut self.cx(statement, context)),
+            (Set::Http(set), _) => set(&mut self.cx(statement, context)),
+            (Set::Server(set), Some(draft)) => set(draft, &mut self.cx(statement, context)),
+            (Set::Server(_), None) => panic!("the table puts {} outside of server", statement.name.text),
+            (Set::Nothing | Set::Walk(_), _) => Ok(()),
+        }
+    }
+
+    /// Finds the first error in blocks that stand above a wrong directive. What they set is thrown away with
+    /// the whole configuration.
+    fn look_at(&mut self, inner: &[Inner<'_>], scope: &Scope) -> Result<(), Error> {
+        for (statement, walk) in inner {
+            let (block, mut inherited) = (statement.children(), scope.inherit());
+            match walk {
+                Walk::Events => drop(self.simple(block, Contexts::EVENTS, &mut inherited, None)?),
+                Walk::Http => self.http_block(statement, scope)?,
+                Walk::Server => drop(self.server_block(statement, scope)?),
+                Walk::Location => {
+                    let around = Around { scope, name: None };
+                    drop(self.locations(&[(*statement, *walk)], &around)?);
+                }
+                Walk::LimitExcept => {
+                    drop(self.simple(block, Contexts::LIMIT_EXCEPT, &mut inherited, None)?)
+                }
+            }
+        }
+        Ok(())
     }
 
     fn cx<'s>(&'s mut self, statement: &'s Statement, context: Contexts) -> Cx<'s> {
@@ -227,4 +262,34 @@ impl Resolver<'_> {
 /// The blocks of one kind among those inside of a block.
 fn of_kind<'t>(inner: &[Inner<'t>], kind: Walk) -> impl Iterator<Item = &'t Statement> {
     inner.iter().filter(move |(_, walk)| *walk == kind).map(|(statement, _)| *statement)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::error;
+
+    #[test]
+    fn the_first_error_in_the_text_is_reported() {
+        for (text, expected) in [
+            (
+                "http { server { location / {\naio x; } etag x; } foo; } bar;",
+                "\"aio\" directive invalid value",
+            ),
+            (
+                "http { server {\netag x; location / { aio x; } } }",
+                "invalid value \"x\" in \"etag\" directive, it must be \"on\" or \"off\"",
+            ),
+            (
+                "http { server { location / { limit_except GET {\nallow x; } aio x; } } }",
+                "invalid parameter \"x\"",
+            ),
+            ("events {\nuse x; } daemon x;", "invalid event type \"x\"; there are io_uring and epoll"),
+            ("http {\nfoo on; server { } } daemon x;", "unknown directive \"foo\""),
+            ("http { types { a b {\n} } } daemon x;", "unexpected \"{\""),
+            ("http { server { location / {\n! } } } daemon x;", "unexpected \"}\""),
+        ] {
+            let found = error(text);
+            assert!(found.starts_with(expected), "{text}: {found}");
+        }
+    }
 }
