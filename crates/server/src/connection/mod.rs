@@ -20,6 +20,7 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use rt::local::Counted;
 use rt::{Socket, Timer};
 
 use crate::config::ServerId;
@@ -80,8 +81,7 @@ enum After {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) {
-    let _counted = thread.enter();
+pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: Counted) {
     let Some(mut connection) = Connection::open(&thread, entrance, fd) else { return };
     let after = connection.run().await;
     connection.end(after).await;

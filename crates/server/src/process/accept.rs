@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use io::Errno;
 use rt::Listener;
+use rt::local::Gauge;
 use rt::net::Stopper;
 
 use crate::connection::{self, Entrance};
@@ -22,11 +23,13 @@ pub(super) struct Doors {
     thread: Rc<Thread>,
     alone: bool,
     open: Vec<(ListenAddr, Stopper)>,
+    /// Tasks that accept. One that was stopped may still bring in a connection.
+    accepting: Gauge,
 }
 
 impl Doors {
     pub(super) fn new(thread: &Rc<Thread>, alone: bool) -> Doors {
-        Doors { thread: Rc::clone(thread), alone, open: Vec::new() }
+        Doors { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: Gauge::new() }
     }
 
     /// Starts to accept from these sockets, unless their address is served already.
@@ -42,7 +45,12 @@ impl Doors {
                 // On a shared socket a multishot accept would give every connection to one thread.
                 let listener = Listener::new(fd, own);
                 self.open.push((address.clone(), listener.stopper()));
-                rt::spawn(accept(Rc::clone(&self.thread), listener, address.clone()));
+                let accepting = accept(Rc::clone(&self.thread), listener, address.clone());
+                let counted = self.accepting.enter();
+                rt::spawn(async move {
+                    accepting.await;
+                    drop(counted);
+                });
             }
         }
     }
@@ -59,6 +67,12 @@ impl Doors {
             }
             keep
         });
+    }
+
+    /// Waits until nothing more comes in after a stop: a connection that the kernel had handed over by then is
+    /// served, not reset.
+    pub(super) async fn closed(&self) {
+        self.accepting.none_left().await;
     }
 
     /// Stops everywhere.
@@ -79,7 +93,11 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr)
     loop {
         make_room(&thread).await;
         match listener.accept().await {
-            Ok(fd) => rt::spawn(connection::serve(Rc::clone(&thread), Rc::clone(&entrance), fd)),
+            Ok(fd) => {
+                // Counted before its task first runs: a thread that ends must not overlook it.
+                let counted = thread.enter();
+                rt::spawn(connection::serve(Rc::clone(&thread), Rc::clone(&entrance), fd, counted));
+            }
             Err(Errno::CANCELED) => return,
             Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => {}
             Err(errno) => {

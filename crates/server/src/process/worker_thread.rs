@@ -61,7 +61,7 @@ pub(super) async fn run(start: Start) {
             Order::Quit(patience) => {
                 doors.close_all();
                 thread.drain();
-                quit(&thread, patience, &mut orders).await;
+                quit(&thread, &doors, patience, &mut orders).await;
                 break;
             }
             Order::Stop => break,
@@ -71,9 +71,18 @@ pub(super) async fn run(start: Start) {
 }
 
 /// Waits for the last connection, but not longer than the patience; a stop ends it at once.
-async fn quit(thread: &Rc<Thread>, patience: Option<Duration>, orders: &mut mailbox::Receiver<Order>) {
+async fn quit(
+    thread: &Rc<Thread>,
+    doors: &Doors,
+    patience: Option<Duration>,
+    orders: &mut mailbox::Receiver<Order>,
+) {
     let patience = patience.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
-    let end = select(thread.connections.none_left(), rt::sleep_until(rt::now() + patience));
+    let last = async {
+        doors.closed().await;
+        thread.connections.none_left().await;
+    };
+    let end = select(last, rt::sleep_until(rt::now() + patience));
     let stopped = async {
         while let Some(order) = orders.recv().await {
             match order {
