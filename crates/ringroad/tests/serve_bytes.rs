@@ -1,0 +1,369 @@
+//! The same bytes from every way to move a file: network engine, disk engine, `sendfile`, `directio`, `aio_sendfile`,
+//! at file sizes around every boundary, whole and in ranges.
+//!
+//! One server process holds a location for each combination. The usual run asks a set of them in which every two
+//! settings meet; the whole product is `cargo test -p ringroad --test serve_bytes -- --ignored`. Files up to 64 KiB
+//! are asked for on 200 connections, longer ones on at most 4, and 100 MiB once for each way of moving. Which way
+//! each answer took is read from the access log (`$body_engine`), so a combination that quietly fell back to another
+//! engine is not counted as exercised.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use common::ours_only;
+use testkit::client::request_bytes;
+use testkit::engines::{DISKS, NETS};
+use testkit::{Client, Content, Deadline, Response, Server, TempDir, report_ran, report_skipped};
+
+/// Connections for files of at most [`SMALL_MAX`] bytes.
+const CONNECTIONS_SMALL: usize = 200;
+/// Connections for longer files.
+const CONNECTIONS_LARGE: usize = 4;
+const SMALL_MAX: u64 = 64 * 1024;
+const SIZES: [u64; 10] = [0, 1, 511, 512, 513, 4095, 4096, 4097, SMALL_MAX, (1 << 20) + 1];
+/// The files that are also asked for in several ranges at once.
+const PARTS_OF: [u64; 2] = [SMALL_MAX, (1 << 20) + 1];
+/// Asked for once with each way of moving.
+const HUGE: u64 = 100 << 20;
+
+const SENDFILE: [&str; 2] = ["off", "on"];
+const DIRECTIO: [&str; 3] = ["off", "4k", "1"];
+const AIO_SENDFILE: [&str; 3] = ["off", "512k", "1m"];
+
+/// How one location moves its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Way {
+    disk: &'static str,
+    sendfile: &'static str,
+    directio: &'static str,
+    aio_sendfile: &'static str,
+}
+
+impl Way {
+    /// Every combination.
+    fn all() -> Vec<Way> {
+        let mut ways = Vec::new();
+        for disk in DISKS {
+            for sendfile in SENDFILE {
+                for directio in DIRECTIO {
+                    for aio_sendfile in AIO_SENDFILE {
+                        ways.push(Way { disk, sendfile, directio, aio_sendfile });
+                    }
+                }
+            }
+        }
+        ways
+    }
+
+    fn settings(self) -> [(usize, &'static str); 4] {
+        [(0, self.disk), (1, self.sendfile), (2, self.directio), (3, self.aio_sendfile)]
+    }
+
+    fn pairs(self) -> Vec<[(usize, &'static str); 2]> {
+        let settings = self.settings();
+        let both = |(at, &first): (usize, &(usize, &'static str))| {
+            settings[at + 1..].iter().map(move |&second| [first, second]).collect::<Vec<_>>()
+        };
+        settings.iter().enumerate().flat_map(both).collect()
+    }
+
+    /// Combinations in which every two settings meet at least once: the one that brings most new pairs is taken
+    /// next, so the set is small, and the same in each run.
+    fn pairwise() -> Vec<Way> {
+        let all = Way::all();
+        let mut missing: Vec<_> = all.iter().flat_map(|way| way.pairs()).collect();
+        let mut chosen = Vec::new();
+        while !missing.is_empty() {
+            let brings = |way: &Way| missing.iter().filter(|pair| way.pairs().contains(pair)).count();
+            let best = *all.iter().max_by_key(|way| brings(way)).expect("there are combinations");
+            missing.retain(|pair| !best.pairs().contains(pair));
+            chosen.push(best);
+        }
+        chosen
+    }
+
+    /// The name of its location.
+    fn name(self) -> String {
+        format!("{}-{}-{}-{}", self.disk, self.sendfile, self.directio, self.aio_sendfile)
+    }
+
+    fn location(self) -> String {
+        let aio = if self.disk == "sync" { "off" } else { self.disk };
+        format!(
+            "location /{}/ {{ alias html/; aio {aio}; sendfile {}; directio {}; aio_sendfile {}; }}\n",
+            self.name(),
+            self.sendfile,
+            self.directio,
+            self.aio_sendfile
+        )
+    }
+}
+
+/// The files of all tests of this program, made once.
+fn files() -> &'static TempDir {
+    static FILES: OnceLock<TempDir> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let dir = TempDir::new("bytes");
+        for size in SIZES.into_iter().chain([HUGE]) {
+            content(size).write_to(&dir.path().join(format!("{size}.bin")));
+        }
+        dir
+    })
+}
+
+fn content(size: u64) -> Content {
+    Content::new(size ^ 0x5eed, size)
+}
+
+/// The bytes of the files that are kept in memory, so that hundreds of bodies compare quickly.
+fn expected(size: u64) -> &'static [u8] {
+    static BYTES: OnceLock<BTreeMap<u64, Vec<u8>>> = OnceLock::new();
+    let all = BYTES.get_or_init(|| SIZES.map(|size| (size, content(size).bytes(0..size))).into());
+    &all[&size]
+}
+
+/// A server with a location for every combination of these disk engines.
+fn start(net: &str, disks: &[&str]) -> Result<Server, String> {
+    let mut text = format!("worker_processes 1;\nevents {{ use {net}; }}\nhttp {{\n");
+    text.push_str("log_format moved '$uri $status $body_bytes_sent $body_engine';\n");
+    text.push_str("server { listen 127.0.0.1:0; access_log logs/access.log moved buffer=64k flush=10ms;\n");
+    for way in Way::all().into_iter().filter(|way| disks.contains(&way.disk)) {
+        text.push_str(&way.location());
+    }
+    text.push_str("} }\n");
+    let builder = Server::builder(common::BINARY).conf(&text);
+    let html = builder.dir().join("html");
+    std::os::unix::fs::symlink(files().path(), html).expect("a fresh directory");
+    builder.try_start()
+}
+
+/// Starts with the disk engines that can be had beside this network engine, and reports the others as skipped.
+fn start_with_what_is_there(net: &'static str) -> Option<(Server, Vec<&'static str>)> {
+    let reason = match start(net, &DISKS) {
+        Ok(server) => return Some((server, DISKS.to_vec())),
+        Err(reason) => reason,
+    };
+    let outcome = |disk: &&'static str| start(net, &[*disk]).map_err(|reason| short(&reason)).err();
+    let failed: Vec<(&'static str, String)> =
+        DISKS.iter().filter_map(|disk| Some((*disk, outcome(disk)?))).collect();
+    assert!(!failed.is_empty(), "each disk engine alone starts beside {net}, but not all together: {reason}");
+    for (disk, reason) in &failed {
+        report_skipped(net, disk, reason);
+    }
+    let left: Vec<&'static str> =
+        DISKS.into_iter().filter(|disk| failed.iter().all(|(other, _)| other != disk)).collect();
+    if left.is_empty() {
+        return None;
+    }
+    let server = start(net, &left).unwrap_or_else(|reason| panic!("{left:?} beside {net}: {reason}"));
+    Some((server, left))
+}
+
+/// The line that matters of what a failed start said.
+fn short(evidence: &str) -> String {
+    evidence.lines().find(|line| line.contains("[emerg]")).unwrap_or(evidence).to_owned()
+}
+
+/// One request and the bytes it must bring.
+#[derive(Clone, Debug)]
+struct Wanted {
+    size: u64,
+    range: Option<Range<u64>>,
+}
+
+impl Wanted {
+    /// The whole file and ranges at its ends and across the boundaries inside it.
+    fn of(size: u64) -> Vec<Wanted> {
+        let ends = [(0, 1), (1, size), (size / 2, size), (size.saturating_sub(1), size)];
+        let inner = [(510, 513), (511, 512), (4094, 4099), (4096, 4097), (32_767, 32_770), (65_530, 65_540)];
+        let last = [(512 * 1024 - 1, 512 * 1024 + 1), ((1 << 20) - 3, (1 << 20) + 1)];
+        let fits = |&(start, end): &(u64, u64)| start < end && end <= size;
+        let ranges = ends.into_iter().chain(inner).chain(last).filter(fits).map(|(start, end)| start..end);
+        let mut wanted: Vec<Wanted> = ranges.map(|range| Wanted { size, range: Some(range) }).collect();
+        wanted.insert(0, Wanted { size, range: None });
+        wanted
+    }
+
+    fn request(&self, way: Way) -> Vec<u8> {
+        let target = format!("/{}/{}.bin", way.name(), self.size);
+        match &self.range {
+            None => request_bytes("GET", &target, &[]),
+            Some(range) => {
+                let value = format!("bytes={}-{}", range.start, range.end - 1);
+                request_bytes("GET", &target, &[("Range", &value)])
+            }
+        }
+    }
+
+    #[track_caller]
+    fn check(&self, way: Way, response: &Response) {
+        let range = self.range.clone().unwrap_or(0..self.size);
+        let status = if self.range.is_some() { 206 } else { 200 };
+        assert_eq!(response.status, status, "{way:?} {self:?}");
+        let bytes = &expected(self.size)[range.start as usize..range.end as usize];
+        if response.body != bytes {
+            // Slow, but it says where.
+            eprintln!("{way:?} {self:?}");
+            content(self.size).assert_range(range, &response.body);
+        }
+    }
+}
+
+/// Sends the requests over these connections, each connection one at a time, and compares every answer.
+fn ask(clients: &mut [Client], way: Way, wanted: &[Wanted]) {
+    let width = clients.len();
+    for round in 0..wanted.len().div_ceil(width) {
+        let pick = |index: usize| &wanted[(round * width + index) % wanted.len()];
+        for (index, client) in clients.iter_mut().enumerate() {
+            client.deadline(Duration::from_secs(30)).send(pick(index).request(way));
+        }
+        for (index, client) in clients.iter_mut().enumerate() {
+            pick(index).check(way, &client.response());
+        }
+    }
+}
+
+/// Several ranges in one answer: the head of each part lies between bytes that are moved.
+fn ask_parts(client: &mut Client, way: Way, size: u64) {
+    let ranges = [0..1, 511..513, 4095..4097, size - 600..size];
+    let list: Vec<String> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end - 1)).collect();
+    let target = format!("/{}/{size}.bin", way.name());
+    let value = format!("bytes={}", list.join(","));
+    let response = client.request("GET", &target, &[("Range", &value)]);
+    assert_eq!(response.status, 206, "{way:?}");
+    let kind = response.field("content-type").unwrap_or("");
+    let boundary = kind.strip_prefix("multipart/byteranges; boundary=").expect("parts").to_owned();
+    let mut body = Vec::new();
+    for range in ranges {
+        let mut head = format!("\r\n--{boundary}\r\nContent-Type: text/plain\r\n");
+        write!(head, "Content-Range: bytes {}-{}/{size}\r\n\r\n", range.start, range.end - 1)
+            .expect("a string takes everything");
+        body.extend(head.as_bytes());
+        body.extend(&expected(size)[range.start as usize..range.end as usize]);
+    }
+    body.extend(format!("\r\n--{boundary}--\r\n").as_bytes());
+    assert!(response.body == body, "{way:?}: parts differ");
+}
+
+/// 100 MiB, compared with the file itself while they come.
+fn ask_huge(server: &Server, way: Way) {
+    let mut client = Client::connect(server.addr(0));
+    client.deadline(Duration::from_secs(60));
+    client.send(request_bytes("GET", &format!("/{}/{HUGE}.bin", way.name()), &[]));
+    let head = client.head();
+    assert_eq!(head.status, 200, "{way:?}");
+    let file = File::open(files().path().join(format!("{HUGE}.bin"))).expect("it was made at the start");
+    let mut body = client.body(&head);
+    let (mut found, mut wanted) = (vec![0; 256 * 1024], vec![0; 256 * 1024]);
+    let mut offset = 0;
+    loop {
+        let count = body.read(&mut found).unwrap_or_else(|error| panic!("{way:?} at {offset}: {error}"));
+        if count == 0 {
+            break;
+        }
+        file.read_exact_at(&mut wanted[..count], offset).expect("not more than the file has");
+        assert!(found[..count] == wanted[..count], "{way:?}: wrong bytes after offset {offset}");
+        offset += count as u64;
+    }
+    assert_eq!(offset, HUGE, "{way:?}");
+}
+
+/// Which way of moving each location took, by the access log; a location may have taken several.
+fn moved(server: &Server, lines: usize) -> BTreeMap<String, Vec<String>> {
+    let log = server.wait_for_access_log(lines, Deadline::after(Duration::from_secs(30)));
+    let mut by_location: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in log.lines() {
+        let mut words = line.splitn(4, ' ');
+        let location = words.next().and_then(|uri| uri.split('/').nth(1)).unwrap_or("").to_owned();
+        let engine = words.nth(2).unwrap_or("").to_owned();
+        let engines = by_location.entry(location).or_default();
+        if !engines.contains(&engine) {
+            engines.push(engine);
+        }
+    }
+    by_location
+}
+
+/// Runs the combinations on one network engine, and reports the pairs that really moved bytes.
+fn run(net: &'static str, ways: &[Way], huge_for_each: bool) {
+    let Some((server, disks)) = start_with_what_is_there(net) else { return };
+    let small: Vec<Wanted> =
+        SIZES.into_iter().filter(|&size| size <= SMALL_MAX).flat_map(Wanted::of).collect();
+    let large: Vec<Wanted> =
+        SIZES.into_iter().filter(|&size| size > SMALL_MAX).flat_map(Wanted::of).collect();
+    let mut clients: Vec<Client> = (0..CONNECTIONS_SMALL).map(|_| Client::connect(server.addr(0))).collect();
+    let ways: Vec<Way> = ways.iter().copied().filter(|way| disks.contains(&way.disk)).collect();
+    for &way in &ways {
+        ask(&mut clients, way, &small);
+        ask(&mut clients[..CONNECTIONS_LARGE], way, &large);
+        for size in PARTS_OF {
+            ask_parts(&mut clients[0], way, size);
+        }
+    }
+    let asked_over = |wanted: &[Wanted], width: usize| wanted.len().div_ceil(width) * width;
+    let each = asked_over(&small, CONNECTIONS_SMALL) + asked_over(&large, CONNECTIONS_LARGE) + PARTS_OF.len();
+    let asked = ways.len() * each;
+    let by_location = moved(&server, asked);
+    let mut seen: Vec<&String> = Vec::new();
+    for &way in &ways {
+        let engines = &by_location[&way.name()];
+        let new = engines.iter().any(|engine| !seen.contains(&engine));
+        if huge_for_each || new {
+            ask_huge(&server, way);
+        }
+        seen.extend(engines);
+    }
+    for disk in disks {
+        let took = |way: &&Way| by_location[&way.name()].iter().any(|engine| engine.contains(disk));
+        let mut of_disk = ways.iter().filter(|way| way.disk == disk);
+        assert!(of_disk.any(|way| took(&way)), "{net}+{disk}: no body went this way: {by_location:?}");
+        report_ran(net, disk);
+    }
+    let log = server.error_log();
+    assert!(!log.contains("[crit]") && !log.contains("[alert]") && !log.contains("[emerg]"), "{log}");
+    drop(clients);
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn every_two_settings_meet() {
+    let chosen = Way::pairwise();
+    for pair in Way::all().into_iter().flat_map(Way::pairs) {
+        assert!(chosen.iter().any(|way| way.pairs().contains(&pair)), "{pair:?}");
+    }
+    assert!(chosen.len() < 20, "{} combinations are no small set", chosen.len());
+}
+
+#[test]
+fn same_bytes_on_the_ring() {
+    if ours_only("engines are chosen by directives of this project") {
+        run(NETS[0], &Way::pairwise(), false);
+    }
+}
+
+#[test]
+fn same_bytes_on_epoll() {
+    if ours_only("engines are chosen by directives of this project") {
+        run(NETS[1], &Way::pairwise(), false);
+    }
+}
+
+#[test]
+#[ignore = "heavy: the full product of engines and settings, 100 MiB each"]
+fn same_bytes_from_the_full_product_on_the_ring() {
+    run(NETS[0], &Way::all(), true);
+}
+
+#[test]
+#[ignore = "heavy: the full product of engines and settings, 100 MiB each"]
+fn same_bytes_from_the_full_product_on_epoll() {
+    run(NETS[1], &Way::all(), true);
+}
