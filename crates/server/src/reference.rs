@@ -27,10 +27,12 @@ pub fn reference() -> String {
     page
 }
 
+/// Every directive of every module, in the order of the tables.
 fn specs() -> impl Iterator<Item = &'static Spec> {
     MODULES.iter().flat_map(|module| module.directives()).map(|directive: &Directive| &directive.spec)
 }
 
+/// A table of the directives of one of nginx's modules, by name.
 fn write_module(page: &mut String, name: &str) {
     line(
         page,
@@ -57,6 +59,7 @@ fn write_module(page: &mut String, name: &str) {
     }
 }
 
+/// Every variable and family with its sentence and whether `set` may change it, by name.
 fn variables() -> Vec<(String, &'static str, bool)> {
     let single = |module: &'static Module| {
         module
@@ -90,6 +93,7 @@ fn syntax(spec: &Spec) -> String {
     format!("{}{}{end}", spec.name, arguments.replace('|', "\\|"))
 }
 
+/// A pipe would end the cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
@@ -121,6 +125,7 @@ pub fn configure_arguments() -> Vec<String> {
     arguments
 }
 
+/// Whether any directive of this module of nginx is here.
 fn has(module: &str) -> bool {
     // A row that nginx's own data does not have would never be found absent.
     debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");

@@ -72,6 +72,7 @@ enum Who {
     V6(Ipv6Addr, u32),
 }
 
+/// The order of the rules is that of the text, `allow` and `deny` mixed.
 fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error> {
     let text = cx.arg(0);
     let who = match text {
@@ -113,6 +114,7 @@ fn network(text: &str) -> Option<(Who, bool)> {
     })
 }
 
+/// A shift by all bits is not defined, so no bits at all are a case of their own.
 fn mask_v4(bits: u32) -> u32 {
     u32::MAX.checked_shl(32 - bits).unwrap_or(0)
 }
@@ -122,6 +124,7 @@ fn mask_v6(bits: u32) -> u128 {
 }
 
 impl Who {
+    /// Whether a client is one of these.
     fn includes(self, peer: &Address) -> bool {
         match (self, peer) {
             (Who::All, _) => true,
@@ -148,6 +151,7 @@ impl Conf {
     }
 }
 
+/// An answer for this module alone; `satisfy` puts it together with the others.
 fn run(request: &mut Request) -> Step {
     let scope = request.scope();
     match scope.access.judge(&request.conn.peer) {

@@ -49,6 +49,7 @@ impl Default for Conf {
     }
 }
 
+/// Several in a block add up, as in nginx.
 fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let last = cx.statement.args.len() - 1;
     for (place, text) in cx.statement.texts().enumerate() {
@@ -65,6 +66,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Only folders are looked at, and only for methods that read; everything else goes on without cost.
 fn is_wanted(request: &Request) -> bool {
     request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head | Method::Post)
 }
@@ -73,6 +75,7 @@ fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
     Box::pin(run(request))
 }
 
+/// The first file that is there is served by an internal redirect, so that its own location decides how.
 async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let index = &generation.config.location(request.location).scope.index;
@@ -127,6 +130,7 @@ async fn look_at_folder(request: &Request) -> Result<(), Step> {
     }
 }
 
+/// nginx's words and statuses for a folder or file that cannot be looked at.
 fn refused(request: &Request, path: &[u8], errno: Errno) -> Step {
     let (path, reason) = (files::display(path), Reason(errno));
     match errno {

@@ -82,6 +82,7 @@ impl Conf {
     }
 }
 
+/// `off`, or a file with a format and options. A path with variables would be opened for each request.
 fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
@@ -115,6 +116,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Formats must be defined above their use, as in nginx.
 fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
     if name == COMBINED {
@@ -124,6 +126,7 @@ fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
 }
 
+/// One of `buffer=`, `flush=`, `if=`.
 fn read_option(log: &mut AccessLog, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
     if let Some(text) = option.strip_prefix("buffer=") {
         let size = value::size(text).ok().filter(|&size| size > 0);
@@ -158,6 +161,7 @@ fn check_sharing(scope: &Scope, log: &AccessLog, cx: &Cx<'_>) -> Result<(), Erro
 /// nginx's built-in format.
 const COMBINED: &str = "combined";
 
+/// `log_format name [escape=…] text …`: the texts are put together without spaces.
 fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     if name == COMBINED || cx.http.formats.contains_key(name) {
@@ -181,6 +185,7 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Text and variables of one argument.
 fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {

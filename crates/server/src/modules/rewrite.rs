@@ -83,6 +83,7 @@ const CLOSE: u16 = 444;
 
 const STATUS_MAX: u64 = 999;
 
+/// A code, a code with a text or a URL, or a URL alone, which is told from a code by how it begins.
 fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let behind = cx.statement.args.get(1).map(|word| word.text.as_str());
@@ -99,6 +100,7 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// A name that no module has becomes a slot of the request; one that a module has must allow it.
 fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let name = text.strip_prefix('$').filter(|name| !name.is_empty());
@@ -109,11 +111,13 @@ fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Runs again after each internal redirect, as in nginx.
 fn run_in_server(request: &mut Request) -> Step {
     let generation = std::rc::Rc::clone(&request.generation);
     generation.config.server(request.server).script.run(request)
 }
 
+/// Runs once the location is known.
 fn run_in_location(request: &mut Request) -> Step {
     let generation = std::rc::Rc::clone(&request.generation);
     generation.config.location(request.location).scope.rewrite.script.run(request)
@@ -124,6 +128,7 @@ impl Script {
         self.0.is_empty()
     }
 
+    /// Carries out the instructions up to one that ends the request.
     fn run(&self, request: &mut Request) -> Step {
         for instruction in &self.0 {
             match instruction {

@@ -67,6 +67,7 @@ enum Otherwise {
 
 const STATUS_MAX: u16 = 999;
 
+/// The last argument is no file: it is what follows when none is there.
 fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (last, texts) = texts.split_last().expect("the table promises two arguments");
@@ -90,6 +91,7 @@ fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
     Box::pin(run(request))
 }
 
+/// Looks at one after the other; the first that is there becomes the URI and the next handler serves it.
 async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let scope = &generation.config.location(request.location).scope;
@@ -119,6 +121,7 @@ fn below_alias(core: &Core, name: Vec<u8>) -> Vec<u8> {
     }
 }
 
+/// Anything but plain absence is worth a line in the log; the search goes on all the same.
 async fn is_there(request: &Request, core: &Core, name: &[u8], folder: bool) -> bool {
     let mut path = core.root.template().rendered(request);
     if matches!(core.root, Root::Root(_)) {
@@ -155,6 +158,7 @@ fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
     }
 }
 
+/// A named location keeps the URI; another URI starts the search for a location over.
 fn go_to(request: &mut Request, target: Vec<u8>) -> Step {
     if target.first() == Some(&b'@') {
         let name = String::from_utf8_lossy(&target);

@@ -21,14 +21,17 @@ const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 pub(super) const DIRECTIVES: &[Directive] = &[
+    // Asked for and not to be had is an error at start; without it the probe decides.
     Directive::events(
         event("use", Args::Exactly(1), "The network engine; without it io_uring, or epoll where there is no ring."),
         set_method,
     ),
+    // As in nginx: a number that small machines can serve.
     Directive::events(
         event("worker_connections", Args::Exactly(1), "Most connections of one thread.").default("512"),
         set_worker_connections,
     ),
+    // The ring accepts with one call for many connections anyway; this is about epoll.
     Directive::events(
         event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.").default("off"),
         |events, cx| cx.flag(&mut events.multi_accept),
@@ -46,6 +49,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         event("debug_connection", Args::Exactly(1), "Clients whose connections are logged in detail.").many(),
         "there is no debug log for single clients; use `error_log … debug`",
     ),
+    // What a queue of a disk holds; more only wait in the kernel.
     Directive::events(
         Spec::new("epoll", "worker_aio_requests", EVENTS, Args::Exactly(1), "Reads in flight in libaio, for each thread.")
             .default("32"),
@@ -56,6 +60,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("512"),
         "the engine sizes its table of events by itself",
     ),
+    // Enough for a turn of a thousand connections; the ring is entered early when it is full.
     Directive::events(
         own(
             "ring_entries",
@@ -68,6 +73,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             power_of_two(cx, 0, events.ring_entries)
         },
     ),
+    // A buffer is held only from the arrival of bytes to their use, so connections may be many more.
     Directive::events(
         own(
             "ring_recv_buffers",
@@ -77,6 +83,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1024 4k"),
         set_recv_buffers,
     ),
+    // Eight keep a disk busy; more were no faster when it was measured.
     Directive::events(
         own(
             "ring_io_workers",
@@ -86,6 +93,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("8"),
         |events, cx| cx.number_in(&mut events.io_workers, 1, 1024),
     ),
+    // With a quarter, one disk that hangs leaves three quarters of the workers to the others.
     Directive::events(
         own(
             "device_share",
@@ -95,10 +103,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("4"),
         |events, cx| cx.number_in(&mut events.device_share, 1, 1024),
     ),
+    // Memory comes and goes in pieces of a megabyte; this is where a thread stops asking for more.
     Directive::events(
         own("buffer_pool", Args::Exactly(1), "Most bytes of buffers for each thread.").default("256m"),
         set_buffer_pool,
     ),
+    // Below it, pinning pages costs more than copying them.
     Directive::events(
         own(
             "zero_copy",
@@ -112,6 +122,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // The text is read by the engine itself, so that faults and their names have one home.
     Directive::events(
         own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive.")
             .many(),
@@ -125,6 +136,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 /// Less could not hold one large chunk of a body for each disk engine.
 const BUFFER_POOL_MIN: u64 = 4 << 20;
 
+/// nginx knows more methods; on Linux these two are all that is needed.
 fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     events.method = Some(match cx.arg(0) {
         "io_uring" => Method::Uring,
@@ -137,6 +149,7 @@ fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Zero would refuse every client.
 fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let count = value::number(text).ok().and_then(|count| u32::try_from(count).ok());
@@ -146,10 +159,12 @@ fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<()
     Ok(())
 }
 
+/// The bound is that of io_setup(2) on common systems (`fs.aio-max-nr`).
 fn set_aio_requests(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.number_in(&mut events.aio_requests, 1, 65536)
 }
 
+/// The ring wants a power of two (io_uring_register_buf_ring(3)).
 fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (count, bytes) = cx.statement.buffers()?;
     if count > 32768 {
@@ -172,6 +187,7 @@ fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
+/// The kernel would round up silently; a number that is not the one in force would mislead.
 fn power_of_two(cx: &Cx<'_>, index: usize, number: u32) -> Result<(), Error> {
     match number.is_power_of_two() {
         true => Ok(()),

@@ -15,20 +15,24 @@ const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 pub(super) const DIRECTIVES: &[Directive] = &[
+    // The default is what nginx is built with; a group that does not exist is the master's to deal with.
     Directive::main(
         nginx("user", Args::Between(1, 2), "User and group that serve, when started as root.")
             .default("nobody nobody"),
         set_user,
     ),
+    // Threads of one process here; each does what a worker process of nginx does.
     Directive::main(
         nginx("worker_processes", Args::Exactly(1), "Threads that serve; `auto` is one for each CPU.")
             .default("1"),
         set_workers,
     ),
+    // A thread without a mask of its own takes the last one, as in nginx.
     Directive::main(
         nginx("worker_cpu_affinity", Args::AtLeast(1), "CPUs that each thread is bound to, as masks."),
         set_affinity,
     ),
+    // All threads share one table of descriptors, so the process gets this times their number.
     Directive::main(
         nginx("worker_rlimit_nofile", Args::Exactly(1), "Open files that each thread may have."),
         |main, cx| cx.set(&mut main.worker_rlimit_nofile, |text| value::number(text).map(Some)),
@@ -41,6 +45,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("worker_priority", Args::Exactly(1), "Scheduling priority, a nice value.").default("0"),
         |main, cx| cx.set(&mut main.worker_priority, priority),
     ),
+    // Without it a connection may keep a retired worker for as long as it lives.
     Directive::main(
         nginx(
             "worker_shutdown_timeout",
@@ -57,13 +62,16 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         main.working_directory = Some(cx.path(cx.arg(0)));
         Ok(())
     }),
+    // Tools that supervise processes want it off.
     Directive::main(nginx("daemon", Args::Flag, "Goes to the background.").default("on"), |main, cx| {
         cx.flag(&mut main.daemon)
     }),
+    // Off is for debugging: nothing brings a worker back that died.
     Directive::main(
         nginx("master_process", Args::Flag, "Runs a worker process under a master.").default("on"),
         |main, cx| cx.flag(&mut main.master_process),
     ),
+    // Written when every socket listens, so that its being there means that clients can connect.
     Directive::main(
         nginx("pid", Args::Exactly(1), "The file that holds the master's process number.")
             .default("logs/nginx.pid"),
@@ -76,6 +84,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("lock_file", Args::Exactly(1), "The file that workers lock.").default("logs/nginx.lock"),
         "threads need no lock file",
     ),
+    // Workers keep only TZ and what is named here, as in nginx.
     Directive::main(
         nginx("env", Args::Exactly(1), "An environment variable that workers keep or get.").many(),
         |main, cx| {
@@ -97,6 +106,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .state(conf::State::Accepted("the clock is read once in each turn")),
         |_, cx| cx.milliseconds(&mut Duration::default()),
     ),
+    // Several are possible; each has its own level.
     Directive::main(
         Spec::new(
             "log",
@@ -109,6 +119,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("logs/error.log error"),
         |main, cx| read_error_log(&mut main.error_log, cx),
     ),
+    // The pool `default` is there without being written, and may be given other numbers.
     Directive::main(
         Spec::new(
             "thread_pool",
@@ -121,6 +132,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("default threads=32 max_queue=65536"),
         add_thread_pool,
     ),
+    // Off as in nginx: some systems forbid memory that is writable and executable.
     Directive::main(
         Spec::new("regex", "pcre_jit", Contexts::MAIN, Args::Flag, "Compiles patterns to machine code.")
             .default("off"),
@@ -140,6 +152,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 /// As many bits as `cpu_set_t` of sched_setaffinity(2) has.
 const CPUS_MAX: usize = 1024;
 
+/// The names are looked up by the master, which alone can change them.
 fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !super::started_as_root() {
         cx.warn(
@@ -162,6 +175,7 @@ fn set_workers(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     })
 }
 
+/// `auto [mask]`, or a mask for each thread.
 fn set_affinity(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     main.affinity = match texts.as_slice() {
@@ -187,12 +201,14 @@ fn cpus(mask: &str, cx: &Cx<'_>) -> Result<Vec<usize>, Error> {
     Ok(bits.filter(|(_, digit)| *digit == b'1').map(|(cpu, _)| cpu).collect())
 }
 
+/// A nice value with an optional sign; the kernel bounds it.
 fn priority(text: &str) -> Result<i32, ValueError> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     let value = i32::try_from(value::number(digits)?).map_err(|_| ValueError::InvalidNumber)?;
     Ok(if text.starts_with('-') { -value } else { value })
 }
 
+/// Numbers as in nginx: threads are required, the queue is not.
 fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     if main.thread_pools.iter().any(|pool| pool.name == name) {

@@ -53,12 +53,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .many(),
         Walk::Server,
     ),
+    // Without root rights port 80 cannot be had, so nginx takes 8000 then.
     Directive::server(
         core("listen", Contexts::SERVER, Args::AtLeast(1), "An address that the server is reached at.")
             .many()
             .default("*:80"),
         listen::read,
     ),
+    // No name is a name too: requests without a host belong to it.
     Directive::server(
         core(
             "server_name",
@@ -70,6 +72,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("\"\""),
         add_names,
     ),
+    // What it may be called is read in `locations`, which also searches.
     Directive::walk(
         core(
             "location",
@@ -81,6 +84,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         Walk::Location,
     ),
+    // Not inherited; it is a location of its own for the other methods.
     Directive::walk(
         core(
             "limit_except",
@@ -91,6 +95,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .block(Contexts::LIMIT_EXCEPT),
         Walk::LimitExcept,
     ),
+    // There is no way to write it off again, so locations inside keep it.
     Directive::scope(
         core(
             "internal",
@@ -103,6 +108,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // How the answers of the access modules are put together is up to the phases.
     Directive::scope(
         core("satisfy", LEVELS, Args::Exactly(1), "Whether all checks of access must pass or any one.")
             .default("all"),

@@ -10,6 +10,7 @@ use crate::modules::http_core::{LEVELS, OWN, SERVER_LEVELS, core};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Connections.
+    // Each argument is inherited by itself, as in nginx: a block may set the first and keep the second.
     Directive::scope(
         core(
             "keepalive_timeout",
@@ -20,6 +21,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("75s"),
         set_keepalive_timeout,
     ),
+    // A client may be sending just when its connection is closed; this gives it a moment.
     Directive::scope(
         core(
             "keepalive_min_timeout",
@@ -30,11 +32,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("0"),
         |scope, cx| cx.milliseconds(&mut scope.core.keepalive_min_timeout),
     ),
+    // Frees what a connection has gathered in memory, now and then.
     Directive::scope(
         core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.keepalive_requests),
     ),
+    // Lets clients find new addresses of a server, even busy ones.
     Directive::scope(
         core(
             "keepalive_time",
@@ -45,11 +49,15 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1h"),
         |scope, cx| cx.milliseconds(&mut scope.core.keepalive_time),
     ),
+    // Browsers that fail on POST over kept connections; nobody has met one for years, but the header is cheap
+    // to look at.
     Directive::scope(
         core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers whose connections are never kept.")
             .default("msie6"),
         set_keepalive_disable,
     ),
+    // Closing with unread bytes resets the connection, and the client may lose the answer to it (RFC 9112
+    // section 9.6).
     Directive::scope(
         core(
             "lingering_close",
@@ -67,15 +75,18 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.lingering_close, NAMES)
         },
     ),
+    // A client that sends for longer than this does not read answers anyway.
     Directive::scope(
         core("lingering_time", LEVELS, Args::Exactly(1), "How long to read on, at most.").default("30s"),
         |scope, cx| cx.milliseconds(&mut scope.core.lingering_time),
     ),
+    // The wait for one more packet; a round trip around the world is a tenth of it.
     Directive::scope(
         core("lingering_timeout", LEVELS, Args::Exactly(1), "How long to wait for more while reading on.")
             .default("5s"),
         |scope, cx| cx.milliseconds(&mut scope.core.lingering_timeout),
     ),
+    // Otherwise the kernel keeps what the client never took for minutes (tcp(7), FIN-WAIT-1).
     Directive::scope(
         core(
             "reset_timedout_connection",
@@ -87,6 +98,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |scope, cx| cx.flag(&mut scope.core.reset_timedout_connection),
     ),
     // Heads.
+    // For the whole head: a client that sends a byte a minute must not hold a connection.
     Directive::scope(
         core(
             "client_header_timeout",
@@ -97,6 +109,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.client_header_timeout),
     ),
+    // Most heads fit; a connection that waits needs no memory in this server, so the number only bounds.
     Directive::scope(
         core(
             "client_header_buffer_size",
@@ -107,6 +120,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1k"),
         |scope, cx| cx.size(&mut scope.core.client_header_buffer_size),
     ),
+    // Longest line and longest head follow from it: 414 for the request line, 431 for the others.
     Directive::scope(
         core(
             "large_client_header_buffers",
@@ -120,16 +134,19 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Each line costs work in every module that looks for one.
     Directive::scope(
         core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Header lines that a request may have.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.max_headers),
     ),
+    // On, as in nginx: what no specification allows is not handed on to anybody.
     Directive::scope(
         core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header lines with odd names.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.ignore_invalid_headers),
     ),
+    // Off, because a name with underscores and one with dashes are the same variable to a CGI program.
     Directive::scope(
         core(
             "underscores_in_headers",
@@ -140,6 +157,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.underscores_in_headers),
     ),
+    // For servers whose clients are known: everything that is not by the book is 400.
     Directive::scope(
         Spec::new(
             OWN,
@@ -151,6 +169,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.http_strict),
     ),
+    // On, so that a location with one slash is not passed by with two.
     Directive::scope(
         core("merge_slashes", SERVER_LEVELS, Args::Flag, "Takes several slashes in a row for one.")
             .default("on"),
@@ -181,6 +200,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |_, cx| cx.set(&mut 0, pool_size).map_err(|error| pool_error(cx, error)),
     ),
     // Bodies.
+    // Above it the answer is 413 before the body is read.
     Directive::scope(
         core(
             "client_max_body_size",
@@ -191,6 +211,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1m"),
         |scope, cx| cx.offset(&mut scope.core.client_max_body_size),
     ),
+    // Larger bodies go to a file.
     Directive::scope(
         core(
             "client_body_buffer_size",
@@ -201,11 +222,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("16k"),
         |scope, cx| cx.size(&mut scope.core.client_body_buffer_size),
     ),
+    // Between two pieces of the body, not for the whole.
     Directive::scope(
         core("client_body_timeout", LEVELS, Args::Exactly(1), "How long to wait for more of a request body.")
             .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.client_body_timeout),
     ),
+    // For debugging, and for programs that want a file.
     Directive::scope(
         core("client_body_in_file_only", LEVELS, Args::Exactly(1), "Puts every request body into a file.")
             .default("off"),
@@ -220,6 +243,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.client_body_in_single_buffer),
     ),
+    // Folders in folders keep directories short on file systems that search them line by line.
     Directive::scope(
         core(
             "client_body_temp_path",
@@ -232,6 +256,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
+/// The second argument only says what clients are told; it may be longer than the first.
 fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.milliseconds(&mut scope.core.keepalive_timeout)?;
     if cx.statement.args.len() > 1 {
@@ -240,6 +265,7 @@ fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
+/// `none` has a bit of its own so that naming it twice is noticed, and takes everything away.
 fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
     let bits = cx.statement.bits(NAMES, cx.warnings)?;
@@ -259,6 +285,7 @@ fn pool_size(text: &str) -> Result<u64, ValueError> {
     }
 }
 
+/// nginx has its own words for what is wrong with the size of a pool.
 fn pool_error(cx: &Cx<'_>, error: Error) -> Error {
     match value::size(cx.arg(0)) {
         Ok(size) if size < POOL_SIZE_MIN => {

@@ -13,11 +13,15 @@ use crate::modules::http_core::{LEVELS, LEVELS_AND_IF, OWN, core};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Where files are.
+    // A path without variables is put behind the prefix once, here; one that starts with a variable is taken
+    // as it comes out for each request.
     Directive::scope(
         core("root", LEVELS_AND_IF, Args::Exactly(1), "The folder that URIs are looked up in.")
             .default("html"),
         |scope, cx| set_root(scope, cx, false),
     ),
+    // In a location that is found by a pattern the alias stands for the whole URI, so it needs the groups of
+    // the pattern.
     Directive::scope(
         core(
             "alias",
@@ -27,11 +31,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| set_root(scope, cx, true),
     ),
+    // nginx follows links wherever they lead, so this is off; openat2(2) with RESOLVE_BENEATH carries it out.
     Directive::scope(
         Spec::new(OWN, "root_beneath", LEVELS, Args::Flag, "Never follows a symbolic link out of the root.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.root_beneath),
     ),
+    // The default is three types, as in nginx: whoever serves more includes a file of them.
     Directive::scope(
         core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
         |scope, cx| Types::read(&mut scope.core.types, cx),
@@ -50,11 +56,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         },
     ),
     // How their bytes move.
+    // Off as in nginx. What it means together with `aio` and `directio` is decided in `body::choose`.
     Directive::scope(
         core("sendfile", LEVELS_AND_IF, Args::Flag, "Sends files from the page cache without copying.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.sendfile),
     ),
+    // One fast client must not keep a thread to itself: after so many bytes others get their turn.
     Directive::scope(
         core(
             "sendfile_max_chunk",
@@ -65,6 +73,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("2m"),
         |scope, cx| cx.size(&mut scope.core.sendfile_max_chunk),
     ),
+    // Not written is not the same as `off`: without it the best engine reads, with `off` the thread itself
+    // does, and waits.
     Directive::scope(
         core(
             "aio",
@@ -78,6 +88,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.aio_write),
     ),
+    // The chunk is what one read of the disk brings; large ones suit large files on spinning or remote disks.
     Directive::scope(
         Spec::new(
             OWN,
@@ -93,6 +104,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Large files that are read once would push small ones out of the page cache.
     Directive::scope(
         core(
             "directio",
@@ -107,11 +119,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Kept for configurations that have it: the engine asks the kernel what alignment a file needs.
     Directive::scope(
         core("directio_alignment", LEVELS, Args::Exactly(1), "Bytes that direct reads are aligned to.")
             .default("512"),
         |scope, cx| cx.offset(&mut scope.core.directio_alignment),
     ),
+    // nginx reads 32k at a time; the engines choose by the size of the file, which costs fewer calls.
     Directive::scope(
         Spec::new(
             "http_copy",
@@ -125,6 +139,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // As in nginx this is a hint to the kernel, given once for each file.
     Directive::scope(
         core(
             "read_ahead",
@@ -135,6 +150,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("0"),
         |scope, cx| cx.size(&mut scope.core.read_ahead),
     ),
+    // Saves a packet for each response; it matters with sendfile, where head and body are two calls.
     Directive::scope(
         core(
             "tcp_nopush",
@@ -145,10 +161,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.tcp_nopush),
     ),
+    // A response that is complete must not wait for the acknowledgement of the packet before it.
     Directive::scope(
         core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.tcp_nodelay),
     ),
+    // Between two successful writes, not for the whole: slow clients may take as long as they go on.
     Directive::scope(
         core(
             "send_timeout",
@@ -159,6 +177,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.send_timeout),
     ),
+    // FreeBSD has it; a configuration that came from there still loads.
     Directive::scope(
         core("send_lowat", LEVELS, Args::Exactly(1), "Least room in the socket that is worth a write.")
             .default("0")
@@ -171,11 +190,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // One packet of Ethernet: less is not worth a packet of its own.
     Directive::scope(
         core("postpone_output", LEVELS, Args::Exactly(1), "Bytes to collect before something is sent.")
             .default("1460"),
         |scope, cx| cx.size(&mut scope.core.postpone_output),
     ),
+    // May depend on the request, so its value is only looked at here when it is a constant.
     Directive::scope(
         core(
             "limit_rate",
@@ -189,6 +210,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // For players that want the start of a film at once.
     Directive::scope(
         core(
             "limit_rate_after",
@@ -203,11 +225,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         },
     ),
     // What a response says.
+    // A second one in a block adds to the first; the first in a block replaces what was inherited.
     Directive::scope(
         core("error_page", LEVELS_AND_IF, Args::AtLeast(2), "The URI that is shown for some statuses.")
             .many(),
         add_error_pages,
     ),
+    // Off, because a page that is missing itself would lead round in a circle.
     Directive::scope(
         core("recursive_error_pages", LEVELS, Args::Flag, "Lets an error page lead to another one.")
             .default("off"),
@@ -223,10 +247,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("on"),
         set_server_tokens,
     ),
+    // Made of time and size, as nginx makes it, so that caches keep what they have when servers are exchanged.
     Directive::scope(
         core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.etag),
     ),
+    // Exact, because a file that was put back to an older state must be sent again.
     Directive::scope(
         core("if_modified_since", LEVELS, Args::Exactly(1), "How the date of that header is compared.")
             .default("exact"),
@@ -239,19 +265,23 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.if_modified_since, NAMES)
         },
     ),
+    // Without it the range filter has a limit of its own against requests for thousands of pieces.
     Directive::scope(
         core("max_ranges", LEVELS, Args::Exactly(1), "Ranges that a request may ask for; 0 ignores them."),
         |scope, cx| cx.set(&mut scope.core.max_ranges, |text| value::number(text).map(Some)),
     ),
+    // Off is for clients that speak HTTP/1.1 and cannot read chunks; their bodies end with the connection.
     Directive::scope(
         core("chunked_transfer_encoding", LEVELS, Args::Flag, "Sends bodies of unknown length in chunks.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.chunked_transfer_encoding),
     ),
+    // Relative ones are shorter and right behind any proxy, but nginx sends absolute ones.
     Directive::scope(
         core("absolute_redirect", LEVELS, Args::Flag, "Puts scheme and host into redirects.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.absolute_redirect),
     ),
+    // Off, because the name that the client used is the one that it can reach.
     Directive::scope(
         core(
             "server_name_in_redirect",
@@ -262,10 +292,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.server_name_in_redirect),
     ),
+    // Off is for servers behind a proxy that listens on another port.
     Directive::scope(
         core("port_in_redirect", LEVELS, Args::Flag, "Puts the port into redirects.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.port_in_redirect),
     ),
+    // Browsers of that age showed a page of their own in the place of short ones.
     Directive::scope(
         core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
             .default("on"),
@@ -275,6 +307,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
         "no browser in use needs it",
     ),
+    // Off keeps the error log readable where files are expected to be missing.
     Directive::scope(
         core("log_not_found", LEVELS, Args::Flag, "Logs files that are not there as errors.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.log_not_found),
@@ -283,6 +316,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("log_subrequest", LEVELS, Args::Flag, "Logs subrequests to the access log.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.log_subrequest),
     ),
+    // A block with one has only its own: lines go to the targets of the innermost block.
     Directive::scope(
         core("error_log", LEVELS, Args::AtLeast(1), "Where errors go, and from which level on.").many(),
         |scope, cx| read_error_log(&mut scope.core.error_log, cx),
@@ -294,6 +328,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
+/// `root` and `alias` exclude each other in one block, and remember how the location is found: an alias
+/// replaces what the location is found by.
 fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error> {
     let core = &mut scope.core;
     let name = if alias { "alias" } else { "root" };
@@ -329,6 +365,7 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
     Ok(())
 }
 
+/// Pools are numbered as they are named; whether they exist is known when the whole text was read.
 fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     scope.core.aio = match text {
@@ -362,6 +399,7 @@ fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
     }
 }
 
+/// `on`, `off`, `build`, or a text of one's own, which is more than free nginx takes.
 fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const NAMES: &[(&str, Tokens)] = &[("off", Tokens::Off), ("on", Tokens::On), ("build", Tokens::Build)];
     #[derive(Clone, Copy)]
@@ -409,6 +447,7 @@ fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// 499 means that the client is gone: nobody would see the page.
 fn status_of_page(text: &str, cx: &Cx<'_>) -> Result<u16, Error> {
     match value::number(text) {
         Ok(499) | Err(_) => Err(cx.error(format_args!("invalid value \"{text}\""))),

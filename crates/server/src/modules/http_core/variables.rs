@@ -186,11 +186,13 @@ pub(super) const PREFIXED: &[Prefixed] = &[
     Prefixed { prefix: "sent_trailer_", get: |_, _, _| false, help: "A field behind the response's body." },
 ];
 
+/// A value that is there, be it empty.
 fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
     out.extend_from_slice(value);
     true
 }
 
+/// A value in decimal.
 fn number(value: u64, out: &mut Vec<u8>) -> bool {
     http::push_decimal(out, value);
     true
@@ -210,10 +212,12 @@ fn seconds(duration: std::time::Duration, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// The first field of this name, as nginx takes it for the variables that have names of their own.
 fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
     request.header(id).is_some_and(|value| some(value, out))
 }
 
+/// Short keys for tables of clients.
 fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
     match &request.conn.peer {
         Address::Inet(peer) => match peer.ip() {
@@ -224,6 +228,7 @@ fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// Only responses with a file have one.
 fn body_engine(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(mover) = &request.mover else { return false };
     let _ = write!(out, "{mover}");
@@ -239,16 +244,19 @@ fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// Found when the configuration was taken up: following links would wait for the disk.
 fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
     let facts = &request.generation.roots[request.location.0 as usize];
     facts.real().is_some_and(|path| some(path, out))
 }
 
+/// Changes with `$uri`.
 fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
     files::path_of(request, &request.uri, out);
     true
 }
 
+/// In lower case and without port, as it is compared with server names.
 fn host(request: &Request, out: &mut Vec<u8>) -> bool {
     match request.host.as_slice() {
         b"" => some(request.server().name.as_bytes(), out),
@@ -260,6 +268,7 @@ fn is_args(request: &Request, out: &mut Vec<u8>) -> bool {
     some(if request.args.is_empty() { b"" } else { b"?" }, out)
 }
 
+/// From the request line or `Host`, whichever counted.
 fn named_port(request: &Request) -> Option<u16> {
     request.head.host().and_then(|host| host.port)
 }
@@ -272,6 +281,7 @@ fn request_port(request: &Request, out: &mut Vec<u8>) -> bool {
     named_port(request).is_none_or(|port| number(port.into(), out))
 }
 
+/// What was set, else what is configured; 0 is no limit.
 fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
     let configured = || {
         let rate = request.scope().core.limit_rate.as_ref()?.rendered(request);
@@ -308,6 +318,7 @@ fn port(address: &Address, out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// RFC 7617 section 2: what stands before the first colon. The password is not looked at.
 fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(value) = request.header(HeaderId::Authorization) else { return false };
     let Some((scheme, encoded)) = value.split_at_checked(6) else { return false };
@@ -343,10 +354,12 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
     (end % 4 != 1).then_some(out)
 }
 
+/// Without its line end; empty for a request that never had a whole one.
 fn request_line(request: &Request, out: &mut Vec<u8>) -> bool {
     some(request.head.request_line().of(request.bytes()), out)
 }
 
+/// As the client sent it, whatever redirects did to `$uri`.
 fn request_uri(request: &Request, out: &mut Vec<u8>) -> bool {
     some(request.head.request_uri(request.bytes()), out)
 }
@@ -355,6 +368,7 @@ fn request_time(request: &Request, out: &mut Vec<u8>) -> bool {
     seconds(request.elapsed(), out)
 }
 
+/// Made once for a request, when something asks for it.
 fn request_id(request: &Request, out: &mut Vec<u8>) -> bool {
     let id = request.id.get().unwrap_or_else(|| {
         let mut id = [0; 16];
@@ -374,15 +388,18 @@ fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// Three digits, as in nginx; 000 while nothing is decided.
 fn status(request: &Request, out: &mut Vec<u8>) -> bool {
     let _ = write!(out, "{:03}", request.response.status);
     true
 }
 
+/// As it was sent, still encoded.
 fn argument(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     http::uri::arg(&request.args, name.as_bytes()).is_some_and(|value| some(value, out))
 }
 
+/// RFC 6265 section 4.2.1; names are compared without case, as in nginx.
 fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let mut pairs =
         request.head.all(request.bytes(), HeaderId::Cookie).flat_map(|line| line.split(|&byte| byte == b';'));
@@ -411,6 +428,7 @@ fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut 
     found
 }
 
+/// Fields that the connection writes have values of their own; the others are looked up by name.
 fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
