@@ -175,7 +175,13 @@ impl Bench {
 
     /// The next completion of `id`.
     pub(crate) fn next(&mut self, id: OpId) -> Completion {
-        self.next_within(id, PATIENCE).unwrap_or_else(|| panic!("{id:?} did not complete"))
+        let before = Instant::now();
+        let completion = self.next_within(id, PATIENCE);
+        assert!(before.elapsed() < PATIENCE, "{id:?} was found by a deadline only: {completion:?}");
+        if before.elapsed() > PATIENCE / 20 {
+            println!("{:?} for {completion:?}", before.elapsed());
+        }
+        completion.unwrap_or_else(|| panic!("{id:?} did not complete"))
     }
 
     /// The next completion of `id`, if it comes in time.
@@ -272,7 +278,9 @@ impl Bench {
 
     /// Ends the engine; everything must have ended by itself or by the drain.
     pub(crate) fn assert_drains(&mut self) {
-        assert_eq!(self.engine.drain(Instant::now() + PATIENCE), Drained::Clean);
+        let before = Instant::now();
+        assert_eq!(self.engine.drain(before + PATIENCE), Drained::Clean);
+        assert!(before.elapsed() < PATIENCE, "the drain missed a completion and woke up by its deadline");
         let counters = self.engine.counters();
         assert_eq!(counters.submitted, counters.completed, "each operation ends once");
         assert_eq!(counters.stray, 0);
