@@ -27,6 +27,7 @@ pub fn table() -> &'static Table {
     &TABLE
 }
 
+/// The row that an entry of the table belongs to.
 fn directive(spec: &'static conf::Spec) -> &'static Directive {
     let all = MODULES.iter().flat_map(|module| module.directives());
     let mut same = all.filter(|directive| std::ptr::eq(&directive.spec, spec));
@@ -57,6 +58,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
+/// In lower case, as hosts of requests are when they are compared with it.
 fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase()
 }
@@ -83,6 +85,7 @@ struct Around<'a> {
 }
 
 impl Resolver<'_> {
+    /// `main` itself, then `events` and `http`, whichever comes first in the text.
     fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
         let mut scope = Scope::default();
         let inner = self.simple(statements, Contexts::MAIN, &mut scope, None)?;
@@ -102,6 +105,7 @@ impl Resolver<'_> {
         }
     }
 
+    /// `http` with all servers; their addresses are put together when the last one is known.
     fn http_block(&mut self, statement: &Statement, outer: &Scope) -> Result<(), Error> {
         let mut scope = outer.inherit();
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
@@ -114,6 +118,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
+    /// A server. Its own scope is a location too: what holds where no other one matches.
     fn server_block(&mut self, statement: &Statement, outer: &Scope) -> Result<ServerDraft, Error> {
         let mut scope = outer.inherit();
         let id = ServerId(self.http.servers.len() as u32);
@@ -161,6 +166,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
+    /// Locations of all servers share one vector, so that a request names its own by a number.
     fn add_location(&mut self, name: impl Into<String>, scope: Scope) -> LocationId {
         let id = LocationId(self.http.locations.len() as u32);
         let (nested, handlers) = (Locations::default(), Handlers::default());
@@ -195,6 +201,8 @@ impl Resolver<'_> {
         Ok(inner)
     }
 
+    /// Calls the setter of one statement. The settings of `main` and `events` are taken out meanwhile,
+    /// because the context borrows the resolver.
     fn carry_out(
         &mut self,
         set: &Set,
@@ -245,6 +253,7 @@ impl Resolver<'_> {
         Ok(())
     }
 
+    /// What a setter sees.
     fn cx<'s>(&'s mut self, statement: &'s Statement, context: Contexts) -> Cx<'s> {
         Cx {
             statement,

@@ -171,6 +171,7 @@ pub(crate) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
     Ok(())
 }
 
+/// Every option but `default_server` is one of the socket, and may be written once for an address.
 fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, text) = option.split_once('=').map_or((option, None), |(name, text)| (name, Some(text)));
     let wrong = |name: &str| cx.error(format_args!("invalid {name} \"{option}\""));
@@ -261,6 +262,7 @@ fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
     Ok(with_ports.map(ListenAddr::Inet).collect())
 }
 
+/// A port, or the first and the last of a range.
 fn read_ports(text: &str) -> Result<(u16, u16), &'static str> {
     let port = |text: &str| match value::number(text).map(u16::try_from) {
         // Unlike in nginx 0 is a port: the kernel chooses one, and the master logs which.
@@ -276,6 +278,7 @@ fn read_ports(text: &str) -> Result<(u16, u16), &'static str> {
     }
 }
 
+/// A literal address, `*`, or a name, which may stand for several addresses.
 fn ips_of(host: &str) -> Result<Vec<IpAddr>, &'static str> {
     match host {
         "" => return Err("no host"),
@@ -326,6 +329,7 @@ pub(crate) fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Res
     Ok(listens)
 }
 
+/// Adds one address of one server, with nginx's rules for what may be said twice.
 fn add(entries: &mut Vec<Entry>, wanted: &Wanted, place: usize, id: ServerId) -> Result<(), Error> {
     let addr = &wanted.spec.addr;
     let default_server = wanted.default_server.then_some(id);
@@ -351,6 +355,7 @@ fn add(entries: &mut Vec<Entry>, wanted: &Wanted, place: usize, id: ServerId) ->
     Ok(())
 }
 
+/// The names and the default of an address: the first server unless one was called the default.
 fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) -> Result<Servers, Error> {
     let servers = entry.servers.iter().map(|&place| &drafts[place]);
     let named: Vec<(&ServerName, ServerId)> =
@@ -360,6 +365,7 @@ fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) 
     Ok(Servers { default_server: entry.default_server.unwrap_or(first), names })
 }
 
+/// Whether a wildcard on the same port takes the connections of this address as well.
 fn has_wildcard(entries: &[Entry], addr: SocketAddr) -> bool {
     !addr.ip().is_unspecified() && entries.iter().any(|entry| is_wildcard_for(&entry.spec.addr, addr))
 }

@@ -220,6 +220,8 @@ impl Locations {
         true
     }
 
+    /// The last path in order that is not behind the URI starts with the wanted one, if there is one: the
+    /// chain of shorter paths leads to it.
     fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
         let behind = self.prefixes.partition_point(|prefix| prefix.path.as_ref() <= uri);
         let mut place = behind.checked_sub(1)?;

@@ -106,6 +106,7 @@ impl NameTable {
         })
     }
 
+    /// Exact, then wildcards: longer ones first, so a suffix is tried from its longest form on.
     fn find_text(&self, host: &[u8]) -> Option<ServerId> {
         if let Some(&server) = self.exact.get(host) {
             return Some(server);

@@ -22,62 +22,80 @@ const fn variable(name: &'static str, get: Get, help: &'static str) -> Variable 
 }
 
 pub(super) const VARIABLES: &[Variable] = &[
+    // Can be set, which later handlers and `$arg_…` see.
     Variable {
         name: "args",
         get: |request, out| some(&request.args, out),
         set: Some(|request, value| request.args = value.to_vec()),
         help: "The query, without the question mark.",
     },
+    // For keys: shorter than text, and the same length for all clients of one family.
     variable("binary_remote_addr", binary_remote_addr, "The client's address as 4 or 16 bytes."),
+    // Known when the response is out; 0 before that, as in nginx.
     variable(
         "body_bytes_sent",
         |request, out| number(request.sent.saturating_sub(request.sent_head), out),
         "Bytes of the response's body that were sent.",
     ),
+    // Own: tells which row of the table in docs/engines.md a request met.
     variable("body_engine", body_engine, "What moves the file of the response: the way and the disk engine."),
+    // Head and body, as they went to the socket.
     variable("bytes_sent", |request, out| number(request.sent, out), "Bytes of the response that were sent."),
+    // Counts over all threads, so that a log can be followed.
     variable("connection", |request, out| number(request.conn.number, out), "The number of the connection."),
     variable(
         "connection_requests",
         |request, out| number(request.conn.requests.get(), out),
         "Requests that the connection has made, with this one.",
     ),
+    // Own clock of the connection: the moment it was accepted.
     variable("connection_time", connection_time, "Age of the connection in seconds, with milliseconds."),
+    // As sent, not as measured.
     variable(
         "content_length",
         |r, out| header(r, HeaderId::ContentLength, out),
         "The request's `Content-Length`.",
     ),
     variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
+    // Of the location that holds now; an alias counts as a root here, as in nginx.
     variable("document_root", document_root, "The folder that holds for the request."),
     variable("document_uri", |request, out| some(&request.uri, out), "The same as `$uri`."),
+    // Never empty but for a server without a name: safe to build URLs from.
     variable("host", host, "The host that was asked for, else the server's first name."),
+    // Looked up once, when the configuration is read.
     variable(
         "hostname",
         |request, out| some(request.config().http.hostname.as_bytes(), out),
         "The machine's name.",
     ),
+    // There is no TLS yet, so it has one value.
     variable("https", |_, _| true, "`on` for connections with TLS, else empty."),
+    // Lets `$uri$is_args$args` be written without a stray question mark.
     variable("is_args", is_args, "A question mark when there is a query, else empty."),
     variable("is_request_port", is_request_port, "A colon when the client named a port, else empty."),
+    // Set values that are no sizes are ignored.
     Variable {
         name: "limit_rate",
         get: limit_rate,
         set: Some(set_limit_rate),
         help: "Bytes a second that the response may take; can be set.",
     },
+    // The time of the event that is being handled, not of the call.
     variable("msec", milliseconds_of, "Seconds since 1970, with milliseconds."),
     variable(
         "nginx_version",
         |_, out| some(NGINX_VERSION.as_bytes(), out),
         "The version of nginx that this server follows.",
     ),
+    // Worker processes are told apart by it, threads are not.
     variable("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
+    // The connection knows whether bytes of the next request had come along.
     variable(
         "pipe",
         |request, out| some(if request.pipelined { b"p" } else { b"." }, out),
         "`p` for a pipelined request, else a dot.",
     ),
+    // `listen … proxy_protocol` is not built, so these have nothing to show.
     variable(
         "proxy_protocol_addr",
         |_, _| true,
@@ -98,21 +116,31 @@ pub(super) const VARIABLES: &[Variable] = &[
         |_, _| true,
         "The server's port from a PROXY protocol header; empty without one.",
     ),
+    // nginx has two names for some values, and configurations use both.
     variable("query_string", |request, out| some(&request.args, out), "The same as `$args`."),
+    // A path with variables has none: it would have to be looked up for each request.
     variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
+    // The peer of the socket; no header changes it.
     variable("remote_addr", |request, out| address(&request.conn.peer, out), "The client's address."),
     variable("remote_port", |request, out| port(&request.conn.peer, out), "The client's port."),
+    // Whether the password was right is not looked at: for logs only.
     variable("remote_user", remote_user, "The name that was given with Basic authentication."),
+    // For logs; escaped there, not here.
     variable("request", request_line, "The request line as received."),
+    // Nothing reads bodies into memory yet.
     variable("request_body", |_, _| false, "The request's body, where something has read it into memory."),
     variable("request_body_file", |_, _| false, "The file with the request's body, where there is one."),
+    // Tells aborted downloads from whole ones.
     variable(
         "request_completion",
         |request, out| some(if request.completed { b"OK" } else { b"" }, out),
         "`OK` when the whole response was sent, else empty.",
     ),
+    // Rendered anew for each use, because the URI may have changed.
     variable("request_filename", request_filename, "The file that the URI stands for."),
+    // Random, so that logs of several machines can be put together.
     variable("request_id", request_id, "A random identifier of the request: 32 hexadecimal digits."),
+    // With the head, as received.
     variable(
         "request_length",
         |request, out| number(request.received, out),
@@ -120,14 +148,18 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     variable("request_method", |request, out| some(request.method_text(), out), "The method, such as `GET`."),
     variable("request_port", request_port, "The port that the client named; empty without one."),
+    // From the first byte of the request to the moment of asking; in logs, to the last byte sent.
     variable("request_time", request_time, "Seconds since the request's first byte, with milliseconds."),
     variable("request_uri", request_uri, "The URI with its query as received."),
+    // For redirects that keep it.
     variable("scheme", |_, out| some(b"http", out), "`http` or `https`."),
+    // Behind a wildcard address, the one that was reached.
     variable(
         "server_addr",
         |request, out| address(&request.conn.local, out),
         "The address that the client reached.",
     ),
+    // As configured; `$host` is what the client said.
     variable(
         "server_name",
         |request, out| some(request.server().name.as_bytes(), out),
@@ -139,7 +171,9 @@ pub(super) const VARIABLES: &[Variable] = &[
         "The port that the client reached.",
     ),
     variable("server_protocol", server_protocol, "The protocol, such as `HTTP/1.1`."),
+    // After error pages: what the client sees.
     variable("status", status, "The response's status."),
+    // Made once a second for each thread.
     variable(
         "time_iso8601",
         |request, out| some(request.conn.thread.dates().iso_8601(), out),
@@ -150,6 +184,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| some(request.conn.thread.dates().common_log(), out),
         "Local time as in the common log format.",
     ),
+    // What locations are compared with.
     variable(
         "uri",
         |request, out| some(&request.uri, out),
