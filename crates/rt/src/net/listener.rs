@@ -17,6 +17,10 @@ use crate::runtime::{self, Inner};
 /// stopped and the rest waits in the kernel's queue, where another process could still take it.
 const QUEUE_MAX: u32 = 64;
 
+/// Connections that are taken from the kernel's queue after a stop at most. Others may listen on the same
+/// socket, so the queue need never be empty; a full default backlog is more than one turn's calls.
+const LAST_MAX: u32 = 512;
+
 /// A listening socket. Dropping it stops it; a connection that comes in after that is closed.
 pub struct Listener {
     shared: Rc<Shared>,
@@ -32,6 +36,8 @@ struct Shared {
     fd: Fd,
     state: Cell<State>,
     stopped: Cell<bool>,
+    /// Connections that may still be taken after a stop.
+    last: Cell<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,11 +54,14 @@ impl Listener {
     /// A listening socket. `multishot` only where no other thread accepts from the same socket: a ring that
     /// waits first would take every connection.
     pub fn new(fd: OwnedFd, multishot: bool) -> Listener {
+        // Calls that must not wait are made on it; an error shows with the first accept.
+        let _ = rustix::io::ioctl_fionbio(&fd, true);
         let shared = Shared {
             runtime: runtime::current(),
             fd: Fd::from(fd),
             state: Cell::new(State::Idle),
             stopped: Cell::new(false),
+            last: Cell::new(LAST_MAX),
         };
         Listener { shared: Rc::new(shared), multishot }
     }
@@ -69,9 +78,8 @@ impl Listener {
         let shared = &*self.shared;
         loop {
             match shared.state.get() {
-                State::Idle if shared.stopped.get() || shared.runtime.closed.get() => {
-                    return Poll::Ready(Err(Errno::CANCELED));
-                }
+                State::Idle if shared.runtime.closed.get() => return Poll::Ready(Err(Errno::CANCELED)),
+                State::Idle if shared.stopped.get() => return Poll::Ready(self.last()),
                 State::Idle => {
                     let limit = if self.multishot { QUEUE_MAX } else { UNLIMITED };
                     let op = Op::Accept { listener: shared.fd.clone(), multishot: self.multishot };
@@ -87,6 +95,17 @@ impl Listener {
         }
     }
 
+    /// After a stop: what the kernel may have called this accept for. It wakes one waiter for a connection,
+    /// and a waiter that is cancelled then leaves the connection in the queue with nobody told.
+    fn last(&self) -> Result<OwnedFd, Errno> {
+        let left = self.shared.last.get();
+        if left == 0 {
+            return Err(Errno::CANCELED);
+        }
+        self.shared.last.set(left - 1);
+        self.accept_now()?.ok_or(Errno::CANCELED)
+    }
+
     /// Stops accepting; see [`Listener::accept`].
     pub fn stop(&self) {
         self.shared.stop();
@@ -100,6 +119,7 @@ impl Listener {
     /// Takes back [`Listener::stop`].
     pub fn resume(&mut self) {
         self.shared.stopped.set(false);
+        self.shared.last.set(LAST_MAX);
     }
 
     /// Takes a connection out of the kernel's queue now, if there is one: to empty it before a socket that
