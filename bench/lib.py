@@ -5,6 +5,7 @@ set up is undone when the session ends, also after an error or Ctrl-C: processes
 Standard library only. Nothing here decides whether a figure is good.
 """
 
+import argparse
 import contextlib
 import datetime
 import json
@@ -29,21 +30,21 @@ TICK = os.sysconf("SC_CLK_TCK")
 class Session:
     """One run of a script: a scratch directory, a record, and the list of what has to be undone."""
 
-    def __init__(self, name, binary):
-        self.name, self.binary = name, pathlib.Path(binary)
+    def __init__(self, name, options):
+        self.name, self.binary, self.nginx = name, pathlib.Path(options.binary), which(str(options.nginx))
+        self.scratch = getattr(options, "scratch", None)
         if not self.binary.exists():
             sys.exit(f"{self.binary} is missing: cargo build --release -p ringroad")
-        for tool in ("wrk", "nginx"):
-            if not which(tool):
-                sys.exit(f"{tool} is missing (apt-get install wrk nginx-light)")
+        if not self.nginx or not which("wrk"):
+            sys.exit("wrk or nginx is missing (apt-get install wrk nginx-light)")
         if len(os.sched_getaffinity(0)) < 2:
             sys.exit("two processors are needed: one for the server, one for the generator")
         self.stack = contextlib.ExitStack()
         self.lines = []
-        self.record = {"bench": name, "environment": environment(self.binary), "runs": []}
+        self.record = {"bench": name, "environment": environment(self.binary, self.nginx), "runs": []}
 
     def __enter__(self):
-        self.dir = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="ringroad-bench-")))
+        self.dir = pathlib.Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="ringroad-bench-", dir=self.scratch)))
         self.dir.chmod(0o755)
         # A terminated script undoes what it did, as an interrupted one does.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
@@ -79,7 +80,7 @@ class Server:
         head = f"daemon off;\npid {self.dir}/logs/pid;\nerror_log {self.dir}/logs/error.log warn;\n"
         (self.dir / "conf/nginx.conf").write_text(head + conf.replace("PORT", str(self.port)))
         command = [program, "-p", f"{self.dir}/", "-c", "conf/nginx.conf"]
-        if program == which("nginx"):
+        if program == session.nginx:
             command += ["-e", "logs/error.log"]
 
         def settle():
@@ -153,14 +154,14 @@ class Server:
 class Group:
     """A control group (v1 or v2) that is removed at the end. Needs root."""
 
-    def __init__(self, session, controller, settings):
+    def __init__(self, session, controller, settings, name=None):
         v1 = pathlib.Path("/sys/fs/cgroup") / controller
         v2 = pathlib.Path("/sys/fs/cgroup")
         self.v2 = (v2 / "cgroup.controllers").exists()
         base = v2 if self.v2 else v1
         if not base.exists():
             raise SystemExit(f"no {controller} control group is mounted")
-        self.path = base / f"ringroad-bench-{os.getpid()}-{controller}"
+        self.path = base / f"ringroad-bench-{os.getpid()}-{name or controller}"
         if self.v2:
             with contextlib.suppress(OSError):
                 (base / "cgroup.subtree_control").write_text(f"+{controller}")
@@ -181,9 +182,9 @@ class Group:
         print(f"left behind: {self.path}", file=sys.stderr)
 
 
-def memory_group(session, size):
+def memory_group(session, size, name):
     """A group whose processes and page cache together may take so many bytes."""
-    return Group(session, "memory", ({"memory.limit_in_bytes": str(size)}, {"memory.max": str(size)}))
+    return Group(session, "memory", ({"memory.limit_in_bytes": str(size)}, {"memory.max": str(size)}), name)
 
 
 def cpu_groups(session):
@@ -271,7 +272,7 @@ def first_line(command):
     return ((done.stdout + done.stderr).strip().splitlines() or ["unknown"])[0]
 
 
-def environment(binary):
+def environment(binary, nginx):
     """What a figure depends on."""
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     memory = re.search(r"MemTotal: +(\d+)", pathlib.Path("/proc/meminfo").read_text())
@@ -280,8 +281,8 @@ def environment(binary):
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": first_line(["git", "rev-parse", "--short", "HEAD"]) + (" with changes" if dirty else ""),
         "ringroad": first_line([str(binary), "-v"]),
-        "nginx": first_line([which("nginx"), "-v"]) if which("nginx") else "none",
-        "wrk": first_line([which("wrk"), "-v"]) if which("wrk") else "none",
+        "nginx": first_line([nginx, "-v"]),
+        "wrk": first_line([which("wrk"), "-v"]),
         "kernel": os.uname().release,
         "processors": f"{os.cpu_count()} x {cpu[1] if cpu else 'unknown'}",
         "memory_gib": int(memory[1]) >> 20,
@@ -297,3 +298,44 @@ def table(session, header, rows):
     for row in text:
         cells = [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths))]
         session.say("  ".join(cells).rstrip())
+
+
+def arguments(text, **defaults):
+    """The options that every script has."""
+    options = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--binary", default=ROOT / "target/release/ringroad")
+    options.add_argument("--nginx", default="nginx", help="another nginx than the installed one")
+    options.add_argument("--rounds", type=int, default=defaults["rounds"])
+    options.add_argument("--seconds", type=int, default=defaults["seconds"], help="for each run of wrk")
+    options.add_argument("--connections", type=int, default=defaults["connections"])
+    return options
+
+
+def kept_files(session, scratch, count, size):
+    """A folder of files for random.lua, which is kept for the next run: it takes a minute to make and remove."""
+    folder = pathlib.Path(scratch) / f"ringroad-bench-{count}x{size}"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        make_files(folder, count, size)
+        (folder / "complete").touch()
+    session.say(f"# files: {count} of {size} bytes, kept in a folder {folder.name}")
+    return folder
+
+
+def make_files(folder, count, size):
+    """Files with content of their own, written through to the disk."""
+    for group in range(256):
+        (folder / f"{group:02x}").mkdir(parents=True)
+    for index in range(count):
+        with open(folder / f"{index % 256:02x}" / str(index // 256), "wb", buffering=0) as file:
+            file.write((b"%08d" % index) * (size // 8))
+    os.sync()
+
+
+# The servers' own workers stay root where root runs a script: groups and files then need no further care.
+USER = "user root;" if os.geteuid() == 0 else ""
+
+
+def need_root(why):
+    if os.geteuid() != 0:
+        sys.exit(f"root is needed: {why}")

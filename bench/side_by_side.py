@@ -5,16 +5,13 @@ processor 1, so that drift of the machine meets all of them alike. The figure is
 divided by its requests; medians of the rounds, and ratios to nginx's best row of the same run.
 """
 
-import argparse
-
 import lib
 
 EVENTS = {"nginx": "use epoll;", "ring": "use io_uring;", "epoll": "use epoll;"}
 
 
 def conf(kind, files, extra):
-    own_user = "user root;" if lib.os.geteuid() == 0 else ""
-    return f"""{own_user}
+    return f"""{lib.USER}
 worker_processes 1;
 events {{ worker_connections 1024; {EVENTS[kind]} }}
 http {{
@@ -32,13 +29,8 @@ http {{
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--binary", default=lib.ROOT / "target/release/ringroad")
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--seconds", type=int, default=2)
-    options.add_argument("--connections", type=int, default=100)
-    options = options.parse_args()
-    with lib.Session("side-by-side", options.binary) as session:
+    options = lib.arguments(__doc__, rounds=5, seconds=2, connections=100).parse_args()
+    with lib.Session("side-by-side", options) as session:
         run(session, options)
         session.save()
 
@@ -50,9 +42,9 @@ def run(session, options):
     groups = lib.cpu_groups(session)
     cached = f"location /cached/ {{ alias {files}/; sendfile on; open_file_cache max=100; }}"
     servers = {
-        "nginx": lib.Server(session, "nginx", lib.which("nginx"), conf("nginx", files, cached), groups),
-        "ring": lib.Server(session, "ringroad ring", str(options.binary), conf("ring", files, ""), groups),
-        "epoll": lib.Server(session, "ringroad epoll", str(options.binary), conf("epoll", files, ""), groups),
+        "nginx": lib.Server(session, "nginx", session.nginx, conf("nginx", files, cached), groups),
+        "ring": lib.Server(session, "ringroad ring", str(session.binary), conf("ring", files, ""), groups),
+        "epoll": lib.Server(session, "ringroad epoll", str(session.binary), conf("epoll", files, ""), groups),
     }
     rows = [("return 200", name, "/return") for name in servers]
     rows += [("1 KiB warm", name, path) for name in servers for path in ("/read/1k.bin", "/sendfile/1k.bin")]
