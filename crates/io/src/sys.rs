@@ -78,6 +78,27 @@ pub fn send_queue_bytes(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     if failed == 0 { Ok(queued.max(0) as u32) } else { Err(last_error()) }
 }
 
+/// Wakes the one who accepts only when a connection has data, or when `seconds` have passed (0: no such wait),
+/// as `TCP_DEFER_ACCEPT` of tcp(7) says. An error on sockets of other families.
+pub fn set_defer_accept(listener: BorrowedFd<'_>, seconds: u32) -> Result<(), Errno> {
+    set_tcp_number(listener, libc::TCP_DEFER_ACCEPT, seconds)
+}
+
+/// Lets so many connections wait that brought data with their SYN (`TCP_FASTOPEN` of tcp(7), RFC 7413); 0
+/// turns that off. Whether the system takes such data is told by `net.ipv4.tcp_fastopen`.
+pub fn set_fastopen(listener: BorrowedFd<'_>, queue: u32) -> Result<(), Errno> {
+    set_tcp_number(listener, libc::TCP_FASTOPEN, queue)
+}
+
+/// Sets one of the options of tcp(7) that are an integer.
+fn set_tcp_number(socket: BorrowedFd<'_>, option: libc::c_int, value: u32) -> Result<(), Errno> {
+    let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
+    let (fd, len) = (socket.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
+    // SAFETY: the kernel reads `len` bytes of `value`, which is that long and outlives the call.
+    let failed = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const value).cast(), len) };
+    if failed == 0 { Ok(()) } else { Err(last_error()) }
+}
+
 /// What the page cache holds of a range of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -120,6 +141,44 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    /// The counterpart of [`set_tcp_number`], for a look at what it did.
+    fn tcp_number(socket: BorrowedFd<'_>, option: libc::c_int) -> libc::c_int {
+        let mut value: libc::c_int = -1;
+        let mut len = size_of_val(&value) as libc::socklen_t;
+        let (fd, place) = (socket.as_raw_fd(), (&raw mut value).cast());
+        // SAFETY: the kernel writes at most `len` bytes to `value`, which is that long.
+        let failed = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, option, place, &mut len) };
+        assert_eq!(failed, 0);
+        value
+    }
+
+    #[test]
+    fn a_deferred_connection_is_accepted_with_its_first_byte() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        set_defer_accept(listener.as_fd(), 30).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        // The handshake is done for the client, and without the option this would give its connection.
+        assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        client.write_all(b"x").unwrap();
+        // On loopback the byte has arrived when the write returns.
+        listener.accept().unwrap();
+        set_defer_accept(listener.as_fd(), 0).unwrap();
+        let _silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        listener.accept().unwrap();
+    }
+
+    #[test]
+    fn fast_open_is_set_and_unset() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for queue in [7, 0] {
+            set_fastopen(listener.as_fd(), queue).unwrap();
+            assert_eq!(tcp_number(listener.as_fd(), libc::TCP_FASTOPEN), queue as libc::c_int);
+        }
+        let unix = UnixStream::pair().unwrap().0;
+        assert!(set_fastopen(unix.as_fd(), 7).is_err() && set_defer_accept(unix.as_fd(), 1).is_err());
+    }
 
     #[test]
     fn acknowledged_bytes_grow_with_what_the_peer_takes() {

@@ -13,13 +13,14 @@
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::io::sys;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, sockopt};
@@ -30,6 +31,10 @@ use crate::log::{Level, Log};
 /// in which the old server has not let go yet.
 const BIND_TRIES: u32 = 5;
 const BIND_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a deferred connection may be silent before it is accepted all the same: nginx's value. The kernel
+/// rounds it up to what its repetitions of the SYN-ACK take.
+const DEFER_SECONDS: u32 = 1;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -233,6 +238,9 @@ fn open_one(
     let mut sockets: Vec<Rc<OwnedFd>> = inherited.map_or_else(Vec::new, |old| old.sockets.clone());
     sockets.truncate(count);
     for socket in &sockets {
+        if let Some(old) = inherited {
+            unset(socket, &old.options, options);
+        }
         configure(socket, options, log);
         // Also changes the length of the queue of a socket that listens already.
         rustix::net::listen(socket, options.backlog).map_err(|errno| Refusal { call: "listen", errno })?;
@@ -296,12 +304,11 @@ fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
     if options.reuseport {
         check("SO_REUSEPORT", sockopt::set_socket_reuseport(socket, true));
     }
-    // rustix has neither option; better said than silently missing.
     if options.deferred {
-        check("TCP_DEFER_ACCEPT", Err(Errno::OPNOTSUPP));
+        check("TCP_DEFER_ACCEPT", sys::set_defer_accept(socket.as_fd(), DEFER_SECONDS));
     }
-    if options.fastopen.is_some() {
-        check("TCP_FASTOPEN", Err(Errno::OPNOTSUPP));
+    if let Some(queue) = options.fastopen {
+        check("TCP_FASTOPEN", sys::set_fastopen(socket.as_fd(), queue));
     }
     match options.keepalive {
         Keepalive::Unset => {}
@@ -318,6 +325,17 @@ fn configure(socket: &OwnedFd, options: &ListenOptions, log: &Log) {
                 check("TCP_KEEPCNT", sockopt::set_tcp_keepcnt(socket, probes));
             }
         }
+    }
+}
+
+/// Takes back what the configuration before had set and this one does not say any more. A socket that had the
+/// option takes its end too.
+fn unset(socket: &OwnedFd, old: &ListenOptions, new: &ListenOptions) {
+    if old.deferred && !new.deferred {
+        let _ = sys::set_defer_accept(socket.as_fd(), 0);
+    }
+    if old.fastopen.is_some() && new.fastopen.is_none() {
+        let _ = sys::set_fastopen(socket.as_fd(), 0);
     }
 }
 
@@ -374,4 +392,41 @@ fn pause(time: Duration) {
     };
     // Woken early is tried early.
     let _ = rustix::event::poll(&mut [], Some(&time));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    fn options(deferred: bool) -> ListenOptions {
+        ListenOptions {
+            address: ListenAddr::parse("127.0.0.1:0").expect("an address"),
+            backlog: 16,
+            reuseport: false,
+            ipv6only: true,
+            keepalive: Keepalive::Unset,
+            receive_buffer: None,
+            send_buffer: None,
+            deferred,
+            fastopen: deferred.then_some(8),
+        }
+    }
+
+    #[test]
+    fn deferred_lasts_until_a_reload_that_does_not_say_it() {
+        let log = Log::stderr(Level::Alert);
+        let first = Listeners::open(&[options(true)], 1, None, &log).expect("a free port");
+        let ListenAddr::Inet(address) = first.0[0].actual else { panic!("a port") };
+        let accept = |listeners: &Listeners| rustix::net::accept(&*listeners.0[0].sockets[0]);
+        let mut silent = TcpStream::connect(address).expect("it listens");
+        assert_eq!(accept(&first).expect_err("no data yet"), Errno::AGAIN);
+        silent.write_all(b"x").expect("connected");
+        accept(&first).expect("data is there");
+        let second = Listeners::open(&[options(false)], 1, Some(&first), &log).expect("the same socket");
+        assert!(Rc::ptr_eq(&first.0[0].sockets[0], &second.0[0].sockets[0]));
+        let _silent = TcpStream::connect(address).expect("it listens");
+        accept(&second).expect("nothing is waited for");
+    }
 }
