@@ -312,7 +312,9 @@ fn limits_environment_and_folder_reach_the_worker() {
     // For each thread, as nginx counts for each worker.
     assert!(files[0].split_whitespace().skip(3).take(2).all(|limit| limit == "300"), "{files:?}");
     let environment = String::from_utf8(read("environ")).expect("text");
-    let variables: Vec<&str> = environment.split('\0').filter(|variable| !variable.is_empty()).collect();
+    // The server's own variables go to the worker as well, and the gate runs the tests with one of them.
+    let asked_for = |variable: &&str| !variable.is_empty() && !variable.starts_with("RINGROAD_");
+    let variables: Vec<&str> = environment.split('\0').filter(asked_for).collect();
     assert_eq!(variables, ["FROM_CALLER=kept", "WRITTEN=value"]);
     let folder = fs::read_link(format!("/proc/{worker}/cwd")).expect("procfs");
     assert_eq!(folder, server.path("html").canonicalize().expect("it is there"));

@@ -59,7 +59,11 @@ fn bytes_are_escaped_as_the_format_says() {
     assert_eq!(client.response().status, 200);
     let log = server.wait_for_access_log(1, Deadline::default());
     assert!(log.trim_end().ends_with(r"|-|\xE4%22\x22\x5C"), "{log}");
-    let file = |name: &str| std::fs::read(server.path(name)).expect("the server opened it");
+    // Each file has a write of its own, so the first one with its line says nothing about the others.
+    let file = |name: &str| {
+        let written = || std::fs::read(server.path(name)).ok().filter(|bytes| bytes.ends_with(b"\n"));
+        testkit::wait::until(name, Deadline::default(), written).expect("each log gets its line")
+    };
     assert_eq!(file("logs/plain.log"), b"\xe4%22\"\\q\"\\\t\xc3\xa4\n");
     assert_eq!(file("logs/json.log"), "{\"a\":\"q\\\"\\\\\\tä\",\"n\":200}\n".as_bytes());
 }
