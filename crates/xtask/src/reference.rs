@@ -8,39 +8,21 @@ use crate::{Failure, workspace};
 /// Where the page stands.
 const PAGE: &str = "docs/directives.md";
 
-/// Whether a binary without the subcommand is let off with a remark.
-const SUBCOMMAND_MAY_BE_MISSING: bool = true;
-
 /// Writes the page.
 pub(crate) fn write() -> Result<(), Failure> {
-    match generate()? {
-        Some(page) => workspace::write(PAGE, &page),
-        None => Ok(()),
-    }
+    workspace::write(PAGE, &generate()?)
 }
 
 /// Fails when the page is not what the tables say.
 pub(crate) fn check() -> Result<(), Failure> {
-    let Some(page) = generate()? else { return Ok(()) };
+    let page = generate()?;
     let stored = workspace::read(PAGE).unwrap_or_default();
     Failure::unless_empty("reference", first_difference(&stored, &page).into_iter().collect())
 }
 
-/// Whether a link ends in the page while the page may still be missing.
-pub(crate) fn is_awaited(link: &str) -> bool {
-    SUBCOMMAND_MAY_BE_MISSING && link.ends_with("directives.md")
-}
-
-/// Runs the binary. `None` when it does not know the subcommand and that is tolerated.
-fn generate() -> Result<Option<String>, Failure> {
-    let args = ["run", "--quiet", "--package", "ringroad", "--", "reference"];
-    let outcome = workspace::output(&mut workspace::cargo(&args));
-    let missing = outcome.as_ref().map_or(true, |page| page.is_empty());
-    if missing && SUBCOMMAND_MAY_BE_MISSING {
-        println!("skipped: `ringroad reference` does not exist yet");
-        return Ok(None);
-    }
-    outcome.map(Some)
+/// Runs the binary. A failure of the build or of the subcommand is a failure of the check.
+fn generate() -> Result<String, Failure> {
+    workspace::output(&mut workspace::cargo(&["run", "--quiet", "--package", "ringroad", "--", "reference"]))
 }
 
 /// Names the first line that differs.

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use regex_lite::Regex;
 
-use crate::reference;
 use crate::shape::pattern;
 use crate::workspace::{self, SourceFile};
 
@@ -91,7 +90,7 @@ impl Rules {
         for (index, line) in file.text.lines().enumerate() {
             for captures in self.link.captures_iter(line) {
                 let target = &captures[1];
-                let inside = !target.contains(':') && !reference::is_awaited(target);
+                let inside = !target.contains(':');
                 if inside && !folder.join(target).exists() {
                     problems.push(format!(
                         "{}:{}: link to {target}, which does not exist",

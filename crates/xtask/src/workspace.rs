@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::Failure;
 
-/// Names of directories that hold no source: build output, history, editor state.
+/// Names of files and directories that are no source: build output, history, editor state.
 const SKIPPED: [&str; 4] = [".git", ".idea", ".vscode", "node_modules"];
 
 /// A text file of the repository.
@@ -36,10 +36,14 @@ pub(crate) fn files() -> Result<Vec<SourceFile>, Failure> {
         for entry in listing {
             let entry = entry.map_err(|error| at(&folder, error))?;
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            // In a second working tree `.git` is a file that names the first one.
+            if SKIPPED.contains(&name.as_str()) {
+                continue;
+            }
             let kind = entry.file_type().map_err(|error| at(&path, error))?;
             if kind.is_dir() {
                 let build = name == "target" || name.starts_with("target-");
-                if !build && !SKIPPED.contains(&name.as_str()) {
+                if !build {
                     folders.push(path);
                 }
             } else if kind.is_file()
