@@ -99,4 +99,5 @@ def report(session, runs):
     lib.table(session, ["server", "req/s", "of threads", "of libaio", "p99 ms", "CPU us/req", "errors"], rows)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -221,6 +221,9 @@ def parse_wrk(text):
     if not requests:
         raise SystemExit(f"wrk said something else:\n{text}")
     percentile = {name: milliseconds(value) for name, value in re.findall(r"^ +(\d+)% +(\S+)", text, re.M)}
+    if int(requests[1]) == 0:
+        # wrk prints zeros, which would read as the best latency of all.
+        percentile = {}
     errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
     return {
@@ -293,7 +296,12 @@ def environment(binary, nginx):
 
 def table(session, header, rows):
     """Prints rows with columns aligned."""
-    text = [[cell if isinstance(cell, str) else f"{cell:.2f}" for cell in row] for row in [header, *rows]]
+    def shown(cell):
+        if isinstance(cell, str):
+            return cell
+        return "none" if cell != cell else f"{cell:.2f}"
+
+    text = [[shown(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[at]) for row in text) for at in range(len(header))]
     for row in text:
         cells = [cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths))]

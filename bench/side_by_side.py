@@ -78,4 +78,5 @@ def report(session, servers, rows, runs):
         lib.table(session, ["server", "CPU us/req", "of nginx", "req/s", "p99 ms", "errors"], lines)
 
 
-main()
+if __name__ == "__main__":
+    main()
