@@ -19,6 +19,7 @@ pub fn explain(config: &Config, caps: &Caps) -> String {
     text
 }
 
+/// Locations inside of locations come behind the one around them.
 fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locations: &Locations) {
     let name = if server.name.is_empty() { "_" } else { &server.name };
     for id in locations.all() {
@@ -27,6 +28,7 @@ fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locati
     }
 }
 
+/// Asked with a size of zero for small files, since only `directio` makes a difference by size.
 fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
     let location = config.location(id);
     let core = &location.scope.core;

@@ -14,6 +14,7 @@ pub fn reference() -> String {
          Made from the tables in the code; do not edit. Directives of module `ringroad` are this server's own, \
          the others are nginx's and work as nginx documents them unless it says otherwise here.\n",
     );
+    // By name and not by the order of the tables: a moved row must not move half of the page.
     let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();
     names.sort_unstable();
     names.dedup();
@@ -38,6 +39,7 @@ fn write_module(page: &mut String, name: &str) {
         page,
         format_args!("\n## {name}\n\n| directive | stands in | default | what it does |\n|---|---|---|---|"),
     );
+    // The sort is stable, so that a directive of two contexts keeps its rows in order.
     let mut here: Vec<&Spec> = specs().filter(|spec| spec.module == name).collect();
     here.sort_by_key(|spec| spec.name);
     for spec in here {
@@ -98,6 +100,7 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
+/// One line with its end.
 fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
     // A string takes every write.
     let _ = writeln!(page, "{text}");
@@ -108,6 +111,7 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
 pub fn configure_arguments() -> Vec<String> {
     let mut arguments = Vec::new();
     for (directive, argument) in OPTIONAL_PARTS {
+        // A directive of our own with that name would not mean what a tool concludes from the argument.
         if specs().any(|spec| spec.name == *directive && spec.module != "ringroad") {
             arguments.push((*argument).to_owned());
         }

@@ -11,6 +11,7 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
+/// A piece of the text.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
     Text(Box<str>),
@@ -37,6 +38,7 @@ impl Template {
                 parts.push(Part::Text(rest[..dollar].into()));
             }
             let after = &rest[dollar + 1..];
+            // A dollar sign cannot be escaped in nginx either: it always begins a name.
             let (name, len) = variable_name(after).map_err(|fault| Error::at(statement, fault))?;
             parts.push(Part::Variable(registry.reference(name, statement)));
             rest = &after[len..];
@@ -51,6 +53,7 @@ impl Template {
     pub fn constant(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
+            // Neighbouring texts never occur: each is read up to the next variable.
             [Part::Text(text)] => Some(text),
             _ => None,
         }
@@ -99,6 +102,7 @@ impl std::fmt::Display for NameFault<'_> {
 /// The name behind a `$` and how many bytes it takes with its braces.
 pub(crate) fn variable_name(text: &str) -> Result<(&str, usize), NameFault<'_>> {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    // A group is one digit, so `$10` is group 1 and a zero; nginx reads it in the same way.
     if matches!(text.as_bytes().first(), Some(b'1'..=b'9')) {
         return Ok((&text[..1], 1));
     }

@@ -48,9 +48,11 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     };
     resolver.main_block(&tree.statements)?;
     let Resolver { main, events, mut http, mut warnings, .. } = resolver;
+    // Only now: a variable may be used above the directive that defines it, and a pool above its own.
     http.registry.finish()?;
     main.check_pools(&http.pools)?;
     main.check_affinity(&mut warnings);
+    // The handlers are listed once here, so that no request asks a module whether it has something to do.
     for location in &mut http.locations {
         location.handlers = Handlers::of(&location.scope);
     }
@@ -63,6 +65,7 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase()
 }
 
+/// A configuration while it is being read.
 struct Resolver<'a> {
     prefix: &'a Path,
     conf_prefix: &'a Path,
@@ -92,6 +95,7 @@ impl Resolver<'_> {
         for statement in of_kind(&inner, Walk::Events) {
             self.simple(statement.children(), Contexts::EVENTS, &mut scope, None)?;
         }
+        // Behind `main`, because paths and the error log of the process are what `http` starts from.
         scope.core = http_core::Conf::under(self.prefix);
         scope.core.error_log = self.main.error_log.clone();
         scope.log = log::Conf::under(self.prefix);
@@ -126,9 +130,11 @@ impl Resolver<'_> {
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
         scope.core.check(&statement.end)?;
         draft.complete();
+        // Taken out before the scope is handed on: locations do not inherit what runs before they are searched.
         let script = scope.rewrite.take_for_server();
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
+        // In its place before the locations are read, so that their number names the server that is being made.
         self.http.servers.push(Server { name, root, locations, script });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
         self.http.servers[id.0 as usize].locations = locations;
@@ -139,6 +145,7 @@ impl Resolver<'_> {
     fn locations(&mut self, inner: &[Inner<'_>], around: &Around<'_>) -> Result<Locations, Error> {
         let mut found = Vec::new();
         for statement in of_kind(inner, Walk::Location) {
+            // Named and nested locations have rules that depend on where they stand.
             let context = if around.name.is_some() { Contexts::LOCATION } else { Contexts::SERVER };
             let name = Name::parse(&mut self.cx(statement, context), around.name)?;
             let mut scope = around.scope.inherit();
@@ -159,6 +166,7 @@ impl Resolver<'_> {
             return Ok(());
         };
         let methods = LimitExcept::methods(statement)?;
+        // It inherits from the location as that is at its end, wherever in it the block stands.
         let mut limited = scope.inherit();
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
         let location = self.add_location("limit_except", limited);
@@ -193,6 +201,7 @@ impl Resolver<'_> {
                 }
                 ref set => self.carry_out(set, statement, context, scope, draft.as_deref_mut()),
             });
+            // An error in a block above this line would have stopped nginx earlier.
             if let Err(error) = done {
                 self.look_at(&inner, scope)?;
                 return Err(error);

@@ -16,12 +16,15 @@ use crate::response::{ContentType, Response};
 
 /// Goes where `error_page` sends this status, or makes the built-in answer: then there is no further step.
 pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
+    // After these the next byte on the connection may not be the start of a request, or the server is in
+    // trouble.
     if matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501 | 505) {
         request.keepalive = false;
     }
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
     let page = core.error_pages.items().iter().find(|page| page.status == status);
+    // A page that fails itself leads to the built-in one, unless the configuration asks for more.
     let may_go = request.error_status.is_none() || core.recursive_error_pages;
     match page.filter(|_| may_go && status != 444) {
         Some(page) => go_to(request, page, status),
@@ -36,6 +39,7 @@ pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
 fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
+    // What the failed handler had prepared must not show in the answer of the page; a redirect keeps its target.
     let location = std::mem::take(&mut request.response.location);
     request.response.clear();
     match target.first() {
@@ -43,6 +47,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
             let question = target.iter().position(|&byte| byte == b'?').unwrap_or(target.len());
             request.uri = target[..question].to_vec();
             request.args = target.get(question + 1..).unwrap_or_default().to_vec();
+            // A page is fetched, whatever the method was that failed.
             become_get(request);
             Some(Step::Internal)
         }
@@ -62,6 +67,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
             let code =
                 page.overwrite.filter(|code| matches!(code, 301 | 302 | 303 | 307 | 308)).unwrap_or(302);
             request.response.location = Some(target).or(location);
+            // A URL is for the client to follow, so the status that led here is not what it sees.
             request.error_status = None;
             respond(request, code);
             None
@@ -84,12 +90,14 @@ pub(crate) fn built_in(request: &mut Request, status: u16) {
     let code = StatusCode::new(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let core = &request.scope().core;
     let signature = effect::signature(&core.server_tokens, request);
+    // Only for browsers that showed a page of their own in the place of a short one.
     let padded = core.msie_padding
         && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).wants_padding());
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
     let response = &mut request.response;
     response.status = status;
     response.content_type = ContentType::Text("text/html".into());
+    // They described a file; what goes out now is a page made for this request.
     (response.last_modified, response.etag, response.content_range) = (None, None, None);
     response.allow_ranges = false;
     response.set_bytes(Source::Vec(page));

@@ -28,12 +28,14 @@ pub(crate) fn write(thread: &Thread, log: &ErrorLog, level: Level, message: fmt:
             Target::File(path) => thread.logs.get(path),
             Target::Stderr => thread.logs.stderr(),
         };
+        // A log that could not be opened was told at the start; a line for it is lost, a request is not.
         if let Some(file) = file {
             file.append(0, |out| line(out, thread, level, message));
         }
     }
 }
 
+/// Time, level, process and thread as nginx writes them, so that tools which cut its log can cut this one.
 fn line(out: &mut Vec<u8>, thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
     out.extend_from_slice(thread.dates().error_log());
     let (pid, tid) = (std::process::id(), thread.tid);
@@ -44,6 +46,7 @@ fn line(out: &mut Vec<u8>, thread: &Thread, level: Level, message: fmt::Argument
 impl Request {
     /// Writes a line to the error log of the request's location, with what nginx says of the request.
     pub(crate) fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        // Asked before the text is put together: most lines are below the level that is written.
         let log = &self.scope().core.error_log;
         if !log.takes(level) {
             return;
@@ -60,6 +63,7 @@ impl fmt::Display for About<'_> {
         let request = self.0;
         write!(f, ", client: {}, server: {}", request.conn.peer, request.server().name)?;
         let line = request.head.request_line().of(request.bytes());
+        // Bytes that no terminal should see are escaped, because the client chose them.
         if !line.is_empty() {
             write!(f, ", request: \"{}\"", line.escape_ascii())?;
         }

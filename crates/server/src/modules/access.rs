@@ -16,6 +16,7 @@ pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     handlers: &[Handler {
         phase: Phase::Access,
+        // Locations without rules do not pay for the module.
         active: |scope| !scope.access.rules.items().is_empty(),
         run: Run::Now(run),
     }],
@@ -55,12 +56,15 @@ pub struct Conf {
     rules: Layered<Rule>,
 }
 
+/// One line of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {
     who: Who,
     allow: bool,
 }
 
+/// Whom a rule is about. Networks are stored with the bits that do not count cleared, so that one comparison
+/// does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     All,
@@ -74,6 +78,8 @@ enum Who {
 
 /// The order of the rules is that of the text, `allow` and `deny` mixed.
 fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error> {
+    // Host names are not looked up: the answer could be another one with each request, and would have to be
+    // waited for.
     let text = cx.arg(0);
     let who = match text {
         "all" => Who::All,
@@ -82,6 +88,8 @@ fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error
             let fault = || cx.error(format_args!("invalid parameter \"{text}\""));
             let (who, low_bits) = network(text).ok_or_else(fault)?;
             if low_bits {
+                // Allowed, because nginx allows it; told, because it is often a slip in the network or in its
+                // width.
                 cx.warn(format_args!("low address bits of {text} are meaningless"));
             }
             who
@@ -119,6 +127,7 @@ fn mask_v4(bits: u32) -> u32 {
     u32::MAX.checked_shl(32 - bits).unwrap_or(0)
 }
 
+/// As for IPv4.
 fn mask_v6(bits: u32) -> u128 {
     u128::MAX.checked_shl(128 - bits).unwrap_or(0)
 }
@@ -155,6 +164,7 @@ impl Conf {
 fn run(request: &mut Request) -> Step {
     let scope = request.scope();
     match scope.access.judge(&request.conn.peer) {
+        // Nothing said is not the same as allowed: with `satisfy any` only a rule that allows opens the door.
         None => Step::Next,
         Some(true) => Step::Allow,
         Some(false) => {

@@ -58,6 +58,7 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
         if text.is_empty() {
             let first = cx.arg(0);
+            // nginx names the first argument, whichever one is empty.
             return Err(cx.error(format_args!("index \"{first}\" in \"index\" directive is invalid")));
         }
         let file = cx.template(text)?;
@@ -71,6 +72,7 @@ fn is_wanted(request: &Request) -> bool {
     request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head | Method::Post)
 }
 
+/// The table of handlers holds functions of one type; the box is paid for folders only.
 fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
     Box::pin(run(request))
 }
@@ -79,13 +81,16 @@ fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
 async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let index = &generation.config.location(request.location).scope.index;
+    // Looking at the folder costs an operation, so it waits until a name was not found in it.
     let mut folder_is_there = false;
     for file in index.files.items() {
         let name = file.rendered(request);
+        // An absolute name is taken unseen: it stands for another place, which its own location looks at.
         if name.first() == Some(&b'/') {
             request.uri = name;
             return Step::Internal;
         }
+        // The name is added to the URI before the root is, so that an alias is applied to both at once.
         let mut uri = request.uri.clone();
         uri.extend_from_slice(&name);
         let mut path = Vec::new();
@@ -99,6 +104,7 @@ async fn run(request: &mut Request) -> Step {
         };
         match errno {
             Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS => return refused(request, &path, errno),
+            // Once for all names: a folder that was there for the first is there for the next.
             Errno::NOENT if folder_is_there => {}
             Errno::NOENT => {
                 if let Err(step) = look_at_folder(request).await {
@@ -138,6 +144,7 @@ fn refused(request: &Request, path: &[u8], errno: Errno) -> Step {
             request.log(Level::Error, format_args!("\"{path}\" is forbidden ({reason})"));
             Step::Status(403)
         }
+        // Usual on a site with broken links, so the line can be turned off.
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
             if request.scope().core.log_not_found {
                 request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));

@@ -18,6 +18,7 @@ use crate::variables::VarRef;
 /// The module.
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_log") };
 
+/// `open_log_file_cache` is not among them: paths with variables are not built, and others are opened once.
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new(
@@ -87,6 +88,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
         if let Some(further) = cx.statement.args.get(1) {
+            // A format behind `off` shows that something else was meant.
             return Err(cx.error(format_args!("invalid parameter \"{}\"", further.text)));
         }
         scope.log.off_in_block = cx.block;
@@ -101,6 +103,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for option in cx.statement.texts().skip(2) {
         read_option(&mut log, option, cx)?;
     }
+    // A time without a buffer would have nothing to wait with.
     if log.flush.is_some() && log.buffer.is_none() {
         return Err(cx.error(format_args!("no buffer is defined for access_log \"{text}\"")));
     }
@@ -108,6 +111,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         let buffered = "buffered logs cannot have variables in name";
         return Err(if log.buffer.is_some() { cx.error(buffered) } else { cx.not_built(text) });
     }
+    // Checked against what is inherited too, because all blocks share the open file.
     check_sharing(scope, &log, cx)?;
     // nginx: `off` in a block wins over the other logs of the same block.
     if scope.log.off_in_block != cx.block {
@@ -118,6 +122,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Formats must be defined above their use, as in nginx.
 fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
+    // The built-in format is made anew for each use; that happens when a configuration is read, and never later.
     let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
     if name == COMBINED {
         return Ok(Arc::new(LogFormat::combined()));
@@ -136,6 +141,7 @@ fn read_option(log: &mut AccessLog, option: &str, cx: &mut Cx<'_>) -> Result<(),
         let time = time.ok_or_else(|| cx.error(format_args!("invalid flush time \"{text}\"")))?;
         log.flush = Some(Duration::from_millis(time));
     } else if let Some(text) = option.strip_prefix("if=") {
+        // Any text will do, since only emptiness and `0` count when it is rendered.
         log.condition = Some(cx.template(text)?);
     } else if option == "gzip" || option.starts_with("gzip=") {
         return Err(cx.not_built(option));
@@ -148,6 +154,8 @@ fn read_option(log: &mut AccessLog, option: &str, cx: &mut Cx<'_>) -> Result<(),
 /// Logs that share a file must agree on how it is buffered.
 fn check_sharing(scope: &Scope, log: &AccessLog, cx: &Cx<'_>) -> Result<(), Error> {
     let buffers = |other: &AccessLog| (other.buffer, other.flush);
+    // An unbuffered log beside a buffered one is fine: its lines are written out at once, together with the
+    // others.
     let mut same_file = scope.log.logs().iter().filter(|other| other.path == log.path);
     if log.buffer.is_some() && same_file.any(|other| other.buffer.is_some() && buffers(other) != buffers(log))
     {
@@ -169,6 +177,7 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     let mut texts: Vec<&str> = cx.statement.texts().skip(1).collect();
     let mut escape = LogEscape::Default;
+    // Only the first argument can be the option; a text that merely begins alike further behind is a text.
     if let Some(text) = texts[0].strip_prefix("escape=") {
         let known = LogEscape::NAMES.iter().find(|(name, _)| *name == text);
         let fault = || cx.error(format_args!("unknown log format escaping \"{text}\""));
@@ -199,6 +208,7 @@ fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), 
             }
             unclosed => cx.error(unclosed),
         })?;
+        // Whether the variable exists is known when all of the configuration was read: `set` may come below.
         parts.push(Part::Variable(cx.http.registry.reference(name, cx.statement)));
         rest = &after[len..];
     }
@@ -215,6 +225,7 @@ pub struct LogFormat {
     escape: LogEscape,
 }
 
+/// A piece of a format.
 #[derive(Debug)]
 enum Part {
     Text(Box<str>),
@@ -269,8 +280,11 @@ impl LogFormat {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Variable(variable) => {
+                    // The value is rendered straight into the line and escaped in place, so most values are
+                    // copied once.
                     let start = out.len();
                     let found = variable.value(request, out);
+                    // A dash, so that the columns of a line stay where a reader of it expects them.
                     if !found && self.escape == LogEscape::Default {
                         out.push(b'-');
                     } else {
@@ -289,6 +303,7 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
         LogEscape::Json => matches!(byte, b'"' | b'\\' | 0..0x20),
         LogEscape::None => false,
     };
+    // Nearly all values have nothing to escape, and are looked through once without being moved.
     let Some(first) = out[start..].iter().position(harmful) else { return };
     let tail = out.split_off(start + first);
     for byte in tail {
@@ -308,6 +323,7 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
     }
 }
 
+/// Upper case, as nginx writes it.
 fn hex(digit: u8) -> u8 {
     b"0123456789ABCDEF"[usize::from(digit)]
 }

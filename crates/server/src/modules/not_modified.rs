@@ -9,7 +9,9 @@ use crate::response::{Body, ContentType};
 /// The module; its directive belongs to `http_core`.
 pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_not_modified") };
 
+/// Runs before the range filter, so that a range of a file that the client has already is not read at all.
 fn filter(request: &mut Request) {
+    // Other statuses say nothing about the file that the client may have; nor does the file of an error page.
     if request.response.status != 200 || request.error_status.is_some() {
         return;
     }
@@ -24,11 +26,14 @@ fn filter(request: &mut Request) {
         Outcome::NotModified => {
             let response = &mut request.response;
             response.status = 304;
+            // RFC 9110 section 15.4.5: what is sent beside the validators would only describe a body that does
+            // not come.
             response.content_length = None;
             response.content_type = ContentType::None;
             response.allow_ranges = false;
             response.body = Body::None;
         }
+        // The page replaces the file, and takes the validators with it: they are not those of the page.
         Outcome::PreconditionFailed => crate::connection::error_page::built_in(request, 412),
     }
 }

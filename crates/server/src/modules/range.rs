@@ -16,12 +16,14 @@ use crate::response::{Body, ContentType};
 /// The module; its directive belongs to `http_core`.
 pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_range") };
 
+/// Leaves everything as it is unless the answer is a whole body of known size that was declared divisible.
 fn filter(request: &mut Request) {
     let response = &request.response;
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
     };
     let max_ranges = request.scope().core.max_ranges;
+    // Zero says that there are no ranges here, so `Accept-Ranges` must not promise them either.
     if max_ranges == Some(0) {
         request.response.allow_ranges = false;
         return;
@@ -29,11 +31,14 @@ fn filter(request: &mut Request) {
     // The field has a meaning for GET alone (RFC 9110 section 14.2); nginx answers HEAD alike.
     let asked = matches!(request.method, Method::Get | Method::Head) && if_range_holds(request);
     let Some(value) = request.header(HeaderId::Range).filter(|_| asked) else { return };
+    // A bound holds even where none is configured: each range costs a part of its own, and a client could ask
+    // for thousands of one byte.
     let max_ranges = max_ranges.map_or(MAX_RANGES_DEFAULT, |most| most.min(u64::from(u32::MAX)) as u32);
     let mut ranges = Vec::new();
     match range::parse(value, size, max_ranges, &mut ranges) {
         RangeOutcome::Whole => {}
         RangeOutcome::NotSatisfiable => {
+            // The page first: it clears the fields of the file, and this one belongs to the answer.
             error_page::built_in(request, 416);
             let mut text = Vec::new();
             range::push_unsatisfied_range(size, &mut text);
@@ -46,6 +51,8 @@ fn filter(request: &mut Request) {
     }
 }
 
+/// The copy that the client wants completed must be the file of now; otherwise it gets all of it (RFC 9110
+/// section 13.1.5).
 fn if_range_holds(request: &Request) -> bool {
     let response = &request.response;
     let validators = Validators {
@@ -55,6 +62,7 @@ fn if_range_holds(request: &Request) -> bool {
     request.header(HeaderId::IfRange).is_none_or(|value| range::if_range_matches(value, validators))
 }
 
+/// One range needs no framing: the piece itself is the body, and its place is told in a header field.
 fn one(request: &mut Request, range: ByteRange, size: u64) {
     let mut text = Vec::new();
     range::push_content_range(range, size, &mut text);
@@ -68,8 +76,10 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
     }
 }
 
+/// Several ranges are parts of a multipart body, whose length is known before a byte of it is read.
 fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     let boundary = request.conn.thread.shared.next_boundary();
+    // Each part repeats the type of the whole; the type of the response names the boundary instead.
     let media_type = request.response.content_type.of(request).unwrap_or_default().to_owned();
     let response = &mut request.response;
     let multipart = Multipart::new(boundary, media_type.as_bytes(), size);
@@ -79,6 +89,7 @@ fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     response.content_type = ContentType::Text(String::from_utf8_lossy(&content_type).into_owned().into());
     response.content_length = Some(multipart.total_len(ranges));
     response.allow_ranges = false;
+    // Ranges are promised for files only, so there is nothing to cut in anything else.
     let Body::File(file) = &mut response.body else { return };
     file.pieces.clear();
     for &range in ranges {

@@ -29,6 +29,7 @@ pub static MODULE: Module = Module {
     ..Module::named("http_rewrite")
 };
 
+/// `if` blocks take both as soon as they are built; the contexts are nginx's.
 const EVERYWHERE: Contexts =
     Contexts::SERVER.or(Contexts::SERVER_IF).or(Contexts::LOCATION).or(Contexts::LOCATION_IF);
 
@@ -81,6 +82,7 @@ enum Instruction {
 /// nginx's own code: close the connection and say nothing.
 const CLOSE: u16 = 444;
 
+/// nginx takes any number that has room in a status line, registered or not.
 const STATUS_MAX: u64 = 999;
 
 /// A code, a code with a text or a URL, or a URL alone, which is told from a code by how it begins.
@@ -89,6 +91,7 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let behind = cx.statement.args.get(1).map(|word| word.text.as_str());
     let is_url = ["http://", "https://", "$scheme"].iter().any(|start| text.starts_with(start));
     let instruction = match (value::number(text), behind) {
+        // The text of a redirect is a URL, of others a body; which one is known by the status when it runs.
         (Ok(status), _) if status <= STATUS_MAX => {
             let text = behind.map(|text| cx.template(text)).transpose()?;
             Instruction::Return { status: status as u16, text }
@@ -103,9 +106,11 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// A name that no module has becomes a slot of the request; one that a module has must allow it.
 fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
+    // Without the dollar sign it would be a word: nginx refuses it, rather than guess.
     let name = text.strip_prefix('$').filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| cx.error(format_args!("invalid variable name \"{text}\"")))?;
     let variable = cx.http.registry.define(name, cx.statement)?;
+    // The name first: a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
     scope.rewrite.script.0.push(Instruction::Set { variable, value });
     Ok(())
@@ -124,6 +129,7 @@ fn run_in_location(request: &mut Request) -> Step {
 }
 
 impl Script {
+    /// Whether there is nothing to run, so that the phase can leave the module out.
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -133,6 +139,8 @@ impl Script {
         for instruction in &self.0 {
             match instruction {
                 Instruction::Set { variable, value } => {
+                    // Rendered now and not when it is used: a later change of its parts does not reach it, as in
+                    // nginx.
                     let value = value.rendered(request);
                     variable.assign(request, &value);
                 }
@@ -156,6 +164,7 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     if status >= 400 && text.is_none_or(|text| text.constant() == Some("")) {
         return Step::Status(status);
     }
+    // Without a text the body is empty and says so, which keeps the connection usable.
     let body = text.map_or(Source::Static(b""), |text| Source::Vec(text.rendered(request)));
     let response = &mut request.response;
     response.status = status;

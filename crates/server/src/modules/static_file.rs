@@ -22,12 +22,15 @@ pub static MODULE: Module = Module {
 
 /// Answers with the file that the URI names.
 pub(crate) async fn serve(request: &mut Request) -> Step {
+    // POST goes on up to the file, so that a folder or a missing file is answered as for the others, like nginx.
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
         return Step::Status(405);
     }
+    // A folder: its index has been looked for before; what is left is for the modules behind this one.
     if request.uri.last() == Some(&b'/') {
         return Step::Next;
     }
+    // The root is usually short; one allocation is enough for nearly all paths.
     let mut path = Vec::with_capacity(request.uri.len() + 64);
     files::path_of(request, &request.uri, &mut path);
     let opened = match files::open(request, path).await {
@@ -37,6 +40,7 @@ pub(crate) async fn serve(request: &mut Request) -> Step {
     if files::is_dir(&opened.stat) {
         return add_slash(request);
     }
+    // The open did not wait for the other end of a pipe, so a special file is noticed here and not by a hang.
     if !files::is_file(&opened.stat) {
         let path = request_path(request);
         request.log(Level::Crit, format_args!("\"{}\" is not a regular file", files::display(&path)));
@@ -56,6 +60,7 @@ fn request_path(request: &Request) -> Vec<u8> {
     path
 }
 
+/// The status that nginx gives this error, and its line: crit for what an operator must look at.
 fn refused(request: &Request, errno: Errno) -> Step {
     let status = files::status_of(errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
@@ -72,6 +77,7 @@ fn refused(request: &Request, errno: Errno) -> Step {
 /// A folder was asked for without the slash that relative links in it need.
 fn add_slash(request: &mut Request) -> Step {
     let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
+    // The decoded path must not bring bytes into the header that the client had escaped.
     http::uri::escape_uri(&request.uri, &mut location);
     location.push(b'/');
     if !request.args.is_empty() {
@@ -82,10 +88,13 @@ fn add_slash(request: &mut Request) -> Step {
     Step::Status(301)
 }
 
+/// Describes the file; not a byte of it is read before the filters have had their say.
 fn answer(request: &mut Request, opened: Opened) {
+    // A count of this thread, held so that the settings can be read while the request is changed.
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
     let Opened { file, stat, device } = opened;
+    // Chosen with the size at hand, because `directio` divides files by it.
     let mover = choose::mover(core, &rt::caps(), stat.size);
     request.mover = Some(mover);
     let response = &mut request.response;

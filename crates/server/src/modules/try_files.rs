@@ -43,12 +43,14 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 #[derive(Clone, Debug, Default)]
 pub struct Conf(Option<Arc<Files>>);
 
+/// The arguments of one directive, shared by the copies of its scope.
 #[derive(Debug)]
 struct Files {
     wanted: Vec<Wanted>,
     otherwise: Otherwise,
 }
 
+/// One file or folder to look for.
 #[derive(Debug)]
 struct Wanted {
     name: Template,
@@ -65,6 +67,7 @@ enum Otherwise {
     Uri(Template),
 }
 
+/// What fits into three digits of a status line.
 const STATUS_MAX: u16 = 999;
 
 /// The last argument is no file: it is what follows when none is there.
@@ -87,16 +90,19 @@ fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// The table of handlers holds functions of one type; the box is paid by locations with this directive only.
 fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
     Box::pin(run(request))
 }
 
 /// Looks at one after the other; the first that is there becomes the URI and the next handler serves it.
 async fn run(request: &mut Request) -> Step {
+    // The settings stay readable while the URI in the request is changed.
     let generation = Rc::clone(&request.generation);
     let scope = &generation.config.location(request.location).scope;
     let Some(files) = &scope.try_files.0 else { return Step::Next };
     for wanted in &files.wanted {
+        // Rendered for each, because a variable such as `$uri` differs from request to request.
         let name = below_alias(&scope.core, wanted.name.rendered(request));
         if is_there(request, &scope.core, &name, wanted.folder).await {
             take(request, &scope.core, name, wanted.folder);
@@ -104,6 +110,7 @@ async fn run(request: &mut Request) -> Step {
         }
     }
     match &files.otherwise {
+        // The last resort is not looked for: a status ends the search, a URI starts another one.
         Otherwise::Status(status) => Step::Status(*status),
         Otherwise::Uri(uri) => go_to(request, uri.rendered(request)),
     }
@@ -124,6 +131,7 @@ fn below_alias(core: &Core, name: Vec<u8>) -> Vec<u8> {
 /// Anything but plain absence is worth a line in the log; the search goes on all the same.
 async fn is_there(request: &Request, core: &Core, name: &[u8], folder: bool) -> bool {
     let mut path = core.root.template().rendered(request);
+    // The name begins with a slash; two in a row would be the same file, but not the same text in a log.
     if matches!(core.root, Root::Root(_)) {
         while path.last() == Some(&b'/') {
             path.pop();
@@ -164,6 +172,8 @@ fn go_to(request: &mut Request, target: Vec<u8>) -> Step {
         let name = String::from_utf8_lossy(&target);
         return match request.server().locations.named(&name) {
             Some(location) => Step::Named(location),
+            // Names with variables can only be missed now, so this is an error of the request and not of the
+            // start.
             None => {
                 request.log(Level::Error, format_args!("could not find named location \"{name}\""));
                 Step::Status(500)

@@ -31,11 +31,14 @@ impl Choice {
                 Some(refusal) => return Err(StartError::NoRing(refusal.clone())),
             },
             Some(Method::Epoll) => NetKind::Epoll,
+            // Nothing asked for: what is best here, and the log says when that is not the ring.
             None => probe.best_net(),
         };
+        // Read before anything is made of it: a wrong rule must stop the start, not be missing in a test.
         let faults = io::fault::FaultPlan::parse(&events.faults.join("\n")).map_err(StartError::Faults)?;
         let engine = EngineConfig {
             net,
+            // The disk may use a ring beside epoll: `use epoll` is about the network alone.
             disk_ring: refusal.is_none(),
             disk_libaio: uses_libaio(config, refusal.is_none()),
             ring_entries: events.ring_entries,
@@ -54,6 +57,7 @@ impl Choice {
         Ok(Choice { config: engine, refusal })
     }
 
+    /// A copy for one thread; pools and faults in it are shared.
     pub(super) fn engine_config(&self) -> EngineConfig {
         self.config.clone()
     }
@@ -105,9 +109,11 @@ fn uses_libaio(config: &Config, ring: bool) -> bool {
 /// Threads are made only where something would use them.
 fn uses_pool(config: &Config, ring: bool) -> bool {
     let mut settings = config.http.locations.iter().map(|location| &location.scope.core);
+    // Without a ring the pool is what buffered reads are left with.
     !ring || settings.any(|core| matches!(core.aio, Aio::Threads(_) | Aio::Libaio))
 }
 
+/// The pools that locations name, in the order of their numbers; `default` exists without being written.
 fn pools(config: &Config) -> Result<Vec<Arc<ThreadPool>>, StartError> {
     let specs = &config.main().thread_pools;
     let pool = |name: &str| {

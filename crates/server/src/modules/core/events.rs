@@ -12,10 +12,12 @@ const EVENTS: Contexts = Contexts::EVENTS;
 /// Own directives carry this instead of a module of nginx.
 const OWN: &str = "ringroad";
 
+/// A row of nginx's event module.
 const fn event(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("event", name, EVENTS, args, help)
 }
 
+/// A row of this server's own; each has a default that needs no touching.
 const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new(OWN, name, EVENTS, args, help)
 }
@@ -69,6 +71,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("1024"),
         |events, cx| {
+            // The upper bound is the kernel's (IORING_MAX_ENTRIES); the lower one leaves room for one turn of
+            // one connection.
             cx.number_in(&mut events.ring_entries, 8, 32768)?;
             power_of_two(cx, 0, events.ring_entries)
         },
@@ -117,6 +121,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("16k"),
         |events, cx| {
+            // Zero would be another way to write "always"; `off` has a word of its own so that the two are not
+            // mixed up.
             let off = cx.arg(0).eq_ignore_ascii_case("off");
             events.zero_copy = if off { None } else { Some(cx.statement.value(0, value::size)?) };
             Ok(())
@@ -178,6 +184,7 @@ fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Erro
     power_of_two(cx, 0, events.recv_buffers.0)
 }
 
+/// Bounded from below only: how much a machine can spare is not ours to know.
 fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     let bytes = cx.statement.value(0, value::offset)?;
     if bytes < BUFFER_POOL_MIN {

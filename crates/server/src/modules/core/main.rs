@@ -37,10 +37,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         nginx("worker_rlimit_nofile", Args::Exactly(1), "Open files that each thread may have."),
         |main, cx| cx.set(&mut main.worker_rlimit_nofile, |text| value::number(text).map(Some)),
     ),
+    // Without it the limit stays what the master was started with.
     Directive::main(
         nginx("worker_rlimit_core", Args::Exactly(1), "Largest core file in bytes."),
         |main, cx| cx.set(&mut main.worker_rlimit_core, |text| value::offset(text).map(Some)),
     ),
+    // Set in the worker before it gives up its rights, because a negative value needs them.
     Directive::main(
         nginx("worker_priority", Args::Exactly(1), "Scheduling priority, a nice value.").default("0"),
         |main, cx| cx.set(&mut main.worker_priority, priority),
@@ -58,6 +60,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Relative paths do not start here but at the prefix; only what the kernel writes does.
     Directive::main(nginx("working_directory", Args::Exactly(1), "Where core files go."), |main, cx| {
         main.working_directory = Some(cx.path(cx.arg(0)));
         Ok(())
@@ -96,11 +99,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Both words are checked, so that a configuration with a misspelt one is refused here as it is by nginx.
     Directive::main(
         nginx("debug_points", Args::Exactly(1), "What happens at an internal fault: stop or abort.")
             .state(conf::State::Accepted("an internal fault ends the request that met it")),
         |_, cx| cx.set(&mut (), value::choice(&[("stop", ()), ("abort", ())])),
     ),
+    // nginx saves calls of the clock with it; one reading a turn needs no saving.
     Directive::main(
         nginx("timer_resolution", Args::Exactly(1), "How often the clock is read.")
             .state(conf::State::Accepted("the clock is read once in each turn")),
@@ -166,6 +171,8 @@ fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 fn set_workers(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.set(&mut main.workers, |text| match text {
+        // What it comes to is found when the threads are made, since the processors of a process may be
+        // restricted.
         "auto" => Ok(Workers::Auto),
         // Zero would never serve anybody, which nobody can want.
         _ => match value::number(text).ok().and_then(|count| u32::try_from(count).ok()) {
@@ -181,6 +188,7 @@ fn set_affinity(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     main.affinity = match texts.as_slice() {
         ["auto"] => Affinity::Auto(None),
         ["auto", mask] => Affinity::Auto(Some(cpus(mask, cx)?)),
+        // The table allows any number of masks, but `auto` takes one at most.
         ["auto", ..] => {
             return Err(cx.error("invalid number of arguments in \"worker_cpu_affinity\" directive"));
         }
@@ -194,6 +202,7 @@ fn cpus(mask: &str, cx: &Cx<'_>) -> Result<Vec<usize>, Error> {
     if let Some(wrong) = mask.chars().find(|digit| !matches!(digit, '0' | '1')) {
         return Err(cx.error(format_args!("invalid character \"{wrong}\" in \"worker_cpu_affinity\"")));
     }
+    // A longer mask could not be given to the kernel.
     if mask.len() > CPUS_MAX {
         return Err(cx.error(format_args!("\"worker_cpu_affinity\" supports up to {CPUS_MAX} CPUs only")));
     }
@@ -214,6 +223,7 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     if main.thread_pools.iter().any(|pool| pool.name == name) {
         return Err(cx.error(format_args!("duplicate thread pool \"{name}\"")));
     }
+    // The queue keeps its default when it is not written; threads do not, so that none is forgotten.
     let mut pool = ThreadPoolSpec { name: name.to_owned(), threads: 0, ..ThreadPoolSpec::default() };
     for text in cx.statement.texts().skip(1) {
         let number = |digits| value::number(digits).ok().and_then(|number| u32::try_from(number).ok());
@@ -230,6 +240,7 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.warn(format_args!("invalid parameter \"{text}\", ignored"));
         }
     }
+    // Asked at the end, because the arguments come in any order.
     if pool.threads == 0 {
         return Err(cx.error("\"thread_pool\" must have \"threads\" parameter"));
     }
@@ -241,6 +252,7 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
 pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), Error> {
     let target = match cx.arg(0) {
         "stderr" => Target::Stderr,
+        // Not silently a file of that name.
         text if text.starts_with("syslog:") || text.starts_with("memory:") => return Err(cx.not_built(text)),
         text => Target::File(cx.path(text)),
     };
@@ -250,6 +262,8 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
         let known = Level::NAMES.iter().find(|(known, _)| *known == name).map(|(_, level)| *level);
         let found = known.or(debug_part.then_some(Level::Debug));
         let found = found.ok_or_else(|| cx.error(format_args!("invalid log level \"{name}\"")))?;
+        // nginx takes one level, or several parts of `debug`; a level and parts of another one contradict each
+        // other.
         match level {
             Some(Level::Debug) if debug_part => {}
             Some(_) if debug_part => return Err(cx.error(format_args!("invalid log level \"{name}\""))),
@@ -257,6 +271,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
             None => level = Some(found),
         }
     }
+    // `error` is what nginx takes when no level is written.
     log.targets.own(cx.block).push(ErrorTarget { target, level: level.unwrap_or(Level::Error) });
     Ok(())
 }

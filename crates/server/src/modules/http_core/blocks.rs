@@ -29,6 +29,7 @@ impl ServerDraft {
         if self.listens.is_empty() {
             self.listens.push(Wanted::default_address(self.place.clone()));
         }
+        // The empty name takes part in the search for a server like any other.
         if self.names.is_empty() {
             self.names.push(ServerName::default());
         }
@@ -40,13 +41,17 @@ impl ServerDraft {
     }
 }
 
+/// Read and checked like the others, but there is nothing to tune.
 const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Spec {
     core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default)
 }
 
+/// Why these rows have no effect; the page of directives shows it.
 const NO_HASH: &str = "tables grow by themselves";
 
 pub(super) const DIRECTIVES: &[Directive] = &[
+    // The order of servers matters twice: the first one on an address is its default, and patterns are tried in
+    // turn.
     Directive::walk(
         core("server", Contexts::HTTP, Args::None, "A server: addresses, names, locations.")
             .block(Contexts::SERVER)
@@ -122,6 +127,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::nothing(tuning("variables_hash_max_size", Contexts::HTTP, "1024"), NO_HASH),
 ];
 
+/// Patterns are compiled here, so that a wrong one is told with its line.
 fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         draft.names.push(ServerName::read(text, cx)?);

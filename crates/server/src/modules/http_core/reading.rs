@@ -175,6 +175,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("on"),
         |scope, cx| cx.flag(&mut scope.core.merge_slashes),
     ),
+    // Checked all the same: a configuration that nginx refuses is not accepted here by accident.
     Directive::scope(
         core(
             "connection_pool_size",
@@ -238,6 +239,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.client_body_in_file_only, NAMES)
         },
     ),
+    // Means something to modules that look into bodies.
     Directive::scope(
         core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
             .default("off"),
@@ -260,6 +262,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     cx.milliseconds(&mut scope.core.keepalive_timeout)?;
     if cx.statement.args.len() > 1 {
+        // Seconds, because the header field `Keep-Alive` counts in seconds.
         scope.core.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
     }
     Ok(())
@@ -268,6 +271,7 @@ fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
 /// `none` has a bit of its own so that naming it twice is noticed, and takes everything away.
 fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
+    // A name that is written twice is a warning, as in nginx, and no error.
     let bits = cx.statement.bits(NAMES, cx.warnings)?;
     scope.core.keepalive_disable = KeepaliveDisable { msie6: bits & 2 != 0, safari: bits & 4 != 0 };
     Ok(())
@@ -277,6 +281,7 @@ fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
 const POOL_SIZE_MIN: u64 = 112;
 const POOL_ALIGNMENT: u64 = 16;
 
+/// A size that nginx's allocator could work with.
 fn pool_size(text: &str) -> Result<u64, ValueError> {
     match value::size(text)? {
         size if size < POOL_SIZE_MIN => Err(ValueError::TooSmall { min: POOL_SIZE_MIN }),
@@ -299,6 +304,7 @@ fn pool_error(cx: &Cx<'_>, error: Error) -> Error {
 /// Digits in the name of a folder: more than a file system wants to list in one.
 const LEVEL_DIGITS_MAX: u8 = 4;
 
+/// The folder itself is made when the first body goes there.
 fn set_temp_path(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut levels = Vec::new();
     for text in cx.statement.texts().skip(1) {

@@ -42,6 +42,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
         |scope, cx| Types::read(&mut scope.core.types, cx),
     ),
+    // nginx's default, too: a browser shows it, and does not run it.
     Directive::scope(
         core(
             "default_type",
@@ -84,6 +85,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         set_aio,
     ),
+    // Nothing writes request bodies yet; the setting is kept for what will.
     Directive::scope(
         core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.aio_write),
@@ -237,6 +239,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.recursive_error_pages),
     ),
+    // On as in nginx. A text is a variable's business too, so it is rendered for each response.
     Directive::scope(
         core(
             "server_tokens",
@@ -312,6 +315,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("log_not_found", LEVELS, Args::Flag, "Logs files that are not there as errors.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.log_not_found),
     ),
+    // There are no subrequests yet; the setting is read so that it holds when there are.
     Directive::scope(
         core("log_subrequest", LEVELS, Args::Flag, "Logs subrequests to the access log.").default("off"),
         |scope, cx| cx.flag(&mut scope.core.log_subrequest),
@@ -334,15 +338,18 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
     let core = &mut scope.core;
     let name = if alias { "alias" } else { "root" };
     let before = if matches!(core.root, Root::Alias(_)) { "alias" } else { "root" };
+    // The same two words in blocks inside of each other are inheritance, in one block they are a contradiction.
     if core.root_block == cx.block {
         let message =
             format_args!("\"{name}\" directive is duplicate, \"{before}\" directive was specified earlier");
         return Err(cx.error(message));
     }
+    // A named location has no prefix or pattern that an alias could stand for.
     if alias && core.found_by == FoundBy::Name {
         return Err(cx.error("the \"alias\" directive cannot be used inside the named location"));
     }
     let text = cx.arg(0);
+    // Either would be defined by itself.
     for variable in ["document_root", "realpath_root"] {
         if text.contains(&format!("${variable}")) || text.contains(&format!("${{{variable}}}")) {
             let message = format_args!("the ${variable} variable cannot be used in the \"{name}\" directive");
@@ -350,6 +357,8 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
         }
     }
     core.root_block = cx.block;
+    // A slash at the end of a root would come twice, because each URI begins with one; an alias ends as it is
+    // written, for it is put in the place of a prefix.
     core.root = match alias {
         true => Root::Alias(cx.path_template(text)?),
         false => Root::Root(
@@ -377,6 +386,7 @@ fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         _ => {
             let pool = text.strip_prefix("threads=").filter(|pool| !pool.is_empty());
             let pool = pool.ok_or_else(|| cx.invalid(text))?;
+            // A pool would have to be looked up for each request; nginx allows that.
             if pool.contains('$') {
                 return Err(cx.not_built(text));
             }
@@ -390,6 +400,7 @@ fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Less than a page would cost more calls than it saves copies.
 const CHUNK_MIN: u64 = 4096;
 
+/// A size that is worth a chunk of its own.
 fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
     match cx.statement.value(0, value::size)? {
         bytes if bytes < CHUNK_MIN => {
@@ -401,6 +412,7 @@ fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
 
 /// `on`, `off`, `build`, or a text of one's own, which is more than free nginx takes.
 fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    // A type of its own, because the texts that may follow are no choice from a list.
     const NAMES: &[(&str, Tokens)] = &[("off", Tokens::Off), ("on", Tokens::On), ("build", Tokens::Build)];
     #[derive(Clone, Copy)]
     enum Tokens {
@@ -424,6 +436,8 @@ fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let texts: Vec<&str> = cx.statement.texts().collect();
     let (uri, mut codes) = texts.split_last().expect("the table promises two arguments");
+    // An `=` before the URI: the status that the client sees in the end, or with nothing behind it that of the
+    // page.
     let mut overwrite = None;
     if let Some((last, before)) = codes.split_last()
         && let Some(code) = last.strip_prefix('=')
