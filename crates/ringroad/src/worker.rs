@@ -39,11 +39,9 @@ pub(crate) const SUBCOMMAND: &str = "worker";
 /// nginx's exit status of a worker that cannot serve.
 const EXIT_CANNOT_SERVE: u8 = 2;
 
-/// How often the server's threads are looked after: one that ended unasked takes the process with it.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-
-/// How often while they are meant to end.
-const LOOK_WHILE_LEAVING: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// How long the threads that are well may take to write their logs out when another one has panicked. It is a
+/// part of the 200 ms after which the next worker serves.
+const LAST_WORDS: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Runs until the master or a signal ends it.
 pub(crate) fn run() -> ExitCode {
@@ -81,6 +79,9 @@ struct Serving {
     worker: Worker,
     /// What they serve, to see whether the next configuration may take its place.
     config: Arc<Config>,
+    /// What the master calls the configurations that this process has had, by the server's own number, which
+    /// counts from 1.
+    generations: Vec<u64>,
     /// Where it listens.
     addresses: Vec<ListenAddr>,
     /// For the lines of this thread.
@@ -100,6 +101,17 @@ enum Flow {
     GoOn,
     /// The threads are to be stopped now.
     End,
+    /// The threads cannot be relied on any more.
+    Fail,
+}
+
+/// Why a new configuration is not in force.
+#[derive(Debug, PartialEq, Eq)]
+enum NotReloaded {
+    /// It was refused before a thread saw it.
+    Unchanged(String),
+    /// Some threads have it and others do not answer.
+    InParts(String),
 }
 
 impl Control {
@@ -134,34 +146,31 @@ impl Control {
     fn serve(&mut self, mut serving: Serving) -> ExitCode {
         let (method, remark) = serving.worker.method(&serving.config);
         self.answer(&ToMaster::Ready { method, remark });
-        while !serving.worker.is_finished() {
+        let mut flow = Flow::GoOn;
+        while flow == Flow::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
             let mut wait = [
                 PollFd::new(&self.channel, PollFlags::IN | sending),
                 PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::from_borrowed_fd(serving.worker.events(), PollFlags::IN),
             ];
-            let look = if serving.leaving { LOOK_WHILE_LEAVING } else { LOOK };
-            if let Err(errno) = poll(&mut wait, Some(&look))
+            if let Err(errno) = poll(&mut wait, None)
                 && errno != Errno::INTR
             {
                 serving.log.alert(format_args!("poll() failed ({})", errno_text(errno)));
-                serving.worker.stop();
+                break;
+            }
+            for number in serving.worker.take_retired() {
+                if let Some(generation) = serving.generation(number) {
+                    self.answer(&ToMaster::Retired(generation));
+                }
             }
             while let Some(arrived) = self.signals.next() {
                 serving.handle_signal(arrived.signal);
             }
-            if self.handle_master(&mut serving) == Flow::End {
-                break;
-            }
+            flow = self.handle_master(&mut serving);
         }
-        let Serving { worker, log, .. } = serving;
-        worker.stop();
-        if !worker.wait() {
-            log.alert("a worker thread has panicked");
-            return ExitCode::FAILURE;
-        }
-        log.notice("exit");
-        ExitCode::SUCCESS
+        serving.end(flow)
     }
 
     /// Everything that the master has said by now.
@@ -181,8 +190,12 @@ impl Control {
             };
             match ToWorker::decode(&frame.body) {
                 Ok(message) => {
-                    if let Some(answer) = serving.handle(message, frame) {
+                    let (answer, flow) = serving.handle(message, frame);
+                    if let Some(answer) = answer {
                         self.answer(&answer);
+                    }
+                    if flow != Flow::GoOn {
+                        return flow;
                     }
                 }
                 Err(_) => {
@@ -207,6 +220,7 @@ impl Serving {
     /// privileges, so that it means the same as to the master; privileges gone before a thread or a ring exists.
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
+        let generation = bundle.generation;
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {
             log.alert(message);
@@ -217,30 +231,37 @@ impl Serving {
         limits.enter_directory()?;
         let addresses = addresses(&resources);
         let worker = Worker::start(&config, resources)?;
-        Ok(Serving { worker, config, addresses, log, targets, shutdown_timeout, leaving: false })
+        let generations = vec![generation];
+        Ok(Serving { worker, config, generations, addresses, log, targets, shutdown_timeout, leaving: false })
     }
 
     /// Only a new configuration is answered: the master waits for that.
-    fn handle(&mut self, message: ToWorker, frame: Frame) -> Option<ToMaster> {
+    fn handle(&mut self, message: ToWorker, frame: Frame) -> (Option<ToMaster>, Flow) {
         match message {
             ToWorker::Start(bundle) | ToWorker::Reload(bundle) => {
                 let generation = bundle.generation;
-                return Some(match self.reload(*bundle, frame.fds) {
-                    Ok(()) => ToMaster::Reloaded(generation),
-                    Err(message) => ToMaster::ReloadFailed(generation, message),
-                });
+                return match self.reload(*bundle, frame.fds) {
+                    Ok(()) => (Some(ToMaster::Reloaded(generation)), Flow::GoOn),
+                    Err(NotReloaded::Unchanged(message)) => {
+                        (Some(ToMaster::ReloadFailed(generation, message)), Flow::GoOn)
+                    }
+                    Err(NotReloaded::InParts(message)) => {
+                        self.log.alert(message);
+                        (None, Flow::Fail)
+                    }
+                };
             }
             ToWorker::Reopen(paths) => self.reopen(paths.into_iter().zip(frame.fds).collect()),
             ToWorker::Quit(limit) => self.leave(limit),
-            ToWorker::Stop => self.end(),
+            ToWorker::Stop => self.stop(),
         }
-        None
+        (None, Flow::GoOn)
     }
 
     /// Operators send these to workers directly too.
     fn handle_signal(&mut self, signal: Signal) {
         match signal {
-            Signal::SIGTERM | Signal::SIGINT => self.end(),
+            Signal::SIGTERM | Signal::SIGINT => self.stop(),
             Signal::SIGQUIT => self.leave(self.shutdown_timeout),
             // The master decides on the rest, and tells.
             _ => {}
@@ -256,23 +277,56 @@ impl Serving {
         }
     }
 
-    fn end(&mut self) {
+    fn stop(&mut self) {
         self.leaving = true;
         self.log.notice("exiting");
         self.worker.stop();
     }
 
+    /// The end of the threads, and the exit status.
+    fn end(self, flow: Flow) -> ExitCode {
+        let Serving { worker, log, .. } = self;
+        worker.stop();
+        if worker.has_panicked() || flow == Flow::Fail {
+            // Not waited for: a disk that hangs must not keep the next worker from serving.
+            let mut wait = [PollFd::from_borrowed_fd(worker.events(), PollFlags::IN)];
+            worker.take_retired();
+            while !worker.is_finished() && poll(&mut wait, Some(&LAST_WORDS)).is_ok_and(|count| count > 0) {
+                worker.take_retired();
+            }
+            log.alert("a worker thread has panicked or does not answer, exiting");
+            return ExitCode::FAILURE;
+        }
+        if !worker.wait() {
+            log.alert("a worker thread has panicked at its end");
+            return ExitCode::FAILURE;
+        }
+        log.notice("exit");
+        ExitCode::SUCCESS
+    }
+
+    /// What the master calls a configuration.
+    fn generation(&self, number: u64) -> Option<u64> {
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        self.generations.get(place).copied()
+    }
+
     /// Everything is read before anything is changed.
-    fn reload(&mut self, bundle: Bundle, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let mut parsed = Parsed::from(bundle, fds)?;
+    fn reload(&mut self, bundle: Bundle, fds: Vec<OwnedFd>) -> Result<(), NotReloaded> {
+        let generation = bundle.generation;
+        if self.leaving {
+            return Err(NotReloaded::Unchanged("the worker process is shutting down".to_owned()));
+        }
+        let mut parsed = Parsed::from(bundle, fds).map_err(NotReloaded::Unchanged)?;
         if parsed.config.process_key() != self.config.process_key() {
-            return Err("the new configuration needs a new process".to_owned());
+            return Err(NotReloaded::Unchanged("the new configuration needs a new process".to_owned()));
         }
         // The server has the sockets of these addresses already.
         let known = std::mem::take(&mut self.addresses);
         self.addresses = addresses(&parsed.resources);
         parsed.resources.listeners.retain(|(address, _)| !known.contains(address));
-        self.worker.reload(&parsed.config, parsed.resources)?;
+        self.worker.reload(&parsed.config, parsed.resources).map_err(NotReloaded::InParts)?;
+        self.generations.push(generation);
         self.config = parsed.config;
         parsed.log.take_stderr_from(&self.log);
         self.log = parsed.log;

@@ -148,16 +148,55 @@ fn the_pid_file_moves_with_the_configuration() {
 
 #[test]
 fn a_connection_lives_on_and_its_next_request_sees_the_new_site() {
-    let mut server = Server::start(BINARY, &site("", "v0"));
-    let mut client = Client::connect(server.addr(0));
-    assert_eq!(client.get("/").text(), "v0");
-    server.rewrite_conf(&site("", "v1"));
-    server.reload();
-    // Each thread takes the new configuration when it gets to it; the connection stays all the while.
-    let seen = testkit::wait::until("the new site", Deadline::default(), || {
-        (client.get("/").text() == "v1").then_some(())
-    });
-    seen.unwrap_or_else(|late| panic!("{late}"));
+    for main in ["worker_processes 3;", "master_process off; worker_processes 3;"] {
+        let mut server = Server::start(BINARY, &site(main, "v0"));
+        let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(server.addr(0))).collect();
+        // One half has asked already, the other waits for its first request.
+        for client in &mut clients[..3] {
+            assert_eq!(client.get("/").text(), "v0");
+        }
+        for round in 1..=3 {
+            let text = format!("v{round}");
+            server.rewrite_conf(&site(main, &text));
+            server.reload();
+            server.wait_for_log(&format!("was replaced by {} in place", round + 1), Deadline::default());
+            // Nobody keeps the old one: idle connections let go of it and stay.
+            let line = server.wait_for_log_count("exited with code 0", round, Deadline::default());
+            assert!(line.contains(&format!(": configuration {round} of worker process")), "{line}");
+            for client in &mut clients {
+                assert_eq!(client.get("/").text(), text);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_was_replaced_in_place_retires_with_its_last_request() {
+    let body = Content::new(9, 3 << 20);
+    let conf = |index: &str| {
+        format!(
+            "events {{}} http {{ access_log off; server {{ listen 127.0.0.1:0; root html; index {index}; }} }}"
+        )
+    };
+    let mut server = Server::builder(BINARY).conf(&conf("a.html")).file("html/large.bin", body).start();
+    let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+    client.send("GET /large.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    for (round, index) in ["b.html", "c.html"].iter().enumerate() {
+        server.rewrite_conf(&conf(index));
+        server.reload();
+        server.wait_for_log_count("in place", round + 1, Deadline::default());
+    }
+    // The second was never used by a request, the first still is.
+    server.wait_for_log("configuration 2 of worker process", Deadline::default());
+    assert_eq!(server.error_log().matches("exited with code 0").count(), 1, "{}", server.error_log());
+    body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
+    let line = server.wait_for_log_count("exited with code 0", 2, Deadline::default());
+    let worker = server.workers()[0];
+    assert!(
+        line.ends_with(&format!("configuration 1 of worker process {worker} exited with code 0")),
+        "{line}"
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ use io::Buf;
 use crate::body::choose::Mover;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::files::RootFacts;
+use crate::process::InForce;
 use crate::response::Response;
 use crate::thread::Thread;
 
@@ -25,8 +26,15 @@ pub(crate) struct Generation {
     pub(crate) config: Arc<Config>,
     /// Facts about the roots, by location.
     pub(crate) roots: Arc<Vec<RootFacts>>,
+    /// Has its number, and tells when the last thread and the last request are done with it.
+    pub(crate) in_force: Arc<InForce>,
+}
+
+impl Generation {
     /// Counts the reloads.
-    pub(crate) number: u64,
+    pub(crate) fn number(&self) -> u64 {
+        self.in_force.number()
+    }
 }
 
 /// Facts about a connection that its requests show.

@@ -9,9 +9,8 @@ use http::date::DateCache;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
-use crate::config::Config;
-use crate::files::RootFacts;
 use crate::log::files::LogFiles;
+use crate::process::Edition;
 use crate::process::shared::Shared;
 use crate::request::{Generation, Request};
 use crate::zone::{Zone, since_1970};
@@ -29,7 +28,7 @@ pub(crate) struct Thread {
     pub(crate) draining: Event,
     /// Connections that are open.
     pub(crate) connections: Gauge,
-    idle: RefCell<IdleList<Timer>>,
+    waiting: RefCell<WaitList<Timer>>,
     /// Connections that may be open at once (`worker_connections`).
     pub(crate) connections_max: Cell<usize>,
     dates: RefCell<DateCache>,
@@ -42,22 +41,16 @@ pub(crate) struct Thread {
 const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        config: Arc<Config>,
-        roots: Arc<Vec<RootFacts>>,
-        logs: LogFiles,
-    ) -> Thread {
-        let connections_max = Cell::new(config.events().worker_connections as usize);
-        let generation = RefCell::new(Rc::new(Generation { config, roots, number: 1 }));
+    pub(crate) fn new(shared: Arc<Shared>, edition: Edition, logs: LogFiles) -> Thread {
+        let connections_max = Cell::new(edition.config.events().worker_connections as usize);
         Thread {
             shared,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
-            generation,
+            generation: RefCell::new(Rc::new(Generation::from(edition))),
             logs,
             draining: Event::new(),
             connections: Gauge::new(),
-            idle: RefCell::default(),
+            waiting: RefCell::default(),
             connections_max,
             dates: RefCell::new(DateCache::new(0, 0)),
             zone: Zone::default(),
@@ -79,19 +72,22 @@ impl Thread {
         Rc::clone(&self.generation.borrow())
     }
 
-    /// Puts another configuration in force. Requests under way keep theirs; idle connections are served
-    /// under the new one when they ask again.
-    pub(crate) fn replace(&self, config: Arc<Config>, roots: Arc<Vec<RootFacts>>) {
-        let number = self.generation.borrow().number + 1;
-        *self.generation.borrow_mut() = Rc::new(Generation { config, roots, number });
+    /// Puts another configuration in force. Requests under way keep theirs; connections that wait for a
+    /// request wake up and let go of the old one.
+    pub(crate) fn replace(&self, edition: Edition) {
+        let old = self.generation.replace(Rc::new(Generation::from(edition)));
         // Spare requests hold the old configuration.
         self.spare_requests.borrow_mut().clear();
+        for timer in self.waiting.borrow().timers(|_| true) {
+            timer.expire_now();
+        }
+        drop(old);
     }
 
     /// Stops: idle connections end at once, others after the answer that is under way.
     pub(crate) fn drain(&self) {
         self.draining.set();
-        for timer in self.idle.borrow().timers() {
+        for timer in self.waiting.borrow().timers(|kind| kind == Waits::Idle) {
             timer.expire_now();
         }
     }
@@ -108,13 +104,13 @@ impl Thread {
 
     /// Ends the connection that has been idle longest, to make room; whether there was one.
     pub(crate) fn end_an_idle_one(&self) -> bool {
-        self.idle.borrow_mut().take_oldest().inspect(Timer::expire_now).is_some()
+        self.waiting.borrow_mut().take_oldest().inspect(Timer::expire_now).is_some()
     }
 
-    /// Marks a connection as idle while the answer lives: its timer can be expired from here.
-    pub(crate) fn idle(&self, timer: &Timer) -> Idle<'_> {
-        let place = self.idle.borrow_mut().insert(timer.clone());
-        Idle { thread: self, place }
+    /// Marks a connection as waiting while the answer lives: its timer can be expired from here.
+    pub(crate) fn waits(&self, kind: Waits, timer: &Timer) -> Waiting<'_> {
+        let place = self.waiting.borrow_mut().insert(kind, timer.clone());
+        Waiting { thread: self, place }
     }
 
     pub(crate) fn take_request(&self) -> Option<Request> {
@@ -134,21 +130,44 @@ impl Thread {
     }
 }
 
-/// A connection that waits for its next request.
-pub(crate) struct Idle<'a> {
+impl From<Edition> for Generation {
+    fn from(edition: Edition) -> Generation {
+        let Edition { config, roots, in_force } = edition;
+        Generation { config, roots, in_force }
+    }
+}
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Its first request: it is not ended to make room or to drain.
+    First,
+    /// Another request.
+    Idle,
+}
+
+/// A connection that waits for a request.
+pub(crate) struct Waiting<'a> {
     thread: &'a Thread,
     place: u32,
 }
 
-impl Drop for Idle<'_> {
-    fn drop(&mut self) {
-        self.thread.idle.borrow_mut().remove(self.place);
+impl Waiting<'_> {
+    /// Whether it has to end to make room for another.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.thread.waiting.borrow().is_taken(self.place)
     }
 }
 
-/// Idle connections, oldest first: a doubly linked list through a vector, so that coming and going costs no
-/// search and no memory.
-struct IdleList<T> {
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.thread.waiting.borrow_mut().remove(self.place);
+    }
+}
+
+/// Waiting connections, oldest first: a doubly linked list through a vector, so that coming and going costs
+/// no search and no memory.
+struct WaitList<T> {
     nodes: Vec<Node<T>>,
     free: Vec<u32>,
     first: Option<u32>,
@@ -156,20 +175,21 @@ struct IdleList<T> {
 }
 
 struct Node<T> {
+    kind: Waits,
     timer: Option<T>,
     previous: Option<u32>,
     next: Option<u32>,
 }
 
-impl<T> Default for IdleList<T> {
+impl<T> Default for WaitList<T> {
     fn default() -> Self {
-        IdleList { nodes: Vec::new(), free: Vec::new(), first: None, last: None }
+        WaitList { nodes: Vec::new(), free: Vec::new(), first: None, last: None }
     }
 }
 
-impl<T> IdleList<T> {
-    fn insert(&mut self, timer: T) -> u32 {
-        let node = Node { timer: Some(timer), previous: self.last, next: None };
+impl<T> WaitList<T> {
+    fn insert(&mut self, kind: Waits, timer: T) -> u32 {
+        let node = Node { kind, timer: Some(timer), previous: self.last, next: None };
         let place = match self.free.pop() {
             Some(place) => {
                 self.nodes[place as usize] = node;
@@ -202,13 +222,13 @@ impl<T> IdleList<T> {
         self.free.push(place);
     }
 
-    /// The timer of the oldest one. Its node leaves the list when its connection wakes up; until then it is
-    /// not answered again.
+    /// The timer of the one that is idle longest. Its node leaves the list when its connection wakes up;
+    /// until then it is not answered again.
     fn take_oldest(&mut self) -> Option<T> {
         let mut at = self.first;
         while let Some(place) = at {
             let node = &mut self.nodes[place as usize];
-            if node.timer.is_some() {
+            if node.kind == Waits::Idle && node.timer.is_some() {
                 return node.timer.take();
             }
             at = node.next;
@@ -216,8 +236,12 @@ impl<T> IdleList<T> {
         None
     }
 
-    fn timers(&self) -> impl Iterator<Item = &T> {
-        self.nodes.iter().filter_map(|node| node.timer.as_ref())
+    fn is_taken(&self, place: u32) -> bool {
+        self.nodes[place as usize].timer.is_none()
+    }
+
+    fn timers(&self, wanted: impl Fn(Waits) -> bool) -> impl Iterator<Item = &T> {
+        self.nodes.iter().filter(move |node| wanted(node.kind)).filter_map(|node| node.timer.as_ref())
     }
 }
 
@@ -227,21 +251,26 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_only_once() {
-        let mut list = IdleList::default();
-        let places: Vec<u32> = ["a", "b", "c", "d"].map(|name| list.insert(name)).to_vec();
+        let mut list = WaitList::default();
+        let young = list.insert(Waits::First, "young");
+        let places: Vec<u32> = ["a", "b", "c", "d"].map(|name| list.insert(Waits::Idle, name)).to_vec();
         list.remove(places[0]);
         assert_eq!(list.take_oldest(), Some("b"));
+        assert!(list.is_taken(places[1]) && !list.is_taken(places[2]));
         assert_eq!(list.take_oldest(), Some("c"), "b is on its way out");
         list.remove(places[1]);
         list.remove(places[2]);
-        let again = list.insert("e");
-        assert_eq!(list.timers().copied().collect::<Vec<_>>().len(), 2);
+        let again = list.insert(Waits::Idle, "e");
+        assert_eq!(list.timers(|kind| kind == Waits::Idle).count(), 2);
+        assert_eq!(list.timers(|_| true).count(), 3);
         assert_eq!(
             (list.take_oldest(), list.take_oldest(), list.take_oldest()),
-            (Some("d"), Some("e"), None)
+            (Some("d"), Some("e"), None),
+            "one that has not asked yet stays"
         );
         list.remove(places[3]);
         list.remove(again);
+        list.remove(young);
         assert_eq!((list.first, list.last), (None, None));
     }
 }

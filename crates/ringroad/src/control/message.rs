@@ -6,6 +6,7 @@
 //!   | <------------- Ready, Failed -|
 //!   | -- Reload, bundle, fds -----> |   swaps the configuration in place
 //!   | <---- Reloaded, ReloadFailed -|
+//!   | <------------------- Retired -|   later: the last request under an older configuration has ended
 //!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
 //!   | -- Quit, Stop --------------> |   the answer is the end of the process
 //! ```
@@ -24,7 +25,7 @@ use crate::places::{Places, Request};
 use crate::privilege::Credentials;
 
 /// Changes with every change of the messages.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
 /// each log file.
@@ -85,6 +86,8 @@ pub(crate) enum ToMaster {
     Reloaded(u64),
     /// The new configuration could not be taken, the old one stays.
     ReloadFailed(u64, String),
+    /// No request uses this configuration any more.
+    Retired(u64),
 }
 
 impl ToWorker {
@@ -136,6 +139,7 @@ impl ToMaster {
             ToMaster::Failed(message) => out.u64(2).text(message),
             ToMaster::Reloaded(generation) => out.u64(3).u64(*generation),
             ToMaster::ReloadFailed(generation, message) => out.u64(4).u64(*generation).text(message),
+            ToMaster::Retired(generation) => out.u64(5).u64(*generation),
         };
         out.finish()
     }
@@ -148,6 +152,7 @@ impl ToMaster {
             2 => ToMaster::Failed(from.text()?),
             3 => ToMaster::Reloaded(from.u64()?),
             4 => ToMaster::ReloadFailed(from.u64()?, from.text()?),
+            5 => ToMaster::Retired(from.u64()?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -295,6 +300,7 @@ mod tests {
             ToMaster::Failed("no".to_owned()),
             ToMaster::Reloaded(9),
             ToMaster::ReloadFailed(9, "why".to_owned()),
+            ToMaster::Retired(8),
         ];
         for answer in answers {
             assert_eq!(ToMaster::decode(&answer.encode()), Ok(answer));

@@ -323,6 +323,10 @@ impl Master {
             ToMaster::Failed(message) => self.cycle.log.emerg(message),
             ToMaster::Reloaded(generation) => self.handle_reloaded(generation, index),
             ToMaster::ReloadFailed(generation, message) => self.handle_reload_failed(generation, &message),
+            ToMaster::Retired(generation) => {
+                let pid = self.workers[index].pid();
+                tell_retired(&self.cycle.log, generation, pid);
+            }
         }
     }
 
@@ -451,6 +455,12 @@ fn tell_method(log: &Log, method: &str, remark: Option<&str>) {
     if let Some(remark) = remark {
         log.write(Level::Warn, remark);
     }
+}
+
+/// The last request under a configuration that was replaced in place has ended. Scripts wait for the words at the
+/// end of this line, which a retired process would have caused.
+fn tell_retired(log: &Log, generation: u64, pid: u32) {
+    log.notice(format_args!("configuration {generation} of worker process {pid} exited with code 0"));
 }
 
 /// One line for each address that `old` did not listen on; port 0 shows as what the kernel chose.

@@ -99,9 +99,8 @@ impl Master {
             let (pid, old) = (worker.pid(), worker.generation);
             worker.generation = generation;
             self.commit(pending.cycle);
-            // Scripts wait for the words at the end of this line, which a retired process would have caused.
             self.cycle.log.notice(format_args!(
-                "configuration {old} of worker process {pid} was replaced by {generation} in place and exited with code 0"
+                "configuration {old} of worker process {pid} was replaced by {generation} in place"
             ));
             self.catch_up();
         }

@@ -6,17 +6,14 @@
 use std::process::ExitCode;
 
 use nix::sys::signal::Signal;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::daemon::Readiness;
-use super::{Cycle, announce, greet, tell_method, write_pid_file};
+use super::{Cycle, announce, greet, tell_method, tell_retired, write_pid_file};
 use crate::listen::error_text;
 use crate::places::Request;
 use crate::signals::{Arrived, Signals};
 use crate::site::{self, Files, Resources, Worker};
-
-/// How often the server's threads are looked after.
-const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Serves until a signal ends it.
 pub(super) fn run(
@@ -58,6 +55,8 @@ pub(super) fn run(
     let mut single = Single { request, cycle, worker };
     single.serve(&signals);
     let Single { cycle, worker, .. } = single;
+    // Where one thread has panicked the others still serve.
+    worker.stop();
     let ended_well = worker.wait();
     cycle.listeners.forget(None);
     if let Some(pid_file) = pid_file {
@@ -71,8 +70,8 @@ pub(super) fn run(
     ExitCode::SUCCESS
 }
 
-#[derive(Debug)]
 /// The counterpart of the master, with the server inside.
+#[derive(Debug)]
 struct Single {
     /// What to read again at a reload.
     request: Request,
@@ -85,10 +84,14 @@ struct Single {
 impl Single {
     /// Obeys signals until the threads have ended.
     fn serve(&mut self, signals: &Signals) {
-        while !self.worker.is_finished() {
-            let mut wait = [PollFd::new(signals, PollFlags::IN)];
+        while !self.worker.is_finished() && !self.worker.has_panicked() {
+            let events = PollFd::from_borrowed_fd(self.worker.events(), PollFlags::IN);
             // An interruption is a reason to look, as any other.
-            let _ = poll(&mut wait, Some(&LOOK));
+            let _ = poll(&mut [PollFd::new(signals, PollFlags::IN), events], None);
+            for number in self.worker.take_retired() {
+                // Counted from 1 there and here.
+                tell_retired(&self.cycle.log, number, std::process::id());
+            }
             while let Some(arrived) = signals.next() {
                 self.handle_signal(arrived);
             }
@@ -145,13 +148,14 @@ impl Single {
             self.worker.reload(&cycle.site.config, resources)
         });
         match swapped {
-            Ok(()) => {
+            Ok(_) => {
                 announce(&cycle, Some(&self.cycle));
                 let old = std::mem::replace(&mut self.cycle, cycle);
                 self.cycle.log.take_stderr_from(&old.log);
                 old.listeners.forget(Some(&self.cycle.listeners));
+                let pid = std::process::id();
                 self.cycle.log.notice(format_args!(
-                    "configuration {} was replaced by {generation} in place and exited with code 0",
+                    "configuration {} of worker process {pid} was replaced by {generation} in place",
                     old.generation
                 ));
             }

@@ -7,8 +7,7 @@
 //! text of `-g` where the configuration has none. Master and worker load the same text through here and come to
 //! the same result.
 
-use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -201,13 +200,8 @@ pub(crate) fn explain(config: &Config) -> String {
 }
 
 /// The server's threads in this process.
+#[derive(Debug)]
 pub(crate) struct Worker(server::process::Worker);
-
-impl fmt::Debug for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Worker").field(self.0.engine()).finish()
-    }
-}
 
 impl Worker {
     /// Returns when every thread accepts. Call it after the privileges are gone.
@@ -228,8 +222,20 @@ impl Worker {
     }
 
     /// Swaps the configuration; `resources` has the sockets of addresses that are new, and all log files.
-    pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<(), String> {
+    /// Every thread has the new one when this returns; its number is what [`Worker::take_retired`] names.
+    pub(crate) fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, String> {
         self.0.reload(config, for_server(resources)).map_err(|error| error.to_string())
+    }
+
+    /// Readable when there is something to ask [`Worker::take_retired`], [`Worker::is_finished`] or
+    /// [`Worker::has_panicked`] for.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        self.0.events()
+    }
+
+    /// Configurations that no request uses any more, by number; silences [`Worker::events`].
+    pub(crate) fn take_retired(&self) -> Vec<u64> {
+        self.0.take_retired()
     }
 
     /// Goes on with other descriptors of the same files.
@@ -250,6 +256,11 @@ impl Worker {
     /// Whether every thread has ended, for whatever reason.
     pub(crate) fn is_finished(&self) -> bool {
         self.0.is_finished()
+    }
+
+    /// Whether the process has to end because one of its threads is gone.
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.0.has_panicked()
     }
 
     /// Waits for the threads; false if one of them panicked.

@@ -9,6 +9,7 @@ use io::{Buf, Errno};
 use crate::connection::Connection;
 use crate::log::Level;
 use crate::modules::http_core::conf::Conf;
+use crate::thread::Waits;
 
 /// Bytes that were received and not yet used.
 #[derive(Default)]
@@ -70,16 +71,18 @@ impl Input {
 impl Connection {
     /// Reads the next head into the request.
     pub(super) async fn read_head(&mut self, first: bool) -> Head {
-        let policy = policy(&self.request.scope().core);
         self.request.pipelined = !self.input.bytes().is_empty();
         if !self.request.pipelined {
             match self.wait_for_request(first).await {
                 Some(true) => {}
                 _ => return Head::Closed,
             }
+            // What came into force since the last request holds for this one.
+            self.renew();
             self.request.started = rt::now();
             self.request.started_wall = rt::wall();
         }
+        let policy = policy(&self.request.scope().core);
         // From here on the head has this long, however many pieces it comes in.
         let deadline = rt::now() + self.request.scope().core.client_header_timeout;
         loop {
@@ -128,13 +131,20 @@ impl Connection {
         {
             return None;
         }
-        self.timer.set(rt::now() + patience);
-        let received = {
-            let _idle = (!first).then(|| self.thread.idle(&self.timer));
-            self.timer.limit(self.socket.recv()).await
-        };
-        let Ok(Ok(received)) = received else { return None };
-        Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX)))
+        let (end, kind) = (rt::now() + patience, if first { Waits::First } else { Waits::Idle });
+        loop {
+            self.timer.set(end);
+            let waiting = self.thread.waits(kind, &self.timer);
+            let received = self.timer.limit(self.socket.recv()).await;
+            let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
+            drop(waiting);
+            match received {
+                Ok(Ok(received)) => return Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX))),
+                // Woken to let go of a configuration: without that it would live as long as the client waits.
+                Err(rt::Elapsed) if may_stay && self.renew() => {}
+                Ok(Err(_)) | Err(rt::Elapsed) => return None,
+            }
+        }
     }
 
     /// Receives more bytes of the request; `false` at the end of the stream.

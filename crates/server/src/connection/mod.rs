@@ -48,9 +48,9 @@ impl Entrance {
     /// The servers behind this address; `None` when a reload took it away.
     fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         let listens = &generation.config.http.listens;
-        if self.place.get().0 != generation.number {
+        if self.place.get().0 != generation.number() {
             let place = listens.iter().position(|listen| listen.spec.addr == self.address);
-            self.place.set((generation.number, place.unwrap_or(usize::MAX)));
+            self.place.set((generation.number(), place.unwrap_or(usize::MAX)));
         }
         listens.get(self.place.get().1)
     }
@@ -176,6 +176,15 @@ impl Connection {
         let generation = self.thread.generation();
         let server = default_server(&generation, &self.entrance, &self.request.conn.local);
         self.request.reset(&generation, server);
+    }
+
+    /// Goes over to the configuration in force; whether it was another one.
+    fn renew(&mut self) -> bool {
+        let is_old = self.request.generation.number() != self.thread.generation().number();
+        if is_old {
+            self.next_request();
+        }
+        is_old
     }
 
     fn log_request(&mut self) {

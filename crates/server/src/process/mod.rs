@@ -5,14 +5,16 @@
 
 mod accept;
 mod engine;
+mod events;
 pub(crate) mod shared;
 mod worker_thread;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use rt::mailbox;
 use rt::thread::Setup;
@@ -22,6 +24,8 @@ use crate::files::RootFacts;
 use crate::modules::core::{Affinity, Workers};
 use crate::modules::http_core::listen::ListenAddr;
 pub use engine::{Choice, EngineKey};
+pub(crate) use events::InForce;
+use events::{Events, Running};
 use shared::Shared;
 use worker_thread::{Order, Start};
 
@@ -84,10 +88,34 @@ pub struct Worker {
     threads: Vec<rt::thread::Worker<()>>,
     orders: Vec<mailbox::Sender<Order>>,
     choice: Choice,
+    events: Arc<Events>,
+    /// The number of the configuration in force.
+    newest: AtomicU64,
+}
+
+/// A configuration with what goes with it, on its way into force.
+#[derive(Clone, Debug)]
+pub(crate) struct Edition {
+    pub(crate) config: Arc<Config>,
+    /// Facts about the roots, by location.
+    pub(crate) roots: Arc<Vec<RootFacts>>,
+    /// Goes when nothing uses this configuration any more.
+    pub(crate) in_force: Arc<InForce>,
+}
+
+impl Edition {
+    fn new(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> Edition {
+        let roots = Arc::new(RootFacts::of_all(config));
+        Edition { config: Arc::clone(config), roots, in_force: InForce::new(number, events) }
+    }
 }
 
 /// Orders that may wait for a thread; more means that it is stuck.
 const ORDERS_MAX: usize = 64;
+
+/// How long the threads may take to put a configuration in force. They never wait for anything but the
+/// engine, so that one which takes this long hangs.
+const TAKE_TIME: Duration = Duration::from_secs(10);
 
 /// How long the engine of a thread that ends waits for operations on a slow disk.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -97,9 +125,11 @@ impl Worker {
     pub fn start(config: &Arc<Config>, resources: Resources) -> Result<Worker, StartError> {
         let count = config.main().workers.count();
         let choice = Choice::make(config)?;
-        let roots = Arc::new(RootFacts::of_all(config));
+        let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
+        let edition = Edition::new(config, 1, &events);
         let shared = Arc::new(Shared::default());
-        let mut worker = Worker { threads: Vec::new(), orders: Vec::new(), choice };
+        let newest = AtomicU64::new(1);
+        let mut worker = Worker { threads: Vec::new(), orders: Vec::new(), choice, events, newest };
         for (number, part) in split(resources, count)?.into_iter().enumerate() {
             let (sender, orders) = mailbox::channel(ORDERS_MAX);
             let setup = Setup {
@@ -109,14 +139,18 @@ impl Worker {
             };
             let start = Start {
                 shared: Arc::clone(&shared),
-                config: Arc::clone(config),
-                roots: Arc::clone(&roots),
+                edition: edition.clone(),
                 resources: part,
                 alone: count == 1,
                 orders,
             };
             let engine = worker.choice.engine_config();
-            let thread = rt::thread::start(setup, DRAIN, || io::build(engine), || worker_thread::run(start));
+            let running = Running::new(&worker.events);
+            let main = || async move {
+                let _running = running;
+                worker_thread::run(start).await;
+            };
+            let thread = rt::thread::start(setup, DRAIN, || io::build(engine), main);
             worker.threads.push(thread.map_err(StartError::Thread)?);
             worker.orders.push(sender);
         }
@@ -128,15 +162,41 @@ impl Worker {
         &self.choice
     }
 
-    /// Puts another configuration in force, whose process key is the same. `resources` has the sockets of
-    /// addresses that are new and all log files; sockets of addresses that are gone are closed.
-    pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<(), StartError> {
-        let roots = Arc::new(RootFacts::of_all(config));
-        for (orders, resources) in self.orders.iter().zip(split(resources, self.orders.len())?) {
-            let (config, roots) = (Arc::clone(config), Arc::clone(&roots));
-            send(orders, Order::Configure { config, roots, resources })?;
+    /// Puts another configuration in force, whose process key is the same, and returns when no thread starts a
+    /// request under the old one any more. `resources` has the sockets of addresses that are new and all log
+    /// files; sockets of addresses that are gone are closed. Answers the configuration's number, by which
+    /// [`Worker::take_retired`] names it. After an error some threads may have it and others not: the process
+    /// should end.
+    pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, StartError> {
+        let number = self.newest.load(Ordering::Relaxed) + 1;
+        let edition = Edition::new(config, number, &self.events);
+        let count = self.orders.len();
+        let (taken, answers) = mpsc::sync_channel(count);
+        for (orders, resources) in self.orders.iter().zip(split(resources, count)?) {
+            send(orders, Order::Configure { edition: edition.clone(), resources, taken: taken.clone() })?;
         }
-        Ok(())
+        self.newest.store(number, Ordering::Relaxed);
+        // Only the threads hold them from here on: the end of a thread is an answer too.
+        drop((edition, taken));
+        let deadline = Instant::now() + TAKE_TIME;
+        for _ in 0..count {
+            let left = deadline.saturating_duration_since(Instant::now());
+            answers.recv_timeout(left).map_err(|_| StartError::NoAnswer)?;
+        }
+        Ok(number)
+    }
+
+    /// Readable when a thread has ended, by a panic too, or a configuration is used no more; until
+    /// [`Worker::take_retired`] is called.
+    pub fn events(&self) -> BorrowedFd<'_> {
+        self.events.bell()
+    }
+
+    /// The numbers of configurations under which the last request has ended since this was asked last; the one
+    /// that the worker started with has the number 1. The one in force is never among them.
+    pub fn take_retired(&self) -> Vec<u64> {
+        let newest = self.newest.load(Ordering::Relaxed);
+        self.events.take_retired().into_iter().filter(|&number| number != newest).collect()
     }
 
     /// Writes on into these log files.
@@ -164,9 +224,14 @@ impl Worker {
         }
     }
 
-    /// Whether all threads have ended.
+    /// Whether all threads have ended. Their engines may still wait for a disk: [`Worker::wait`].
     pub fn is_finished(&self) -> bool {
-        self.threads.iter().all(rt::thread::Worker::is_finished)
+        self.events.running() == 0
+    }
+
+    /// Whether a thread has panicked: nobody serves its connections any more, and the process should end.
+    pub fn has_panicked(&self) -> bool {
+        self.events.has_panicked()
     }
 
     /// Waits for the end of all threads.
@@ -178,6 +243,15 @@ impl Worker {
             }
         }
         reason
+    }
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (threads, running) = (self.threads.len(), self.events.running());
+        let mut text = f.debug_struct("Worker");
+        text.field("threads", &threads).field("running", &running).field("engine", &self.choice);
+        text.field("configuration", &self.newest).finish()
     }
 }
 

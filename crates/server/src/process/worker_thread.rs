@@ -4,24 +4,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use rt::mailbox;
 use rt::{Either, select};
 
-use crate::config::Config;
-use crate::files::RootFacts;
 use crate::log::files::LogFiles;
-use crate::process::Resources;
 use crate::process::accept::Doors;
 use crate::process::shared::Shared;
+use crate::process::{Edition, Resources};
 use crate::thread::Thread;
 
 /// What a thread is started with.
 pub(super) struct Start {
     pub(super) shared: Arc<Shared>,
-    pub(super) config: Arc<Config>,
-    pub(super) roots: Arc<Vec<RootFacts>>,
+    pub(super) edition: Edition,
     pub(super) resources: Resources,
     /// Whether it is the only one, so that all sockets are its own.
     pub(super) alone: bool,
@@ -30,8 +28,8 @@ pub(super) struct Start {
 
 /// What a thread can be told.
 pub(super) enum Order {
-    /// Another configuration.
-    Configure { config: Arc<Config>, roots: Arc<Vec<RootFacts>>, resources: Resources },
+    /// Another configuration; the sender is told when it is in force here.
+    Configure { edition: Edition, resources: Resources, taken: SyncSender<()> },
     /// Other log files.
     Reopen(Vec<(PathBuf, OwnedFd)>),
     /// An end soon.
@@ -42,20 +40,22 @@ pub(super) enum Order {
 
 /// The thread's main task.
 pub(super) async fn run(start: Start) {
-    let Start { shared, config, roots, resources, alone, mut orders } = start;
+    let Start { shared, edition, resources, alone, mut orders } = start;
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
     let logs = LogFiles::new(resources.logs, stderr);
-    let thread = Rc::new(Thread::new(shared, config, roots, logs));
+    let thread = Rc::new(Thread::new(shared, edition, logs));
     let mut doors = Doors::new(&thread, alone);
     doors.open(resources.listeners);
     rt::spawn(crate::memory::watch(Rc::clone(&thread)));
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Configure { config, roots, resources } => {
+            Order::Configure { edition, resources, taken } => {
                 thread.logs.reopen(resources.logs);
-                thread.replace(config, roots);
+                thread.replace(edition);
                 doors.close_unconfigured();
                 doors.open(resources.listeners);
+                // One who waits no longer has given this worker up.
+                let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.logs.reopen(logs),
             Order::Quit(patience) => {

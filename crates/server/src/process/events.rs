@@ -1,0 +1,142 @@
+//! What the threads of a worker let the one who looks after them know, who waits in a poll(2) of its own:
+//! that a thread has ended, and that a configuration is not used any more.
+//!
+//! Both are told by something that is dropped: [`Running`] with the task of a thread, also when it panics, and
+//! [`InForce`] with the last request that started under a configuration. The bell is an eventfd(2).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use io::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Shared by the threads of a worker and the one who looks after them.
+#[derive(Debug)]
+pub(super) struct Events {
+    bell: OwnedFd,
+    running: AtomicUsize,
+    panicked: AtomicBool,
+    /// Numbers of configurations that nobody has heard about yet.
+    retired: Mutex<Vec<u64>>,
+}
+
+impl Events {
+    pub(super) fn new() -> Result<Arc<Events>, Errno> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (running, panicked) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Ok(Arc::new(Events { bell, running, panicked, retired: Mutex::default() }))
+    }
+
+    /// Readable from an event on until [`Events::take_retired`].
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Silences the bell; what else it rang for is asked for after this, and so not missed.
+    pub(super) fn take_retired(&self) -> Vec<u64> {
+        // Empty is as good as read.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        std::mem::take(&mut *self.retired.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How many threads have not ended.
+    pub(super) fn running(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// Whether a thread ended by a panic.
+    pub(super) fn has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::Acquire)
+    }
+
+    fn ring(&self) {
+        // It can only fail when the counter is full: then it rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// A thread that runs, for as long as this lives.
+pub(super) struct Running(Arc<Events>);
+
+impl Running {
+    pub(super) fn new(events: &Arc<Events>) -> Running {
+        events.running.fetch_add(1, Ordering::AcqRel);
+        Running(Arc::clone(events))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.panicked.store(true, Ordering::Release);
+        }
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.ring();
+    }
+}
+
+/// A configuration that somebody uses, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct InForce {
+    number: u64,
+    events: Arc<Events>,
+}
+
+impl InForce {
+    pub(super) fn new(number: u64, events: &Arc<Events>) -> Arc<InForce> {
+        Arc::new(InForce { number, events: Arc::clone(events) })
+    }
+
+    /// Counts the configurations of a worker from 1.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Drop for InForce {
+    fn drop(&mut self) {
+        self.events.retired.lock().unwrap_or_else(PoisonError::into_inner).push(self.number);
+        self.events.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn rings(events: &Events) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&events.bell, PollFlags::IN)], Some(&now)).expect("an eventfd") == 1
+    }
+
+    #[test]
+    fn the_end_of_a_thread_rings_and_a_panic_is_told_apart() {
+        let events = Events::new().expect("a descriptor is free");
+        let (first, second) = (Running::new(&events), Running::new(&events));
+        assert!(!rings(&events) && events.running() == 2);
+        drop(first);
+        assert!(rings(&events) && events.running() == 1 && !events.has_panicked());
+        assert!(events.take_retired().is_empty() && !rings(&events));
+        let thread = std::thread::spawn(move || {
+            let _second = second;
+            std::panic::resume_unwind(Box::new("without a message"));
+        });
+        assert!(thread.join().is_err());
+        assert!(rings(&events) && events.running() == 0 && events.has_panicked());
+    }
+
+    #[test]
+    fn a_configuration_retires_with_its_last_user() {
+        let events = Events::new().expect("a descriptor is free");
+        let first = InForce::new(1, &events);
+        let request = Arc::clone(&first);
+        drop(InForce::new(2, &events));
+        drop(first);
+        assert_eq!((rings(&events), events.take_retired()), (true, vec![2]));
+        drop(request);
+        assert_eq!((rings(&events), events.take_retired()), (true, vec![1]));
+        assert!(!rings(&events));
+    }
+}
