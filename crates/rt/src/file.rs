@@ -4,13 +4,16 @@
 //! different ones. A short read is legal anywhere and is the caller's to continue; `EINTR` and `EAGAIN`
 //! are not results but reasons to ask again, and are dealt with here.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use io::op::{DeviceId, OpenHow, Stat, StatTarget};
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::ReadWriteFlags;
 
 use crate::ops::{Outcome, Running};
 use crate::runtime::{self, Inner};
@@ -54,6 +57,15 @@ impl File {
         }
     }
 
+    /// Opens a file now if all of its path is in the kernel's lookup cache, which needs no disk; `EAGAIN` if
+    /// not (`RESOLVE_CACHED`, Linux 5.12; openat2(2)). For local file systems: others may ask somebody.
+    pub fn open_cached(dir: Option<&Fd>, path: &CStr, how: OpenHow) -> Result<File, Errno> {
+        let flags = OFlags::from_bits_retain(how.flags as u32) | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::from_bits_retain(how.resolve) | ResolveFlags::CACHED;
+        let dir = dir.map_or(rustix::fs::CWD, AsFd::as_fd);
+        rustix::fs::openat2(dir, path, flags, Mode::from_raw_mode(how.mode), resolve).map(File::new)
+    }
+
     /// A file that somebody else has opened, or goes on to hold.
     pub fn new(fd: impl Into<Fd>) -> File {
         File::from_fd(&runtime::current(), fd.into())
@@ -85,6 +97,16 @@ impl File {
             device: DeviceId(stat.st_dev as u64),
             mode: stat.st_mode,
         })
+    }
+
+    /// Reads now what is in the page cache, up to `len` bytes at `offset` into the start of `buf`; `EAGAIN` when
+    /// the first byte is not (`RWF_NOWAIT`, preadv2(2)).
+    pub fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
+        let len = (len as usize).min(buf.capacity());
+        let mut parts = [IoSliceMut::new(&mut buf.space()[..len])];
+        let count = rustix::io::preadv2(self.fd(), &mut parts, offset, ReadWriteFlags::NOWAIT)?;
+        buf.set_len(count);
+        Ok(count as u32)
     }
 
     /// Reads up to `len` bytes at `offset` into the start of `buf`; 0 is the end of the file. The buffer

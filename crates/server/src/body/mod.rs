@@ -10,11 +10,15 @@ mod shared;
 mod sink;
 
 use std::fmt;
+use std::rc::Rc;
 
 use io::Errno;
 use io::op::{DeviceId, Source};
 use smallvec::{SmallVec, smallvec};
 
+use crate::config::LocationId;
+use crate::files::{Opened, RootFacts};
+use crate::request::{Generation, Request};
 use choose::Mover;
 pub(crate) use sink::{Rate, SendError, Sink};
 
@@ -25,6 +29,11 @@ pub(crate) struct FileBody {
     pub(crate) size: u64,
     pub(crate) device: DeviceId,
     pub(crate) mover: Mover,
+    /// Whether the file is read past the page cache, decided when it is sent.
+    direct: bool,
+    /// The root that it was found under, by the location that chose the mover.
+    generation: Rc<Generation>,
+    location: LocationId,
     /// What is sent, in order.
     pub(crate) pieces: SmallVec<[Piece; 1]>,
 }
@@ -53,10 +62,17 @@ pub(crate) enum Piece {
 }
 
 impl FileBody {
-    /// The whole file.
-    pub(crate) fn new(file: rt::File, size: u64, device: DeviceId, mover: Mover) -> FileBody {
-        let pieces = smallvec![Piece::Range { start: 0, end: size }];
-        FileBody { file, size, device, mover, pieces }
+    /// The whole file that was opened for this request.
+    pub(crate) fn new(opened: Opened, mover: Mover, request: &Request) -> FileBody {
+        let Opened { file, stat, device } = opened;
+        let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
+        let (generation, location) = (Rc::clone(&request.generation), request.location);
+        FileBody { file, size: stat.size, device, mover, direct: false, generation, location, pieces }
+    }
+
+    /// What is known about the root of the file.
+    fn root(&self) -> &RootFacts {
+        &self.generation.roots[self.location.0 as usize]
     }
 }
 
@@ -85,7 +101,7 @@ impl From<SendError> for BodyError {
 /// Sends all pieces behind `head`.
 pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
     let pieces = std::mem::take(&mut body.pieces);
-    let direct = match body.mover {
+    body.direct = match body.mover {
         Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
             crate::files::set_direct(&body.file).is_ok()
         }
@@ -101,14 +117,14 @@ pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody
         match piece {
             Piece::Text(text) => sink.push(Source::Vec(text)),
             Piece::Range { start, end } => match body.mover {
-                Mover::Read { via, .. } => read::send(sink, body, via, direct, start..end, last).await?,
+                Mover::Read { via, .. } => read::send(sink, body, via, start..end, last).await?,
                 Mover::Resident { otherwise } => {
                     sendfile::send_resident(sink, body, otherwise, start..end, last).await?;
                 }
                 Mover::Sendfile(via) => sendfile::send(sink, body, via, start..end, last).await?,
                 // Boxed: the rarest way is also the one with the largest state.
                 Mover::Shared { via, chunk, .. } => {
-                    Box::pin(shared::send(sink, body, via, direct, chunk, start..end, last)).await?;
+                    Box::pin(shared::send(sink, body, via, chunk, start..end, last)).await?;
                 }
             },
         }

@@ -15,14 +15,13 @@ pub(super) async fn send(
     sink: &mut Sink<'_>,
     body: &FileBody,
     via: DiskVia,
-    direct: bool,
     chunk_bytes: u32,
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
     sink.flush(!range.is_empty() || !last).await?;
     let bytes = sink.chunk_bytes().unwrap_or(u64::from(chunk_bytes)).min(u64::from(chunk_bytes));
-    let mut chunks = Chunks::new(range, bytes, direct);
+    let mut chunks = Chunks::new(range, bytes, body.direct);
     let Some(mut chunk) = chunks.next() else { return Ok(()) };
     let mut shared = read_shared(body, via, &chunk).await?;
     loop {

@@ -93,10 +93,11 @@ fn answer(request: &mut Request, opened: Opened) {
     // A count of this thread, held so that the settings can be read while the request is changed.
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
-    let Opened { file, stat, device } = opened;
+    let stat = opened.stat;
     // Chosen with the size at hand, because `directio` divides files by it.
     let mover = choose::mover(core, &rt::caps(), stat.size);
     request.mover = Some(mover);
+    let body = Body::File(FileBody::new(opened, mover, request));
     let response = &mut request.response;
     response.status = 200;
     response.content_length = Some(stat.size);
@@ -104,5 +105,5 @@ fn answer(request: &mut Request, opened: Opened) {
     response.etag = core.etag.then(|| Etag::of_file(stat.modified, stat.size));
     response.content_type = ContentType::OfUri;
     response.allow_ranges = true;
-    response.body = Body::File(FileBody::new(file, stat.size, device, mover));
+    response.body = body;
 }
