@@ -28,6 +28,7 @@ impl ProcessLimits {
             Some(count) => set(Resource::Nofile, "RLIMIT_NOFILE", count, &mut refused),
             None => raise_to_hard_limit(&mut refused),
         }
+        raise_locked_memory();
         if let Some(bytes) = self.core_bytes {
             set(Resource::Core, "RLIMIT_CORE", bytes, &mut refused);
         }
@@ -78,5 +79,16 @@ fn raise_to_hard_limit(refused: &mut Vec<String>) {
     }
     if let Err(errno) = setrlimit(Resource::Nofile, new) {
         refused.push(format!("setrlimit(RLIMIT_NOFILE) failed ({})", errno_text(errno)));
+    }
+}
+
+/// Buffers that are registered with a ring count as locked memory, io_uring_register(2), and the usual limit of
+/// 8 MiB is less than one thread's. Root takes it off while it is root; others go as far as they may. What is
+/// refused costs registered buffers only, and the engine says so when it misses them.
+fn raise_locked_memory() {
+    let none = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Memlock, none).is_err() {
+        let old = getrlimit(Resource::Memlock);
+        let _ = setrlimit(Resource::Memlock, Rlimit { current: old.maximum, maximum: old.maximum });
     }
 }

@@ -75,3 +75,8 @@ pub fn counters() -> Counters {
 pub fn trim() -> usize {
     runtime::with_current(|runtime| runtime.engine.borrow_mut().trim())
 }
+
+/// Something about this thread's engine that the operator should hear of; each is answered once.
+pub fn take_note() -> Option<io::Note> {
+    runtime::with_current(|runtime| runtime.engine.borrow_mut().take_note())
+}

@@ -6,6 +6,7 @@
 mod accept;
 mod engine;
 mod events;
+mod notes;
 pub(crate) mod shared;
 mod worker_thread;
 

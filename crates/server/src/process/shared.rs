@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::Ledger;
+use crate::process::notes::Written;
 
 /// Shared by the threads of one worker process.
 #[derive(Debug, Default)]
@@ -11,6 +12,8 @@ pub(crate) struct Shared {
     boundaries: AtomicU64,
     /// Memory given back when the system was short of it.
     pub(crate) memory: Ledger,
+    /// What engines had to say.
+    pub(crate) notes: Written,
 }
 
 impl Shared {

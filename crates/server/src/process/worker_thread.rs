@@ -12,6 +12,7 @@ use rt::{Either, select};
 
 use crate::log::files::LogFiles;
 use crate::process::accept::Doors;
+use crate::process::notes;
 use crate::process::shared::Shared;
 use crate::process::{Edition, Resources};
 use crate::thread::Thread;
@@ -47,6 +48,7 @@ pub(super) async fn run(start: Start) {
     let mut doors = Doors::new(&thread, alone);
     doors.open(resources.listeners);
     rt::spawn(crate::memory::watch(Rc::clone(&thread)));
+    rt::spawn(notes::watch(Rc::clone(&thread)));
     while let Some(order) = orders.recv().await {
         match order {
             Order::Configure { edition, resources, taken } => {

@@ -1,0 +1,68 @@
+//! What the engine of a thread has to say to the operator, brought to the error log.
+//!
+//! An engine finds out late what it cannot have: memory is registered as it is needed. So it is asked again and
+//! again, and what several threads say alike is written once.
+
+use std::fmt::Display;
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::log::{Level, error};
+use crate::thread::Thread;
+
+/// The first question, when the first requests have been served, and the time between all others: a line in a
+/// log is in no hurry, and a thread without work should sleep.
+const FIRST: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_secs(10);
+
+/// What was written already; of as many kinds as engines have notes.
+#[derive(Debug, Default)]
+pub(crate) struct Written(Mutex<Vec<std::mem::Discriminant<io::Note>>>);
+
+impl Written {
+    /// Whether this kind of note is new; it is not any more after this.
+    fn is_new(&self, note: &io::Note) -> bool {
+        let kind = std::mem::discriminant(note);
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !written.contains(&kind);
+        if is_new {
+            written.push(kind);
+        }
+        is_new
+    }
+}
+
+/// Asks for as long as the thread runs.
+pub(super) async fn watch(thread: Rc<Thread>) {
+    let mut pause = Duration::ZERO;
+    loop {
+        while let Some(note) = rt::take_note() {
+            if thread.shared.notes.is_new(&note) {
+                write(&thread, &note);
+            }
+        }
+        pause = if pause.is_zero() { FIRST } else { EVERY };
+        rt::sleep_until(rt::now() + pause).await;
+    }
+}
+
+/// At the level of what works, but less well than it could.
+fn write(thread: &Thread, note: &impl Display) {
+    let generation = thread.generation();
+    error::write(thread, &generation.config.main().error_log, Level::Warn, format_args!("{note}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::{Errno, Note};
+
+    #[test]
+    fn what_threads_say_alike_is_new_once() {
+        let written = Written::default();
+        let note = |registered_bytes| Note::BuffersUnregistered { errno: Errno::NOMEM, registered_bytes };
+        assert!(written.is_new(&note(0)));
+        assert!(!written.is_new(&note(4096)));
+    }
+}
