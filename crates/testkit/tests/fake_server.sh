@@ -1,6 +1,11 @@
 #!/bin/sh
 # A server without a network, for the tests of the harness: it honours the pid file, the log line for each
 # listener, HUP and QUIT, and does nothing else. Called as: fake_server.sh -p DIR/ -c FILE [ARG]
+
+# A shell cannot trap what was ignored when it started, as QUIT is in a job in the background and HUP under nohup.
+if [ -z "$FAKE_SERVER" ] && env --default-signal true 2>/dev/null; then
+    exec env --default-signal=HUP,QUIT FAKE_SERVER=1 sh "$0" "$@"
+fi
 dir=$2
 log=$dir/logs/error.log
 if [ "$5" = refuse ]; then
