@@ -182,6 +182,8 @@ impl Request {
         self.host.clear();
         self.uri.clear();
         self.args.clear();
+        // A head that is refused says no method; HEAD from before would take the body from its answer.
+        self.method = Method::Get;
         self.internal = false;
         self.redirects = 0;
         self.error_status = None;

@@ -96,7 +96,9 @@ pub(crate) fn built_in(request: &mut Request, status: u16) {
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
     let response = &mut request.response;
     response.status = status;
-    response.content_type = ContentType::Text("text/html".into());
+    // Statuses that nginx has no page for come with nothing, which has no type either.
+    response.content_type =
+        if page.is_empty() { ContentType::None } else { ContentType::Text("text/html".into()) };
     // They described a file; what goes out now is a page made for this request.
     (response.last_modified, response.etag, response.content_range) = (None, None, None);
     response.allow_ranges = false;

@@ -22,6 +22,11 @@ pub(super) fn filter(request: &mut Request) {
     if let Some(status) = request.error_status.filter(|&status| status != 0) {
         request.response.status = status;
     }
+    // The file of an error page is no version of what was asked for: its date would let a cache keep it as one.
+    if !matches!(request.response.status, 200 | 206 | 304) {
+        request.response.last_modified = None;
+        request.response.allow_ranges = false;
+    }
     for filter in MODULES.iter().filter_map(|module| module.filter) {
         filter(request);
     }
