@@ -1,0 +1,406 @@
+//! The same requests to Debian's nginx and to this server, over the same configuration and the same files: status,
+//! fields and bodies must be the same, but for the date, the port and the boundaries of parts.
+//!
+//! Where an answer is meant to differ, the request names the row of `docs/nginx-differences.md` that says so. Such a
+//! row is held to its word: against the version of nginx that the page compares with, the answers have to differ.
+//! Skipped, with the reason printed, where nginx is not installed.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use testkit::response::{BodyLength, Fault};
+use testkit::{Client, Content, Response, Server, TempDir, nginx};
+
+/// The page that lists what differs, with a row for each mark below.
+const PAGE: &str = include_str!("../../../docs/nginx-differences.md");
+
+/// The version of nginx that the rows of the page are about.
+const COMPARED: &str = "nginx/1.22.";
+
+/// When the files were last changed: Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
+const MODIFIED: u64 = 784_111_777;
+const MODIFIED_TEXT: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+const LATER_TEXT: &str = "Mon, 07 Nov 1994 08:49:37 GMT";
+const EARLIER_TEXT: &str = "Sat, 05 Nov 1994 08:49:37 GMT";
+
+/// The entity tag that nginx makes of that time and the ten bytes of `a.txt`.
+const ETAG: &str = "\"2ebc98a1-a\"";
+
+const CONF: &str = r#"
+worker_processes 1;
+events {}
+http {
+    server_tokens off;
+    types { text/html html; text/plain txt; }
+    default_type application/octet-stream;
+    server {
+        listen 127.0.0.1:0;
+        root ROOT;
+        location = /204 { return 204; }
+        location = /200 { default_type text/plain; return 200 "text of $request_method\n"; }
+        location = /301 { return 301 /there; }
+        location = /302 { return 302 http://example.org/$request_uri; }
+        location = /307 { return 307 /there?$args; }
+        location = /308 { return 308 https://example.org/; }
+        location = /403 { return 403; }
+        location = /404 { return 404 "gone\n"; }
+        location = /500 { return 500; }
+        location = /503 { return 503; }
+        location = /599 { return 599; }
+        location = /url { return http://example.org/; }
+        location = /close { return 444; }
+        location = /vars {
+            return 200 "$request_method|$uri|$args|$arg_a|$http_x_y|$host|$is_args|$server_protocol|$cookie_c\n";
+        }
+        location /try/ { try_files $uri $uri/ /index.html; }
+        location /try404/ { try_files $uri =404; }
+        location /named/ { try_files $uri @fallback; }
+        location @fallback { return 200 "fallback $uri\n"; }
+        location /alias/ { alias ROOT/dir/; }
+        location ~ \.(foo|bar)$ { return 200 "pattern $1\n"; }
+        location /internal/ { internal; }
+        location /page/ { error_page 404 /page.html; }
+        location /page200/ { error_page 404 =200 /page.html; }
+        location /pageurl/ { error_page 404 http://example.org/x; }
+        location /pagenamed/ { error_page 404 = @fallback; }
+        location /deny/ { deny all; }
+        location /only/ { limit_except GET { deny all; } alias ROOT/; }
+        location /idle/ { keepalive_timeout 65 20; alias ROOT/; }
+        location /once/ { keepalive_timeout 0; alias ROOT/; }
+        location /untagged/ { etag off; alias ROOT/; }
+        location /before/ { if_modified_since before; alias ROOT/; }
+        location /relative/ { absolute_redirect off; alias ROOT/; }
+        location /unranged/ { max_ranges 0; alias ROOT/; }
+    }
+}
+"#;
+
+/// A request, and the row of the page that lets its answers differ.
+struct Case {
+    bytes: Vec<u8>,
+    differs: Option<&'static str>,
+}
+
+/// A request of HTTP/1.1 with these fields after `Host`.
+fn ask(method: &str, target: &str, fields: &[(&str, &str)]) -> Case {
+    Case { bytes: testkit::client::request_bytes(method, target, fields), differs: None }
+}
+
+fn get(target: &str) -> Case {
+    ask("GET", target, &[])
+}
+
+/// A request for `a.txt` with these fields.
+fn file_with(fields: &[(&str, &str)]) -> Case {
+    ask("GET", "/a.txt", fields)
+}
+
+fn raw(bytes: impl Into<Vec<u8>>) -> Case {
+    Case { bytes: bytes.into(), differs: None }
+}
+
+impl Case {
+    fn differs(self, row: &'static str) -> Case {
+        Case { differs: Some(row), ..self }
+    }
+}
+
+/// The files that both servers serve: one folder, so that times and tags are the same.
+fn site() -> TempDir {
+    let dir = TempDir::new("site");
+    for (name, text) in [
+        ("a.txt", "0123456789"),
+        ("empty.txt", ""),
+        ("index.html", "<p>front</p>\n"),
+        ("page.html", "<p>page</p>\n"),
+        ("dir/index.html", "<p>dir</p>\n"),
+        ("dir/b.txt", "b of dir\n"),
+        ("try/there.txt", "there\n"),
+        ("with space.txt", "spaced\n"),
+        ("bare/nothing.txt", ""),
+        ("none", "no extension\n"),
+    ] {
+        dir.write(name, text);
+        set_time(&dir.path().join(name));
+    }
+    let large = dir.path().join("large.bin");
+    Content::new(3, 100_003).write_to(&large);
+    set_time(&large);
+    dir
+}
+
+fn set_time(path: &Path) {
+    let file = std::fs::File::options().write(true).open(path).expect("it was just written");
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED)).expect("it is ours");
+}
+
+/// Sends the cases one by one, each on a connection of its own, and compares.
+fn compare(cases: Vec<Case>) {
+    let site = site();
+    let conf = CONF.replace("ROOT", &site.path().display().to_string());
+    let Some(theirs) = nginx::start(&conf) else { return };
+    // Under the same name, pages and their lengths are the same too.
+    let ours = conf.replace("server_tokens off;", "server_tokens \"nginx\";");
+    let ours = Server::start(env!("CARGO_BIN_EXE_ringroad"), &ours);
+    let strict = version().contains(COMPARED);
+    let mut wrong = Vec::new();
+    for Case { bytes, differs } in &cases {
+        let (nginx, ringroad) = (answer(&theirs, bytes), answer(&ours, bytes));
+        let request = bytes.escape_ascii();
+        match differs {
+            None if nginx != ringroad => {
+                wrong.push(format!("to {request}\n--- nginx\n{nginx}\n--- ringroad\n{ringroad}\n"));
+            }
+            Some(row) if strict && nginx == ringroad => {
+                wrong.push(format!("{row} says that the answers to {request} differ; both are\n{nginx}\n"));
+            }
+            Some(row) if !PAGE.contains(&format!("| {row} |")) => {
+                wrong.push(format!("docs/nginx-differences.md has no row {row}"));
+            }
+            _ => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} requests:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+/// What `nginx -v` says, on standard error.
+fn version() -> String {
+    let output = Command::new(nginx::BINARY).arg("-v").output().expect("it has just been started");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The answer as text, without what has to differ. A server that says nothing and closes is an answer as well.
+fn answer(server: &Server, request: &[u8]) -> String {
+    let mut client = Client::connect(server.addr(0));
+    client.send(request);
+    let response = match receive(&mut client, request.starts_with(b"HEAD ")) {
+        Ok(response) => response,
+        Err(fault) => return format!("no response: {fault}\n"),
+    };
+    if response.field("connection") == Some("close") && response.length != BodyLength::Close {
+        // Without it either server would go on reading for the five seconds of `lingering_timeout`.
+        client.half_close().expect_end();
+    }
+    let port = server.addr(0).tcp().port().to_string();
+    shown(&response, &port)
+}
+
+fn receive(client: &mut Client, to_head: bool) -> Result<Response, Fault> {
+    if to_head { Ok(client.response_to_head()) } else { client.try_response() }
+}
+
+/// Fields sorted by name: their order has no meaning, and nginx's depends on who sets them.
+fn shown(response: &Response, port: &str) -> String {
+    let head = &response.head;
+    let fields = head.fields.iter().filter(|(name, _)| name != "Date");
+    let mut fields: Vec<String> = fields.map(|(name, value)| format!("{name}: {value}\n")).collect();
+    fields.sort();
+    let (version, status, reason) = (head.minor_version, head.status, &head.reason);
+    let text = format!("HTTP/1.{version} {status} {reason}\n{}\n{}", fields.concat(), response.text());
+    let text = text.replace(&format!(":{port}/"), ":PORT/");
+    match head.field("content-type").and_then(|kind| kind.split_once("boundary=")) {
+        // nginx counts twenty digits; the part of the length that follows from it is the same.
+        Some((_, boundary)) => text.replace(boundary, "BOUNDARY"),
+        None => text,
+    }
+}
+
+#[test]
+fn files_and_folders() {
+    compare(vec![
+        get("/a.txt"),
+        get("/empty.txt"),
+        get("/none"),
+        get("/large.bin"),
+        get("/"),
+        get("/dir/"),
+        get("/dir"),
+        get("/dir?a=b"),
+        get("/bare/"),
+        get("/missing"),
+        get("/a.txt/"),
+        get("/with%20space.txt"),
+        get("/dir/../a.txt"),
+        get("//dir//b.txt"),
+        get("/%2e%2e/a.txt"),
+        get("/../a.txt"),
+        get("/a%00.txt"),
+        get("/a.txt?x=y#z"),
+        get("/%zz"),
+        get("/alias/b.txt"),
+        get("/alias/"),
+        get("/alias/missing"),
+        get("/relative/dir"),
+        get("/untagged/a.txt"),
+        ask("HEAD", "/a.txt", &[]),
+        ask("HEAD", "/missing", &[]),
+        ask("HEAD", "/dir", &[]),
+        ask("POST", "/a.txt", &[("Content-Length", "0")]),
+        ask("DELETE", "/a.txt", &[]),
+        ask("PUT", "/missing", &[("Content-Length", "0")]),
+        ask("OPTIONS", "/a.txt", &[]),
+        ask("TRACE", "/a.txt", &[]),
+        ask("POST", "/only/a.txt", &[("Content-Length", "0")]),
+        ask("GET", "/only/a.txt", &[]),
+    ]);
+}
+
+#[test]
+fn locations_and_redirects() {
+    compare(vec![
+        get("/204"),
+        get("/200"),
+        ask("HEAD", "/200", &[]),
+        ask("POST", "/200", &[("Content-Length", "0")]),
+        get("/301"),
+        get("/302?q"),
+        get("/307?q=1"),
+        get("/308"),
+        get("/403"),
+        get("/404"),
+        get("/500"),
+        get("/503"),
+        get("/599"),
+        get("/url"),
+        get("/close"),
+        ask("GET", "/vars?a=1&b=%20", &[("X-Y", "z"), ("Cookie", "b=1; c=2"), ("Host", "Example.ORG:80")]),
+        get("/vars"),
+        get("/try/there.txt"),
+        get("/try/nothing"),
+        get("/try404/nothing"),
+        get("/named/nothing?x"),
+        get("/some.foo"),
+        get("/some.foox"),
+        get("/internal/x"),
+        get("/page/missing"),
+        get("/page200/missing"),
+        get("/pageurl/missing"),
+        get("/pagenamed/missing"),
+        get("/deny/x"),
+    ]);
+}
+
+#[test]
+fn conditions() {
+    let both = [("If-None-Match", ETAG), ("If-Modified-Since", EARLIER_TEXT)];
+    let weak = format!("W/{ETAG}");
+    let weak = weak.as_str();
+    compare(vec![
+        file_with(&[("If-Modified-Since", MODIFIED_TEXT)]),
+        file_with(&[("If-Modified-Since", LATER_TEXT)]),
+        file_with(&[("If-Modified-Since", "yesterday")]),
+        ask("GET", "/before/a.txt", &[("If-Modified-Since", LATER_TEXT)]),
+        file_with(&[("If-None-Match", ETAG)]),
+        file_with(&[("If-None-Match", weak)]),
+        file_with(&[("If-None-Match", "\"x\", *")]),
+        file_with(&[("If-None-Match", "*")]),
+        file_with(&[("If-None-Match", "\"x\"")]),
+        file_with(&[("If-Match", ETAG)]),
+        file_with(&[("If-Match", "\"x\"")]),
+        file_with(&[("If-Unmodified-Since", EARLIER_TEXT)]),
+        file_with(&[("If-Unmodified-Since", MODIFIED_TEXT)]),
+        ask("HEAD", "/a.txt", &[("If-None-Match", ETAG)]),
+        file_with(&both).differs("H1"),
+        file_with(&[("If-Match", ETAG), ("If-Unmodified-Since", EARLIER_TEXT)]).differs("H2"),
+        file_with(&[("If-Unmodified-Since", "yesterday")]).differs("H3"),
+        file_with(&[("Range", "bytes=0-1"), ("If-Range", ETAG)]),
+        file_with(&[("Range", "bytes=0-1"), ("If-Range", weak)]),
+        file_with(&[("Range", "bytes=0-1"), ("If-Range", "\"x\"")]),
+        file_with(&[("Range", "bytes=0-1"), ("If-Range", MODIFIED_TEXT)]),
+        file_with(&[("Range", "bytes=0-1"), ("If-Range", LATER_TEXT)]),
+    ]);
+}
+
+#[test]
+fn ranges() {
+    let range = |value: &str| file_with(&[("Range", value)]);
+    compare(vec![
+        range("bytes=0-0"),
+        range("bytes=3-"),
+        range("bytes=-3"),
+        range("bytes=-300"),
+        range("bytes=8-100"),
+        range("bytes=10-"),
+        range("bytes=-0"),
+        range("bytes=5-4"),
+        range("bytes=x-"),
+        range("bytes="),
+        range("lines=0-1"),
+        range("bytes=0-1,3-4"),
+        range("bytes=0-1, 8-, -1"),
+        range("bytes=0-1,20-"),
+        range("bytes=0-9,0-9,0-9"),
+        ask("GET", "/large.bin", &[("Range", "bytes=65535-65537,100000-")]),
+        ask("GET", "/empty.txt", &[("Range", "bytes=0-0")]),
+        ask("GET", "/unranged/a.txt", &[("Range", "bytes=0-0")]),
+        ask("HEAD", "/a.txt", &[("Range", "bytes=1-2")]),
+        ask("GET", "/missing", &[("Range", "bytes=1-2")]),
+    ]);
+}
+
+#[test]
+fn connections_and_versions() {
+    compare(vec![
+        raw("GET /a.txt HTTP/1.0\r\n\r\n"),
+        raw("GET /a.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+        raw("GET /missing HTTP/1.0\r\n\r\n"),
+        raw("GET /dir HTTP/1.0\r\n\r\n"),
+        raw("HEAD /a.txt HTTP/1.0\r\n\r\n"),
+        raw("GET /a.txt HTTP/1.1\r\n\r\n"),
+        raw("GET /a.txt HTTP/1.2\r\nHost: a\r\n\r\n"),
+        raw("GET /a.txt HTTP/2.0\r\nHost: a\r\n\r\n"),
+        raw("GET http://other.example/vars HTTP/1.1\r\nHost: a\r\n\r\n"),
+        raw("GET /a.txt HTTP/1.1\nHost: a\n\n"),
+        raw("\r\nGET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n"),
+        ask("GET", "/a.txt", &[("Connection", "close")]),
+        ask("GET", "/a.txt", &[("Connection", "keep-alive")]),
+        get("/idle/a.txt"),
+        get("/once/a.txt"),
+        ask("GET", "/a.txt", &[("Expect", "100-continue")]).differs("H9"),
+        ask("POST", "/200", &[("Content-Length", "5")]),
+    ]);
+}
+
+#[test]
+fn what_is_refused() {
+    let with = |lines: &str| raw(format!("GET /a.txt HTTP/1.1\r\nHost: a\r\n{lines}\r\n"));
+    let chunked = |body: &str| {
+        raw(format!("POST /200 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"))
+    };
+    compare(vec![
+        raw("GARBAGE\r\n\r\n"),
+        raw("GET /a.txt HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        raw("GET  /a.txt  HTTP/1.1\r\nHost: a\r\n\r\n"),
+        with("A B: x\r\n"),
+        with("A : x\r\n"),
+        with(" A: x\r\n"),
+        with("A: x\0y\r\n"),
+        with("Content-Length: x\r\n"),
+        with("Content-Length: 1\r\nContent-Length: 1\r\n"),
+        with("Content-Length: 1\r\nTransfer-Encoding: chunked\r\n"),
+        with("Transfer-Encoding: gzip\r\n"),
+        with("X_Y: z\r\nX@Y: z\r\n"),
+        chunked("5\r\nhello\r\n0\r\n\r\n"),
+        raw(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(9000))),
+        with("If-None-Match: \"a\"\r\nIf-None-Match: \"b\"\r\n"),
+        with("User-Agent: a\r\nUser-Agent: b\r\n"),
+        with("A: x\x01y\r\n").differs("R1"),
+        with("A: x\x7fy\r\n").differs("R1"),
+        with("A: x\ry\r\n"),
+        with("A: x\r\r\n").differs("R2"),
+        raw("\rGET /a.txt HTTP/1.1\r\nHost: a\r\n\r\n").differs("R3"),
+        raw("GET /a.txt\r\n").differs("R4"),
+        chunked("5\nhello\r\n0\r\n\r\n").differs("R5"),
+        with("Content-Length: 1\r\nTransfer-Encoding: gzip\r\n").differs("R6"),
+        with("Content-Length: \r\n"),
+        raw("GET /a.txt HTTP/1.1\r\nHost: a:x\r\n\r\n").differs("R7"),
+        raw("GET /a.txt HTTP/1.1\r\nHost: a b\r\n\r\n"),
+        with(": x\r\n"),
+        raw("GET /a.txt HTTP/1.1\r\n: x\r\nHost: a\r\n\r\n"),
+        with(&format!("A: {}\r\n", "x".repeat(9000))).differs("H5"),
+        raw("CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n").differs("H6"),
+        raw("GET /vars HTTP/1.1\r\nHost: a\r\nX-Y: z \t\r\n\r\n").differs("H7"),
+        raw("GET /vars HTTP/1.1\r\nHost: a\r\nX-Y\r\n\r\n"),
+    ]);
+}
