@@ -8,6 +8,7 @@ use io::engine::{EngineConfig, NetKind};
 use io::probe::{Fallback, Probe};
 
 use crate::config::Config;
+use crate::log::Reason;
 use crate::modules::core::Method;
 use crate::modules::http_core::conf::Aio;
 use crate::process::StartError;
@@ -22,9 +23,30 @@ pub struct Choice {
 impl Choice {
     /// Probes the machine and makes the thread pools.
     pub(super) fn make(config: &Config) -> Result<Choice, StartError> {
-        let probe = Probe::run();
+        Choice::with(config, Probe::run().uring_refusal().cloned())
+    }
+
+    /// The choice for a thread whose ring was refused though a small one could be had, as it happens where the
+    /// limit on locked memory holds the probe's ring and not those of all threads. `None` where the operator
+    /// asked for the ring, or where something else failed.
+    pub(super) fn without_ring(
+        &self,
+        config: &Config,
+        error: &StartError,
+    ) -> Option<Result<Choice, StartError>> {
+        let StartError::Thread(rt::thread::StartError::Engine(io::BuildError::Ring(error))) = error else {
+            return None;
+        };
+        let may_fall_back = config.events().method != Some(Method::Uring) && self.refusal.is_none();
+        may_fall_back.then(|| {
+            let errno = Reason(error.errno);
+            let cause = format!("{} for a worker thread: {errno}: {}", error.call(), error.cause());
+            Choice::with(config, Some(Fallback { cause, remedy: error.remedy().to_owned() }))
+        })
+    }
+
+    fn with(config: &Config, refusal: Option<Fallback>) -> Result<Choice, StartError> {
         let events = config.events();
-        let refusal = probe.uring_refusal().cloned();
         let net = match events.method {
             Some(Method::Uring) => match &refusal {
                 None => NetKind::Uring,
@@ -32,7 +54,8 @@ impl Choice {
             },
             Some(Method::Epoll) => NetKind::Epoll,
             // Nothing asked for: what is best here, and the log says when that is not the ring.
-            None => probe.best_net(),
+            None if refusal.is_none() => NetKind::Uring,
+            None => NetKind::Epoll,
         };
         // Read before anything is made of it: a wrong rule must stop the start, not be missing in a test.
         let faults = io::fault::FaultPlan::parse(&events.faults.join("\n")).map_err(StartError::Faults)?;

@@ -39,6 +39,20 @@ pub struct Resources {
     pub logs: Vec<(PathBuf, OwnedFd)>,
 }
 
+impl Resources {
+    fn try_clone(&self) -> std::io::Result<Resources> {
+        let mut copy = Resources::default();
+        for (address, fds) in &self.listeners {
+            let fds: std::io::Result<Vec<OwnedFd>> = fds.iter().map(OwnedFd::try_clone).collect();
+            copy.listeners.push((address.clone(), fds?));
+        }
+        for (path, fd) in &self.logs {
+            copy.logs.push((path.clone(), fd.try_clone()?));
+        }
+        Ok(copy)
+    }
+}
+
 /// Why threads could not be started, or did not take an order.
 #[derive(Debug)]
 pub enum StartError {
@@ -124,8 +138,25 @@ const DRAIN: Duration = Duration::from_secs(2);
 impl Worker {
     /// Starts the threads; each accepts when this returns. Call it after the privileges are gone.
     pub fn start(config: &Arc<Config>, resources: Resources) -> Result<Worker, StartError> {
-        let count = config.main().workers.count();
         let choice = Choice::make(config)?;
+        let spare = resources.try_clone().map_err(StartError::Descriptor)?;
+        let (worker, started) = Worker::start_threads(config, choice, resources)?;
+        let Err(error) = started else { return Ok(worker) };
+        let second = worker.choice.without_ring(config, &error);
+        // Those that run by now would hold memory that the next ones need.
+        worker.stop();
+        worker.wait();
+        let (worker, started) = Worker::start_threads(config, second.ok_or(error)??, spare)?;
+        started.map(|()| worker)
+    }
+
+    /// One thread after the other, until one cannot be had.
+    fn start_threads(
+        config: &Arc<Config>,
+        choice: Choice,
+        resources: Resources,
+    ) -> Result<(Worker, Result<(), StartError>), StartError> {
+        let count = config.main().workers.count();
         let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
         let edition = Edition::new(config, 1, &events);
         let shared = Arc::new(Shared::default());
@@ -152,10 +183,13 @@ impl Worker {
                 worker_thread::run(start).await;
             };
             let thread = rt::thread::start(setup, DRAIN, || io::build(engine), main);
-            worker.threads.push(thread.map_err(StartError::Thread)?);
+            match thread {
+                Ok(thread) => worker.threads.push(thread),
+                Err(error) => return Ok((worker, Err(StartError::Thread(error)))),
+            }
             worker.orders.push(sender);
         }
-        Ok(worker)
+        Ok((worker, Ok(())))
     }
 
     /// Which engine runs, in words for the log.
