@@ -82,7 +82,8 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Options, OptionError> {
                 b's' | b'p' | b'e' | b'c' | b'g' => {
                     let value =
                         if rest.is_empty() { args.next() } else { Some(OsStr::from_bytes(rest).into()) };
-                    let value = value.filter(|value| !value.is_empty()).ok_or_else(|| missing(letter))?;
+                    // An empty value is one, as in nginx: `-g "$UNSET"` says nothing.
+                    let value = value.ok_or_else(|| missing(letter))?;
                     set_value(&mut options, letter, value)?;
                     rest = &[];
                 }
@@ -126,7 +127,8 @@ fn missing(letter: u8) -> OptionError {
 /// nginx glues names onto the prefix, so its messages show exactly one slash there.
 fn with_slash(value: OsString) -> PathBuf {
     let mut bytes = value.into_vec();
-    if bytes.last() != Some(&b'/') {
+    // An empty prefix is where one is.
+    if bytes.last().is_some_and(|last| *last != b'/') {
         bytes.push(b'/');
     }
     OsString::from_vec(bytes).into()
@@ -153,6 +155,8 @@ mod tests {
         assert_eq!(read("-s|stop").expect("valid").signal, Some(Command::Stop));
         assert!(read("-?").expect("valid").help);
         assert_eq!(read("-"), Ok(Options::default()));
+        let empty = parse(["-g", "", "-t"].map(OsString::from).to_vec()).expect("valid");
+        assert!(empty.globals.is_empty() && empty.test);
     }
 
     #[test]
