@@ -35,6 +35,7 @@ pub mod nginx;
 pub mod process;
 pub mod program;
 pub mod response;
+pub mod seccomp;
 pub mod server;
 pub mod tempdir;
 pub mod wait;

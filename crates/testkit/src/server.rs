@@ -139,10 +139,12 @@ impl ServerBuilder {
         let addresses = self.addresses.clone();
         let mut server = self.spawn();
         let outcome = wait::until("the pid file", deadline, || {
+            // Asked first: a parent that ends well leaves a daemon, which wrote the file before that.
+            let ended = server.exited();
             if let Some(pid) = read_pid(&pid_file) {
                 return Some(Ok(pid));
             }
-            server.exited().map(|status| Err(format!("the server ended before it was ready: {status}")))
+            ended.map(|status| Err(format!("the server ended before it was ready: {status}")))
         });
         match outcome.unwrap_or_else(|late| Err(late.to_string())) {
             Ok(pid) => server.pid = pid,

@@ -1,0 +1,72 @@
+//! A machine on which some system calls are forbidden, as in a container with a strict profile.
+//!
+//! [`forbid`] puts a seccomp filter on a thread of its own and runs a function there; every process that the
+//! function starts inherits the filter, and keeps it when the function has returned.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+/// A call that a test can forbid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Makes a ring.
+    IoUringSetup,
+    /// Waits for events, as epoll's threads do.
+    EpollPwait,
+}
+
+impl Call {
+    /// The number in the kernel's tables: arch/x86/entry/syscalls/syscall_64.tbl, and the one that all newer
+    /// architectures share.
+    fn number(self) -> i64 {
+        match (self, cfg!(target_arch = "x86_64")) {
+            (Call::IoUringSetup, _) => 425,
+            (Call::EpollPwait, true) => 281,
+            (Call::EpollPwait, false) => 22,
+        }
+    }
+}
+
+/// EPERM, the answer of container runtimes.
+const EPERM: u32 = 1;
+
+/// Runs `work` where `call` fails with EPERM. `None` where no filter can be had, with the reason on standard
+/// error: the test is skipped then.
+#[must_use]
+pub fn forbid<T: Send>(call: Call, work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| match apply(call) {
+            Ok(()) => Some(work()),
+            Err(error) => {
+                eprintln!("skipped: no seccomp filter: {error}");
+                None
+            }
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn apply(call: Call) -> Result<(), Box<dyn std::error::Error>> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let rules = BTreeMap::from([(call.number(), Vec::new())]);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(EPERM), arch)?;
+    let program = BpfProgram::try_from(filter)?;
+    Ok(seccompiler::apply_filter(&program)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_inherit_the_filter_and_other_threads_do_not() {
+        let status = || crate::program::run("cat", &["/proc/self/status"]).stdout;
+        let Some(inside) = forbid(Call::IoUringSetup, status) else { return };
+        let filters = |status: &str| {
+            let line = status.lines().find(|line| line.starts_with("Seccomp_filters:")).map(str::to_owned);
+            line.and_then(|line| line.rsplit('\t').next()?.trim().parse::<u32>().ok()).unwrap_or(0)
+        };
+        assert_eq!(filters(&inside), filters(&status()) + 1, "{inside}");
+    }
+}
