@@ -12,7 +12,7 @@ use crate::log::{Level, Log};
 use crate::master::{open_logs, resolve_user};
 use crate::pidfile;
 use crate::places::Request;
-use crate::site::{Refused, Site};
+use crate::site::{self, Refused, Site};
 
 /// Something that a start needs is not to be had; the log says what.
 struct WouldFail;
@@ -68,6 +68,10 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     }
     open_logs(&settings.log_files, &request.places, log).map_err(|_| WouldFail)?;
     if let Some(warning) = settings.connections_warning() {
+        log.write(Level::Warn, warning);
+    }
+    // The server may run with other rights or in another container: no reason to call the text wrong.
+    if let Some(warning) = site::ring_warning(&site.config) {
         log.write(Level::Warn, warning);
     }
     Listeners::try_open(&settings.listens, log).map_err(|_| WouldFail)

@@ -180,6 +180,15 @@ fn listen_options(spec: &listen::ListenSpec) -> ListenOptions {
     }
 }
 
+/// For a test of the configuration: what a start would say here of `use io_uring`, where it cannot be had.
+pub(crate) fn ring_warning(config: &Config) -> Option<String> {
+    if config.events().method != Some(Method::Uring) {
+        return None;
+    }
+    let refusal = Probe::run().uring_refusal().cloned()?;
+    Some(server::process::StartError::NoRing(refusal).to_string())
+}
+
 /// Which way bodies go in each location, on this machine.
 pub(crate) fn explain(config: &Config) -> String {
     let probe = Probe::run();

@@ -8,7 +8,9 @@ mod adapter;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub(crate) use adapter::{Config, Worker, configure_arguments, explain, load, reference, table};
+pub(crate) use adapter::{
+    Config, Worker, configure_arguments, explain, load, reference, ring_warning, table,
+};
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
