@@ -68,6 +68,14 @@ impl Fd {
         WeakFd(Rc::downgrade(&self.0))
     }
 
+    /// Makes reads of a file that was opened for reading go past the page cache. `flags` are its other status
+    /// flags, such as `O_NONBLOCK`.
+    pub fn set_direct(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
+        rustix::fs::fcntl_setfl(&self.0.fd, flags | rustix::fs::OFlags::DIRECT)?;
+        self.0.direct.set(Some(true));
+        Ok(())
+    }
+
     /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
     pub(crate) fn is_direct(&self) -> bool {
         self.0.direct.get().unwrap_or_else(|| {

@@ -10,8 +10,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use io::Errno;
 use io::op::{DeviceId, OpenHow, Stat};
+use io::{DiskVia, Errno};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::body::choose;
@@ -208,7 +208,7 @@ pub(crate) async fn open(request: &Request, mut path: Vec<u8>) -> Result<Opened,
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let file = match facts.open_cached(dir.as_ref(), &path, how) {
         Some(opened) => opened?,
-        None => rt::File::open(dir.as_ref(), path, how, facts.device, via).await?,
+        None => open_through_engine(dir.as_ref(), path, how, facts.device, via).await?,
     };
     let stat = match facts.local {
         true => file.stat_inline()?,
@@ -216,6 +216,28 @@ pub(crate) async fn open(request: &Request, mut path: Vec<u8>) -> Result<Opened,
     };
     Ok(Opened { file, stat, device: stat.device })
 }
+
+/// Opens a file through the engine. A signal is no reason to fail, and neither is a folder that was renamed
+/// while a path below the root was followed (openat2(2), `EAGAIN` with `RESOLVE_BENEATH`).
+async fn open_through_engine(
+    dir: Option<&io::Fd>,
+    path: CString,
+    how: OpenHow,
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<rt::File, Errno> {
+    let mut tries = OPEN_TRIES;
+    loop {
+        tries -= 1;
+        match rt::File::open(dir, path.clone(), how, device, via).await {
+            Err(Errno::INTR | Errno::AGAIN) if tries > 0 => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Attempts to open a file whose path changes under the kernel's feet; more would be an attack.
+const OPEN_TRIES: u32 = 8;
 
 /// What is at `path`, without opening it.
 pub(crate) async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
@@ -246,7 +268,7 @@ fn relative(path: &[u8]) -> &[u8] {
 
 /// Makes reads of a file that was opened here go past the page cache; an error where its file system cannot.
 pub(crate) fn set_direct(file: &rt::File) -> Result<(), Errno> {
-    rustix::fs::fcntl_setfl(file.fd(), OFlags::DIRECT | OFlags::NONBLOCK)
+    file.fd().set_direct(OFlags::NONBLOCK)
 }
 
 /// Whether a mode is that of a folder.

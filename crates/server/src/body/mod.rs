@@ -100,6 +100,19 @@ impl From<SendError> for BodyError {
 
 /// Sends all pieces behind `head`.
 pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
+    // As in nginx for sendfile alone: what is read goes out in sends that say themselves whether more follows.
+    let corks = !matches!(body.mover, Mover::Read { .. });
+    if corks {
+        sink.set_cork(true);
+    }
+    let result = send_pieces(sink, head, body).await;
+    if corks {
+        sink.set_cork(false);
+    }
+    result
+}
+
+async fn send_pieces(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
     let pieces = std::mem::take(&mut body.pieces);
     body.direct = match body.mover {
         Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {

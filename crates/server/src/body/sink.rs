@@ -27,6 +27,8 @@ pub(crate) struct Sink<'a> {
     sent: u64,
     /// Memory of the head, to be used again.
     spare: Vec<u8>,
+    /// `tcp_nopush`
+    nopush: bool,
 }
 
 /// A limit on the rate of one answer: nginx lets `after` bytes pass, then so many a second.
@@ -53,12 +55,32 @@ impl<'a> Sink<'a> {
         let chunk = configured.into_iter().chain(limited).min();
         let fd = socket.fd().clone();
         let (timeout, pending, spare) = (conf.send_timeout, Segments::new(), Vec::new());
-        Sink { socket, timer, fd, timeout, rate, chunk, pending, pieces: 0, sent: 0, spare }
+        Sink {
+            socket,
+            timer,
+            fd,
+            timeout,
+            rate,
+            chunk,
+            pending,
+            pieces: 0,
+            sent: 0,
+            spare,
+            nopush: conf.tcp_nopush,
+        }
     }
 
     /// Bytes that one read should bring, where something says so.
     pub(crate) fn chunk_bytes(&self) -> Option<u64> {
         self.chunk
+    }
+
+    /// Holds back segments that are not full (`tcp_nopush`), or lets the last one go. A unix socket knows no
+    /// segments and refuses, which is as good.
+    pub(crate) fn set_cork(&self, on: bool) {
+        if self.nopush {
+            let _ = self.socket.set_cork(on);
+        }
     }
 
     /// Bytes sent so far.

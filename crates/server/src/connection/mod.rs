@@ -90,7 +90,7 @@ pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedF
 impl Connection {
     /// `None` when the client is gone already.
     fn open(thread: &Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
-        let socket = Socket::new(fd);
+        let mut socket = Socket::new(fd);
         let peer = Address::from(socket.peer().ok()?);
         let local = match &entrance.bound {
             // A wildcard says nothing of the address that was reached.
@@ -99,6 +99,9 @@ impl Connection {
             Address::Unix(_) => entrance.bound.clone(),
         };
         let generation = thread.generation();
+        if !is_same_machine(&peer, &local) {
+            socket.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
+        }
         let info = ConnInfo {
             thread: Rc::clone(thread),
             number: thread.shared.next_connection(),
@@ -173,6 +176,11 @@ impl Connection {
 
     /// Keeps what was received behind this request and forgets the rest of it.
     fn next_request(&mut self) {
+        if self.request.conn.requests.get() == 1 && self.request.scope().core.tcp_nodelay {
+            // As in nginx not before the connection is kept: the first answer of most goes out at their end.
+            // A unix socket has no such option.
+            let _ = self.socket.set_nodelay(true);
+        }
         let generation = self.thread.generation();
         let server = default_server(&generation, &self.entrance, &self.request.conn.local);
         self.request.reset(&generation, server);
@@ -189,6 +197,14 @@ impl Connection {
 
     fn log_request(&mut self) {
         crate::log::access::write(&self.request);
+    }
+}
+
+/// Loopback copies what is sent without a copy, and tells only then.
+fn is_same_machine(peer: &Address, local: &Address) -> bool {
+    match (peer, local) {
+        (Address::Inet(peer), Address::Inet(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),
+        _ => true,
     }
 }
 
