@@ -188,7 +188,8 @@ fn a_configuration_that_was_replaced_in_place_retires_with_its_last_request() {
         server.wait_for_log_count("in place", round + 1, Deadline::default());
     }
     // The second was never used by a request, the first still is.
-    server.wait_for_log("configuration 2 of worker process", Deadline::default());
+    let line = server.wait_for_log("exited with code 0", Deadline::default());
+    assert!(line.contains("configuration 2 of worker process"), "{line}");
     assert_eq!(server.error_log().matches("exited with code 0").count(), 1, "{}", server.error_log());
     body.compare(0..3 << 20, &mut client.body(&head)).unwrap_or_else(|mismatch| panic!("{mismatch:?}"));
     let line = server.wait_for_log_count("exited with code 0", 2, Deadline::default());
