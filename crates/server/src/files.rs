@@ -29,8 +29,8 @@ pub(crate) struct RootFacts {
     pub(crate) local: bool,
     /// The root without symbolic links (`$realpath_root`).
     real: Option<Vec<u8>>,
-    /// Whether anything may be tried without the engine: the file system is local, and no faults are injected,
-    /// which calls beside the engine would not meet.
+    /// Whether anything may be tried beside the engine: the file system is local, `try_cached` is on, and no faults
+    /// are injected, which such calls would not meet.
     direct_calls: bool,
     /// Whether paths lately were in the kernel's lookup cache.
     names: Hunch,
@@ -43,16 +43,17 @@ pub(crate) struct RootFacts {
 impl RootFacts {
     /// The facts of each location, in their order. Blocks on the disk: for start and reload.
     pub(crate) fn of_all(config: &Config) -> Vec<RootFacts> {
-        let faults = !config.events().faults.is_empty();
+        let events = config.events();
+        let direct_calls = events.try_cached && events.faults.is_empty();
         let facts = |core: &Conf| match core.root.template().constant() {
-            Some(path) => RootFacts::of(Path::new(path), core.root_beneath, faults),
+            Some(path) => RootFacts::of(Path::new(path), core.root_beneath, direct_calls),
             None => RootFacts::default(),
         };
         config.http.locations.iter().map(|location| facts(&location.scope.core)).collect()
     }
 
     #[expect(clippy::disallowed_methods, reason = "the configuration is being taken up: nobody waits yet")]
-    fn of(root: &Path, beneath: bool, faults: bool) -> RootFacts {
+    fn of(root: &Path, beneath: bool, direct_calls: bool) -> RootFacts {
         let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
         let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -63,7 +64,7 @@ impl RootFacts {
             device,
             local,
             real,
-            direct_calls: local && !faults,
+            direct_calls: local && direct_calls,
             names: Hunch::default(),
             data: Hunch::default(),
             beneath: beneath.then(open).flatten(),

@@ -74,8 +74,8 @@ impl Choice {
             device_share: events.device_share,
             libaio_depth: events.aio_requests,
             pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
+            pool_tries_resident: events.try_cached,
             faults: (!events.faults.is_empty()).then(|| Arc::new(faults)),
-            ..EngineConfig::default()
         };
         Ok(Choice { config: engine, refusal })
     }

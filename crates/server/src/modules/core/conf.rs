@@ -108,6 +108,8 @@ pub struct EventsConf {
     pub buffer_pool: usize,
     /// `zero_copy`: sends of at least so many bytes go without a copy; `None` is off.
     pub zero_copy: Option<u64>,
+    /// `try_cached`: open and read at once what is in memory, beside the engines.
+    pub try_cached: bool,
     /// `engine_fault`: faults to inject, for tests; the lines of the plan.
     pub faults: Vec<String>,
 }
@@ -194,6 +196,7 @@ impl Default for EventsConf {
             device_share: 4,
             buffer_pool: 256 << 20,
             zero_copy: Some(16 << 10),
+            try_cached: true,
             faults: Vec::new(),
         }
     }

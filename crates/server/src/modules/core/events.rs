@@ -128,6 +128,16 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Off to measure or test the engines themselves: a warm file would not reach them.
+    Directive::events(
+        own(
+            "try_cached",
+            Args::Flag,
+            "Opens and reads at once, with calls that cannot block, what is in memory; the engine does the rest.",
+        )
+        .default("on"),
+        |events, cx| cx.flag(&mut events.try_cached),
+    ),
     // The text is read by the engine itself, so that faults and their names have one home.
     Directive::events(
         own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive.")

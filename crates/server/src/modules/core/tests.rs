@@ -146,7 +146,7 @@ fn events_directives_set_what_they_name() {
     let events = events_of(
         "use epoll; worker_connections 64; multi_accept on; worker_aio_requests 8; accept_mutex off;
          ring_entries 256; ring_recv_buffers 512 2k; ring_io_workers 4; device_share 2; buffer_pool 64m;
-         zero_copy 32k; engine_fault read short 3; engine_fault send eintr;",
+         zero_copy 32k; try_cached off; engine_fault read short 3; engine_fault send eintr;",
     )
     .expect("it is right");
     let expected = EventsConf {
@@ -160,6 +160,7 @@ fn events_directives_set_what_they_name() {
         device_share: 2,
         buffer_pool: 64 << 20,
         zero_copy: Some(32 << 10),
+        try_cached: false,
         faults: vec!["read short 3".to_owned(), "send eintr".to_owned()],
     };
     assert_eq!(events, expected);
