@@ -4,9 +4,10 @@
 mod control;
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use control::{BINARY, ask, site, wait_for_answer, wait_until, within_ms};
@@ -85,6 +86,44 @@ fn a_killed_worker_is_back_within_200_ms_and_nobody_is_refused() {
     assert_eq!(server.addr(0).tcp(), address);
 }
 
+#[test]
+fn a_worker_that_is_killed_under_load_costs_open_connections_only() {
+    const CLIENTS: usize = 4;
+    const KILLS: usize = 3;
+    let server = Server::start(BINARY, &site("worker_processes 2;", "loaded"));
+    let address = server.addr(0).tcp();
+    let (done, asked, broken) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    let mut connection = TcpStream::connect(address).expect("never refused");
+                    let mut answer = String::new();
+                    let sent =
+                        connection.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+                    let read = sent.and_then(|()| connection.read_to_string(&mut answer));
+                    match read.is_ok() && answer.ends_with("\r\n\r\nloaded") {
+                        true => asked.fetch_add(1, Ordering::SeqCst),
+                        false => broken.fetch_add(1, Ordering::SeqCst),
+                    };
+                }
+            });
+        }
+        for round in 1..=KILLS {
+            let before = asked.load(Ordering::SeqCst);
+            wait_until("answers", || asked.load(Ordering::SeqCst) >= before + 50);
+            signal_process(only_worker(&server), Signal::KILL).expect("it runs");
+            server.wait_for_log_count("exited on signal 9", round, Deadline::default());
+            wait_until("the next worker", || server.workers().len() == 1);
+        }
+        let before = asked.load(Ordering::SeqCst);
+        wait_until("answers", || asked.load(Ordering::SeqCst) >= before + 50);
+        done.store(true, Ordering::SeqCst);
+    });
+    let broken = broken.load(Ordering::SeqCst);
+    assert!(broken <= CLIENTS * KILLS, "{broken} connections were lost");
+}
+
 /// A machine with more to do than processors says nothing about time.
 fn is_busy() -> bool {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -141,6 +180,43 @@ fn every_thread_of_the_worker_runs_as_the_user_alone() {
     let warned =
         server.error_log().contains("[warn]") || server.stderr().contains("there is no group \"nobody\"");
     assert_ne!(has_group, warned, "{}{}", server.error_log(), server.stderr());
+}
+
+#[test]
+fn threads_of_the_pool_and_of_the_kernel_run_as_the_user_too() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: changing the user takes root");
+        return;
+    }
+    let conf = "user nobody daemon; worker_processes 2; events {} http { access_log off; \
+                server { listen 127.0.0.1:0; root html; location /pool/ { alias html/; aio threads; directio 512; } \
+                location /ring/ { alias html/; aio io_uring; directio 512; } } }";
+    let mut builder = Server::builder(BINARY).conf(conf);
+    for file in 0..40 {
+        // Names that nobody has asked for: the kernel's workers look them up.
+        builder = builder.file(&format!("html/{file}.bin"), Content::new(file, 200_000));
+    }
+    let server = builder.start();
+    for file in 0..40 {
+        let location = if file % 2 == 0 { "pool" } else { "ring" };
+        let response = Client::connect(server.addr(0)).get(&format!("/{location}/{file}.bin"));
+        Content::new(file, 200_000).assert_body(&response.body);
+    }
+    let nobody = id_of("/etc/passwd", "nobody", 2);
+    let all = threads(only_worker(&server));
+    for thread in &all {
+        assert_eq!((thread.uids, thread.gids), ([nobody; 4], [1; 4]), "{thread:?}");
+        assert!(thread.groups.iter().all(|&id| id == 1), "{thread:?}");
+        assert_eq!(thread.capabilities, 0, "{thread:?}");
+    }
+    let named = |start: &str| all.iter().filter(|thread| thread.name.starts_with(start)).count();
+    let names: Vec<&str> = all.iter().map(|thread| thread.name.as_str()).collect();
+    assert_eq!(named("worker "), 2, "{names:?}");
+    assert!(names.len() > 3, "threads of the pool: {names:?}");
+    // They come with the first operation that would block, and go some time after the last.
+    if named("iou-wrk-") == 0 {
+        eprintln!("no kernel worker was seen: {names:?}");
+    }
 }
 
 #[test]
