@@ -40,7 +40,12 @@ fn the_version_is_said_in_the_words_that_tools_match() {
     assert_eq!((said.code, said.err.as_str(), said.out.as_str()), (0, version.as_str(), ""));
     let said = run(&["-V"]);
     let rest = said.err.strip_prefix(&version).expect("the version first");
-    assert!(rest.starts_with("configure arguments: "), "{rest}");
+    assert!(rest.starts_with("configure arguments: --prefix=/"), "{rest}");
+    for argument in
+        [" --conf-path=/etc/nginx/nginx.conf ", " --with-threads ", " --without-http_gzip_module "]
+    {
+        assert!(rest.contains(argument), "{rest}");
+    }
     assert_eq!((said.code, rest.lines().count()), (0, 1));
     for option in ["-h", "-?", "-hV"] {
         let said = run(&[option]);

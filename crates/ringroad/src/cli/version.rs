@@ -1,6 +1,6 @@
 //! Version, modules and usage: the texts that tools read.
 
-use crate::places::{DEFAULT_CONF, DEFAULT_PREFIX};
+use crate::places::{DEFAULT_CONF, DEFAULT_ERROR_LOG, DEFAULT_PID, DEFAULT_PREFIX};
 
 /// The nginx whose directives and behaviour are the reference.
 const REFERENCE: &str = "1.31.5";
@@ -10,10 +10,14 @@ pub(crate) fn version_line() -> String {
     format!("nginx version: nginx/{REFERENCE} (ringroad/{})\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// The last line of `-V`: which modules are there, in the words of nginx's configure script.
+/// The last line of `-V`: where things are and which modules are there, in the words of nginx's configure script.
 pub(crate) fn configure_line() -> String {
-    let arguments = crate::site::configure_arguments();
-    format!("configure arguments: {}\n", arguments.join(" "))
+    let modules = crate::site::configure_arguments().join(" ");
+    format!(
+        "configure arguments: --prefix={} --conf-path={DEFAULT_CONF} --pid-path={DEFAULT_PREFIX}{DEFAULT_PID} \
+         --error-log-path={DEFAULT_PREFIX}{DEFAULT_ERROR_LOG} {modules}\n",
+        DEFAULT_PREFIX.trim_end_matches('/'),
+    )
 }
 
 /// The text of `-h`.
