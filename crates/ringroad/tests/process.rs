@@ -240,7 +240,9 @@ fn id_of(file: &str, name: &str, field: usize) -> u32 {
 fn a_daemon_leaves_its_parent_and_its_terminal() {
     let mut server = Server::start(BINARY, &site("daemon on;", "detached"));
     assert_eq!(ask(server.addr(0)), "detached");
-    let parent = server.exited().expect("the process that was started has ended");
+    // It ends right after the daemon has told it to, which is not before the daemon serves.
+    let parent = testkit::wait::until("the end of the parent", Deadline::default(), || server.exited());
+    let parent = parent.expect("the process that was started ends");
     assert!(parent.success());
     let pid = server.pid();
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
