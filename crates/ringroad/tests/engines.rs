@@ -121,6 +121,10 @@ fn the_probe_and_the_server_agree() {
     let net = if json.starts_with("{\"net\":\"io_uring\",\"refusal\":null,") { "io_uring" } else { "epoll" };
     let server = Server::start(BINARY, &site("", "here"));
     let log = server.error_log();
+    if log.contains("limit on locked memory") {
+        // That counts for all processes of the worker's user, and not for root, who asked the probe.
+        return eprintln!("skipped: other servers have locked the memory of this user");
+    }
     assert!(log.contains(&format!(": using the \"{net}\" event method\n")), "{json}\n{log}");
     assert_eq!(log.contains("io_uring cannot be used"), net == "epoll", "{log}");
 }

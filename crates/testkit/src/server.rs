@@ -74,6 +74,7 @@ pub struct ServerBuilder {
     conf: String,
     args: Vec<String>,
     envs: Vec<(String, String)>,
+    shell: Option<String>,
     addresses: Option<Vec<ListenAddr>>,
     deadline: Deadline,
     dir: TempDir,
@@ -95,6 +96,12 @@ impl ServerBuilder {
     /// A variable for the server's environment.
     pub fn env(mut self, name: &str, value: &str) -> ServerBuilder {
         self.envs.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// What a shell does before it becomes the server: `ulimit -S -n 256`.
+    pub fn shell(mut self, commands: &str) -> ServerBuilder {
+        self.shell = Some(commands.to_owned());
         self
     }
 
@@ -169,7 +176,14 @@ impl ServerBuilder {
         }
         let root = self.dir.path().to_owned();
         self.dir.write(CONF_FILE, complete(&self.conf));
-        let mut command = Command::new(&self.binary);
+        let mut command = match &self.shell {
+            None => Command::new(&self.binary),
+            Some(commands) => {
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(format!("{commands} && exec \"$0\" \"$@\"")).arg(&self.binary);
+                shell
+            }
+        };
         // nginx wants a slash at the end of the prefix, else it glues names onto it.
         command.arg("-p").arg(format!("{}/", root.display())).arg("-c").arg(CONF_FILE).args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
@@ -206,6 +220,7 @@ impl Server {
             conf: String::new(),
             args: Vec::new(),
             envs: Vec::new(),
+            shell: None,
             addresses: None,
             deadline: Deadline::default(),
             dir: TempDir::new("server"),
