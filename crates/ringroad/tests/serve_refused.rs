@@ -45,6 +45,20 @@ fn control_bytes_in_the_head() {
     assert_eq!(client.response().text(), "first", "a tab and bytes above 127 are text");
 }
 
+/// Requests are recycled: what the last one on another connection was must not show in the answer to this one.
+#[test]
+fn a_head_that_is_refused_has_its_page_after_a_head_request() {
+    let server = site();
+    for _ in 0..2 {
+        assert_eq!(client(&server).request("HEAD", "/", &[("Connection", "close")]).status, 200);
+        let mut client = client(&server);
+        client.send("GET / HTTP/1.1\r\n\r\n");
+        let response = client.response();
+        assert_eq!(response.status, 400);
+        assert!(response.text().contains("<h1>400 Bad Request</h1>"), "{}", response.text());
+    }
+}
+
 #[test]
 fn a_bare_cr() {
     let server = site();
