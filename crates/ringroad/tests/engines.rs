@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use control::{BINARY, ask, site};
 use testkit::program::run;
 use testkit::seccomp::{Call, forbid};
-use testkit::{Client, Content, Deadline, Server};
+use testkit::{Client, Content, Deadline, ListenAddr, Program, Server, TempDir};
 
 /// What the probe says under the filter: the cause and the remedy.
 const CAUSE: &str = "a seccomp filter of this process";
@@ -51,13 +51,19 @@ fn without_a_ring_a_server_that_was_told_to_use_it_refuses_to_start() {
     if is_forbidden_by_sysctl() {
         return;
     }
-    let conf = site("", "here").replace("events {}", "events { use io_uring; }");
-    let refused = forbid(Call::IoUringSetup, || Server::builder(BINARY).conf(&conf).run_to_end());
-    let Some((status, stderr)) = refused else { return };
-    assert_eq!(status.code(), Some(1), "{stderr}");
-    let line = stderr.lines().find(|line| line.contains("[emerg]")).expect("the reason");
-    assert!(line.starts_with("ringroad: [emerg] \"use io_uring\": likely cause: io_uring_setup: "), "{line}");
-    assert!(line.contains(CAUSE) && line.contains(REMEDY), "{line}");
+    let with = |main: &str| site(main, "here").replace("events {}", "events { use io_uring; }");
+    for main in ["", "master_process off;", "daemon on;"] {
+        let builder = Server::builder(BINARY).conf(&with(main));
+        let Some((status, stderr)) = forbid(Call::IoUringSetup, || builder.run_to_end()) else { return };
+        assert_eq!(status.code(), Some(1), "{main} {stderr}");
+        let line = stderr.lines().find(|line| line.contains("[emerg]")).expect("the reason");
+        assert!(
+            line.starts_with("ringroad: [emerg] \"use io_uring\": likely cause: io_uring_setup: "),
+            "{line}"
+        );
+        assert!(line.contains(CAUSE) && line.contains(REMEDY), "{line}");
+    }
+    let conf = with("");
     // A test of the configuration may run elsewhere than the server will: it warns.
     let tested = forbid(Call::IoUringSetup, || Server::builder(BINARY).conf(&conf).arg("-t").run_to_end());
     let Some((status, stderr)) = tested else { return };
@@ -80,6 +86,20 @@ fn without_a_ring_epoll_by_choice_needs_no_warning() {
     let Some(server) = forbid(Call::IoUringSetup, || Server::start(BINARY, &conf)) else { return };
     assert_eq!(ask(server.addr(0)), "here");
     assert!(!server.error_log().contains("[warn]"), "{}", server.error_log());
+}
+
+#[test]
+fn without_a_ring_a_folder_is_served_all_the_same() {
+    let dir = TempDir::new("folder");
+    dir.write("a.txt", "served");
+    let folder = dir.path().display().to_string();
+    let start = || Program::start(BINARY, &["serve", &folder, "--listen", "127.0.0.1:0"]);
+    let Some(mut program) = forbid(Call::IoUringSetup, start) else { return };
+    let line = program.wait_for_output("http://", Deadline::default());
+    let address = line.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix('/'));
+    let address = address.and_then(|address| address.parse().ok()).expect("a URL alone on its line");
+    assert_eq!(Client::connect(&ListenAddr::Tcp(address)).get("/a.txt").text(), "served");
+    assert!(program.stderr().contains("io_uring cannot be used"), "{}", program.stderr());
 }
 
 #[test]
