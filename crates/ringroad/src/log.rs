@@ -8,49 +8,16 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// How serious a line is. The order is that of nginx: a smaller level is more serious.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
-    Emerg,
-    Alert,
-    Crit,
-    Error,
-    Warn,
-    Notice,
-    Info,
-    Debug,
-}
+pub(crate) use server::log::{Level, Target};
 
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Level::Emerg => "emerg",
-            Level::Alert => "alert",
-            Level::Crit => "crit",
-            Level::Error => "error",
-            Level::Warn => "warn",
-            Level::Notice => "notice",
-            Level::Info => "info",
-            Level::Debug => "debug",
-        })
-    }
-}
-
-/// Where lines go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target {
-    Stderr,
-    File(PathBuf),
-}
-
-#[derive(Clone, Debug)]
 /// An open [`Target`].
+#[derive(Clone, Debug)]
 enum Sink {
     Stderr,
     File(Rc<OwnedFd>),

@@ -26,7 +26,7 @@ use super::{Files, Refused, Resources, Settings, Site};
 use crate::limits::ProcessLimits;
 use crate::listen::{Keepalive, ListenAddr, ListenOptions};
 use crate::loader::DiskLoader;
-use crate::log::{Level, Target};
+use crate::log::Level;
 use crate::places::Request;
 use crate::privilege::UserSpec;
 
@@ -99,13 +99,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         group: spec.group.clone(),
         place: place_of("user", loaded, request),
     });
-    let error_log = main.error_log.targets.items().iter().map(|target| {
-        let to = match &target.target {
-            server::log::Target::File(path) => Target::File(path.clone()),
-            server::log::Target::Stderr => Target::Stderr,
-        };
-        (to, level(target.level))
-    });
+    let error_log = main.error_log.targets.items().iter();
     Settings {
         user,
         threads,
@@ -126,7 +120,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         connections: config.events().worker_connections,
         listens: config.listens().map(listen_options).collect(),
         log_files: config.log_files(),
-        error_log: error_log.collect(),
+        error_log: error_log.map(|target| (target.target.clone(), target.level)).collect(),
     }
 }
 
@@ -139,20 +133,6 @@ fn place_of(directive: &str, loaded: &Loaded, request: &Request) -> String {
         found.next().map(|statement| statement.span)
     });
     span.map(|span| format!(" in {span}")).unwrap_or_default()
-}
-
-/// The same levels in two crates: neither depends on the other.
-fn level(level: server::log::Level) -> Level {
-    match level {
-        server::log::Level::Emerg => Level::Emerg,
-        server::log::Level::Alert => Level::Alert,
-        server::log::Level::Crit => Level::Crit,
-        server::log::Level::Error => Level::Error,
-        server::log::Level::Warn => Level::Warn,
-        server::log::Level::Notice => Level::Notice,
-        server::log::Level::Info => Level::Info,
-        server::log::Level::Debug => Level::Debug,
-    }
 }
 
 /// Types of this crate instead of the server's.
