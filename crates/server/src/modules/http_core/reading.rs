@@ -164,7 +164,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "http_strict",
             SERVER_LEVELS,
             Args::Flag,
-            "Refuses requests that nginx tolerates: odd header names, bare line feeds.",
+            "Refuses requests that nginx tolerates: odd header names, and more than one space in the request line.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.http_strict),
