@@ -25,8 +25,6 @@ pub(crate) use sink::{Rate, SendError, Sink};
 /// A file, or pieces of one, as a body.
 pub(crate) struct FileBody {
     pub(crate) file: rt::File,
-    /// Size when it was opened: what was announced to the client.
-    pub(crate) size: u64,
     pub(crate) device: DeviceId,
     pub(crate) mover: Mover,
     /// Whether the file is read past the page cache, decided when it is sent.
@@ -40,10 +38,7 @@ pub(crate) struct FileBody {
 
 impl fmt::Debug for FileBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileBody")
-            .field("size", &self.size)
-            .field("mover", &self.mover)
-            .finish_non_exhaustive()
+        f.debug_struct("FileBody").field("mover", &self.mover).finish_non_exhaustive()
     }
 }
 
@@ -67,7 +62,7 @@ impl FileBody {
         let Opened { file, stat, device } = opened;
         let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
-        FileBody { file, size: stat.size, device, mover, direct: false, generation, location, pieces }
+        FileBody { file, device, mover, direct: false, generation, location, pieces }
     }
 
     /// What is known about the root of the file.
