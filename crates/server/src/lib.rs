@@ -8,6 +8,7 @@ mod body;
 pub mod config;
 mod connection;
 mod explain;
+pub mod extensions;
 mod files;
 pub mod log;
 mod memory;

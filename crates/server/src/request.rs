@@ -15,6 +15,7 @@ use io::Buf;
 
 use crate::body::choose::Mover;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
+use crate::extensions::Extensions;
 use crate::files::RootFacts;
 use crate::process::InForce;
 use crate::response::Response;
@@ -121,6 +122,8 @@ pub struct Request {
     pub(crate) mover: Option<Mover>,
     /// `$limit_rate`, when it was set.
     pub(crate) limit_rate: Option<u64>,
+    /// What modules keep with this request.
+    pub(crate) extensions: Extensions,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -166,6 +169,7 @@ impl Request {
             id: Cell::new(None),
             mover: None,
             limit_rate: None,
+            extensions: Extensions::default(),
         }
     }
 
@@ -196,6 +200,7 @@ impl Request {
         (self.pipelined, self.keepalive, self.completed) = (false, false, false);
         self.id.set(None);
         (self.mover, self.limit_rate) = (None, None);
+        self.extensions.clear();
     }
 
     /// The configuration of this request, the same from its first byte to its last.

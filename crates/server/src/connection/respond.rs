@@ -152,8 +152,10 @@ impl Connection {
         if after == After::Close && linger {
             self.linger(core).await;
         }
-        let Connection { thread, request, socket, .. } = self;
+        let Connection { thread, mut request, socket, .. } = self;
         request.conn.socket.take();
+        // Its memory may wait long for another connection, and what modules keep with it must not.
+        request.extensions.clear();
         thread.keep_request(request);
         drop(socket);
     }

@@ -1,0 +1,79 @@
+//! What modules keep with a request, by type: a module stores a value of its own type and finds it again in a
+//! later phase, in its variables, or never, when only the drop at the request's end matters.
+//!
+//! Most requests keep nothing, and those pay for an empty vector. The values go when the next request of the
+//! connection starts or the connection ends, whichever way that comes.
+
+use std::any::Any;
+use std::fmt;
+
+/// Values of different types, one of each.
+#[derive(Default)]
+pub struct Extensions(Vec<Box<dyn Any>>);
+
+// A list is searched and not a map: a request that keeps more than two or three values is rare.
+impl Extensions {
+    /// The value of this type.
+    pub fn get<T: 'static>(&self) -> Option<&T> {
+        self.0.iter().find_map(|value| value.downcast_ref())
+    }
+
+    /// The value of this type, to be changed.
+    pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
+        self.0.iter_mut().find_map(|value| value.downcast_mut())
+    }
+
+    /// Keeps a value; one of the same type that was there goes.
+    pub fn insert<T: 'static>(&mut self, value: T) {
+        match self.get_mut() {
+            Some(place) => *place = value,
+            None => self.0.push(Box::new(value)),
+        }
+    }
+
+    /// Lets go of all values; the memory of the list stays.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Extensions").field(&self.0.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+
+    #[test]
+    fn keeps_one_value_of_each_type() {
+        let mut extensions = Extensions::default();
+        assert_eq!(extensions.get::<u8>(), None);
+        extensions.insert(1u8);
+        extensions.insert("text");
+        extensions.insert(2u8);
+        assert_eq!((extensions.get::<u8>(), extensions.get::<&str>()), (Some(&2), Some(&"text")));
+        *extensions.get_mut::<u8>().expect("it is there") += 1;
+        assert_eq!((extensions.get::<u8>(), extensions.0.len()), (Some(&3), 2));
+    }
+
+    #[test]
+    fn lets_go_of_values_that_are_replaced_or_cleared() {
+        let mut extensions = Extensions::default();
+        let guard = Rc::new(());
+        extensions.insert(Rc::clone(&guard));
+        extensions.insert(Rc::clone(&guard));
+        assert_eq!(Rc::strong_count(&guard), 2);
+        extensions.clear();
+        assert_eq!(Rc::strong_count(&guard), 1);
+    }
+
+    #[test]
+    fn nothing_kept_costs_no_memory() {
+        assert_eq!(Extensions::default().0.capacity(), 0);
+    }
+}
