@@ -78,6 +78,8 @@ pub struct Request {
     pub(crate) conn: Rc<ConnInfo>,
     pub(crate) server: ServerId,
     pub(crate) location: LocationId,
+    /// The address that `realip` found for the client behind a proxy.
+    pub(crate) real_client: Option<Address>,
     /// The parsed head; its spans point into `raw`.
     pub(crate) head: Head,
     /// What the head was received in, and where it starts there.
@@ -145,6 +147,7 @@ impl Request {
             conn,
             server,
             location,
+            real_client: None,
             head: Head::new(),
             raw: None,
             raw_start: 0,
@@ -180,6 +183,7 @@ impl Request {
         }
         self.server = server;
         self.location = generation.config.server(server).root;
+        self.real_client = None;
         self.head.clear();
         self.raw = None;
         self.raw_start = 0;
@@ -216,6 +220,12 @@ impl Request {
     /// The location that was found.
     pub(crate) fn location(&self) -> &Location {
         self.config().location(self.location)
+    }
+
+    /// Whose request it is: the peer of the connection, or the one behind a proxy that is trusted. What judges,
+    /// counts or logs clients asks this.
+    pub(crate) fn client(&self) -> &Address {
+        self.real_client.as_ref().unwrap_or(&self.conn.peer)
     }
 
     /// The settings that hold.

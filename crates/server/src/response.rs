@@ -21,6 +21,8 @@ pub struct Response {
     pub(crate) etag: Option<Etag>,
     pub(crate) location: Option<Vec<u8>>,
     pub(crate) content_range: Option<Vec<u8>>,
+    /// Values of `WWW-Authenticate`: what the client is asked for. An error page keeps them.
+    pub(crate) www_authenticate: Vec<Vec<u8>>,
     /// Whether ranges of the body may be asked for.
     pub(crate) allow_ranges: bool,
     /// Further fields in order.

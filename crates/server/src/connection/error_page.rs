@@ -41,7 +41,10 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     request.error_status = Some(page.overwrite.unwrap_or(status));
     // What the failed handler had prepared must not show in the answer of the page; a redirect keeps its target.
     let location = std::mem::take(&mut request.response.location);
+    // A page in the place of the built-in one still asks for the password.
+    let www_authenticate = std::mem::take(&mut request.response.www_authenticate);
     request.response.clear();
+    request.response.www_authenticate = www_authenticate;
     match target.first() {
         Some(b'/') => {
             let question = target.iter().position(|&byte| byte == b'?').unwrap_or(target.len());
@@ -77,9 +80,8 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
 
 /// Answers with this status and the built-in page, if there is one; a `Location` that is set stays.
 pub(crate) fn respond(request: &mut Request, status: u16) {
-    let location = std::mem::take(&mut request.response.location);
-    let fields = std::mem::take(&mut request.response.fields);
-    request.response = Response { location, fields, ..Response::default() };
+    let Response { location, fields, www_authenticate, .. } = std::mem::take(&mut request.response);
+    request.response = Response { location, fields, www_authenticate, ..Response::default() };
     request.error_status = None;
     built_in(request, status);
 }

@@ -210,6 +210,10 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
     let Ok(mut writer) = HeadWriter::begin(out, &head) else { return false };
     let mut ok = true;
     let mut field = |name: &[u8], value: &[u8]| ok &= writer.field(name, value).is_ok();
+    // Where nginx has it: the access phase is behind it when other fields are made.
+    for value in &response.www_authenticate {
+        field(b"WWW-Authenticate", value);
+    }
     if let Some(etag) = &response.etag {
         field(b"ETag", etag.as_bytes());
     }

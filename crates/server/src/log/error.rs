@@ -61,7 +61,7 @@ struct About<'a>(&'a Request);
 impl fmt::Display for About<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let request = self.0;
-        write!(f, ", client: {}, server: {}", request.conn.peer, request.server().name)?;
+        write!(f, ", client: {}, server: {}", request.client(), request.server().name)?;
         let line = request.head.request_line().of(request.bytes());
         // Bytes that no terminal should see are escaped, because the client chose them.
         if !line.is_empty() {

@@ -163,7 +163,7 @@ impl Conf {
 /// An answer for this module alone; `satisfy` puts it together with the others.
 fn run(request: &mut Request) -> Step {
     let scope = request.scope();
-    match scope.access.judge(&request.conn.peer) {
+    match scope.access.judge(request.client()) {
         // Nothing said is not the same as allowed: with `satisfy any` only a rule that allows opens the door.
         None => Step::Next,
         Some(true) => Step::Allow,

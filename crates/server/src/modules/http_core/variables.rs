@@ -120,9 +120,9 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable("query_string", |request, out| some(&request.args, out), "The same as `$args`."),
     // A path with variables has none: it would have to be looked up for each request.
     variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
-    // The peer of the socket; no header changes it.
-    variable("remote_addr", |request, out| address(&request.conn.peer, out), "The client's address."),
-    variable("remote_port", |request, out| port(&request.conn.peer, out), "The client's port."),
+    // The peer of the socket, or what `realip` found in its place.
+    variable("remote_addr", |request, out| address(request.client(), out), "The client's address."),
+    variable("remote_port", |request, out| port(request.client(), out), "The client's port."),
     // Whether the password was right is not looked at: for logs only.
     variable("remote_user", remote_user, "The name that was given with Basic authentication."),
     // For logs; escaped there, not here.
@@ -254,7 +254,7 @@ fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
 
 /// Short keys for tables of clients.
 fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
-    match &request.conn.peer {
+    match request.client() {
         Address::Inet(peer) => match peer.ip() {
             IpAddr::V4(ip) => some(&ip.octets(), out),
             IpAddr::V6(ip) => some(&ip.octets(), out),
@@ -472,6 +472,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         "content_length" => response.content_length.is_some_and(|length| number(length, out)),
         "content_range" => text(response.content_range.as_deref(), out),
         "location" => text(response.location.as_deref(), out),
+        "www_authenticate" => join(response.www_authenticate.iter().map(Vec::as_slice), b", ", out),
         "etag" => text(response.etag.as_ref().map(|etag| etag.as_bytes()), out),
         "last_modified" => response.last_modified.is_some_and(|time| some(&http::date::http(time), out)),
         "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
