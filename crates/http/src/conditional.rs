@@ -128,8 +128,8 @@ pub fn tags_match(left: &[u8], right: &[u8], comparison: Comparison) -> bool {
     left[left.len() - left_len..] == right[right.len() - right_len..]
 }
 
-/// Room for the longest entity tag: two quotes, a hyphen, two numbers of sixteen digits.
-pub const ETAG_LEN_MAX: usize = 35;
+/// Room for the longest entity tag: `W/`, two quotes, a hyphen, two numbers of sixteen digits.
+pub const ETAG_LEN_MAX: usize = 37;
 
 /// An entity tag made from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +150,19 @@ impl Etag {
         etag.push_hex(size);
         etag.push(b'"');
         etag
+    }
+
+    /// The weak form of the tag; one that is weak stays as it is.
+    #[must_use]
+    pub fn weakened(self) -> Self {
+        if self.as_bytes().starts_with(b"W/") {
+            return self;
+        }
+        let mut weak = Self { text: [0; ETAG_LEN_MAX], len: 0 };
+        for &byte in b"W/".iter().chain(self.as_bytes()) {
+            weak.push(byte);
+        }
+        weak
     }
 
     /// The tag with its quotes.

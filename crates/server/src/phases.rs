@@ -1,7 +1,7 @@
-//! The phases of a request and who takes part in them.
+//! The phases of a request and who takes part in them, and the filters that an answer passes.
 //!
-//! The order is nginx's. Each location has its handlers listed for each phase when the configuration is
-//! read, so a request never asks a module that has nothing to do there.
+//! The order is nginx's. Each location has its handlers and filters listed when the configuration is read, so
+//! a request never asks a module that has nothing to do there.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -74,9 +74,21 @@ pub enum Run {
     Static,
 }
 
-/// The handlers of one location by phase.
+/// One module's change to the head of an answer. Where the body is to change too, it puts a
+/// [`crate::body::filter::BodyFilter`] into the response.
+pub struct Filter {
+    /// Whether it has anything to do in a location with these settings.
+    pub active: fn(&Scope) -> bool,
+    /// What it does.
+    pub run: fn(&mut Request),
+}
+
+/// The handlers of one location by phase, and its filters.
 #[derive(Clone, Default)]
-pub struct Handlers([Vec<Run>; PHASES]);
+pub struct Handlers {
+    phases: [Vec<Run>; PHASES],
+    filters: Vec<fn(&mut Request)>,
+}
 
 impl Handlers {
     /// Those that have something to do under these settings.
@@ -84,20 +96,27 @@ impl Handlers {
         let mut handlers = Handlers::default();
         for handler in MODULES.iter().flat_map(|module| module.handlers) {
             if (handler.active)(scope) {
-                handlers.0[handler.phase as usize].push(handler.run);
+                handlers.phases[handler.phase as usize].push(handler.run);
             }
         }
+        let filters = MODULES.iter().filter_map(|module| module.filter.as_ref());
+        handlers.filters = filters.filter(|filter| (filter.active)(scope)).map(|filter| filter.run).collect();
         handlers
     }
 
     /// Those of one phase, in order.
     pub(crate) fn of_phase(&self, phase: Phase) -> &[Run] {
-        &self.0[phase as usize]
+        &self.phases[phase as usize]
+    }
+
+    /// What changes an answer, in order.
+    pub(crate) fn filters(&self) -> &[fn(&mut Request)] {
+        &self.filters
     }
 }
 
 impl std::fmt::Debug for Handlers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.0.iter().map(Vec::len)).finish()
+        f.debug_list().entries(self.phases.iter().map(Vec::len)).finish()
     }
 }

@@ -95,6 +95,8 @@ pub struct Request {
     pub(crate) args: Vec<u8>,
     /// Whether the URI came from the server itself.
     pub(crate) internal: bool,
+    /// How many requests this one was made inside of; 0 for a client's.
+    pub(crate) depth: u8,
     /// Internal redirects so far.
     pub(crate) redirects: u32,
     /// The status whose error page is being made.
@@ -156,6 +158,7 @@ impl Request {
             uri: Vec::new(),
             args: Vec::new(),
             internal: false,
+            depth: 0,
             redirects: 0,
             error_status: None,
             slots: Vec::new(),
@@ -205,6 +208,34 @@ impl Request {
         self.id.set(None);
         (self.mover, self.limit_rate) = (None, None);
         self.extensions.clear();
+    }
+
+    /// A subrequest with this one's head, for the same server; `None` without memory for the head.
+    pub(crate) fn child(&self) -> Option<Request> {
+        let mut child = Request::new(Rc::clone(&self.generation), Rc::clone(&self.conn), self.server);
+        let bytes = self.bytes();
+        let mut raw = rt::pool().get(bytes.len())?;
+        raw.append(bytes);
+        child.take_head(raw, 0);
+        child.head = self.head.clone();
+        // As in nginx: it is fetched, whatever the method was that led to it.
+        child.method = if self.method == Method::Head { Method::Head } else { Method::Get };
+        child.host.clone_from(&self.host);
+        child.captures.clone_from(&self.captures);
+        (child.started, child.started_wall) = (self.started, self.started_wall);
+        child.id.set(self.id.get());
+        (child.internal, child.depth) = (true, self.depth + 1);
+        Some(child)
+    }
+
+    /// Lends the variables of the configuration to a subrequest, or takes them back.
+    pub(crate) fn swap_variables(&mut self, child: &mut Request) {
+        std::mem::swap(&mut self.slots, &mut child.slots);
+    }
+
+    /// Takes a copy of the variables that were lent.
+    pub(crate) fn copy_variables(&mut self, child: &Request) {
+        self.slots.clone_from(&child.slots);
     }
 
     /// The configuration of this request, the same from its first byte to its last.

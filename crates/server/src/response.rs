@@ -6,10 +6,11 @@ use http::conditional::Etag;
 use io::op::Source;
 
 use crate::body::FileBody;
+use crate::body::filter::BodyFilter;
 use crate::request::Request;
 
 /// An answer.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Response {
     /// Status; 0 while nobody has decided.
     pub(crate) status: u16,
@@ -28,6 +29,31 @@ pub struct Response {
     /// Further fields in order.
     pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) body: Body,
+    /// What changes the body, in the order in which it passes.
+    pub(crate) filters: Vec<Box<dyn BodyFilter>>,
+    /// What encodes it behind those, with the answers of subrequests already in it.
+    pub(crate) encoder: Option<Box<dyn BodyFilter>>,
+    /// Charset of a text, sent behind its type.
+    pub(crate) charset: Option<Cow<'static, [u8]>>,
+    /// Whether the answer depends on `Accept-Encoding`.
+    pub(crate) vary_accept_encoding: bool,
+    /// Makes the fields that follow the body.
+    pub(crate) trailers: Option<Trailers>,
+}
+
+/// Appends the fields that follow a body, when it has been sent.
+pub(crate) type Trailers = fn(&Request, &mut Vec<(Vec<u8>, Vec<u8>)>);
+
+impl std::fmt::Debug for Response {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Response")
+            .field("status", &self.status)
+            .field("content_type", &self.content_type)
+            .field("content_length", &self.content_length)
+            .field("fields", &self.fields)
+            .field("body", &self.body)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The media type of an answer.
@@ -75,6 +101,36 @@ impl Response {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
         *self = Response { fields, ..Response::default() };
+    }
+
+    /// The body will be another one than the file on the disk: what described that one goes, as in nginx, and
+    /// ranges of it have no meaning any more. `keep_date` leaves `Last-Modified`, which some modules can be told.
+    pub(crate) fn becomes_another(&mut self, keep_date: bool) {
+        self.content_length = None;
+        self.allow_ranges = false;
+        match keep_date {
+            true => self.weaken_etag(),
+            false => (self.last_modified, self.etag) = (None, None),
+        }
+    }
+
+    /// The same content in another form: equal for a reader, not byte for byte (RFC 9110 section 8.8.1).
+    pub(crate) fn weaken_etag(&mut self) {
+        self.etag = self.etag.take().map(Etag::weakened);
+    }
+
+    /// The first field of this name, which is compared without case.
+    pub(crate) fn field(&self, name: &[u8]) -> Option<&[u8]> {
+        let mut same = self.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        same.next().map(|(_, value)| value.as_slice())
+    }
+
+    /// Whether the body cannot go from its source to the socket as it is.
+    pub(crate) fn is_filtered(&self) -> bool {
+        !self.filters.is_empty()
+            || self.encoder.is_some()
+            || self.trailers.is_some()
+            || (self.content_length.is_none() && !matches!(self.body, Body::None))
     }
 
     /// Answers with bytes.

@@ -1,9 +1,12 @@
 //! Bodies that come from files, and the ways to move them to the socket.
 //!
-//! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. All of them go through
+//! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body
+//! it goes through [`flow`] instead, which reads it by the same engine. All of them end in
 //! [`Sink`], which counts, limits the rate and keeps the send timeout.
 
 pub(crate) mod choose;
+pub(crate) mod filter;
+pub(crate) mod flow;
 mod read;
 mod sendfile;
 mod shared;
@@ -65,6 +68,16 @@ impl FileBody {
         FileBody { file, device, mover, direct: false, generation, location, pieces }
     }
 
+    /// Goes past the page cache from here on, where the mover does and the file system can.
+    fn open_direct(&mut self) {
+        self.direct = match self.mover {
+            Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
+                crate::files::set_direct(&self.file).is_ok()
+            }
+            _ => false,
+        };
+    }
+
     /// What is known about the root of the file.
     fn root(&self) -> &RootFacts {
         &self.generation.roots[self.location.0 as usize]
@@ -85,6 +98,8 @@ pub(crate) enum BodyError {
     },
     /// No buffer could be had.
     NoMemory,
+    /// What changes the body could not go on.
+    Filter,
 }
 
 impl From<SendError> for BodyError {
@@ -109,12 +124,7 @@ pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody
 
 async fn send_pieces(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
     let pieces = std::mem::take(&mut body.pieces);
-    body.direct = match body.mover {
-        Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
-            crate::files::set_direct(&body.file).is_ok()
-        }
-        _ => false,
-    };
+    body.open_direct();
     sink.begin(head);
     let count = pieces.len();
     for (index, piece) in pieces.into_iter().enumerate() {

@@ -6,7 +6,7 @@ use http::framing::BodyFraming;
 use http::request::{Method, Target};
 
 use crate::config::LocationId;
-use crate::connection::{Entrance, error_page};
+use crate::connection::{Entrance, error_page, respond};
 use crate::files;
 use crate::log::Level;
 use crate::modules::static_file;
@@ -36,6 +36,19 @@ pub(super) async fn run(request: &mut Request, entrance: &Entrance) -> Verdict {
     if matches!(step, Step::Next) {
         step = handlers(request, Phase::PostRead).await;
     }
+    go_on(request, step).await
+}
+
+/// Decides on the answer to a subrequest, which has its server and its URI.
+pub(crate) async fn run_subrequest(request: &mut Request) {
+    if go_on(request, Step::Next).await == Verdict::Drop {
+        error_page::respond(request, 444);
+    }
+    respond::filter(request);
+}
+
+/// Follows the steps to an answer.
+async fn go_on(request: &mut Request, mut step: Step) -> Verdict {
     let mut next = Next::Uri;
     loop {
         if matches!(step, Step::Next) {
@@ -148,9 +161,12 @@ async fn phases(request: &mut Request, next: &Next) -> Step {
             return step;
         }
     }
-    let step = access(request).await;
-    if !matches!(step, Step::Next) {
-        return step;
+    // The request that it is part of was asked.
+    if request.depth == 0 {
+        let step = access(request).await;
+        if !matches!(step, Step::Next) {
+            return step;
+        }
     }
     for phase in [Phase::Precontent, Phase::Content] {
         let step = handlers(request, phase).await;

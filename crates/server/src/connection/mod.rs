@@ -9,7 +9,7 @@
 //! [`input`] reads, [`decide`] runs the phases, [`respond`] writes, [`rest`] deals with request bodies that
 //! nobody wanted and with the end of the connection.
 
-mod decide;
+pub(crate) mod decide;
 mod effect;
 pub(crate) mod error_page;
 mod input;

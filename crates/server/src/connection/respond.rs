@@ -9,10 +9,9 @@ use http::response::{ConnectionField, HeadWriter, ResponseHead};
 use http::{StatusCode, connection};
 use io::op::Source;
 
-use crate::body::{self, BodyError, SendError, Sink};
+use crate::body::{self, BodyError, SendError, Sink, flow};
 use crate::connection::{After, Connection, effect, error_page};
 use crate::log::{Level, Reason};
-use crate::modules::MODULES;
 use crate::modules::http_core::conf::{Conf, LingeringClose};
 use crate::request::Request;
 use crate::response::Body;
@@ -27,7 +26,8 @@ pub(super) fn filter(request: &mut Request) {
         request.response.last_modified = None;
         request.response.allow_ranges = false;
     }
-    for filter in MODULES.iter().filter_map(|module| module.filter) {
+    let generation = Rc::clone(&request.generation);
+    for filter in generation.config.location(request.location).handlers.filters() {
         filter(request);
     }
 }
@@ -58,25 +58,26 @@ impl Connection {
             // It may send its body or not; nobody could tell that from the next request.
             self.request.keepalive = false;
         }
+        let chunked = is_chunked(&self.request, core);
+        if self.request.response.is_filtered() && !chunked && self.request.method != Method::Head {
+            // Only the end of the connection tells the end of the body.
+            self.request.keepalive = false;
+        }
         let mut head = std::mem::take(&mut self.spare);
-        if !write_head(&mut self.request, core, &mut head) {
+        if !write_head(&mut self.request, core, chunked, &mut head) {
             self.request.log(Level::Error, format_args!("a response header field has a control character"));
             self.request.keepalive = false;
             error_page::respond(&mut self.request, 500);
             head.clear();
-            write_head(&mut self.request, core, &mut head);
+            write_head(&mut self.request, core, chunked, &mut head);
         }
         self.request.sent_head = head.len() as u64;
-        let mut body = std::mem::take(&mut self.request.response.body);
-        if self.request.method == Method::Head {
-            body = Body::None;
-        }
         let rate = effect::rate(core, &self.request);
         let mut sink = Sink::new(&mut self.socket, &self.timer, core, rate);
         if go_on == Some(true) {
             sink.push(Source::Static(CONTINUE_RESPONSE));
         }
-        let result = send(&mut sink, head, &mut body).await;
+        let result = send(&mut sink, head, &mut self.request, chunked).await;
         self.request.sent = sink.sent();
         self.spare = sink.into_spare();
         self.request.completed = result.is_ok();
@@ -130,6 +131,8 @@ impl Connection {
                     "\"{path}\" ends at byte {at}, it was longer when it was opened, while sending to client"
                 ),
             ),
+            // Said where it happened, with the reason.
+            BodyError::Filter => {}
             BodyError::NoMemory => {
                 request.log(
                     Level::Alert,
@@ -170,20 +173,43 @@ fn is_disabled(core: &Conf, request: &Request) -> bool {
     (disable.msie6 && browser.msie6 && request.method == Method::Post) || (disable.safari && browser.safari)
 }
 
-async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut Body) -> Result<(), BodyError> {
-    match body {
+async fn send(
+    sink: &mut Sink<'_>,
+    head: Vec<u8>,
+    request: &mut Request,
+    chunked: bool,
+) -> Result<(), BodyError> {
+    if request.method == Method::Head {
+        sink.begin(head);
+        return Ok(sink.flush(false).await?);
+    }
+    if request.response.is_filtered() {
+        // Boxed: its state is large, and most answers go out as they are.
+        return Box::pin(flow::send(sink, head, request, chunked)).await;
+    }
+    match std::mem::take(&mut request.response.body) {
         Body::None => sink.begin(head),
         Body::Bytes(source) => {
             sink.begin(head);
-            sink.push(std::mem::replace(source, Source::Static(b"")));
+            sink.push(source);
         }
-        Body::File(file) => return body::send(sink, head, file).await,
+        Body::File(mut file) => return body::send(sink, head, &mut file).await,
     }
     Ok(sink.flush(false).await?)
 }
 
+/// Whether the body goes out in chunks: its length is not known, or fields follow it. Clients of HTTP/1.0 know
+/// no chunks, and some answers have no body at all.
+fn is_chunked(request: &Request, core: &Conf) -> bool {
+    request.response.is_filtered()
+        && core.chunked_transfer_encoding
+        && request.method != Method::Head
+        && request.head.version() != Version::Http10
+        && !matches!(request.response.status, 204 | 304)
+}
+
 /// Appends the head; `false`, with nothing appended, when one of its values must not be sent.
-fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
+fn write_head(request: &mut Request, core: &Conf, chunked: bool, out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let location = response.location.as_deref().map(|location| effect::location(core, request, location));
@@ -201,10 +227,13 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
     let head = ResponseHead {
         server: signature.as_deref(),
         content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_content),
-        content_length: response.content_length.filter(|_| has_content),
+        charset: response.charset.as_deref(),
+        content_length: response.content_length.filter(|_| has_content && !chunked),
         last_modified: response.last_modified,
         location: location.as_deref(),
+        chunked,
         connection,
+        vary_accept_encoding: response.vary_accept_encoding,
         ..ResponseHead::new(status, &date)
     };
     let Ok(mut writer) = HeadWriter::begin(out, &head) else { return false };

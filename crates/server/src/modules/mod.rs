@@ -18,11 +18,11 @@ use conf::{Error, Spec, State};
 use crate::config::{Cx, Scope};
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::ServerDraft;
-use crate::phases::Handler;
-use crate::request::Request;
+use crate::phases::{Filter, Handler};
 use crate::variables::{Prefixed, Variable};
 
-/// All modules. The order is that of the filters and, inside a phase, of the handlers.
+/// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a
+/// filter sees what those before it made of the answer.
 pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,
@@ -48,8 +48,8 @@ pub struct Module {
     pub prefixed: &'static [Prefixed],
     /// Its handlers.
     pub handlers: &'static [Handler],
-    /// What it does to a response head before it is written.
-    pub filter: Option<fn(&mut Request)>,
+    /// What it does to an answer before it is sent.
+    pub filter: Option<Filter>,
 }
 
 impl Module {

@@ -3,11 +3,13 @@
 use http::conditional::{self, Outcome, Validators};
 
 use crate::modules::Module;
+use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::{Body, ContentType};
 
 /// The module; its directive belongs to `http_core`.
-pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_not_modified") };
+pub static MODULE: Module =
+    Module { filter: Some(Filter { active: |_| true, run: filter }), ..Module::named("http_not_modified") };
 
 /// Runs before the range filter, so that a range of a file that the client has already is not read at all.
 fn filter(request: &mut Request) {

@@ -10,11 +10,13 @@ use smallvec::smallvec;
 use crate::body::Piece;
 use crate::connection::error_page;
 use crate::modules::Module;
+use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::{Body, ContentType};
 
 /// The module; its directive belongs to `http_core`.
-pub static MODULE: Module = Module { filter: Some(filter), ..Module::named("http_range") };
+pub static MODULE: Module =
+    Module { filter: Some(Filter { active: |_| true, run: filter }), ..Module::named("http_range") };
 
 /// Leaves everything as it is unless the answer is a whole body of known size that was declared divisible.
 fn filter(request: &mut Request) {
