@@ -1,0 +1,102 @@
+//! What the tests in this folder share: a server on worker threads, asked over a socket.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use conf::{MapLoader, Source};
+use rustix::fs::{Mode, OFlags};
+use server::modules::http_core::listen::ListenAddr;
+use server::process::{Resources, Worker};
+use testkit::{Client, Deadline, Response, TempDir};
+
+/// A server that ends with the test.
+pub struct Site {
+    worker: Option<Worker>,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The prefix of its paths.
+    pub folder: TempDir,
+}
+
+impl Site {
+    /// Starts with what goes into `http`; `PORT` in it is where it listens.
+    pub fn start(label: &str, http: &str) -> Site {
+        let folder = TempDir::new(label);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        // As the master hands them over: a readiness engine must not wait in accept.
+        listener.set_nonblocking(true).expect("a socket takes the flag");
+        let address = listener.local_addr().expect("it is bound");
+        let http = http.replace("PORT", &address.port().to_string());
+        let text = format!("events {{ use epoll; }} http {{ aio off; error_log error.log; {http} }}");
+        let source = Source::new("/nginx.conf");
+        let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
+        let loaded =
+            server::config::load(&source, folder.path(), &loader).expect("the configuration is right");
+        let logs = loaded.config.log_files();
+        let logs = logs.into_iter().map(|path| (path.clone(), open_log(&path))).collect();
+        let listeners = vec![(ListenAddr::Inet(address), vec![listener.into()])];
+        let worker = Worker::start(&loaded.config, Resources { listeners, logs }).expect("it starts");
+        Site { worker: Some(worker), address, folder }
+    }
+
+    /// A new connection.
+    pub fn client(&self) -> Client {
+        Client::connect(&testkit::ListenAddr::Tcp(self.address))
+    }
+
+    /// The answer to a GET on a connection of its own.
+    pub fn get(&self, target: &str) -> Response {
+        self.client().get(target)
+    }
+
+    /// Its body.
+    pub fn text(&self, target: &str) -> String {
+        self.get(target).text()
+    }
+
+    /// Its status.
+    pub fn status(&self, target: &str) -> u16 {
+        self.get(target).head.status
+    }
+
+    /// The lines of a log once there are so many.
+    pub fn lines(&self, name: &str, count: usize) -> Vec<String> {
+        let path = self.folder.path().join(name);
+        let lines = || {
+            let lines: Vec<String> = read(&path).lines().map(str::to_owned).collect();
+            (lines.len() >= count).then_some(lines)
+        };
+        let deadline = Deadline::after(Duration::from_secs(5));
+        testkit::wait::until("log lines", deadline, lines).expect("the lines are written")
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(worker) = self.worker.take() {
+            worker.stop();
+            worker.wait();
+        }
+    }
+}
+
+fn open_log(path: &Path) -> OwnedFd {
+    if let Some(folder) = path.parent() {
+        let _ = rustix::fs::mkdir(folder, Mode::RWXU);
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).expect("a log file")
+}
+
+fn read(path: &PathBuf) -> String {
+    let file = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).expect("the file is there");
+    let mut text = String::new();
+    std::fs::File::from(file).read_to_string(&mut text).expect("it is text");
+    text
+}
