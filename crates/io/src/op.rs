@@ -163,6 +163,9 @@ pub struct OpenHow {
     pub mode: u32,
     /// `RESOLVE_*` flags of openat2(2).
     pub resolve: u64,
+    /// Whether each symbolic link on the way must belong to the owner of what it leads to; `ELOOP` where one
+    /// does not. No single call of the kernel does that, so it is a thread's work, whatever the backend.
+    pub same_owner: bool,
 }
 
 /// Address of a peer.
@@ -302,6 +305,22 @@ pub enum Op {
         /// `Sync` for bytes known to be resident, else a pool; the other backends use the first pool.
         via: DiskVia,
     },
+    /// The next entries of a folder, as many as the kernel puts into a buffer of `bytes_max`; goes on where the
+    /// last such operation on the same open folder ended: [`Payload::Entries`]. Completes with their count, 0 is
+    /// the end. A ring has nothing like it, so it is a thread's work there.
+    ReadDir {
+        /// The folder, open for reading.
+        dir: Fd,
+        /// Bytes of names and their records at once, at least [`READ_DIR_BYTES_MIN`]; bounds how long a thread
+        /// is held.
+        bytes_max: u32,
+        /// Whether each entry is looked at; otherwise only its kind is told.
+        with_stat: bool,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
     /// Removes a file.
     Unlink {
         /// The path.
@@ -353,6 +372,7 @@ impl Op {
             | Op::Read { via, device, .. }
             | Op::Write { via, device, .. }
             | Op::Sendfile { via, device, .. }
+            | Op::ReadDir { via, device, .. }
             | Op::Unlink { via, device, .. }
             | Op::Rename { via, device, .. }
             | Op::Sync { via, device, .. } => Some((*via, *device)),
@@ -365,7 +385,19 @@ impl Op {
             | Op::Close { .. } => None,
         }
     }
+
+    /// Whether this is more than one call of the kernel, or a call that no ring has: work for a thread.
+    pub(crate) fn needs_thread(&self) -> bool {
+        match self {
+            Op::Sendfile { .. } | Op::ReadDir { .. } => true,
+            Op::Open { how, .. } => how.same_owner,
+            _ => false,
+        }
+    }
 }
+
+/// Smallest buffer of [`Op::ReadDir`]: a record with the longest name takes about 280 bytes.
+pub const READ_DIR_BYTES_MIN: u32 = 1024;
 
 /// What [`Op::Stat`] looks at.
 #[derive(Debug)]
@@ -393,6 +425,18 @@ pub struct Stat {
     pub mode: u32,
 }
 
+/// One entry of a folder. The folder itself and the one above it are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name, without a path.
+    pub name: Box<[u8]>,
+    /// The type bits of a mode (`S_IFMT`) of the entry itself, links not followed; 0 where it vanished before it
+    /// could be looked at, on a file system that does not tell with the name.
+    pub kind: u32,
+    /// What the name leads to, and a link itself where it leads nowhere. `None` when it was not asked for.
+    pub stat: Option<Result<Stat, Errno>>,
+}
+
 /// What comes back with a completion.
 #[derive(Debug, Default)]
 pub enum Payload {
@@ -409,6 +453,8 @@ pub enum Payload {
     Opened(OwnedFd),
     /// Facts about a file.
     Stat(Stat),
+    /// Entries of a folder.
+    Entries(Vec<DirEntry>),
 }
 
 /// The end of an operation, or one of several results of it.

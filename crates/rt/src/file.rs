@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use io::op::{DeviceId, OpenHow, Stat, StatTarget};
+use io::op::{DeviceId, DirEntry, OpenHow, Stat, StatTarget};
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::ReadWriteFlags;
@@ -166,6 +166,39 @@ impl File {
                 (Ok(_), _) => return (Err(Errno::IO), None),
                 (result, _) => return (result, None),
             };
+        }
+    }
+
+    /// The next entries of a folder, as many as fit into `bytes_max`; none at its end. With `with_stat` each is
+    /// looked at.
+    pub async fn read_dir(
+        &self,
+        bytes_max: u32,
+        with_stat: bool,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<Vec<DirEntry>, Errno> {
+        let mut retries = Retries::default();
+        loop {
+            let op = Op::ReadDir { dir: self.fd().clone(), bytes_max, with_stat, device, via };
+            let outcome = Running::new(&self.0.runtime, op).last().await;
+            match (outcome.result, outcome.payload) {
+                (Ok(_), Payload::Entries(entries)) => return Ok(entries),
+                (Ok(_), _) => return Err(Errno::IO),
+                (Err(errno), _) if retries.again(errno).await => {}
+                (Err(errno), _) => return Err(errno),
+            }
+        }
+    }
+
+    /// Closes the file and waits for that, when nobody shares it: for who needs its number again.
+    pub async fn close(self) {
+        let Ok(opened) = Rc::try_unwrap(self.0) else { return };
+        let (runtime, fd) = (Rc::clone(&opened.runtime), opened.fd.clone());
+        drop(opened);
+        runtime.keep(&fd);
+        if let Ok(fd) = fd.into_owned() {
+            Running::new(&runtime, Op::Close { fd }).last().await;
         }
     }
 

@@ -14,6 +14,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -391,6 +392,11 @@ impl Inner {
         if !self.closed.get() {
             self.to_close.borrow_mut().push(fd);
         }
+    }
+
+    /// Takes back a descriptor that was to be closed with the next turn.
+    pub(crate) fn keep(&self, fd: &Fd) {
+        self.to_close.borrow_mut().retain(|other| other.as_raw_fd() != fd.as_raw_fd());
     }
 
     /// Submits the closes that have gathered. When an operation still holds a descriptor, it is closed with

@@ -200,7 +200,7 @@ pub(crate) async fn open(request: &Request, mut path: Vec<u8>) -> Result<Opened,
     let via = choose::path_engine(&request.scope().core, &rt::caps());
     // Without O_NONBLOCK the open of a FIFO would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut how = OpenHow { flags: flags.bits() as i32, mode: 0, resolve: 0 };
+    let mut how = OpenHow { flags: flags.bits() as i32, mode: 0, resolve: 0, same_owner: false };
     let dir = beneath(request, location)?;
     if dir.is_some() {
         how.resolve = ResolveFlags::BENEATH.bits();

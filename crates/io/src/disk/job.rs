@@ -4,15 +4,16 @@
 //! keeps them until the [`Outcome`] has been delivered, also when the operation is abandoned, and is leaked
 //! when that never comes; so both stay valid for as long as a job exists. Paths move into the job.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
+use crate::disk::{folder, owner};
 use crate::op::Completion;
-use crate::op::{DeviceId, Op, OpId, OpenHow, Payload, Stat, StatTarget};
+use crate::op::{DeviceId, DirEntry, Op, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, Stat, StatTarget};
 use crate::slot::Slots;
 
 /// What a blocked thread needs to know of an operation.
@@ -27,6 +28,7 @@ enum Work {
     Read { file: RawFd, offset: u64, memory: *mut u8, len: usize },
     Write { file: RawFd, offset: u64, memory: *const u8, len: usize },
     Sendfile { socket: RawFd, file: RawFd, offset: u64, len: usize },
+    ReadDir { dir: RawFd, bytes_max: usize, with_stat: bool },
     Unlink { path: CString },
     Rename { from: CString, to: CString },
     Sync { file: RawFd },
@@ -49,6 +51,7 @@ enum Brought {
     Nothing,
     Opened(OwnedFd),
     Stat(Stat),
+    Entries(Vec<DirEntry>),
 }
 
 impl Job {
@@ -80,6 +83,11 @@ impl Job {
                 offset: *offset,
                 len: *len as usize,
             },
+            Op::ReadDir { dir, bytes_max, with_stat, .. } => Work::ReadDir {
+                dir: dir.as_raw_fd(),
+                bytes_max: (*bytes_max).max(READ_DIR_BYTES_MIN) as usize,
+                with_stat: *with_stat,
+            },
             Op::Unlink { path, .. } => Work::Unlink { path: std::mem::take(path) },
             Op::Rename { from, to, .. } => {
                 Work::Rename { from: std::mem::take(from), to: std::mem::take(to) }
@@ -108,7 +116,7 @@ impl Job {
     /// Makes the system call and waits for it.
     pub(crate) fn run(self) -> Outcome {
         match self.0 {
-            Work::Open { dir, path, how } => open(dir, path, how),
+            Work::Open { dir, path, how } => Outcome::opened(open(dir.map_or(CWD, borrow), &path, how)),
             Work::StatFile { file } => Outcome::stat(rustix::fs::fstat(borrow(file))),
             Work::StatPath { path } => Outcome::stat(rustix::fs::stat(path)),
             Work::Read { file, offset, memory, len } => {
@@ -121,6 +129,9 @@ impl Job {
             Work::Sendfile { socket, file, mut offset, len } => {
                 let (to, from) = (borrow(socket), borrow(file));
                 Outcome::count(retry_on_intr(|| rustix::fs::sendfile(to, from, Some(&mut offset), len)))
+            }
+            Work::ReadDir { dir, bytes_max, with_stat } => {
+                Outcome::entries(folder::read(borrow(dir), bytes_max, with_stat))
             }
             Work::Unlink { path } => Outcome::done(rustix::fs::unlink(path)),
             Work::Rename { from, to } => Outcome::done(rustix::fs::rename(from, to)),
@@ -159,6 +170,20 @@ impl Outcome {
         }
     }
 
+    fn opened(result: Result<OwnedFd, Errno>) -> Outcome {
+        match result {
+            Ok(fd) => Outcome { result: Ok(0), brought: Brought::Opened(fd) },
+            Err(error) => Outcome { result: Err(error), brought: Brought::Nothing },
+        }
+    }
+
+    fn entries(result: Result<Vec<DirEntry>, Errno>) -> Outcome {
+        match result {
+            Ok(entries) => Outcome { result: Ok(narrow(entries.len())), brought: Brought::Entries(entries) },
+            Err(error) => Outcome { result: Err(error), brought: Brought::Nothing },
+        }
+    }
+
     /// Whether this says that a socket took no more.
     pub(crate) fn is_full_socket(&self) -> bool {
         self.result == Err(Errno::AGAIN)
@@ -170,6 +195,7 @@ impl Outcome {
         let payload = match (self.brought, op) {
             (Brought::Opened(fd), _) => Payload::Opened(fd),
             (Brought::Stat(stat), _) => Payload::Stat(stat),
+            (Brought::Entries(entries), _) => Payload::Entries(entries),
             (Brought::Nothing, Some(Op::Read { mut buf, .. })) => {
                 buf.set_len(self.result.unwrap_or(0) as usize);
                 Payload::Buf(buf)
@@ -181,25 +207,23 @@ impl Outcome {
     }
 }
 
-fn open(dir: Option<RawFd>, path: CString, how: OpenHow) -> Outcome {
+fn open(dir: BorrowedFd<'_>, path: &CStr, how: OpenHow) -> Result<OwnedFd, Errno> {
     let flags = OFlags::from_bits_retain(how.flags as u32) | OFlags::CLOEXEC;
     // openat2(2) refuses a mode without a flag that creates, where open(2) ignores it.
     let creates = flags.intersects(OFlags::CREATE | OFlags::TMPFILE);
     let mode = Mode::from_raw_mode(if creates { how.mode } else { 0 });
-    let dir = dir.map_or(CWD, borrow);
-    let opened = if how.resolve == 0 {
-        retry_on_intr(|| rustix::fs::openat(dir, &path, flags, mode))
-    } else {
-        let resolve = ResolveFlags::from_bits_retain(how.resolve);
-        retry_on_intr(|| rustix::fs::openat2(dir, &path, flags, mode, resolve))
-    };
-    match opened {
-        Ok(fd) => Outcome { result: Ok(0), brought: Brought::Opened(fd) },
-        Err(error) => Outcome { result: Err(error), brought: Brought::Nothing },
+    let resolve = ResolveFlags::from_bits_retain(how.resolve);
+    if how.same_owner {
+        return owner::open(dir, path.to_bytes(), flags, mode, resolve);
+    }
+    match how.resolve {
+        0 => retry_on_intr(|| rustix::fs::openat(dir, path, flags, mode)),
+        _ => retry_on_intr(|| rustix::fs::openat2(dir, path, flags, mode, resolve)),
     }
 }
 
-fn facts(found: &rustix::fs::Stat) -> Stat {
+/// The facts in a stat(2) structure.
+pub(super) fn facts(found: &rustix::fs::Stat) -> Stat {
     Stat {
         size: found.st_size as u64,
         modified: found.st_mtime,

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::buf::{Buf, Pool};
 use crate::engine::{Caps, Counters, Drained, Engine, Note, Wait, Waker};
-use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, RecvInto, StatTarget};
+use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, READ_DIR_BYTES_MIN, RecvInto, StatTarget};
 use carry::Carried;
 use plan::{Fault, OpKind, RuleState};
 pub use plan::{FaultParseError, FaultParseErrorKind, FaultPlan};
@@ -123,6 +123,7 @@ impl FaultEngine {
             | Op::Read { file, .. }
             | Op::Write { file, .. }
             | Op::Sendfile { file, .. }
+            | Op::ReadDir { dir: file, .. }
             | Op::Sync { file, .. } => of(file),
             _ => None,
         }
@@ -420,6 +421,10 @@ fn shorten(op: &mut Op) -> Mend {
             *len = len.div_ceil(2);
             Mend::Nothing
         }
+        Op::ReadDir { bytes_max, .. } => {
+            *bytes_max = (*bytes_max / 2).max(READ_DIR_BYTES_MIN);
+            Mend::Nothing
+        }
         _ => Mend::Nothing,
     }
 }
@@ -454,6 +459,7 @@ fn kind(op: &Op) -> Option<OpKind> {
         Op::Read { .. } => OpKind::Read,
         Op::Write { .. } => OpKind::Write,
         Op::Sendfile { .. } => OpKind::Sendfile,
+        Op::ReadDir { .. } => OpKind::ReadDir,
         Op::Unlink { .. } => OpKind::Unlink,
         Op::Rename { .. } => OpKind::Rename,
         Op::Sync { .. } => OpKind::Sync,

@@ -5,7 +5,7 @@
 //! ```text
 //! rule      = operation SP fault *( SP condition )
 //! operation = "accept" | "recv" | "send" | "connect" | "poll" | "close" | "open" | "stat" | "read"
-//!           | "write" | "sendfile" | "unlink" | "rename" | "sync" | "any"
+//!           | "write" | "sendfile" | "readdir" | "unlink" | "rename" | "sync" | "any"
 //! fault     = "short"                    ; half of the bytes, at least one
 //!           | "error=" errno             ; the call is not made, as EINTR, EAGAIN, EIO
 //!           | "end"                      ; a multishot operation ends at this completion
@@ -76,12 +76,13 @@ pub(super) enum OpKind {
     Read,
     Write,
     Sendfile,
+    ReadDir,
     Unlink,
     Rename,
     Sync,
 }
 
-const OPERATIONS: [(&str, Option<OpKind>); 15] = [
+const OPERATIONS: [(&str, Option<OpKind>); 16] = [
     ("accept", Some(OpKind::Accept)),
     ("recv", Some(OpKind::Recv)),
     ("send", Some(OpKind::Send)),
@@ -93,6 +94,7 @@ const OPERATIONS: [(&str, Option<OpKind>); 15] = [
     ("read", Some(OpKind::Read)),
     ("write", Some(OpKind::Write)),
     ("sendfile", Some(OpKind::Sendfile)),
+    ("readdir", Some(OpKind::ReadDir)),
     ("unlink", Some(OpKind::Unlink)),
     ("rename", Some(OpKind::Rename)),
     ("sync", Some(OpKind::Sync)),

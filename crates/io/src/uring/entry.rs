@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::flight::{Flights, Tag};
 use super::recv::GROUP;
-use crate::op::{Fd, Interest, Op, OpId, RecvInto, Segments, StatTarget};
+use crate::op::{Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
 
 /// `ioprio` bits of receives: `IORING_RECVSEND_POLL_FIRST` and `IORING_RECV_MULTISHOT`.
 const POLL_FIRST: u16 = 1 << 0;
@@ -65,6 +65,7 @@ pub(super) fn build(
         }
         Op::Poll { fd, interest } => opcode::PollAdd::new(raw(fd), events(*interest)).build(),
         Op::Close { fd } => opcode::Close::new(Raw(fd.as_raw_fd())).build(),
+        Op::Open { how: OpenHow { same_owner: true, .. }, .. } => return Err(Errno::NOSYS),
         Op::Open { dir, path, how, .. } => {
             let dir = dir.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
             opcode::OpenAt2::new(Raw(dir), path.as_ptr(), flights.scratch(id).how(*how)).build()
@@ -93,7 +94,7 @@ pub(super) fn build(
         }
         Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
         // The kernel has no such operation on a ring; splice would be a hop to a kernel worker.
-        Op::Sendfile { .. } => return Err(Errno::NOSYS),
+        Op::Sendfile { .. } | Op::ReadDir { .. } => return Err(Errno::NOSYS),
     };
     Ok(entry.user_data(Tag::Op(id).pack()))
 }

@@ -213,7 +213,7 @@ impl Uring {
             }
             Op::Nop | Op::Close { .. } | Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => false,
             Op::Write { .. } | Op::Sendfile { .. } | Op::Unlink { .. } => false,
-            Op::Rename { .. } | Op::Sync { .. } => false,
+            Op::Rename { .. } | Op::Sync { .. } | Op::ReadDir { .. } => false,
         };
         let Some(flight) = self.flights.get(id).filter(|flight| cancellable && !flight.cancelled) else {
             return;

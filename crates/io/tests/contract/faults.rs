@@ -248,3 +248,31 @@ fn disk_errors_are_handed_up_with_the_buffer() {
         bench.assert_drains();
     });
 }
+
+#[test]
+fn a_folder_is_read_in_spite_of_faults() {
+    let dir = TempDir::new();
+    for number in 0..100 {
+        dir.file(&format!("{number}"), b"");
+    }
+    on_each_pair_with_faults("readdir short every=2; readdir error=EINTR every=3", |bench| {
+        let folder = open_stubbornly(bench, &dir.path(""), libc::O_DIRECTORY);
+        let mut names = std::collections::BTreeSet::new();
+        loop {
+            let via = bench.pair.via();
+            let op =
+                Op::ReadDir { dir: folder.clone(), bytes_max: 2048, with_stat: false, device: DEVICE, via };
+            let done = bench.run(op);
+            match (done.result, done.payload) {
+                (Ok(0), _) => break,
+                (Ok(_), Payload::Entries(entries)) => {
+                    names.extend(entries.into_iter().map(|entry| entry.name))
+                }
+                (result, _) => assert!(passes(result.unwrap_err())),
+            }
+        }
+        assert_eq!(names.len(), 100);
+        drop(folder);
+        bench.assert_drains();
+    });
+}

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-use io::op::{DeviceId, Interest, StatTarget};
+use io::op::{DeviceId, DirEntry, Interest, OpenHow, StatTarget};
 use io::{DiskVia, Errno, Fd, Op, Payload};
 
 use crate::harness::{Bench, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, pattern};
@@ -102,6 +102,114 @@ fn a_file_is_written_renamed_looked_at_and_removed() {
         let again = bench.run(Op::Unlink { path: c_path(&new), device: DEVICE, via });
         assert_eq!(again.result, Err(Errno::NOENT));
         drop(file);
+        bench.assert_drains();
+    });
+}
+
+/// Reads a folder to its end, in as many operations as it takes; the names in order and the number of operations.
+fn read_folder(bench: &mut Bench, dir: &Fd, with_stat: bool) -> (Vec<DirEntry>, usize) {
+    let (mut entries, mut operations) = (Vec::new(), 0);
+    loop {
+        let via = bench.pair.via();
+        let op = Op::ReadDir { dir: dir.clone(), bytes_max: 1024, with_stat, device: DEVICE, via };
+        let done = bench.run(op);
+        let Payload::Entries(mut more) = done.payload else { panic!("{:?} without entries", done.result) };
+        assert_eq!(done.result, Ok(more.len() as u32));
+        if more.is_empty() {
+            entries.sort_by(|one: &DirEntry, other| one.name.cmp(&other.name));
+            return (entries, operations);
+        }
+        operations += 1;
+        entries.append(&mut more);
+    }
+}
+
+#[test]
+fn a_folder_is_read_in_pieces() {
+    let dir = TempDir::new();
+    let file = dir.file("000 file", b"hello");
+    std::fs::create_dir(dir.path("001 folder")).unwrap();
+    std::os::unix::fs::symlink(&file, dir.path("002 link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path("003 broken")).unwrap();
+    for number in 4..300 {
+        dir.file(&format!("{number:03} {}", "x".repeat(40)), b"");
+    }
+    const KINDS: [u32; 5] = [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK, libc::S_IFLNK, libc::S_IFREG];
+    on_each_pair(|bench| {
+        let path = dir.path("");
+        let folder = bench.open(&path, libc::O_DIRECTORY).unwrap();
+        let (entries, operations) = read_folder(bench, &folder, true);
+        assert_eq!(entries.len(), 300, "none twice, none left out, and not the folder itself");
+        assert!(operations >= 10, "{operations} operations hold a thread for long");
+        assert_eq!(entries.iter().take(5).map(|entry| entry.kind).collect::<Vec<_>>(), KINDS);
+        let stats: Vec<_> = entries.iter().map(|entry| entry.stat.unwrap().unwrap()).collect();
+        assert_eq!((stats[0].size, stats[2].size), (5, 5), "a link is followed");
+        assert_eq!(stats[2].inode, stats[0].inode);
+        assert_eq!(stats[3].mode & libc::S_IFMT, libc::S_IFLNK, "one that leads nowhere is looked at itself");
+        assert_eq!(stats[1].mode & libc::S_IFMT, libc::S_IFDIR);
+        let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
+        let (entries, _) = read_folder(bench, &again, false);
+        assert_eq!((entries.len(), &*entries[0].name), (300, b"000 file".as_slice()));
+        assert!(entries.iter().all(|entry| entry.stat.is_none()));
+        let no_folder = bench.open(&file, 0).unwrap();
+        let op = Op::ReadDir {
+            dir: no_folder,
+            bytes_max: 1024,
+            with_stat: false,
+            device: DEVICE,
+            via: bench.pair.via(),
+        };
+        assert_eq!(bench.run(op).result, Err(Errno::NOTDIR));
+        drop((folder, again));
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn links_of_the_same_owner_are_followed() {
+    let dir = TempDir::new();
+    std::fs::create_dir(dir.path("real")).unwrap();
+    dir.file("real/a", b"content");
+    std::os::unix::fs::symlink("real", dir.path("folder")).unwrap();
+    std::os::unix::fs::symlink("../real/a", dir.path("real/link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path("broken")).unwrap();
+    // What is in /proc belongs to root, a link to it here to whoever runs the test.
+    std::os::unix::fs::symlink("/proc/version", dir.path("foreign")).unwrap();
+    std::os::unix::fs::symlink("/proc", dir.path("foreign folder")).unwrap();
+    let foreign = std::fs::symlink_metadata(dir.path("foreign")).unwrap().uid() != 0;
+    on_each_pair(|bench| {
+        let folder = bench.open(&dir.path(""), libc::O_PATH | libc::O_DIRECTORY).unwrap();
+        let open = |bench: &mut Bench, dir: Option<&Fd>, path: &std::path::Path, flags: i32| {
+            let how = OpenHow { flags, same_owner: true, ..OpenHow::default() };
+            let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+            let via = bench.pair.via();
+            let done = bench.run(Op::Open { dir: dir.cloned(), path, how, device: DEVICE, via });
+            done.result.map(|_| match done.payload {
+                Payload::Opened(fd) => Fd::from(fd),
+                other => panic!("{other:?}"),
+            })
+        };
+        for name in ["real/a", "folder/a", "folder//link", "./folder/./link"] {
+            let file = open(bench, Some(&folder), name.as_ref(), 0).unwrap();
+            assert_eq!(bench.read(&file, 0, 100), Ok(b"content".to_vec()), "{name}");
+            let file = open(bench, None, &dir.path(name), 0).unwrap();
+            assert_eq!(bench.read(&file, 0, 100), Ok(b"content".to_vec()), "{name} from the root");
+        }
+        for (name, error) in [
+            ("broken", Errno::NOENT),
+            ("none/a", Errno::NOENT),
+            ("real/a/", Errno::NOTDIR),
+            ("real/a/b", Errno::NOTDIR),
+        ] {
+            assert_eq!(open(bench, Some(&folder), name.as_ref(), 0).err(), Some(error), "{name}");
+        }
+        assert!(open(bench, Some(&folder), "folder/".as_ref(), libc::O_DIRECTORY).is_ok());
+        if foreign {
+            for name in ["foreign", "foreign folder/version"] {
+                assert_eq!(open(bench, Some(&folder), name.as_ref(), 0).err(), Some(Errno::LOOP), "{name}");
+            }
+        }
+        drop(folder);
         bench.assert_drains();
     });
 }

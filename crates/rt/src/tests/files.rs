@@ -134,3 +134,42 @@ fn an_inline_stat_tells_the_size() {
         assert_eq!(facts.mode & 0o170_000, 0o100_000, "a regular file");
     });
 }
+
+#[test]
+fn a_folder_is_read_until_it_has_no_more() {
+    run(|fake| async move {
+        let file = File::new(some_file());
+        let entry = io::op::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, stat: None };
+        let read = || {
+            let file = file.clone();
+            watch(async move { file.read_dir(1024, false, DEVICE, VIA).await })
+        };
+        let first = read();
+        settle().await;
+        fake.complete(fake.only("ReadDir"), Err(Errno::INTR), Payload::None);
+        settle().await;
+        fake.complete(fake.only("ReadDir"), Ok(1), Payload::Entries(vec![entry.clone()]));
+        settle().await;
+        assert_eq!(first.take(), Some(Ok(vec![entry])));
+        let last = read();
+        settle().await;
+        fake.complete(fake.only("ReadDir"), Ok(0), Payload::Entries(Vec::new()));
+        settle().await;
+        assert_eq!(last.take(), Some(Ok(Vec::new())));
+    });
+}
+
+#[test]
+fn a_close_that_is_waited_for_is_one_operation() {
+    run(|_| async move {
+        let file = File::new(some_file());
+        let shared = file.clone();
+        file.close().await;
+        settle().await;
+        assert_eq!(counters().engine.submitted, 0, "another one has it");
+        shared.close().await;
+        assert_eq!(counters().engine.submitted, 1);
+        settle().await;
+        assert_eq!(counters().engine.submitted, 1, "once");
+    });
+}

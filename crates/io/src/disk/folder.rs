@@ -1,0 +1,60 @@
+//! Reading a folder: names by getdents64(2), and a look at each of them where that is asked for.
+//!
+//! The kernel keeps the place in the folder with the open file, so each call goes on where the last one
+//! ended, and a folder of any size is read in pieces that hold a thread for a bounded time.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{AtFlags, FileType, RawDir};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::disk::job::facts;
+use crate::op::{DirEntry, Stat};
+
+/// The entries of the next buffer with any; none at the end of the folder.
+pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, with_stat: bool) -> Result<Vec<DirEntry>, Errno> {
+    let mut buffer = vec![MaybeUninit::uninit(); bytes_max];
+    let mut raw = RawDir::new(dir, &mut buffer);
+    let mut entries = Vec::new();
+    while let Some(found) = raw.next() {
+        match found {
+            Ok(found) => {
+                let name = found.file_name();
+                if !matches!(name.to_bytes(), b"." | b"..") {
+                    entries.push(entry(dir, name, found.file_type(), with_stat));
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        // A buffer of nothing but the folder itself and the one above it is not the end.
+        if raw.is_buffer_empty() && !entries.is_empty() {
+            break;
+        }
+    }
+    Ok(entries)
+}
+
+fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, with_stat: bool) -> DirEntry {
+    // Not every file system tells the kind with the name (getdents(2), DT_UNKNOWN).
+    let kind = match kind {
+        FileType::Unknown => look(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| kind_of(&stat)),
+        known => known.as_raw_mode(),
+    };
+    let stat = with_stat.then(|| match look(dir, name, AtFlags::empty()) {
+        // A link that leads nowhere, or in a circle: what is left is the link.
+        Err(Errno::NOENT | Errno::LOOP) => look(dir, name, AtFlags::SYMLINK_NOFOLLOW),
+        found => found,
+    });
+    DirEntry { name: name.to_bytes().into(), kind, stat }
+}
+
+fn look(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat, Errno> {
+    retry_on_intr(|| rustix::fs::statat(dir, name, flags)).map(|found| facts(&found))
+}
+
+fn kind_of(stat: &Stat) -> u32 {
+    FileType::from_raw_mode(stat.mode).as_raw_mode()
+}

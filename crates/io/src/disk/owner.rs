@@ -1,0 +1,85 @@
+//! Opening a path whose symbolic links must belong to the owners of what they lead to (nginx's
+//! `disable_symlinks if_not_owner`).
+//!
+//! The path is walked from component to component, each opened below the last one. A link is read through a
+//! descriptor of the link itself (`O_PATH | O_NOFOLLOW`, open(2)) and its owner through the same one, so that a
+//! link that is exchanged in between is either the old one or the new one, never the owner of one with the
+//! target of the other. The owner of the target is asked of the file that was opened.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+/// How a component is opened.
+#[derive(Clone, Copy)]
+struct How {
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+}
+
+/// Opens `path` from `dir`, or from the root when it begins with a slash.
+///
+/// # Errors
+/// `ELOOP` for a link whose owner is another one; else those of openat2(2).
+pub(super) fn open(
+    dir: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let on_the_way = How { flags: OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, ..How::plain(resolve) };
+    let mut at = match path.first() {
+        Some(b'/') => Some(How { resolve: ResolveFlags::empty(), ..on_the_way }.open(dir, b"/")?),
+        _ => None,
+    };
+    let mut last = How { flags, mode, resolve };
+    // A slash at the end asks for a folder, as in open(2).
+    if path.ends_with(b"/") {
+        last.flags |= OFlags::DIRECTORY;
+    }
+    let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).peekable();
+    while let Some(name) = names.next() {
+        let here = at.as_ref().map_or(dir, AsFd::as_fd);
+        if names.peek().is_none() {
+            return last.step(here, name);
+        }
+        at = Some(on_the_way.step(here, name)?);
+    }
+    last.open(at.as_ref().map_or(dir, AsFd::as_fd), b".")
+}
+
+impl How {
+    fn plain(resolve: ResolveFlags) -> How {
+        How { flags: OFlags::empty(), mode: Mode::empty(), resolve }
+    }
+
+    /// Opens one component, through a link only where that is allowed.
+    fn step(self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let link_itself =
+            How { flags: OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, ..How::plain(self.resolve) };
+        let link = link_itself.open(dir, name)?;
+        let stat = rustix::fs::fstat(&link)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            // Should it have become a link by now, it is not followed.
+            return How { flags: self.flags | OFlags::NOFOLLOW, ..self }.open(dir, name);
+        }
+        let target = rustix::fs::readlinkat(&link, c"", Vec::new())?;
+        let opened = self.open(dir, target.to_bytes())?;
+        let flags = AtFlags::EMPTY_PATH;
+        let owner = rustix::fs::statat(&opened, c"", flags)?.st_uid;
+        if owner == stat.st_uid { Ok(opened) } else { Err(Errno::LOOP) }
+    }
+
+    fn open(self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        let How { flags, mode, resolve } = self;
+        match resolve.is_empty() {
+            true => retry_on_intr(|| rustix::fs::openat(dir, &name, flags, mode)),
+            false => retry_on_intr(|| rustix::fs::openat2(dir, &name, flags, mode, resolve)),
+        }
+    }
+}
