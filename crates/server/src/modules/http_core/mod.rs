@@ -7,6 +7,7 @@ mod blocks;
 pub(crate) mod conf;
 pub mod listen;
 pub(crate) mod locations;
+pub(crate) mod media_types;
 pub(crate) mod names;
 mod reading;
 mod serving;
