@@ -19,6 +19,7 @@ pub mod process;
 mod reference;
 pub mod request;
 pub mod response;
+mod slots;
 mod subrequest;
 pub mod template;
 mod thread;

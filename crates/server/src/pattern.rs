@@ -8,14 +8,13 @@ use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use crate::config::Cx;
 use crate::request::Request;
-use crate::variables::VarRef;
 
 /// A compiled pattern.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     regex: Regex,
-    /// Variables and the groups that they take their values from.
-    named: Vec<(VarRef, usize)>,
+    /// Slots of variables and the groups that they take their values from.
+    named: Vec<(u32, usize)>,
 }
 
 /// A match that was found.
@@ -34,7 +33,7 @@ impl Pattern {
         let mut named = Vec::new();
         for (group, name) in regex.capture_names().iter().enumerate() {
             if let Some(name) = name {
-                named.push((cx.http.registry.define(name, cx.statement)?, group));
+                named.push((cx.http.registry.define_group(name, cx.statement)?, group));
             }
         }
         Ok(Pattern { regex, named })
@@ -55,12 +54,13 @@ impl Pattern {
 
 impl Match<'_> {
     /// Makes the groups known to the request as `$1` and by name.
-    pub(crate) fn store(&self, subject: &[u8], request: &mut Request) {
+    pub(crate) fn store(&self, subject: &[u8], request: &Request) {
         let spans = (0..self.locations.len()).map(|group| self.locations.get(group));
         request.set_captures(subject, spans);
-        for (variable, group) in &self.pattern.named {
-            let (start, end) = self.locations.get(*group).unwrap_or_default();
-            variable.assign(request, &subject[start..end]);
+        for &(slot, group) in &self.pattern.named {
+            // A group that took no part is empty, as in nginx.
+            let (start, end) = self.locations.get(group).unwrap_or_default();
+            request.set_slot(slot, subject[start..end].to_vec());
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::extensions::Extensions;
 use crate::files::RootFacts;
 use crate::process::InForce;
 use crate::response::Response;
+use crate::slots::{Captures, Slots};
 use crate::thread::Thread;
 
 /// A configuration as one thread holds it: requests count on this thread only.
@@ -102,9 +103,9 @@ pub struct Request {
     /// The status whose error page is being made.
     pub(crate) error_status: Option<u16>,
     /// Values of the configuration's variables.
-    slots: Vec<Option<Vec<u8>>>,
+    pub(crate) slots: Slots,
     /// What the last regular expression matched, and where in it.
-    captures: Captures,
+    pub(crate) captures: Captures,
     pub(crate) response: Response,
     pub(crate) started: Instant,
     pub(crate) started_wall: SystemTime,
@@ -128,13 +129,6 @@ pub struct Request {
     pub(crate) limit_rate: Option<u64>,
     /// What modules keep with this request.
     pub(crate) extensions: Extensions,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Captures {
-    subject: Vec<u8>,
-    /// Start and end of `$0`, `$1`, …
-    spans: Vec<Option<(usize, usize)>>,
 }
 
 /// nginx's limit on internal redirects; more are a loop.
@@ -161,7 +155,7 @@ impl Request {
             depth: 0,
             redirects: 0,
             error_status: None,
-            slots: Vec::new(),
+            slots: Slots::default(),
             captures: Captures::default(),
             response: Response::default(),
             started: rt::now(),
@@ -199,7 +193,7 @@ impl Request {
         self.redirects = 0;
         self.error_status = None;
         self.slots.clear();
-        self.captures.spans.clear();
+        self.clear_captures();
         self.response.clear();
         self.started = rt::now();
         self.started_wall = rt::wall();
@@ -288,39 +282,5 @@ impl Request {
     /// Since the first byte of the request.
     pub(crate) fn elapsed(&self) -> Duration {
         rt::now().saturating_duration_since(self.started)
-    }
-
-    /// Appends the value of a variable that the configuration defines; `false` while it has none.
-    pub(crate) fn slot(&self, slot: u16, out: &mut Vec<u8>) -> bool {
-        let value = self.slots.get(slot as usize).and_then(Option::as_deref);
-        value.is_some_and(|value| {
-            out.extend_from_slice(value);
-            true
-        })
-    }
-
-    /// Sets a variable that the configuration defines.
-    pub(crate) fn set_slot(&mut self, slot: u16, value: Vec<u8>) {
-        let len = self.config().http.registry.len();
-        self.slots.resize(len.max(self.slots.len()), None);
-        self.slots[slot as usize] = Some(value);
-    }
-
-    /// Appends what a group of the last match captured.
-    pub(crate) fn capture(&self, number: u8, out: &mut Vec<u8>) -> bool {
-        let span = self.captures.spans.get(number as usize).copied().flatten();
-        span.map(|(start, end)| out.extend_from_slice(&self.captures.subject[start..end])).is_some()
-    }
-
-    /// Remembers a match of `subject`.
-    pub(crate) fn set_captures(
-        &mut self,
-        subject: &[u8],
-        spans: impl Iterator<Item = Option<(usize, usize)>>,
-    ) {
-        self.captures.subject.clear();
-        self.captures.subject.extend_from_slice(subject);
-        self.captures.spans.clear();
-        self.captures.spans.extend(spans);
     }
 }

@@ -61,9 +61,19 @@ impl Template {
 
     /// Appends the text with the variables of `request` to `out`. What has no value is empty.
     pub(crate) fn render(&self, request: &Request, out: &mut Vec<u8>) {
+        self.render_groups(request, false, out);
+    }
+
+    /// As [`Template::render`]; with `escaped`, the groups of the last match are escaped for a query.
+    pub(crate) fn render_groups(&self, request: &Request, escaped: bool, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Variable(VarRef::Capture(number)) if escaped => {
+                    let mut group = Vec::new();
+                    request.capture(*number, &mut group);
+                    http::uri::escape_args(&group, out);
+                }
                 Part::Variable(variable) => {
                     variable.value(request, out);
                 }

@@ -1,10 +1,12 @@
 //! Variables: values of a request by name, computed when they are asked for.
 //!
-//! Most belong to a module and are functions. Those that the configuration defines (`set`, later `map` and
-//! its like) get a numbered slot in each request. Which is which is decided when the configuration is read.
+//! Most belong to a module and are functions. Those that the configuration defines (`set`, named groups,
+//! `map` and its like) get a numbered slot in each request ([`crate::slots`]). Which is which is decided when
+//! the configuration is read.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use conf::{Error, Span, Statement};
 
@@ -33,15 +35,36 @@ pub struct Prefixed {
     pub help: &'static str,
 }
 
+/// How the value of a variable is made that the configuration defines, such as a `map`.
+pub(crate) trait Compute: fmt::Debug + Send + Sync {
+    /// Appends the value; `false` when there is none. It is asked once for a request.
+    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool;
+
+    /// Whether the value is to be made anew each time that it is asked for.
+    fn is_volatile(&self) -> bool {
+        false
+    }
+}
+
 /// A variable as a template holds it.
 #[derive(Clone)]
 pub(crate) enum VarRef {
     Module(&'static Variable),
-    Prefixed(&'static Prefixed, Box<str>),
+    Member(Arc<Member>),
     /// Of the configuration.
-    Slot(u16),
+    Slot(u32),
     /// `$1` to `$9`.
     Capture(u8),
+}
+
+/// One variable of a family.
+pub(crate) struct Member {
+    family: &'static Prefixed,
+    /// The name without the beginning that the family shares.
+    rest: Box<str>,
+    /// The slot that goes before the family, when a directive further on in the configuration assigns to this
+    /// name: `set $http_x` is possible in nginx, also behind a log format that has `$http_x`.
+    slot: OnceLock<u32>,
 }
 
 impl VarRef {
@@ -50,31 +73,45 @@ impl VarRef {
         if let Some(variable) = module_variable(name) {
             return Some(VarRef::Module(variable));
         }
-        let families = MODULES.iter().flat_map(|module| module.prefixed);
-        let fitting =
-            families.filter(|family| name.len() > family.prefix.len() && name.starts_with(family.prefix));
-        let family = fitting.max_by_key(|family| family.prefix.len())?;
-        Some(VarRef::Prefixed(family, name[family.prefix.len()..].into()))
+        Some(VarRef::Member(Arc::new(Member::named(name)?)))
     }
 
     /// Appends the value; `false` when there is none.
     pub(crate) fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match self {
             VarRef::Module(variable) => (variable.get)(request, out),
-            VarRef::Prefixed(family, rest) => (family.get)(request, rest, out),
+            VarRef::Member(member) => match member.slot.get() {
+                Some(&slot) => request.slot(slot, out),
+                None => member.value(request, out),
+            },
             VarRef::Slot(slot) => request.slot(*slot, out),
             VarRef::Capture(number) => request.capture(*number, out),
         }
     }
 
-    /// Gives it a value, as `set` and the named groups of a pattern do. Only what [`Registry::define`]
-    /// answers can be given one; the others stay as they are.
+    /// Gives it a value, as `set` does. Only what [`Registry::define`] answers can be given one; the others stay
+    /// as they are.
     pub(crate) fn assign(&self, request: &mut Request, value: &[u8]) {
         match self {
             VarRef::Module(Variable { set: Some(set), .. }) => set(request, value),
             VarRef::Slot(slot) => request.set_slot(*slot, value.to_vec()),
-            VarRef::Module(_) | VarRef::Prefixed(..) | VarRef::Capture(_) => {}
+            VarRef::Module(_) | VarRef::Member(_) | VarRef::Capture(_) => {}
         }
+    }
+}
+
+impl Member {
+    fn named(name: &str) -> Option<Member> {
+        let families = MODULES.iter().flat_map(|module| module.prefixed);
+        let fitting =
+            families.filter(|family| name.len() > family.prefix.len() && name.starts_with(family.prefix));
+        let family = fitting.max_by_key(|family| family.prefix.len())?;
+        Some(Member { family, rest: name[family.prefix.len()..].into(), slot: OnceLock::new() })
+    }
+
+    /// What the family has for this name, whatever was assigned to it.
+    pub(crate) fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        (self.family.get)(request, &self.rest, out)
     }
 }
 
@@ -82,7 +119,7 @@ impl fmt::Debug for VarRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             VarRef::Module(variable) => write!(f, "${}", variable.name),
-            VarRef::Prefixed(family, rest) => write!(f, "${}{rest}", family.prefix),
+            VarRef::Member(member) => write!(f, "${}{}", member.family.prefix, member.rest),
             VarRef::Slot(slot) => write!(f, "$slot {slot}"),
             VarRef::Capture(number) => write!(f, "${number}"),
         }
@@ -99,13 +136,30 @@ impl PartialEq for VarRef {
 #[derive(Default)]
 pub struct Registry {
     slots: Vec<Slot>,
-    by_name: HashMap<String, u16>,
+    by_name: HashMap<String, u32>,
+    /// Members of families that are used, by their whole names.
+    members: HashMap<String, Arc<Member>>,
 }
 
 struct Slot {
     name: String,
     /// Where it was first used, while nothing has defined it.
     wanted: Option<Span>,
+    origin: Origin,
+}
+
+/// Where the value of a slot comes from before something is assigned to it.
+pub(crate) enum Origin {
+    /// It is used; what defines it may follow.
+    Unknown,
+    /// From nowhere: it is for `set` alone.
+    Assigned,
+    /// From the family that its name belongs to.
+    Family(Arc<Member>),
+    /// From a match: it is a named group.
+    Group,
+    /// From this.
+    Computed(Arc<dyn Compute>),
 }
 
 impl fmt::Debug for Registry {
@@ -122,33 +176,89 @@ impl Registry {
         }
         // Names are compared without case, as in nginx.
         let name = name.to_ascii_lowercase();
-        // What the configuration defines goes before a family: `set $http_x` is possible in nginx.
-        if let Some(&slot) = self.by_name.get(&name) {
-            return VarRef::Slot(slot);
+        match self.known(&name) {
+            Some(VarRef::Member(member)) => {
+                self.members.insert(name, Arc::clone(&member));
+                VarRef::Member(member)
+            }
+            Some(variable) => variable,
+            None => VarRef::Slot(self.add(name, Some(statement.span().clone()))),
         }
-        let unknown = |registry: &mut Registry| registry.add(name.clone(), Some(statement.span().clone()));
-        VarRef::built_in(&name).unwrap_or_else(|| VarRef::Slot(unknown(self)))
     }
 
-    /// A variable that statements like `set` assign to.
+    /// The variable of this name in a configuration that was read: for names that come with a request.
+    pub(crate) fn find(&self, name: &str) -> Option<VarRef> {
+        match name.as_bytes() {
+            [digit @ b'1'..=b'9'] => Some(VarRef::Capture(digit - b'0')),
+            _ => self.known(&name.to_ascii_lowercase()),
+        }
+    }
+
+    /// What the configuration defines goes before a family.
+    fn known(&self, name: &str) -> Option<VarRef> {
+        if let Some(&slot) = self.by_name.get(name) {
+            return Some(VarRef::Slot(slot));
+        }
+        let member = self.members.get(name).map(|member| VarRef::Member(Arc::clone(member)));
+        member.or_else(|| VarRef::built_in(name))
+    }
+
+    /// A variable that statements like `set` assign to. Until one has, a value comes from elsewhere if it can.
     pub(crate) fn define(&mut self, name: &str, statement: &Statement) -> Result<VarRef, Error> {
         let name = name.to_ascii_lowercase();
-        if let Some(variable) = module_variable(&name) {
-            let refused = || Error::at(statement, format_args!("the duplicate \"{name}\" variable"));
-            return variable.set.map(|_| VarRef::Module(variable)).ok_or_else(refused);
+        if let Some(variable) = changeable(&name, statement)? {
+            return Ok(VarRef::Module(variable));
         }
+        let slot = self.own(name);
+        let slot_named = &mut self.slots[slot as usize];
+        if matches!(slot_named.origin, Origin::Unknown) {
+            let member = Member::named(&slot_named.name);
+            slot_named.origin = member.map_or(Origin::Assigned, |member| Origin::Family(Arc::new(member)));
+        }
+        Ok(VarRef::Slot(slot))
+    }
+
+    /// The slot of a named group of a pattern. Unlike `set`, a match changes nothing that a module has.
+    pub(crate) fn define_group(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
+        self.claim(name, statement, Origin::Group)
+    }
+
+    /// The slot of a variable whose value [`Registry::compute`] is told how to make.
+    pub(crate) fn define_computed(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
+        self.claim(name, statement, Origin::Assigned)
+    }
+
+    /// Says how the value of a slot is made.
+    pub(crate) fn compute(&mut self, slot: u32, compute: Arc<dyn Compute>) {
+        self.slots[slot as usize].origin = Origin::Computed(compute);
+    }
+
+    fn claim(&mut self, name: &str, statement: &Statement, origin: Origin) -> Result<u32, Error> {
+        let name = name.to_ascii_lowercase();
+        changeable(&name, statement)?;
+        let slot = self.own(name);
+        self.slots[slot as usize].origin = origin;
+        Ok(slot)
+    }
+
+    /// A slot that is defined from now on.
+    fn own(&mut self, name: String) -> u32 {
         let slot = match self.by_name.get(&name) {
             Some(&slot) => slot,
             None => self.add(name, None),
         };
         self.slots[slot as usize].wanted = None;
-        Ok(VarRef::Slot(slot))
+        slot
     }
 
-    fn add(&mut self, name: String, wanted: Option<Span>) -> u16 {
-        let slot = self.slots.len() as u16;
+    fn add(&mut self, name: String, wanted: Option<Span>) -> u32 {
+        let slot = self.slots.len() as u32;
+        if let Some(member) = self.members.get(&name) {
+            // Nothing has set it: a name gets a slot once.
+            let _ = member.slot.set(slot);
+        }
         self.by_name.insert(name.clone(), slot);
-        self.slots.push(Slot { name, wanted });
+        self.slots.push(Slot { name, wanted, origin: Origin::Unknown });
         slot
     }
 
@@ -165,8 +275,28 @@ impl Registry {
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
+
+    /// The name of a slot, without `$`.
+    pub(crate) fn name(&self, slot: u32) -> &str {
+        &self.slots[slot as usize].name
+    }
+
+    /// Where the value of a slot comes from before something is assigned to it.
+    pub(crate) fn origin(&self, slot: u32) -> &Origin {
+        &self.slots[slot as usize].origin
+    }
 }
 
 fn module_variable(name: &str) -> Option<&'static Variable> {
     MODULES.iter().flat_map(|module| module.variables).find(|variable| variable.name == name)
+}
+
+/// A module's variable of this name, if there is one; an error when it cannot be changed.
+fn changeable(name: &str, statement: &Statement) -> Result<Option<&'static Variable>, Error> {
+    match module_variable(name) {
+        Some(variable) if variable.set.is_none() => {
+            Err(Error::at(statement, format_args!("the duplicate \"{name}\" variable")))
+        }
+        variable => Ok(variable),
+    }
 }

@@ -117,6 +117,13 @@ impl<'a> Cx<'a> {
         Template::compile(text, &mut self.http.registry, self.statement)
     }
 
+    /// The name of a variable that a directive defines, without its dollar sign. Without one it would be a word:
+    /// nginx refuses it, rather than guess.
+    pub fn variable_name(&self, text: &'a str) -> Result<&'a str, Error> {
+        let name = text.strip_prefix('$').filter(|name| !name.is_empty());
+        name.ok_or_else(|| self.error(format_args!("invalid variable name \"{text}\"")))
+    }
+
     /// Text with variables that is a size once they are known.
     pub fn size_template(&mut self, text: &str) -> Result<Template, Error> {
         let template = self.template(text)?;

@@ -15,7 +15,7 @@ pub struct Scope {
     pub(crate) access: access::Conf,
     pub(crate) index: index::Conf,
     pub(crate) log: log::Conf,
-    /// Holds for this block only.
+    /// Its script holds for this block only.
     pub(crate) rewrite: rewrite::Conf,
     /// Holds for this block only.
     pub(crate) try_files: try_files::Conf,
@@ -26,7 +26,7 @@ impl Scope {
     pub(crate) fn inherit(&self) -> Scope {
         Scope {
             core: self.core.inherit(),
-            rewrite: Default::default(),
+            rewrite: self.rewrite.inherit(),
             try_files: Default::default(),
             ..self.clone()
         }

@@ -13,7 +13,7 @@ pub(crate) mod decide;
 mod effect;
 pub(crate) mod error_page;
 mod input;
-mod respond;
+pub(crate) mod respond;
 mod rest;
 
 use std::cell::{Cell, RefCell};

@@ -200,7 +200,7 @@ async fn send(
 
 /// Whether the body goes out in chunks: its length is not known, or fields follow it. Clients of HTTP/1.0 know
 /// no chunks, and some answers have no body at all.
-fn is_chunked(request: &Request, core: &Conf) -> bool {
+pub(crate) fn is_chunked(request: &Request, core: &Conf) -> bool {
     request.response.is_filtered()
         && core.chunked_transfer_encoding
         && request.method != Method::Head

@@ -49,6 +49,22 @@ const DIRECTIVES: &[Directive] = &[
         Spec::new("http_rewrite", "set", EVERYWHERE, Args::Exactly(2), "Gives a variable a value.").many(),
         add_set,
     ),
+    Directive::scope(
+        Spec::new(
+            "http_rewrite",
+            "uninitialized_variable_warn",
+            EVERYWHERE.or(Contexts::HTTP),
+            Args::Flag,
+            "Warns in the error log of variables that are used before `set` has given them a value.",
+        )
+        .default("on"),
+        |scope, cx| {
+            let mut warn = true;
+            cx.flag(&mut warn)?;
+            scope.rewrite.silent = !warn;
+            Ok(())
+        },
+    ),
 ];
 
 /// What the directives of one block make.
@@ -57,9 +73,21 @@ pub struct Conf {
     script: Script,
     /// Whether this is a server's own scope and the server has a script.
     server_has_script: bool,
+    /// `uninitialized_variable_warn off`
+    silent: bool,
 }
 
 impl Conf {
+    /// For a block inside: without the script.
+    pub(crate) fn inherit(&self) -> Conf {
+        Conf { silent: self.silent, ..Conf::default() }
+    }
+
+    /// `uninitialized_variable_warn`
+    pub(crate) fn warns_uninitialized(&self) -> bool {
+        !self.silent
+    }
+
     /// The script of a server, which runs before a location is searched, and not again without one.
     pub(crate) fn take_for_server(&mut self) -> Script {
         self.server_has_script = !self.script.is_empty();
@@ -106,10 +134,7 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// A name that no module has becomes a slot of the request; one that a module has must allow it.
 fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
-    // Without the dollar sign it would be a word: nginx refuses it, rather than guess.
-    let name = text.strip_prefix('$').filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| cx.error(format_args!("invalid variable name \"{text}\"")))?;
-    let variable = cx.http.registry.define(name, cx.statement)?;
+    let variable = cx.http.registry.define(cx.variable_name(text)?, cx.statement)?;
     // The name first: a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
     scope.rewrite.script.0.push(Instruction::Set { variable, value });

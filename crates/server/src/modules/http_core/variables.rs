@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use http::request::HeaderId;
 use io::sys::TcpInfo;
 
+use crate::connection::respond;
 use crate::files;
 use crate::request::{Address, Request};
 use crate::variables::{Prefixed, Variable};
@@ -218,7 +219,7 @@ pub(super) const PREFIXED: &[Prefixed] = &[
         help: "A value from a PROXY protocol header; empty without one.",
     },
     Prefixed { prefix: "sent_http_", get: response_header, help: "A field of the response." },
-    Prefixed { prefix: "sent_trailer_", get: |_, _, _| false, help: "A field behind the response's body." },
+    Prefixed { prefix: "sent_trailer_", get: response_trailer, help: "A field behind the response's body." },
 ];
 
 /// A value that is there, be it empty.
@@ -275,8 +276,11 @@ fn connection_time(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
-    request.scope().core.root.template().render(request, out);
-    true
+    // A root may be made of variables that lead back here.
+    request.nested("document_root", || {
+        request.scope().core.root.template().render(request, out);
+        true
+    })
 }
 
 /// Found when the configuration was taken up: following links would wait for the disk.
@@ -287,8 +291,10 @@ fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Changes with `$uri`.
 fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
-    files::path_of(request, &request.uri, out);
-    true
+    request.nested("request_filename", || {
+        files::path_of(request, &request.uri, out);
+        true
+    })
 }
 
 /// In lower case and without port, as it is compared with server names.
@@ -322,7 +328,7 @@ fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
         let rate = request.scope().core.limit_rate.as_ref()?.rendered(request);
         conf::value::size(std::str::from_utf8(&rate).ok()?).ok()
     };
-    number(request.limit_rate.or_else(configured).unwrap_or(0), out)
+    request.nested("limit_rate", || number(request.limit_rate.or_else(configured).unwrap_or(0), out))
 }
 
 /// What is no size leaves the rate as it was.
@@ -436,13 +442,25 @@ fn argument(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
 
 /// RFC 6265 section 4.2.1; names are compared without case, as in nginx.
 fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let mut pairs =
-        request.head.all(request.bytes(), HeaderId::Cookie).flat_map(|line| line.split(|&byte| byte == b';'));
-    let found = pairs.find_map(|pair| {
-        let (found, value) = pair.split_at(memchr::memchr(b'=', pair)?);
-        found.trim_ascii().eq_ignore_ascii_case(name.as_bytes()).then(|| value[1..].trim_ascii())
-    });
+    let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
+    let found = lines.find_map(|line| cookie_in(line, name.as_bytes()));
     found.is_some_and(|value| some(value, out))
+}
+
+/// The value goes to the next semicolon, also over commas and blanks; a name stands behind a semicolon or a
+/// comma. Both are nginx's.
+fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+    let mut rest = line;
+    while let Some((start, behind)) = rest.split_at_checked(name.len()) {
+        if start.eq_ignore_ascii_case(name)
+            && let Some(value) = behind.trim_ascii_start().strip_prefix(b"=")
+        {
+            let value = value.trim_ascii_start();
+            return Some(&value[..memchr::memchr(b';', value).unwrap_or(value.len())]);
+        }
+        rest = rest[memchr::memchr2(b';', b',', rest)? + 1..].trim_ascii_start();
+    }
+    None
 }
 
 /// Several fields of one name are one list, as in nginx since 1.23.
@@ -476,23 +494,65 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         "etag" => text(response.etag.as_ref().map(|etag| etag.as_bytes()), out),
         "last_modified" => response.last_modified.is_some_and(|time| some(&http::date::http(time), out)),
         "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
-        _ => {
-            let same = |field: &[u8]| {
-                let mut pairs = field.iter().zip(name.as_bytes());
-                field.len() == name.len()
-                    && pairs.all(|(byte, wanted)| {
-                        byte.eq_ignore_ascii_case(wanted) || (*byte == b'-' && *wanted == b'_')
-                    })
-            };
-            let fields = response.fields.iter().filter(|(field, _)| same(field));
-            join(fields.map(|(_, value)| value.as_slice()), b", ", out)
+        "keep_alive" => {
+            let seconds = request.scope().core.keepalive_header.filter(|_| request.keepalive);
+            seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
+        "transfer_encoding" => respond::is_chunked(request, &request.scope().core) && some(b"chunked", out),
+        "accept_ranges" => response.allow_ranges && some(b"bytes", out),
+        "www_authenticate" => join(response.www_authenticate.iter().map(Vec::as_slice), b", ", out),
+        _ => join(fields_named(&response.fields, name), b", ", out),
     }
+}
+
+/// They are made when the body is over, so before that the value is what they would be now.
+fn response_trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let Some(trailers) = request.response.trailers else { return false };
+    if !respond::is_chunked(request, &request.scope().core) {
+        return false;
+    }
+    // A trailer may be made of this very variable.
+    request.nested(&format!("sent_trailer_{name}"), || {
+        let mut fields = Vec::new();
+        trailers(request, &mut fields);
+        join(fields_named(&fields, name), b", ", out)
+    })
+}
+
+/// The values of the fields of this name, which has underscores for dashes and is in lower case.
+fn fields_named<'f>(fields: &'f [(Vec<u8>, Vec<u8>)], name: &'f str) -> impl Iterator<Item = &'f [u8]> {
+    let same = move |field: &[u8]| {
+        let mut pairs = field.iter().zip(name.as_bytes());
+        field.len() == name.len()
+            && pairs
+                .all(|(byte, wanted)| byte.eq_ignore_ascii_case(wanted) || (*byte == b'-' && *wanted == b'_'))
+    };
+    fields.iter().filter(move |(field, _)| same(field)).map(|(_, value)| value.as_slice())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cookies_are_found_where_nginx_finds_them() {
+        for (line, expected) in [
+            ("c=1", Some("1")),
+            ("C=1; c=2", Some("1")),
+            ("b=1;c=2;d=3", Some("2")),
+            ("b=1, c=2", Some("2")),
+            ("c=1, b=2 ; d", Some("1, b=2 ")),
+            ("c = 1", Some("1")),
+            ("c=", Some("")),
+            ("cc=1; bc=2", None),
+            ("c; c=1", Some("1")),
+            ("b=c=1", None),
+            ("", None),
+            ("c", None),
+        ] {
+            assert_eq!(cookie_in(line.as_bytes(), b"c"), expected.map(str::as_bytes), "{line}");
+        }
+    }
 
     #[test]
     fn base64_of_rfc_4648() {
