@@ -67,12 +67,15 @@ pub enum Run {
     /// At once.
     Now(fn(&mut Request) -> Step),
     /// With waiting; costs an allocation.
-    Later(for<'a> fn(&'a mut Request) -> Pin<Box<dyn Future<Output = Step> + 'a>>),
+    Later(Later),
     /// With waiting, where the first function says so; saves the allocation elsewhere.
-    LaterIf(fn(&Request) -> bool, for<'a> fn(&'a mut Request) -> Pin<Box<dyn Future<Output = Step> + 'a>>),
-    /// A file of the document root: the main thing that a server does, called without an allocation.
-    Static,
+    LaterIf(fn(&Request) -> bool, Later),
+    /// At once where the first function can; where it cannot, and says nothing, with waiting.
+    NowOrLater(fn(&mut Request) -> Option<Step>, Later),
 }
+
+/// A handler that may wait.
+pub type Later = for<'a> fn(&'a mut Request) -> Pin<Box<dyn Future<Output = Step> + 'a>>;
 
 /// One module's change to the head of an answer. Where the body is to change too, it puts a
 /// [`crate::body::filter::BodyFilter`] into the response.

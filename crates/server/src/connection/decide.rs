@@ -5,90 +5,211 @@ use std::rc::Rc;
 use http::framing::BodyFraming;
 use http::request::{Method, Target};
 
-use crate::config::LocationId;
 use crate::connection::{Entrance, error_page, respond};
 use crate::files;
 use crate::log::Level;
-use crate::modules::static_file;
-use crate::phases::{Phase, Run, Step};
+use crate::phases::{Later, Phase, Run, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 
 /// What is to happen with a request that the phases are done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// Its response is to be sent.
     Answer,
     /// The connection ends without one.
     Drop,
 }
 
-/// Where the request goes on.
-enum Next {
-    /// With the server's rewrites, for a URI that is new.
-    Uri,
-    /// In this location.
-    Location(LocationId),
+/// How far a request has come on its way through the phases. Held outside of any future, so that a request
+/// which waits for nothing passes them in one call.
+///
+/// ```text
+///    PostRead --> ServerRewrite --(location)--> Rewrite --> Preaccess --> Access --> Precontent --> Content
+///                   ^                 ^                                                                |
+///                   +-- Internal      +-- Named <------------- a handler's step or an error page ------+
+/// ```
+pub(crate) struct Course {
+    phase: Phase,
+    /// The handler of the phase that is next.
+    handler: usize,
+    /// What a module that refuses access said, where another one may allow it.
+    refusal: Option<u16>,
 }
 
-/// Decides on the answer to a request whose head was read.
-pub(super) async fn run(request: &mut Request, entrance: &Entrance) -> Verdict {
-    let mut step = begin(request, entrance).map_or_else(Step::Status, |()| Step::Next);
-    if matches!(step, Step::Next) {
-        step = handlers(request, Phase::PostRead).await;
+/// What a request on its way comes to.
+pub(crate) enum Progress {
+    /// To its end.
+    Decided(Verdict),
+    /// To a handler that has to wait; its step is to be given to [`Course::take`].
+    Waits(Later),
+}
+
+impl Course {
+    /// The way of a request whose head was read. A verdict at once where the head is all there is to it.
+    pub(crate) fn begin(request: &mut Request, entrance: &Entrance) -> (Course, Option<Verdict>) {
+        let mut course = Course { phase: Phase::PostRead, handler: 0, refusal: None };
+        let verdict = match begin(request, entrance) {
+            Ok(()) => None,
+            Err(status) => course.take(request, Step::Status(status)),
+        };
+        (course, verdict)
     }
-    go_on(request, step).await
+
+    /// The way of a subrequest, which has its server and its URI.
+    pub(crate) fn of_subrequest(request: &mut Request) -> Course {
+        let mut course = Course { phase: Phase::ServerRewrite, handler: 0, refusal: None };
+        course.go_to_server(request);
+        course
+    }
+
+    /// Goes on until there is something to wait for, or a verdict.
+    pub(crate) fn advance(&mut self, request: &mut Request) -> Progress {
+        loop {
+            let run = request.location().handlers.of_phase(self.phase).get(self.handler).copied();
+            self.handler += 1;
+            let step = match run {
+                None => self.end_phase(request),
+                Some(Run::Now(handler)) => handler(request),
+                Some(Run::Later(handler)) => return Progress::Waits(handler),
+                Some(Run::LaterIf(wanted, handler)) if wanted(request) => return Progress::Waits(handler),
+                Some(Run::LaterIf(..)) => Step::Next,
+                Some(Run::NowOrLater(now, later)) => match now(request) {
+                    Some(step) => step,
+                    None => return Progress::Waits(later),
+                },
+            };
+            if let Some(verdict) = self.take(request, step) {
+                return Progress::Decided(verdict);
+            }
+        }
+    }
+
+    /// Follows a step.
+    pub(crate) fn take(&mut self, request: &mut Request, step: Step) -> Option<Verdict> {
+        let mut step = step;
+        loop {
+            step = match step {
+                Step::Next => return None,
+                Step::Allow => {
+                    if self.phase == Phase::Access && request.scope().core.satisfy_any {
+                        self.refusal = None;
+                        self.enter(Phase::Precontent);
+                    }
+                    return None;
+                }
+                Step::Status(status @ (401 | 403)) if self.may_be_allowed(request) => {
+                    // A question for a password is worth more than a plain no.
+                    self.refusal = Some(if self.refusal == Some(401) { 401 } else { status });
+                    return None;
+                }
+                Step::Done => return Some(Verdict::Answer),
+                Step::Drop => {
+                    request.response.status = 444;
+                    return Some(Verdict::Drop);
+                }
+                Step::Status(status) => match error_page::special(request, status) {
+                    Some(step) => step,
+                    None => return Some(Verdict::Answer),
+                },
+                Step::Internal | Step::Named(_) if request.redirects >= REDIRECTS_MAX => {
+                    let uri = request.uri.escape_ascii();
+                    let what = "rewrite or internal redirection cycle while processing";
+                    request.log(Level::Error, format_args!("{what} \"{uri}\""));
+                    error_page::respond(request, 500);
+                    return Some(Verdict::Answer);
+                }
+                Step::Internal => {
+                    request.redirects += 1;
+                    request.internal = true;
+                    self.go_to_server(request);
+                    return None;
+                }
+                Step::Named(location) => {
+                    request.redirects += 1;
+                    request.internal = true;
+                    request.location = location;
+                    self.enter_location(request)
+                }
+            };
+        }
+    }
+
+    /// Whether another module of this phase may yet allow what one refuses.
+    fn may_be_allowed(&self, request: &Request) -> bool {
+        // At the end of the phase the count is one beyond its handlers: the refusal itself comes through here.
+        let handlers = request.location().handlers.of_phase(Phase::Access).len();
+        self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy_any
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        (self.phase, self.handler) = (phase, 0);
+    }
+
+    /// A URI that is new starts with the server's rewrites.
+    fn go_to_server(&mut self, request: &mut Request) {
+        request.location = request.server().root;
+        self.refusal = None;
+        self.enter(Phase::ServerRewrite);
+    }
+
+    /// All handlers of a phase have let the request go on.
+    fn end_phase(&mut self, request: &mut Request) -> Step {
+        match self.phase {
+            Phase::PostRead => self.go_to_server(request),
+            Phase::ServerRewrite => {
+                find_location(request);
+                return self.enter_location(request);
+            }
+            Phase::Rewrite => self.enter(Phase::Preaccess),
+            // A subrequest is part of a request that was asked.
+            Phase::Preaccess if request.depth > 0 => self.enter(Phase::Precontent),
+            Phase::Preaccess => self.enter(Phase::Access),
+            Phase::Access => {
+                if let Some(status) = self.refusal.take() {
+                    return Step::Status(status);
+                }
+                self.enter(Phase::Precontent);
+            }
+            Phase::Precontent => self.enter(Phase::Content),
+            Phase::Content => return nobody_answers(request),
+        }
+        Step::Next
+    }
+
+    /// The request is in a location that was found or named.
+    fn enter_location(&mut self, request: &mut Request) -> Step {
+        self.refusal = None;
+        self.enter(Phase::Rewrite);
+        if request.scope().core.internal && !request.internal {
+            return Step::Status(404);
+        }
+        apply_limit_except(request);
+        too_large(request).map_or(Step::Next, Step::Status)
+    }
 }
 
-/// Decides on the answer to a subrequest, which has its server and its URI.
+/// Decides on the answer to a subrequest.
 pub(crate) async fn run_subrequest(request: &mut Request) {
-    if go_on(request, Step::Next).await == Verdict::Drop {
+    let mut course = Course::of_subrequest(request);
+    if run(&mut course, request).await == Verdict::Drop {
         error_page::respond(request, 444);
     }
     respond::filter(request);
 }
 
-/// Follows the steps to an answer.
-async fn go_on(request: &mut Request, mut step: Step) -> Verdict {
-    let mut next = Next::Uri;
+/// Takes a request through all its phases.
+pub(super) async fn run(course: &mut Course, request: &mut Request) -> Verdict {
     loop {
-        if matches!(step, Step::Next) {
-            step = phases(request, &next).await;
-        }
-        step = match step {
-            Step::Done => return Verdict::Answer,
-            Step::Drop => {
-                request.response.status = 444;
-                return Verdict::Drop;
-            }
-            Step::Next | Step::Allow => Step::Status(404),
-            Step::Status(status) => match error_page::special(request, status) {
-                Some(step) => step,
-                None => return Verdict::Answer,
-            },
-            Step::Internal | Step::Named(_) if request.redirects >= REDIRECTS_MAX => {
-                request.log(
-                    Level::Error,
-                    format_args!(
-                        "rewrite or internal redirection cycle while processing \"{}\"",
-                        request.uri.escape_ascii()
-                    ),
-                );
-                error_page::respond(request, 500);
-                return Verdict::Answer;
-            }
-            Step::Internal => {
-                request.redirects += 1;
-                request.internal = true;
-                next = Next::Uri;
-                Step::Next
-            }
-            Step::Named(location) => {
-                request.redirects += 1;
-                request.internal = true;
-                next = Next::Location(location);
-                Step::Next
+        let decided = match course.advance(request) {
+            Progress::Decided(verdict) => Some(verdict),
+            Progress::Waits(handler) => {
+                let step = handler(request).await;
+                course.take(request, step)
             }
         };
+        if let Some(verdict) = decided {
+            return verdict;
+        }
     }
 }
 
@@ -135,46 +256,8 @@ fn begin(request: &mut Request, entrance: &Entrance) -> Result<(), u16> {
     }
 }
 
-/// One way through the phases.
-async fn phases(request: &mut Request, next: &Next) -> Step {
-    match *next {
-        Next::Uri => {
-            request.location = request.server().root;
-            let step = handlers(request, Phase::ServerRewrite).await;
-            if !matches!(step, Step::Next) {
-                return step;
-            }
-            find_location(request);
-        }
-        Next::Location(location) => request.location = location,
-    }
-    if request.scope().core.internal && !request.internal {
-        return Step::Status(404);
-    }
-    apply_limit_except(request);
-    if let Some(status) = too_large(request) {
-        return Step::Status(status);
-    }
-    for phase in [Phase::Rewrite, Phase::Preaccess] {
-        let step = handlers(request, phase).await;
-        if !matches!(step, Step::Next) {
-            return step;
-        }
-    }
-    // The request that it is part of was asked.
-    if request.depth == 0 {
-        let step = access(request).await;
-        if !matches!(step, Step::Next) {
-            return step;
-        }
-    }
-    for phase in [Phase::Precontent, Phase::Content] {
-        let step = handlers(request, phase).await;
-        if !matches!(step, Step::Next) {
-            return step;
-        }
-    }
-    // nginx: a folder without an index is forbidden, anything else that nobody answers is not there.
+/// As nginx: a folder without an index is forbidden, anything else that nobody answers is not there.
+fn nobody_answers(request: &mut Request) -> Step {
     if request.uri.last() != Some(&b'/') {
         return Step::Status(404);
     }
@@ -217,49 +300,6 @@ fn too_large(request: &mut Request) -> Option<u16> {
     }
     request.log(Level::Error, format_args!("client intended to send too large body: {length} bytes"));
     Some(413)
-}
-
-/// The access phase: with `satisfy all` everybody must agree, with `satisfy any` one is enough.
-async fn access(request: &mut Request) -> Step {
-    let generation = Rc::clone(&request.generation);
-    let location = generation.config.location(request.location);
-    let any = location.scope.core.satisfy_any;
-    let mut refusal = None;
-    for run in location.handlers.of_phase(Phase::Access) {
-        match call(request, *run).await {
-            Step::Next => {}
-            Step::Allow if any => return Step::Next,
-            Step::Allow => {}
-            Step::Status(status @ (401 | 403)) if any => {
-                // A question for a password is worth more than a plain no.
-                refusal = Some(if refusal == Some(401) { 401 } else { status });
-            }
-            step => return step,
-        }
-    }
-    refusal.map_or(Step::Next, Step::Status)
-}
-
-/// Runs the handlers of a phase in the request's location until one decides.
-async fn handlers(request: &mut Request, phase: Phase) -> Step {
-    let generation = Rc::clone(&request.generation);
-    for run in generation.config.location(request.location).handlers.of_phase(phase) {
-        match call(request, *run).await {
-            Step::Next | Step::Allow => {}
-            step => return step,
-        }
-    }
-    Step::Next
-}
-
-async fn call(request: &mut Request, run: Run) -> Step {
-    match run {
-        Run::Now(handler) => handler(request),
-        Run::Later(handler) => handler(request).await,
-        Run::LaterIf(wanted, handler) if wanted(request) => handler(request).await,
-        Run::LaterIf(..) => Step::Next,
-        Run::Static => static_file::serve(request).await,
-    }
 }
 
 /// Makes a request for an error page a GET, as nginx does; HEAD stays.

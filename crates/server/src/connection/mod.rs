@@ -27,6 +27,7 @@ use crate::config::ServerId;
 use crate::modules::http_core::listen::{Listen, ListenAddr};
 use crate::request::{Address, ConnInfo, Generation, Request};
 use crate::thread::Thread;
+use decide::{Course, Verdict};
 use input::{Head, Input};
 
 /// What a connection came in through: one per listening socket and thread.
@@ -145,7 +146,12 @@ impl Connection {
             first = false;
             self.request.conn.requests.set(self.request.conn.requests.get() + 1);
             self.request.keepalive = self.may_keep_alive();
-            if decide::run(&mut self.request, &self.entrance).await == decide::Verdict::Drop {
+            let (mut course, verdict) = Course::begin(&mut self.request, &self.entrance);
+            let verdict = match verdict {
+                Some(verdict) => verdict,
+                None => decide::run(&mut course, &mut self.request).await,
+            };
+            if verdict == Verdict::Drop {
                 self.log_request();
                 return After::Drop;
             }

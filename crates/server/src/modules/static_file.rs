@@ -1,5 +1,6 @@
 //! Files of the document root.
 
+use std::pin::Pin;
 use std::rc::Rc;
 
 use http::conditional::Etag;
@@ -16,20 +17,26 @@ use crate::response::{Body, ContentType};
 
 /// The module; it has no directives of its own.
 pub static MODULE: Module = Module {
-    handlers: &[Handler { phase: Phase::Content, active: |_| true, run: Run::Static }],
+    handlers: &[Handler { phase: Phase::Content, active: |_| true, run: Run::NowOrLater(now, later) }],
     ..Module::named("http_static")
 };
 
-/// Answers with the file that the URI names.
-pub(crate) async fn serve(request: &mut Request) -> Step {
+/// Everything but reading the disk.
+fn now(request: &mut Request) -> Option<Step> {
     // POST goes on up to the file, so that a folder or a missing file is answered as for the others, like nginx.
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
-        return Step::Status(405);
+        return Some(Step::Status(405));
     }
     // A folder: its index has been looked for before; what is left is for the modules behind this one.
-    if request.uri.last() == Some(&b'/') {
-        return Step::Next;
-    }
+    (request.uri.last() == Some(&b'/')).then_some(Step::Next)
+}
+
+fn later(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
+    Box::pin(serve(request))
+}
+
+/// Answers with the file that the URI names.
+async fn serve(request: &mut Request) -> Step {
     // The root is usually short; one allocation is enough for nearly all paths.
     let mut path = Vec::with_capacity(request.uri.len() + 64);
     files::path_of(request, &request.uri, &mut path);
