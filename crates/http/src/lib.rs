@@ -17,6 +17,7 @@
 //! | [`status`] | status codes, reason phrases | RFC 9110 section 15 |
 //! | [`response`] | writing a response head | RFC 9112 section 4 |
 //! | [`error_page`] | the short built-in pages | nginx |
+//! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
 //! | [`media_type`] | the built-in `types` | nginx |
 //!
 //! Where nginx and the RFC differ, the function says which it follows.
@@ -30,6 +31,7 @@ pub mod error_page;
 pub mod framing;
 pub mod host;
 pub mod media_type;
+pub mod proxy_protocol;
 pub mod range;
 pub mod request;
 pub mod response;

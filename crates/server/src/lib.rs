@@ -13,6 +13,7 @@ mod files;
 pub mod log;
 mod memory;
 pub mod modules;
+mod network;
 mod pattern;
 pub mod phases;
 pub mod process;

@@ -3,8 +3,9 @@
 //! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
 //! are the connection's; deciding is the phases'.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub(crate) struct ConnInfo {
     /// The socket, for facts that the kernel keeps (`$tcpinfo_rtt`); taken away when the connection ends,
     /// because a request outlives it as memory for the next one.
     pub(crate) socket: RefCell<Option<io::Fd>>,
+    /// What a proxy said before the first request (`listen … proxy_protocol`).
+    pub(crate) proxy: OnceCell<Box<http::proxy_protocol::Header>>,
 }
 
 /// One end of a connection.
@@ -70,6 +73,26 @@ impl fmt::Display for Address {
             Address::Inet(address) => address.ip().fmt(f),
             Address::Unix(_) => f.write_str("unix:"),
         }
+    }
+}
+
+impl Address {
+    /// Appends it as `$remote_addr` has it.
+    pub(crate) fn show_address(&self, out: &mut Vec<u8>) -> bool {
+        // A vector takes every write.
+        let _ = match self {
+            Address::Inet(address) => write!(out, "{}", address.ip()),
+            Address::Unix(path) => write!(out, "unix:").and_then(|()| out.write_all(path)),
+        };
+        true
+    }
+
+    /// Appends its port, which a unix socket does not have.
+    pub(crate) fn show_port(&self, out: &mut Vec<u8>) -> bool {
+        if let Address::Inet(address) = self {
+            http::push_decimal(out, address.port().into());
+        }
+        true
     }
 }
 
@@ -215,6 +238,7 @@ impl Request {
         // As in nginx: it is fetched, whatever the method was that led to it.
         child.method = if self.method == Method::Head { Method::Head } else { Method::Get };
         child.host.clone_from(&self.host);
+        child.real_client.clone_from(&self.real_client);
         child.captures.clone_from(&self.captures);
         (child.started, child.started_wall) = (self.started, self.started_wall);
         child.id.set(self.id.get());

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::modules::{access, http_core, index, log, rewrite, try_files};
+use crate::modules::{access, http_core, index, log, realip, rewrite, try_files};
 
 /// The settings of one block. One field for each module that has any.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +15,7 @@ pub struct Scope {
     pub(crate) access: access::Conf,
     pub(crate) index: index::Conf,
     pub(crate) log: log::Conf,
+    pub(crate) realip: realip::Conf,
     /// Its script holds for this block only.
     pub(crate) rewrite: rewrite::Conf,
     /// Holds for this block only.

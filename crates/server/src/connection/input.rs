@@ -47,7 +47,7 @@ impl Input {
 
     /// Puts newly received bytes behind the unused ones; `false` when there is no memory for both. `most`
     /// is the largest buffer that they may need together.
-    fn add(&mut self, received: Buf, most: usize) -> bool {
+    pub(super) fn add(&mut self, received: Buf, most: usize) -> bool {
         if self.bytes().is_empty() {
             *self = Input { buf: Some(received), start: 0 };
             return true;
@@ -71,11 +71,12 @@ impl Input {
 impl Connection {
     /// Reads the next head into the request.
     pub(super) async fn read_head(&mut self, first: bool) -> Head {
-        self.request.pipelined = !self.input.bytes().is_empty();
+        let is_here = !self.input.bytes().is_empty();
+        // Behind a proxy the first request may come along with what the proxy says.
+        self.request.pipelined = is_here && !first;
         if !self.request.pipelined {
-            match self.wait_for_request(first).await {
-                Some(true) => {}
-                _ => return Head::Closed,
+            if !is_here && self.wait_for_request(first).await != Some(true) {
+                return Head::Closed;
             }
             // What came into force since the last request holds for this one.
             self.renew();

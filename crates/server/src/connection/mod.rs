@@ -6,17 +6,18 @@
 //!        +------------------------------------- keep-alive ----------------------------------------+
 //! ```
 //!
-//! [`input`] reads, [`decide`] runs the phases, [`respond`] writes, [`rest`] deals with request bodies that
+//! [`proxy`] reads what a proxy says first, [`input`] reads requests, [`decide`] runs the phases, [`respond`] writes, [`rest`] deals with request bodies that
 //! nobody wanted and with the end of the connection.
 
 pub(crate) mod decide;
 mod effect;
 pub(crate) mod error_page;
 mod input;
+mod proxy;
 pub(crate) mod respond;
 mod rest;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -111,6 +112,7 @@ impl Connection {
             requests: Cell::new(0),
             opened: rt::now(),
             socket: RefCell::new(Some(socket.fd().clone())),
+            proxy: OnceCell::new(),
         };
         let server = default_server(&generation, &entrance, &info.local);
         let request = match thread.take_request() {
@@ -127,6 +129,9 @@ impl Connection {
 
     /// Requests one after the other.
     async fn run(&mut self) -> After {
+        if self.is_behind_proxy() && !Box::pin(self.read_proxy_header()).await {
+            return After::Drop;
+        }
         let mut first = true;
         loop {
             match self.read_head(first).await {

@@ -1,13 +1,12 @@
 //! `allow` and `deny`: access by the client's address.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::config::{Cx, Layered, Scope};
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
+use crate::network::Network;
 use crate::phases::{Handler, Phase, Run, Step};
 use crate::request::{Address, Request};
 
@@ -63,17 +62,11 @@ struct Rule {
     allow: bool,
 }
 
-/// Whom a rule is about. Networks are stored with the bits that do not count cleared, so that one comparison
-/// does.
+/// Whom a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     All,
-    /// Clients that came through a unix socket.
-    Unix,
-    /// Network and bits that count.
-    V4(Ipv4Addr, u32),
-    /// Network and bits that count.
-    V6(Ipv6Addr, u32),
+    Network(Network),
 }
 
 /// The order of the rules is that of the text, `allow` and `deny` mixed.
@@ -83,72 +76,21 @@ fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error
     let text = cx.arg(0);
     let who = match text {
         "all" => Who::All,
-        "unix:" => Who::Unix,
         _ => {
-            let fault = || cx.error(format_args!("invalid parameter \"{text}\""));
-            let (who, low_bits) = network(text).ok_or_else(fault)?;
-            if low_bits {
-                // Allowed, because nginx allows it; told, because it is often a slip in the network or in its
-                // width.
-                cx.warn(format_args!("low address bits of {text} are meaningless"));
-            }
-            who
+            let network = Network::read(text, cx);
+            Who::Network(network.ok_or_else(|| cx.error(format_args!("invalid parameter \"{text}\"")))?)
         }
     };
     scope.access.rules.own(cx.block).push(Rule { who, allow });
     Ok(())
 }
 
-/// `10.0.0.0/8`, `::1`; and whether bits were written that do not count.
-fn network(text: &str) -> Option<(Who, bool)> {
-    let (ip, bits) = text.split_once('/').map_or((text, None), |(ip, bits)| (ip, Some(bits)));
-    let ip: IpAddr = ip.parse().ok()?;
-    let width = if ip.is_ipv4() { 32 } else { 128 };
-    let bits = match bits {
-        None => width,
-        // Not even a sign may stand before the digits.
-        Some(bits) if bits.starts_with('+') => return None,
-        Some(bits) => bits.parse().ok().filter(|&bits: &u32| bits <= width)?,
-    };
-    Some(match ip {
-        IpAddr::V4(ip) => {
-            let network = Ipv4Addr::from(u32::from(ip) & mask_v4(bits));
-            (Who::V4(network, bits), network != ip)
-        }
-        IpAddr::V6(ip) => {
-            let network = Ipv6Addr::from(u128::from(ip) & mask_v6(bits));
-            (Who::V6(network, bits), network != ip)
-        }
-    })
-}
-
-/// A shift by all bits is not defined, so no bits at all are a case of their own.
-fn mask_v4(bits: u32) -> u32 {
-    u32::MAX.checked_shl(32 - bits).unwrap_or(0)
-}
-
-/// As for IPv4.
-fn mask_v6(bits: u32) -> u128 {
-    u128::MAX.checked_shl(128 - bits).unwrap_or(0)
-}
-
 impl Who {
     /// Whether a client is one of these.
-    fn includes(self, peer: &Address) -> bool {
-        match (self, peer) {
-            (Who::All, _) => true,
-            (Who::Unix, Address::Unix(_)) => true,
-            // A client of IPv4 on an IPv6 socket is judged by its own address.
-            (_, Address::Inet(peer)) => match (self, peer.ip().to_canonical()) {
-                (Who::V4(network, bits), IpAddr::V4(ip)) => {
-                    u32::from(ip) & mask_v4(bits) == u32::from(network)
-                }
-                (Who::V6(network, bits), IpAddr::V6(ip)) => {
-                    u128::from(ip) & mask_v6(bits) == u128::from(network)
-                }
-                _ => false,
-            },
-            _ => false,
+    fn includes(self, client: &Address) -> bool {
+        match self {
+            Who::All => true,
+            Who::Network(network) => network.includes(client),
         }
     }
 }
@@ -179,6 +121,8 @@ fn run(request: &mut Request) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::config::testing::{error, loaded, warnings};
 

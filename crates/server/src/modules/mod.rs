@@ -9,6 +9,7 @@ pub mod index;
 pub mod log;
 pub mod not_modified;
 pub mod range;
+pub mod realip;
 pub mod rewrite;
 pub mod static_file;
 pub mod try_files;
@@ -28,6 +29,8 @@ pub static MODULES: &[&Module] = &[
     &http_core::MODULE,
     &log::MODULE,
     &rewrite::MODULE,
+    // Before the access modules, and what limits clients: both judge the address that this one finds.
+    &realip::MODULE,
     &access::MODULE,
     &try_files::MODULE,
     &index::MODULE,

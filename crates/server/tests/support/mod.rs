@@ -16,17 +16,17 @@ use server::process::{Resources, Worker};
 use testkit::{Client, Deadline, Response, TempDir};
 
 /// A server that ends with the test.
-pub struct Site {
+pub(crate) struct Site {
     worker: Option<Worker>,
     /// Where it listens.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// The prefix of its paths.
-    pub folder: TempDir,
+    pub(crate) folder: TempDir,
 }
 
 impl Site {
     /// Starts with what goes into `http`; `PORT` in it is where it listens.
-    pub fn start(label: &str, http: &str) -> Site {
+    pub(crate) fn start(label: &str, http: &str) -> Site {
         let folder = TempDir::new(label);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         // As the master hands them over: a readiness engine must not wait in accept.
@@ -46,27 +46,27 @@ impl Site {
     }
 
     /// A new connection.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::connect(&testkit::ListenAddr::Tcp(self.address))
     }
 
     /// The answer to a GET on a connection of its own.
-    pub fn get(&self, target: &str) -> Response {
+    pub(crate) fn get(&self, target: &str) -> Response {
         self.client().get(target)
     }
 
     /// Its body.
-    pub fn text(&self, target: &str) -> String {
+    pub(crate) fn text(&self, target: &str) -> String {
         self.get(target).text()
     }
 
     /// Its status.
-    pub fn status(&self, target: &str) -> u16 {
+    pub(crate) fn status(&self, target: &str) -> u16 {
         self.get(target).head.status
     }
 
     /// The lines of a log once there are so many.
-    pub fn lines(&self, name: &str, count: usize) -> Vec<String> {
+    pub(crate) fn lines(&self, name: &str, count: usize) -> Vec<String> {
         let path = self.folder.path().join(name);
         let lines = || {
             let lines: Vec<String> = read(&path).lines().map(str::to_owned).collect();

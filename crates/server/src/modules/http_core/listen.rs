@@ -88,6 +88,7 @@ const UNIX_PATH_LEN_MAX: usize = 107;
 pub(crate) struct Wanted {
     spec: ListenSpec,
     default_server: bool,
+    proxy_protocol: bool,
     place: Span,
 }
 
@@ -96,7 +97,8 @@ impl Wanted {
     pub(crate) fn default_address(place: Span) -> Wanted {
         let port = if started_as_root() { 80 } else { 8000 };
         let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-        Wanted { spec: ListenSpec::of(ListenAddr::Inet(addr), "*"), default_server: false, place }
+        let spec = ListenSpec::of(ListenAddr::Inet(addr), "*");
+        Wanted { spec, default_server: false, proxy_protocol: false, place }
     }
 }
 
@@ -124,6 +126,8 @@ impl ListenSpec {
 pub(crate) struct Servers {
     default_server: ServerId,
     names: NameTable,
+    /// Whether connections start with a header of the PROXY protocol.
+    proxy_protocol: bool,
 }
 
 /// A socket and the servers behind it.
@@ -138,12 +142,21 @@ pub(crate) struct Listen {
 impl Listen {
     /// The default server and the names for a connection to this local address.
     pub(crate) fn lookup(&self, local: &Address) -> (ServerId, &NameTable) {
+        let servers = self.servers_at(local);
+        (servers.default_server, &servers.names)
+    }
+
+    /// Whether connections to this local address start with a header of the PROXY protocol.
+    pub(crate) fn is_behind_proxy(&self, local: &Address) -> bool {
+        self.servers_at(local).proxy_protocol
+    }
+
+    fn servers_at(&self, local: &Address) -> &Servers {
         let inner = match local {
             Address::Inet(local) => self.inner.iter().find(|(addr, _)| *addr == local.ip()),
             Address::Unix(_) => None,
         };
-        let servers = inner.map_or(&self.servers, |(_, servers)| servers);
-        (servers.default_server, &servers.names)
+        inner.map_or(&self.servers, |(_, servers)| servers)
     }
 }
 
@@ -153,25 +166,26 @@ pub(crate) fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error
     let addrs = resolve(text)
         .map_err(|fault| cx.error(format_args!("{fault} in \"{text}\" of the \"listen\" directive")))?;
     let mut spec = ListenSpec::of(addrs[0].clone(), text);
-    let mut default_server = false;
+    let (mut default_server, mut proxy_protocol) = (false, false);
     for option in cx.statement.texts().skip(1) {
-        if matches!(option, "default_server" | "default") {
-            default_server = true;
-        } else {
-            read_option(&mut spec, option, cx)?;
+        match option {
+            "default_server" | "default" => default_server = true,
+            "proxy_protocol" => proxy_protocol = true,
+            _ => read_option(&mut spec, option, cx)?,
         }
     }
     for (index, addr) in addrs.iter().enumerate() {
         // A name may stand for the same address several times.
         if !addrs[..index].contains(addr) {
             let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
-            draft.listens.push(Wanted { spec, default_server, place: cx.statement.span().clone() });
+            let place = cx.statement.span().clone();
+            draft.listens.push(Wanted { spec, default_server, proxy_protocol, place });
         }
     }
     Ok(())
 }
 
-/// Every option but `default_server` is one of the socket, and may be written once for an address.
+/// Every option but those two is one of the socket, and may be written once for an address.
 fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, text) = option.split_once('=').map_or((option, None), |(name, text)| (name, Some(text)));
     let wrong = |name: &str| cx.error(format_args!("invalid {name} \"{option}\""));
@@ -197,7 +211,7 @@ fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(
             cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
             return Ok(());
         }
-        ("ssl" | "http2" | "quic" | "proxy_protocol" | "multipath", None) => return Err(cx.not_built(option)),
+        ("ssl" | "http2" | "quic" | "multipath", None) => return Err(cx.not_built(option)),
         _ => return Err(wrong("parameter")),
     }
     spec.set = true;
@@ -300,6 +314,35 @@ struct Entry {
     default_server: Option<ServerId>,
     /// Each server that listens here, by its place among the drafts.
     servers: Vec<usize>,
+    /// Whether any of them asked for the PROXY protocol: one socket cannot do with it and without.
+    proxy_protocol: bool,
+    protocols: Protocols,
+}
+
+/// What the lines about an address said of its protocols, as far as nginx warns of it.
+#[derive(Clone, Copy, Default)]
+struct Protocols {
+    /// What the last line that counted said; nothing after the first.
+    said: Option<bool>,
+    /// Whether two lines differed.
+    changed: bool,
+}
+
+impl Protocols {
+    /// Takes note of another line; whether it contradicts an earlier one. A line that leaves the option out may
+    /// follow lines with it, and the other way round once, but not where options of the socket were written.
+    fn note(&mut self, before: bool, entry_set: bool, wanted: &Wanted) -> bool {
+        let now = wanted.proxy_protocol;
+        let differs_from_said = self.said.is_some_and(|said| said != now);
+        let (said, contradicts) = match (before, now) {
+            (false, true) => (before, (entry_set && !wanted.spec.set) || self.changed),
+            (true, false) => (now, wanted.spec.set || differs_from_said),
+            _ => (now, (wanted.spec.set && self.changed) || differs_from_said),
+        };
+        self.said = Some(said);
+        self.changed |= before != now;
+        contradicts
+    }
 }
 
 /// Groups the servers by address. Which options hold, and which server is the default, follows nginx.
@@ -307,7 +350,7 @@ pub(crate) fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Res
     let mut entries: Vec<Entry> = Vec::new();
     for (place, draft) in drafts.iter().enumerate() {
         for wanted in &draft.listens {
-            add(&mut entries, wanted, place, draft.id)?;
+            add(&mut entries, wanted, place, draft.id, warnings)?;
         }
     }
     let mut listens: Vec<Listen> = Vec::new();
@@ -330,11 +373,23 @@ pub(crate) fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Res
 }
 
 /// Adds one address of one server, with nginx's rules for what may be said twice.
-fn add(entries: &mut Vec<Entry>, wanted: &Wanted, place: usize, id: ServerId) -> Result<(), Error> {
+fn add(
+    entries: &mut Vec<Entry>,
+    wanted: &Wanted,
+    place: usize,
+    id: ServerId,
+    warnings: &mut Vec<Error>,
+) -> Result<(), Error> {
     let addr = &wanted.spec.addr;
     let default_server = wanted.default_server.then_some(id);
     let Some(entry) = entries.iter_mut().find(|entry| entry.spec.addr == *addr) else {
-        entries.push(Entry { spec: wanted.spec.clone(), default_server, servers: vec![place] });
+        entries.push(Entry {
+            spec: wanted.spec.clone(),
+            default_server,
+            servers: vec![place],
+            proxy_protocol: wanted.proxy_protocol,
+            protocols: Protocols::default(),
+        });
         return Ok(());
     };
     let fault = |what: &str| Err(Error::at(&wanted.place, format_args!("{what} {addr}")));
@@ -347,7 +402,12 @@ fn add(entries: &mut Vec<Entry>, wanted: &Wanted, place: usize, id: ServerId) ->
     if wanted.default_server && entry.default_server.is_some() {
         return fault("a duplicate default server for");
     }
+    if entry.protocols.note(entry.proxy_protocol, entry.spec.set, wanted) {
+        let message = format_args!("protocol options redefined for {addr}");
+        warnings.push(Error::at(&wanted.place, message).with_level(conf::Level::Warn));
+    }
     entry.servers.push(place);
+    entry.proxy_protocol |= wanted.proxy_protocol;
     entry.default_server = entry.default_server.or(default_server);
     if wanted.spec.set {
         entry.spec = wanted.spec.clone();
@@ -362,7 +422,8 @@ fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) 
         servers.flat_map(|draft| draft.names.iter().map(|name| (name, draft.id))).collect();
     let names = NameTable::build(&named, &entry.spec.addr, entry.servers.len() > 1, warnings)?;
     let first = drafts[entry.servers[0]].id;
-    Ok(Servers { default_server: entry.default_server.unwrap_or(first), names })
+    let default_server = entry.default_server.unwrap_or(first);
+    Ok(Servers { default_server, names, proxy_protocol: entry.proxy_protocol })
 }
 
 /// Whether a wildcard on the same port takes the connections of this address as well.

@@ -1,14 +1,16 @@
 //! The variables of nginx's HTTP core, and this server's own.
 
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
+use http::proxy_protocol::{Header, TlvError};
 use http::request::HeaderId;
 use io::sys::TcpInfo;
 
 use crate::connection::respond;
 use crate::files;
+use crate::log::Level;
 use crate::request::{Address, Request};
 use crate::variables::{Prefixed, Variable};
 use crate::zone::since_1970;
@@ -96,25 +98,25 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| some(if request.pipelined { b"p" } else { b"." }, out),
         "`p` for a pipelined request, else a dot.",
     ),
-    // `listen … proxy_protocol` is not built, so these have nothing to show.
+    // Of the connection: all its requests show the same.
     variable(
         "proxy_protocol_addr",
-        |_, _| true,
+        |request, out| proxy(request, |header, out| some(&header.src_addr, out), out),
         "The client's address from a PROXY protocol header; empty without one.",
     ),
     variable(
         "proxy_protocol_port",
-        |_, _| true,
+        |request, out| proxy(request, |header, out| proxy_port(header.src_port, out), out),
         "The client's port from a PROXY protocol header; empty without one.",
     ),
     variable(
         "proxy_protocol_server_addr",
-        |_, _| true,
+        |request, out| proxy(request, |header, out| some(&header.dst_addr, out), out),
         "The server's address from a PROXY protocol header; empty without one.",
     ),
     variable(
         "proxy_protocol_server_port",
-        |_, _| true,
+        |request, out| proxy(request, |header, out| proxy_port(header.dst_port, out), out),
         "The server's port from a PROXY protocol header; empty without one.",
     ),
     // nginx has two names for some values, and configurations use both.
@@ -122,8 +124,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     // A path with variables has none: it would have to be looked up for each request.
     variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
     // The peer of the socket, or what `realip` found in its place.
-    variable("remote_addr", |request, out| address(request.client(), out), "The client's address."),
-    variable("remote_port", |request, out| port(request.client(), out), "The client's port."),
+    variable("remote_addr", |request, out| request.client().show_address(out), "The client's address."),
+    variable("remote_port", |request, out| request.client().show_port(out), "The client's port."),
     // Whether the password was right is not looked at: for logs only.
     variable("remote_user", remote_user, "The name that was given with Basic authentication."),
     // For logs; escaped there, not here.
@@ -157,7 +159,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     // Behind a wildcard address, the one that was reached.
     variable(
         "server_addr",
-        |request, out| address(&request.conn.local, out),
+        |request, out| request.conn.local.show_address(out),
         "The address that the client reached.",
     ),
     // As configured; `$host` is what the client said.
@@ -168,7 +170,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     ),
     variable(
         "server_port",
-        |request, out| port(&request.conn.local, out),
+        |request, out| request.conn.local.show_port(out),
         "The port that the client reached.",
     ),
     variable("server_protocol", server_protocol, "The protocol, such as `HTTP/1.1`."),
@@ -215,7 +217,7 @@ pub(super) const PREFIXED: &[Prefixed] = &[
     },
     Prefixed {
         prefix: "proxy_protocol_tlv_",
-        get: |_, _, _| false,
+        get: proxy_tlv,
         help: "A value from a PROXY protocol header; empty without one.",
     },
     Prefixed { prefix: "sent_http_", get: response_header, help: "A field of the response." },
@@ -246,6 +248,32 @@ fn seconds(duration: std::time::Duration, out: &mut Vec<u8>) -> bool {
     // A vector takes every write.
     let _ = write!(out, "{}.{:03}", duration.as_secs(), duration.subsec_millis());
     true
+}
+
+/// Something that a proxy said; nothing where none did.
+fn proxy(request: &Request, show: fn(&Header, &mut Vec<u8>) -> bool, out: &mut Vec<u8>) -> bool {
+    request.conn.proxy.get().is_some_and(|header| show(header, out))
+}
+
+/// Port 0 is none.
+fn proxy_port(port: u16, out: &mut Vec<u8>) -> bool {
+    port == 0 || number(port.into(), out)
+}
+
+/// A value that follows the addresses in version 2 of the PROXY protocol.
+fn proxy_tlv(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let Some(header) = request.conn.proxy.get() else { return false };
+    match header.tlv(name.as_bytes()) {
+        Ok(value) => value.is_some_and(|value| some(&value, out)),
+        Err(TlvError::Name) => {
+            request.log(Level::Error, format_args!("invalid PROXY protocol TLV \"{name}\""));
+            false
+        }
+        Err(TlvError::Broken) => {
+            request.log(Level::Error, format_args!("broken PROXY protocol TLV"));
+            false
+        }
+    }
 }
 
 /// The first field of this name, as nginx takes it for the variables that have names of their own.
@@ -341,22 +369,6 @@ fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
     let (seconds, milliseconds) = since_1970(rt::wall());
     let _ = write!(out, "{seconds}.{milliseconds:03}");
     true
-}
-
-fn address(address: &Address, out: &mut Vec<u8>) -> bool {
-    // A vector takes every write.
-    let _ = match address {
-        Address::Inet(address) => write!(out, "{}", address.ip()),
-        Address::Unix(path) => write!(out, "unix:").and_then(|()| out.write_all(path)),
-    };
-    true
-}
-
-fn port(address: &Address, out: &mut Vec<u8>) -> bool {
-    match address {
-        Address::Inet(address) => number(SocketAddr::port(address).into(), out),
-        Address::Unix(_) => true,
-    }
 }
 
 /// RFC 7617 section 2: what stands before the first colon. The password is not looked at.

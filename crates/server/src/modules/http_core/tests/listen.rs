@@ -93,7 +93,6 @@ fn wrong_addresses_and_options_are_refused_as_in_nginx() {
         ("80 setfib=1", "invalid parameter \"setfib=1\""),
         ("80 ssl", "\"ssl\" in \"listen\" directive is not built yet"),
         ("80 http2", "\"http2\" in \"listen\" directive is not built yet"),
-        ("80 proxy_protocol", "\"proxy_protocol\" in \"listen\" directive is not built yet"),
         ("80 deferred; listen 80", "a duplicate listen 0.0.0.0:80"),
         ("80; listen *:80 default_server", "a duplicate listen 0.0.0.0:80"),
         ("8080-8082 default_server; listen 8081", "a duplicate listen 0.0.0.0:8081"),
@@ -149,4 +148,33 @@ fn a_wildcard_takes_the_addresses_on_its_port() {
     assert_eq!(wildcard.lookup(&at("127.0.0.9:81")).0, ServerId(1));
     assert_eq!(wildcard.lookup(&Address::Unix(Vec::new())).0, ServerId(1));
     assert_eq!(config.http.listens[1].lookup(&at("127.0.0.2:81")).0, ServerId(2));
+}
+
+#[test]
+fn proxy_protocol_belongs_to_an_address() {
+    let config = loaded(
+        "server { listen 127.0.0.1:81 proxy_protocol; listen 82; }
+         server { listen 127.0.0.1:81; listen 127.0.0.1:82 proxy_protocol; }",
+    );
+    let behind = |index: usize, local: [u8; 4]| {
+        let listen = &config.http.listens[index];
+        listen.is_behind_proxy(&Address::Inet((local, 82).into()))
+    };
+    assert_eq!(
+        (behind(0, [127, 0, 0, 1]), behind(1, [127, 0, 0, 1]), behind(1, [127, 0, 0, 2])),
+        (true, true, false)
+    );
+    for (first, second, warned) in [
+        ("81 proxy_protocol", "81", false),
+        ("81", "81 proxy_protocol", false),
+        ("81 backlog=9", "81 proxy_protocol", true),
+        ("81 proxy_protocol", "81 backlog=9", true),
+        ("81 proxy_protocol backlog=9", "81", false),
+    ] {
+        let text =
+            format!("http {{ server {{ listen {first}; }} server {{ server_name x;\nlisten {second}; }} }}");
+        let expected: &[&str] =
+            if warned { &["protocol options redefined for 0.0.0.0:81 in /conf/nginx.conf:2"] } else { &[] };
+        assert_eq!(warnings(&text), expected, "{first}, {second}");
+    }
 }
