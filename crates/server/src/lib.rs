@@ -25,6 +25,7 @@ mod subrequest;
 pub mod template;
 mod thread;
 pub mod variables;
+mod wildcard;
 mod zone;
 
 pub use explain::explain;

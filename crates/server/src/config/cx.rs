@@ -33,6 +33,11 @@ pub struct Cx<'a> {
 }
 
 impl<'a> Cx<'a> {
+    /// The same for a row of the statement's block, so that what is wrong with it is told with its line.
+    pub fn at<'b>(&'b mut self, row: &'b Statement) -> Cx<'b> {
+        Cx { statement: row, http: self.http, warnings: self.warnings, ..*self }
+    }
+
     /// Adds a warning at the statement.
     pub fn warn(&mut self, message: impl Display) {
         self.warnings.push(Error::at(self.statement, message).with_level(Level::Warn));

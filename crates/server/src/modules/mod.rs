@@ -7,6 +7,7 @@ pub mod core;
 pub mod http_core;
 pub mod index;
 pub mod log;
+pub mod map;
 pub mod not_modified;
 pub mod range;
 pub mod realip;
@@ -28,6 +29,7 @@ pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,
     &log::MODULE,
+    &map::MODULE,
     &rewrite::MODULE,
     // Before the access modules, and what limits clients: both judge the address that this one finds.
     &realip::MODULE,

@@ -1,6 +1,6 @@
 //! Directives that make servers and locations, and those that say who may reach them.
 
-use conf::{Args, Contexts, Error, Spec};
+use conf::{Args, Contexts, Error, State};
 
 use crate::config::{Cx, ServerId};
 use crate::modules::http_core::listen::{self, Wanted};
@@ -42,12 +42,13 @@ impl ServerDraft {
 }
 
 /// Read and checked like the others, but there is nothing to tune.
-const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Spec {
-    core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default)
+const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Directive {
+    let spec = core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default);
+    Directive::scope(spec.state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
 }
 
-/// Why these rows have no effect; the page of directives shows it.
-const NO_HASH: &str = "tables grow by themselves";
+/// Why such rows have no effect; the page of directives shows it.
+pub(crate) const NO_HASH: &str = "tables grow by themselves";
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // The order of servers matters twice: the first one on an address is its default, and patterns are tried in
@@ -119,12 +120,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("all"),
         |scope, cx| cx.choice(&mut scope.core.satisfy_any, &[("all", false), ("any", true)]),
     ),
-    Directive::nothing(tuning("server_names_hash_bucket_size", Contexts::HTTP, "64"), NO_HASH),
-    Directive::nothing(tuning("server_names_hash_max_size", Contexts::HTTP, "512"), NO_HASH),
-    Directive::nothing(tuning("types_hash_bucket_size", LEVELS, "64"), NO_HASH),
-    Directive::nothing(tuning("types_hash_max_size", LEVELS, "1024"), NO_HASH),
-    Directive::nothing(tuning("variables_hash_bucket_size", Contexts::HTTP, "64"), NO_HASH),
-    Directive::nothing(tuning("variables_hash_max_size", Contexts::HTTP, "1024"), NO_HASH),
+    tuning("server_names_hash_bucket_size", Contexts::HTTP, "64"),
+    tuning("server_names_hash_max_size", Contexts::HTTP, "512"),
+    tuning("types_hash_bucket_size", LEVELS, "64"),
+    tuning("types_hash_max_size", LEVELS, "1024"),
+    tuning("variables_hash_bucket_size", Contexts::HTTP, "64"),
+    tuning("variables_hash_max_size", Contexts::HTTP, "1024"),
 ];
 
 /// Patterns are compiled here, so that a wrong one is told with its line.

@@ -16,6 +16,7 @@ mod tests;
 pub(crate) mod types;
 mod variables;
 
+pub(crate) use blocks::NO_HASH;
 pub use blocks::ServerDraft;
 pub(crate) use conf::{Conf, LimitExcept};
 

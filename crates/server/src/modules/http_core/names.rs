@@ -3,7 +3,6 @@
 //! In nginx's order: the exact name, the longest name that starts with a wildcard, the longest that ends
 //! with one, the first pattern that matches.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use conf::{Error, Level};
@@ -11,6 +10,7 @@ use conf::{Error, Level};
 use crate::config::{Cx, ServerId};
 use crate::modules::http_core::listen::ListenAddr;
 use crate::pattern::{Match, Pattern};
+use crate::wildcard::{HostTable, Refusal};
 
 /// One name of a server.
 #[derive(Clone, Debug, Default)]
@@ -58,11 +58,7 @@ impl ServerName {
 /// The names of the servers behind one address.
 #[derive(Debug, Default)]
 pub(crate) struct NameTable {
-    exact: HashMap<Box<[u8]>, ServerId>,
-    /// `*.example.com` by `example.com`.
-    heads: HashMap<Box<[u8]>, ServerId>,
-    /// `www.example.*` by `www.example`.
-    tails: HashMap<Box<[u8]>, ServerId>,
+    names: HostTable<ServerId>,
     patterns: Vec<(Arc<Pattern>, ServerId)>,
 }
 
@@ -78,18 +74,21 @@ impl NameTable {
         let mut table = NameTable::default();
         for &(name, server) in names {
             let text = &name.text;
-            match (&name.pattern, Form::of(text)) {
-                (Some(pattern), _) => table.patterns.push((Arc::clone(pattern), server)),
-                (None, Some(form)) if table.add(form, server) => {}
-                (None, Some(_)) => {
+            if let Some(pattern) = &name.pattern {
+                table.patterns.push((Arc::clone(pattern), server));
+                continue;
+            }
+            match table.names.add(text, server) {
+                Ok(()) => {}
+                Err(Refusal::Taken) => {
                     let message = format_args!("conflicting server name \"{text}\" on {addr}, ignored");
                     warnings.push(Error::nowhere(message).with_level(Level::Warn));
                 }
-                (None, None) if several => {
+                Err(Refusal::Invalid) if several => {
                     let message = format_args!("invalid server name or wildcard \"{text}\" on {addr}");
                     return Err(Error::nowhere(message));
                 }
-                (None, None) => {}
+                Err(Refusal::Invalid) => {}
             }
         }
         Ok(table)
@@ -97,56 +96,13 @@ impl NameTable {
 
     /// The server of a host, given in lower case and without port.
     pub(crate) fn find(&self, host: &[u8]) -> Option<Named<'_>> {
-        if let Some(server) = self.find_text(host) {
+        if let Some(server) = self.names.find(host) {
             return Some(Named { server, matched: None });
         }
         self.patterns.iter().find_map(|(pattern, server)| {
             let matched = pattern.find(host)?;
             Some(Named { server: *server, matched: Some(matched) })
         })
-    }
-
-    /// Exact, then wildcards: longer ones first, so a suffix is tried from its longest form on.
-    fn find_text(&self, host: &[u8]) -> Option<ServerId> {
-        if let Some(&server) = self.exact.get(host) {
-            return Some(server);
-        }
-        let dots = || host.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(dot, _)| dot);
-        if !self.heads.is_empty() {
-            let mut suffixes = dots().filter(|&dot| dot > 0).map(|dot| &host[dot + 1..]);
-            if let Some(&server) = suffixes.find_map(|suffix| self.heads.get(suffix)) {
-                return Some(server);
-            }
-        }
-        if self.tails.is_empty() {
-            return None;
-        }
-        let mut beginnings = Vec::new();
-        beginnings.extend(dots().filter(|&dot| dot > 0 && dot + 1 < host.len()).map(|dot| &host[..dot]));
-        beginnings.iter().rev().find_map(|beginning| self.tails.get(*beginning).copied())
-    }
-
-    /// Adds a name; `false` when it is taken.
-    fn add(&mut self, form: Form<'_>, server: ServerId) -> bool {
-        let (map, text) = match form {
-            Form::Exact(text) => (&mut self.exact, text),
-            Form::Head(text) => (&mut self.heads, text),
-            Form::Tail(text) => (&mut self.tails, text),
-            Form::HeadAndExact(text) => {
-                let taken =
-                    self.exact.contains_key(text.as_bytes()) || self.heads.contains_key(text.as_bytes());
-                if !taken {
-                    self.exact.insert(text.as_bytes().into(), server);
-                    self.heads.insert(text.as_bytes().into(), server);
-                }
-                return !taken;
-            }
-        };
-        let taken = map.contains_key(text.as_bytes());
-        if !taken {
-            map.insert(text.as_bytes().into(), server);
-        }
-        !taken
     }
 }
 
@@ -156,31 +112,4 @@ pub(crate) struct Named<'t> {
     pub(crate) server: ServerId,
     /// What a pattern matched; [`Match::store`] makes it known to a request.
     pub(crate) matched: Option<Match<'t>>,
-}
-
-/// What a name's wildcard says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form<'n> {
-    Exact(&'n str),
-    /// `*.x`
-    Head(&'n str),
-    /// `.x`
-    HeadAndExact(&'n str),
-    /// `x.*`
-    Tail(&'n str),
-}
-
-impl Form<'_> {
-    /// `None` for what is no name: two wildcards, one inside, or two dots in a row.
-    fn of(text: &str) -> Option<Form<'_>> {
-        let form = match text {
-            _ if text.contains("..") => return None,
-            _ if text.len() > 1 && text.starts_with('.') => Form::HeadAndExact(&text[1..]),
-            _ if text.len() > 2 && text.starts_with("*.") => Form::Head(&text[2..]),
-            _ if text.len() > 2 && text.ends_with(".*") => Form::Tail(&text[..text.len() - 2]),
-            _ => Form::Exact(text),
-        };
-        let (Form::Exact(rest) | Form::Head(rest) | Form::HeadAndExact(rest) | Form::Tail(rest)) = form;
-        (!rest.contains('*')).then_some(form)
-    }
 }

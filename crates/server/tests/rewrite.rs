@@ -1,0 +1,105 @@
+//! Variables that the configuration defines, and what rewrites, conditions and maps do with requests, asked over
+//! a socket. What the directives set, and the errors of wrong ones, are tested beside each module.
+
+mod support;
+
+use support::Site;
+
+#[test]
+fn maps_look_up_texts_patterns_and_host_names() {
+    let site = Site::start(
+        "map",
+        r#"access_log off;
+         map $arg_a $plain { default "none of $arg_a"; x ex; Y "why $arg_b"; ~^p(?<rest>.*)$ "rest $rest"; "" empty;
+           ~*^Q(.)(.) "$2$1"; \default word; \~tilde "a tilde"; \hostnames names; }
+         map $arg_a $bare { x 1; }
+         map $arg_h $host_of { hostnames; default no; *.example.com head; www.example.* tail;
+           exact.example.com exact; ~^re\. pattern; }
+         map "$arg_a:$arg_b" $pair { x:y both; }
+         server { listen 127.0.0.1:PORT;
+           location / { return 200 "$plain|$bare|$pair"; }
+           location /host { return 200 "$host_of"; }
+           location /named { return 200 "$plain $rest"; } }"#,
+    );
+    for (query, expected) in [
+        ("a=x&b=y", "ex|1|both"),
+        ("a=X&b=Y", "ex|1|both"),
+        ("a=y&b=z", "why z||"),
+        ("a=pqr", "rest qr||"),
+        ("a=Pqr", "none of Pqr||"),
+        ("a=qab", "ba||"),
+        ("a=", "empty||"),
+        ("", "empty||"),
+        ("a=default", "word||"),
+        ("a=~tilde", "a tilde||"),
+        ("a=hostnames", "names||"),
+    ] {
+        assert_eq!(site.text(&format!("/?{query}")), expected, "{query}");
+    }
+    for (host, expected) in [
+        ("a.example.com", "head"),
+        ("A.Example.COM", "head"),
+        ("a.example.com.", "head"),
+        ("example.com", "no"),
+        ("exact.example.com", "exact"),
+        ("www.example.org", "tail"),
+        ("re.org", "pattern"),
+        ("", "no"),
+    ] {
+        assert_eq!(site.text(&format!("/host?h={host}")), expected, "{host}");
+    }
+    assert_eq!(site.text("/named?a=pqr"), "rest qr qr");
+}
+
+#[test]
+fn maps_are_computed_once_unless_they_are_volatile() {
+    let site = Site::start(
+        "volatile",
+        r#"access_log off;
+         map $x $kept { default "kept $x"; } map $x $fresh { volatile; default "fresh $x"; }
+         map $arg_a $assigned { default computed; }
+         server { listen 127.0.0.1:PORT; set $x 1; set $first "$kept $fresh"; set $x 2;
+           location / { return 200 "$first|$kept|$fresh"; }
+           location /assigned { set $assigned "set over $assigned"; return 200 $assigned; } }"#,
+    );
+    assert_eq!(site.text("/"), "kept 1 fresh 1|kept 1|fresh 2");
+    assert_eq!(site.text("/assigned"), "set over computed");
+}
+
+#[test]
+fn cycles_are_told_and_have_no_value() {
+    let site = Site::start(
+        "cycle",
+        r#"access_log off;
+         map $b $a { default "a$b"; } map $a $b { default "b$a"; } map x $own { volatile; default "<$own>"; }
+         server { listen 127.0.0.1:PORT; location /a { return 200 $a; } location /own { return 200 $own; }
+           location /root { root /r$request_filename; return 200 $request_filename; } }"#,
+    );
+    assert_eq!(site.text("/a"), "ab");
+    assert!(site.lines("error.log", 1)[0].contains("[error]"));
+    assert!(
+        site.lines("error.log", 1)[0].contains("cycle while evaluating variable \"a\", client: 127.0.0.1")
+    );
+    assert_eq!(site.text("/own"), "<>");
+    assert!(site.text("/root").starts_with("/r/r/r"));
+}
+
+#[test]
+fn variables_may_be_assigned_behind_their_use() {
+    let site = Site::start(
+        "families",
+        r#"log_format own "$http_x"; access_log own.log own;
+         server { listen 127.0.0.1:PORT; error_log error.log warn; location /set { set $http_x changed; return 200 $http_x; }
+           location /kept { return 200 "$http_x $cookie_b"; }
+           location /unset { return 200 "<$never>"; location /unset/off { uninitialized_variable_warn off;
+             return 200 "<$never>"; } location /unset/set { set $never x; return 204; } } }"#,
+    );
+    let fields = [("Host", "a"), ("X", "one"), ("X", "two"), ("Cookie", "a=1, b=2 ;c=3")];
+    let text = |target| site.client().request("GET", target, &fields).text();
+    assert_eq!((text("/set"), text("/kept")), ("changed".to_owned(), "one, two 2 ".to_owned()));
+    assert_eq!(site.lines("own.log", 2), ["changed", "one, two"]);
+    assert_eq!((site.text("/unset"), site.text("/unset/off")), ("<>".to_owned(), "<>".to_owned()));
+    let lines = site.lines("error.log", 1);
+    assert!(lines[0].contains("[warn]") && lines.len() == 1, "{lines:?}");
+    assert!(lines[0].contains("using uninitialized \"never\" variable, client: 127.0.0.1"), "{lines:?}");
+}
