@@ -20,6 +20,7 @@ pub mod process;
 mod reference;
 pub mod request;
 pub mod response;
+mod shared_zone;
 mod slots;
 mod subrequest;
 pub mod template;

@@ -5,7 +5,6 @@ mod executor;
 pub(crate) mod fake;
 mod files;
 mod net;
-mod offload;
 mod threads;
 mod timers;
 

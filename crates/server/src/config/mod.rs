@@ -27,6 +27,7 @@ use crate::modules::log::LogFormat;
 use crate::modules::rewrite::Script;
 use crate::phases::Handlers;
 use crate::process::EngineKey;
+use crate::shared_zone::Zones;
 use crate::variables::Registry;
 
 /// A configuration that was read and found right, and what the reading produced beside it.
@@ -62,6 +63,8 @@ pub(crate) struct Http {
     pub(crate) formats: BTreeMap<String, Arc<LogFormat>>,
     /// Thread pools that `aio threads=` names; the first is `default`.
     pub(crate) pools: Pools,
+    /// State that all threads share, by name.
+    pub(crate) zones: Zones,
     /// The machine's name, for `$hostname`.
     pub(crate) hostname: String,
 }

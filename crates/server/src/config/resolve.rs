@@ -5,6 +5,7 @@
 //! error in the order of the files: where a simple directive is wrong, the blocks above it are looked at
 //! before it is reported.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -27,11 +28,17 @@ pub fn table() -> &'static Table {
     &TABLE
 }
 
-/// The row that an entry of the table belongs to.
+/// The row that an entry of the table belongs to. Entries are told apart by where they stand, because names
+/// may occur several times; a large configuration asks for every statement of thousands.
 fn directive(spec: &'static conf::Spec) -> &'static Directive {
-    let all = MODULES.iter().flat_map(|module| module.directives());
-    let mut same = all.filter(|directive| std::ptr::eq(&directive.spec, spec));
-    same.next().expect("the table is made of the modules' directives")
+    fn address(spec: &'static conf::Spec) -> usize {
+        std::ptr::from_ref(spec).addr()
+    }
+    static ROWS: LazyLock<HashMap<usize, &'static Directive>> = LazyLock::new(|| {
+        let all = MODULES.iter().flat_map(|module| module.directives());
+        all.map(|directive| (address(&directive.spec), directive)).collect()
+    });
+    ROWS.get(&address(spec)).expect("the table is made of the modules' directives")
 }
 
 /// Reads and resolves a configuration. `prefix` is what relative paths start from.
@@ -50,6 +57,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     let Resolver { main, events, mut http, mut warnings, .. } = resolver;
     // Only now: a variable may be used above the directive that defines it, and a pool above its own.
     http.registry.finish()?;
+    http.zones.finish()?;
     main.check_pools(&http.pools)?;
     main.check_affinity(&mut warnings);
     // The handlers are listed once here, so that no request asks a module whether it has something to do.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::modules::{access, http_core, index, log, realip, rewrite, try_files};
+use crate::modules::{access, http_core, index, limit_conn, limit_req, log, realip, rewrite, try_files};
 
 /// The settings of one block. One field for each module that has any.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct Scope {
     pub(crate) core: http_core::Conf,
     pub(crate) access: access::Conf,
     pub(crate) index: index::Conf,
+    pub(crate) limit_conn: limit_conn::Conf,
+    pub(crate) limit_req: limit_req::Conf,
     pub(crate) log: log::Conf,
     pub(crate) realip: realip::Conf,
     /// Its script holds for this block only.

@@ -6,6 +6,8 @@ pub mod access;
 pub mod core;
 pub mod http_core;
 pub mod index;
+pub mod limit_conn;
+pub mod limit_req;
 pub mod log;
 pub mod map;
 pub mod not_modified;
@@ -33,6 +35,8 @@ pub static MODULES: &[&Module] = &[
     &rewrite::MODULE,
     // Before the access modules, and what limits clients: both judge the address that this one finds.
     &realip::MODULE,
+    &limit_req::MODULE,
+    &limit_conn::MODULE,
     &access::MODULE,
     &try_files::MODULE,
     &index::MODULE,

@@ -14,7 +14,7 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use rt::mailbox;
@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::files::RootFacts;
 use crate::modules::core::{Affinity, Workers};
 use crate::modules::http_core::listen::ListenAddr;
+use crate::shared_zone::Zones;
 pub use engine::{Choice, EngineKey};
 pub(crate) use events::InForce;
 use events::{Events, Running};
@@ -106,6 +107,8 @@ pub struct Worker {
     events: Arc<Events>,
     /// The number of the configuration in force.
     newest: AtomicU64,
+    /// The configuration in force, whose zones the next one takes over.
+    config: Mutex<Arc<Config>>,
 }
 
 /// A configuration with what goes with it, on its way into force.
@@ -158,10 +161,12 @@ impl Worker {
     ) -> Result<(Worker, Result<(), StartError>), StartError> {
         let count = config.main().workers.count();
         let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
+        config.http.zones.begin(&Zones::default());
         let edition = Edition::new(config, 1, &events);
         let shared = Arc::new(Shared::default());
         let newest = AtomicU64::new(1);
-        let mut worker = Worker { threads: Vec::new(), orders: Vec::new(), choice, events, newest };
+        let (threads, orders, in_force) = (Vec::new(), Vec::new(), Mutex::new(Arc::clone(config)));
+        let mut worker = Worker { threads, orders, choice, events, newest, config: in_force };
         for (number, part) in split(resources, count)?.into_iter().enumerate() {
             let (sender, orders) = mailbox::channel(ORDERS_MAX);
             let setup = Setup {
@@ -204,6 +209,10 @@ impl Worker {
     /// should end.
     pub fn reload(&self, config: &Arc<Config>, resources: Resources) -> Result<u64, StartError> {
         let number = self.newest.load(Ordering::Relaxed) + 1;
+        let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        config.http.zones.begin(&in_force.http.zones);
+        *in_force = Arc::clone(config);
+        drop(in_force);
         let edition = Edition::new(config, number, &self.events);
         let count = self.orders.len();
         let (taken, answers) = mpsc::sync_channel(count);
