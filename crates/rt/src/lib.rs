@@ -15,6 +15,8 @@ pub mod file;
 pub mod local;
 pub mod mailbox;
 pub mod net;
+#[cfg(not(loom))]
+mod offload;
 mod ops;
 #[doc(hidden)]
 pub mod remote;
@@ -34,6 +36,8 @@ use std::time::{Instant, SystemTime};
 pub use combine::{Either, join, select, yield_now};
 pub use file::File;
 pub use net::{Listener, Socket};
+#[cfg(not(loom))]
+pub use offload::offload;
 pub use remote::RemoteHandle;
 pub use runtime::{Counters, POLLS_PER_TURN, Runtime};
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};

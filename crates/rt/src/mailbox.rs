@@ -93,6 +93,11 @@ impl<T: Send> Sender<T> {
         Ok(())
     }
 
+    /// Whether the receiver is gone, so that nobody would read a message.
+    pub fn is_closed(&self) -> bool {
+        !self.0.queue().open
+    }
+
     /// Messages refused because the mailbox was full, since start.
     pub fn refused(&self) -> u64 {
         self.0.queue().refused

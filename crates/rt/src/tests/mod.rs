@@ -5,6 +5,7 @@ mod executor;
 pub(crate) mod fake;
 mod files;
 mod net;
+mod offload;
 mod threads;
 mod timers;
 

@@ -1,0 +1,116 @@
+//! Work that would hold a worker thread for too long, done by another thread: [`offload`].
+//!
+//! ```text
+//!   task --- work ---> queue --- one of a few threads
+//!    ^                                   |
+//!    +------- mailbox with the answer ---+
+//! ```
+//!
+//! The threads belong to the process. They start when there is work and end when there has been none for a
+//! while, so a server that never needs them has none. They inherit the blocked signals and the processors of
+//! the thread that starts them.
+
+use std::collections::VecDeque;
+use std::num::NonZero;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::mailbox;
+
+/// Does `work` on another thread and answers what it answers; `None` when it panicked. A task that is dropped
+/// meanwhile takes work back that has not begun.
+///
+/// The queue has no limit of its own: each task that waits has one piece of work in it, and tasks are limited.
+pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, mut receiver) = mailbox::channel(1);
+    POOL.put(Box::new(move || {
+        if !sender.is_closed() {
+            // Refused only when the task has gone, and then nobody misses it.
+            let _ = sender.send(work());
+        }
+    }));
+    receiver.recv().await
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads of this process and what waits for them.
+struct Pool {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    /// Threads that wait for a job.
+    idle: usize,
+}
+
+static POOL: Pool =
+    Pool { state: Mutex::new(State { jobs: VecDeque::new(), threads: 0, idle: 0 }), work: Condvar::new() };
+
+/// How long a thread without work stays.
+const IDLE: Duration = Duration::from_secs(10);
+
+impl Pool {
+    fn put(&'static self, job: Job) {
+        let mut state = self.lock();
+        state.jobs.push_back(job);
+        // One for each processor: more would only take turns, and take them from the worker threads.
+        let threads_max = std::thread::available_parallelism().map_or(1, NonZero::get);
+        if state.idle >= state.jobs.len() || state.threads >= threads_max {
+            drop(state);
+            self.work.notify_one();
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        let started = std::thread::Builder::new().name("offload".to_owned()).spawn(|| self.serve());
+        if started.is_err() {
+            // The system gives no more threads. Without a single one the work is done here: late is better
+            // than never.
+            let mut state = self.lock();
+            state.threads -= 1;
+            let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
+            drop(state);
+            job.into_iter().for_each(run);
+        }
+    }
+
+    /// The life of one thread.
+    fn serve(&self) {
+        while let Some(job) = self.next() {
+            run(job);
+        }
+    }
+
+    /// Waits for a job; `None` when none came for long, and the thread is counted no more.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            state.idle += 1;
+            let waited = self.work.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let timed_out = waited.1.timed_out();
+            state = waited.0;
+            state.idle -= 1;
+            if timed_out && state.jobs.is_empty() {
+                state.threads -= 1;
+                return None;
+            }
+        }
+    }
+
+    /// No job runs under the lock, so a poisoned lock means nothing.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A panic ends the job and not the thread: the task that waits is told by the mailbox, which loses its sender.
+fn run(job: Job) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+}

@@ -1,0 +1,77 @@
+//! Work on other threads: answers, panics, tasks that go.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread;
+
+use super::{run, settle};
+use crate::{Either, offload, select, spawn, yield_now};
+
+#[test]
+fn work_is_done_elsewhere_and_answered_here() {
+    run(|_| async {
+        let here = thread::current().id();
+        let (there, sum) =
+            offload(move || (thread::current().id(), (0..1000u64).sum::<u64>())).await.expect("no panic");
+        assert_eq!(sum, 499_500);
+        assert_ne!(there, here);
+    });
+}
+
+#[test]
+fn other_tasks_go_on_meanwhile() {
+    run(|_| async {
+        let (release, released) = mpsc::channel();
+        let turns = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&turns);
+        spawn(async move {
+            for _ in 0..10 {
+                counted.set(counted.get() + 1);
+                yield_now().await;
+            }
+            release.send(()).expect("the work waits for it");
+        });
+        assert_eq!(offload(move || released.recv().is_ok()).await, Some(true));
+        assert_eq!(turns.get(), 10);
+    });
+}
+
+#[test]
+fn a_panic_is_no_answer_and_costs_no_thread() {
+    run(|_| async {
+        for _ in 0..20 {
+            assert_eq!(offload(|| -> u8 { panic!("as the test wants") }).await, None);
+        }
+        assert_eq!(offload(|| 7).await, Some(7));
+    });
+}
+
+#[test]
+fn a_task_that_goes_loses_its_answer_only() {
+    run(|_| async {
+        let (release, released) = mpsc::channel::<()>();
+        let slow = offload(move || released.recv().is_ok());
+        assert!(matches!(select(slow, settle()).await, Either::Right(())), "the work still waits");
+        release.send(()).expect("it was begun and goes on");
+        assert_eq!(offload(|| 1).await, Some(1));
+    });
+}
+
+#[test]
+fn many_pieces_of_work_share_few_threads() {
+    run(|_| async {
+        let left = Rc::new(Cell::new(100));
+        for number in 0..100u32 {
+            let left = Rc::clone(&left);
+            spawn(async move {
+                assert_eq!(offload(move || number * 2).await, Some(number * 2));
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            // Each answer wakes the runtime.
+            offload(|| ()).await;
+        }
+    });
+}
