@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::request::{Head, HeaderId, Method};
 use io::Buf;
+use rt::local::Gauge;
 
 use crate::body::choose::Mover;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
@@ -152,6 +153,12 @@ pub struct Request {
     pub(crate) limit_rate: Option<u64>,
     /// What modules keep with this request.
     pub(crate) extensions: Extensions,
+    /// What modules keep with this request and its subrequests alike; each has it while it runs.
+    pub(crate) common: Extensions,
+    /// Subrequests that were made so far for the client's request, in whatever depth.
+    pub(crate) subrequests: u32,
+    /// Subrequests that run beside this request.
+    pub(crate) background: Option<Gauge>,
 }
 
 /// nginx's limit on internal redirects; more are a loop.
@@ -193,6 +200,9 @@ impl Request {
             mover: None,
             limit_rate: None,
             extensions: Extensions::default(),
+            common: Extensions::default(),
+            subrequests: 0,
+            background: None,
         }
     }
 
@@ -225,6 +235,9 @@ impl Request {
         self.id.set(None);
         (self.mover, self.limit_rate) = (None, None);
         self.extensions.clear();
+        self.common.clear();
+        self.subrequests = 0;
+        self.background = None;
     }
 
     /// A subrequest with this one's head, for the same server; `None` without memory for the head.
@@ -235,25 +248,32 @@ impl Request {
         raw.append(bytes);
         child.take_head(raw, 0);
         child.head = self.head.clone();
-        // As in nginx: it is fetched, whatever the method was that led to it.
-        child.method = if self.method == Method::Head { Method::Head } else { Method::Get };
-        child.host.clone_from(&self.host);
         child.real_client.clone_from(&self.real_client);
-        child.captures.clone_from(&self.captures);
-        (child.started, child.started_wall) = (self.started, self.started_wall);
+        child.host.clone_from(&self.host);
+        child.limit_rate = self.limit_rate;
+        (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
         child.id.set(self.id.get());
         (child.internal, child.depth) = (true, self.depth + 1);
         Some(child)
     }
 
-    /// Lends the variables of the configuration to a subrequest, or takes them back.
-    pub(crate) fn swap_variables(&mut self, child: &mut Request) {
-        std::mem::swap(&mut self.slots, &mut child.slots);
+    /// Lends what a request and its subrequests have together to one of them.
+    pub(crate) fn lend(&mut self, child: &mut Request) {
+        self.swap_common(child);
+        child.subrequests = self.subrequests + 1;
     }
 
-    /// Takes a copy of the variables that were lent.
-    pub(crate) fn copy_variables(&mut self, child: &Request) {
-        self.slots.clone_from(&child.slots);
+    /// Takes it back.
+    pub(crate) fn take_back(&mut self, child: &mut Request) {
+        self.swap_common(child);
+        self.subrequests = child.subrequests;
+        // It may have been made for the subrequest's first use of it.
+        self.id.set(child.id.get());
+    }
+
+    fn swap_common(&mut self, child: &mut Request) {
+        std::mem::swap(&mut self.slots, &mut child.slots);
+        std::mem::swap(&mut self.common, &mut child.common);
     }
 
     /// The configuration of this request, the same from its first byte to its last.

@@ -7,6 +7,8 @@
 
 use std::pin::Pin;
 
+use http::request::Method;
+
 use crate::connection::decide;
 use crate::log::Level;
 use crate::request::Request;
@@ -22,50 +24,77 @@ pub(crate) struct Subrequest {
     pub(crate) capture: bool,
     /// What takes the place of an answer that is empty or an error.
     pub(crate) stub: Option<Vec<u8>>,
+    /// Whether it is made with the method of the request, and not fetched.
+    pub(crate) keeps_method: bool,
 }
 
 /// Subrequests inside of each other; more are a loop (nginx's limit).
 const DEPTH_MAX: u8 = 50;
 
-/// Carries out a subrequest up to its answer, which is in the result and not sent. `None` when it would be one
-/// too deep. [`finish`] is to be called with the result, which has the variables meanwhile.
+/// Subrequests of one request of a client, counted together (what nginx's counter of references allows). Without
+/// it a page that includes itself twice would be 2 to the power of 50.
+const COUNT_MAX: u32 = 64_535;
+
+/// Carries out a subrequest up to its answer, which is in the result and not sent. `None` when it must not be.
+/// [`finish`] is to be called with the result, which has the variables meanwhile.
 pub(crate) async fn answer(parent: &mut Request, wanted: &Subrequest) -> Option<Box<Request>> {
     let mut child = start(parent, wanted)?;
+    parent.lend(&mut child);
     carry_out(&mut child).await;
     Some(child)
 }
 
-/// A subrequest that has everything it needs to go on alone, such as a mirror's, with a copy of the variables.
-pub(crate) fn detached(parent: &mut Request, wanted: &Subrequest) -> Option<Box<Request>> {
-    let child = start(parent, wanted)?;
-    parent.copy_variables(&child);
-    Some(child)
-}
-
-/// Runs a subrequest to its answer. Boxed, because the phases of a request may run those of another.
-pub(crate) fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-    Box::pin(async {
-        decide::run_subrequest(child).await;
-    })
+/// Carries out a subrequest beside the request, with a copy of the variables, and throws its answer away. The
+/// connection waits for it before its next request. `false` when it must not be.
+pub(crate) fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
+    let Some(mut child) = start(parent, wanted) else { return false };
+    parent.subrequests += 1;
+    child.slots.clone_from(&parent.slots);
+    let counted = parent.background.get_or_insert_default().enter();
+    rt::spawn(async move {
+        carry_out(&mut child).await;
+        write_log(&child);
+        drop(counted);
+    });
+    true
 }
 
 /// Gives the variables back to the request that made this one, and writes the log.
 pub(crate) fn finish(parent: &mut Request, mut child: Box<Request>) {
-    if child.scope().core.log_subrequest {
-        crate::log::access::write(&child);
-    }
-    parent.swap_variables(&mut child);
+    write_log(&child);
+    parent.take_back(&mut child);
 }
 
-fn start(parent: &mut Request, wanted: &Subrequest) -> Option<Box<Request>> {
-    if parent.depth >= DEPTH_MAX {
-        let uri = wanted.uri.escape_ascii();
-        parent.log(Level::Error, format_args!("subrequests cycle while processing \"{uri}\""));
+/// Whether `parent` may make a subrequest to this URI; the log says why not.
+pub(crate) fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
+    let what = match (parent.depth, parent.subrequests) {
+        (DEPTH_MAX.., _) => "subrequests cycle",
+        (_, COUNT_MAX..) => "request reference counter overflow",
+        _ => return true,
+    };
+    parent.log(Level::Error, format_args!("{what} while processing \"{}\"", uri.escape_ascii()));
+    false
+}
+
+fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
+    if !is_allowed(parent, &wanted.uri) {
         return None;
     }
     let mut child = Box::new(parent.child()?);
     child.uri.clone_from(&wanted.uri);
     child.args.clone_from(&wanted.args);
-    parent.swap_variables(&mut child);
+    // As in nginx: it is fetched, whatever the method was that led to it.
+    child.method = if wanted.keeps_method { parent.method } else { Method::Get };
     Some(child)
+}
+
+/// Runs a subrequest to its answer. Boxed, because the phases of a request may run those of another.
+fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    Box::pin(decide::run_subrequest(child))
+}
+
+fn write_log(child: &Request) {
+    if child.scope().core.subrequests.log {
+        crate::log::access::write(child);
+    }
 }

@@ -17,6 +17,7 @@ use crate::body::choose::Mover;
 use crate::body::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
 use crate::body::read::{self, Chunks};
 use crate::body::{self, BodyError, FileBody, Sink};
+use crate::connection::decide;
 use crate::log::Level;
 use crate::request::Request;
 use crate::response::Body;
@@ -28,7 +29,9 @@ pub(crate) struct Flow<'s, 'a> {
     encoder: Option<Box<dyn BodyFilter>>,
     /// Bytes that wait until there are enough for a send.
     gathered: Vec<u8>,
-    /// Bytes passed since other tasks had their turn.
+    /// Bytes passed.
+    passed: u64,
+    /// Bytes passed, and what else was done counted as bytes, since other tasks had their turn.
     run: usize,
 }
 
@@ -37,15 +40,17 @@ enum Target<'s, 'a> {
         sink: &'s mut Sink<'a>,
         chunked: bool,
     },
-    /// The body of a subrequest that a filter wants to look at.
-    Memory,
+    /// The body of a subrequest that a filter wants to look at, up to so many bytes.
+    Memory {
+        most: u64,
+    },
 }
 
 /// Bytes that are sent at once, but for the last ones.
 const SEND_MIN: usize = 16 << 10;
 
-/// Bytes of a captured answer at most: they are memory of the server, and belong into a variable.
-const CAPTURED_MAX: usize = 1 << 20;
+/// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
+const SUBREQUEST_RUN: usize = 4 << 10;
 
 /// What a request's body passes.
 type Filters = [Box<dyn BodyFilter>];
@@ -59,7 +64,7 @@ pub(crate) async fn send(
 ) -> Result<(), BodyError> {
     sink.begin(head);
     let encoder = request.response.encoder.take();
-    let mut flow = Flow { target: Target::Client { sink, chunked }, encoder, gathered: Vec::new(), run: 0 };
+    let mut flow = Flow::new(Target::Client { sink, chunked }, encoder);
     pass(request, &mut flow).await?;
     flow.finish(request).await
 }
@@ -186,14 +191,20 @@ async fn include(
     wanted: Subrequest,
     flow: &mut Flow<'_, '_>,
 ) -> Result<(), BodyError> {
+    flow.take_turns(SUBREQUEST_RUN).await;
     let Some(mut child) = subrequest::answer(request, &wanted).await else { return Ok(()) };
-    let stub =
-        wanted.stub.filter(|_| child.response.status >= 300 || child.response.content_length == Some(0));
-    let done = match stub {
-        Some(stub) => flow.write(request, &stub).await,
-        // Boxed, because an answer may include others.
-        None => Box::pin(pass(&mut child, flow)).await,
-    };
+    let mut stub = wanted.stub;
+    if child.response.status >= 300 && stub.is_some() {
+        // As in nginx the text passes the filters of the subrequest, as its body would.
+        let content_type = request.response.content_type.of(request).map(str::to_owned);
+        decide::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
+    }
+    let before = flow.passed;
+    // Boxed, because an answer may include others.
+    let mut done = Box::pin(pass(&mut child, flow)).await;
+    if let (Ok(()), Some(stub), true) = (&done, stub, flow.passed == before) {
+        done = flow.write(&mut child, &stub).await;
+    }
     subrequest::finish(request, child);
     done
 }
@@ -201,7 +212,8 @@ async fn include(
 /// The status and the body of a subrequest.
 async fn capture(request: &mut Request, wanted: &Subrequest) -> Result<(u16, Vec<u8>), BodyError> {
     let Some(mut child) = subrequest::answer(request, wanted).await else { return Ok((500, Vec::new())) };
-    let mut flow = Flow { target: Target::Memory, encoder: None, gathered: Vec::new(), run: 0 };
+    let most = child.scope().core.subrequests.output_buffer_size;
+    let mut flow = Flow::new(Target::Memory { most }, None);
     let done = Box::pin(pass(&mut child, &mut flow)).await;
     let status = child.response.status;
     subrequest::finish(request, child);
@@ -213,7 +225,20 @@ fn broken(request: &Request, error: &FilterError) -> BodyError {
     BodyError::Filter
 }
 
-impl Flow<'_, '_> {
+impl<'s, 'a> Flow<'s, 'a> {
+    fn new(target: Target<'s, 'a>, encoder: Option<Box<dyn BodyFilter>>) -> Flow<'s, 'a> {
+        Flow { target, encoder, gathered: Vec::new(), passed: 0, run: 0 }
+    }
+
+    /// Lets other tasks go on when enough has been done.
+    async fn take_turns(&mut self, done: usize) {
+        self.run += done;
+        if self.run >= SLICE_MAX {
+            self.run = 0;
+            rt::yield_now().await;
+        }
+    }
+
     /// Takes bytes that no filter changes any more.
     async fn write(&mut self, request: &mut Request, bytes: &[u8]) -> Result<(), BodyError> {
         let slice = self.encoder.as_ref().map_or(SLICE_MAX, |encoder| encoder.slice_max());
@@ -226,12 +251,16 @@ impl Flow<'_, '_> {
                 }
                 None => self.gathered.extend_from_slice(bytes),
             }
-            self.flush(SEND_MIN).await?;
-            self.run += bytes.len();
-            if self.run >= slice {
-                self.run = 0;
-                rt::yield_now().await;
+            self.passed += bytes.len() as u64;
+            if let (Target::Memory { most }, len) = (&self.target, self.gathered.len() as u64)
+                && len > *most
+            {
+                request.log(Level::Error, format_args!("too big subrequest response: {len}"));
+                return Err(BodyError::Filter);
             }
+            self.flush(SEND_MIN).await?;
+            // An encoder that takes less at once works longer on each byte.
+            self.take_turns(bytes.len() * (SLICE_MAX / slice.max(1))).await;
         }
         Ok(())
     }
@@ -242,8 +271,7 @@ impl Flow<'_, '_> {
             return Ok(());
         }
         match &mut self.target {
-            Target::Memory if self.gathered.len() > CAPTURED_MAX => Err(BodyError::NoMemory),
-            Target::Memory => Ok(()),
+            Target::Memory { .. } => Ok(()),
             Target::Client { sink, chunked } => {
                 push_chunk(sink, std::mem::take(&mut self.gathered), *chunked);
                 Ok(sink.flush(true).await?)

@@ -6,17 +6,21 @@
 
 use std::sync::Arc;
 
-use crate::modules::{access, http_core, index, limit_conn, limit_req, log, realip, rewrite, try_files};
+use crate::modules::{
+    access, auth_request, http_core, index, limit_conn, limit_req, log, mirror, realip, rewrite, try_files,
+};
 
 /// The settings of one block. One field for each module that has any.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     pub(crate) core: http_core::Conf,
     pub(crate) access: access::Conf,
+    pub(crate) auth_request: auth_request::Conf,
     pub(crate) index: index::Conf,
     pub(crate) limit_conn: limit_conn::Conf,
     pub(crate) limit_req: limit_req::Conf,
     pub(crate) log: log::Conf,
+    pub(crate) mirror: mirror::Conf,
     pub(crate) realip: realip::Conf,
     /// Its script holds for this block only.
     pub(crate) rewrite: rewrite::Conf,
@@ -69,6 +73,11 @@ impl<T: Clone> Layered<T> {
 }
 
 impl<T> Layered<T> {
+    /// Whether the list was made by the block with this number.
+    pub fn is_of(&self, block: u32) -> bool {
+        self.block == block
+    }
+
     /// What is in force.
     pub fn items(&self) -> &[T] {
         &self.items

@@ -4,12 +4,14 @@ use std::rc::Rc;
 
 use http::framing::BodyFraming;
 use http::request::{Method, Target};
+use io::op::Source;
 
 use crate::connection::{Entrance, error_page, respond};
 use crate::files;
 use crate::log::Level;
 use crate::phases::{Later, Phase, Run, Step};
 use crate::request::{REDIRECTS_MAX, Request};
+use crate::response::ContentType;
 
 /// What is to happen with a request that the phases are done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +95,8 @@ impl Course {
                 Step::Allow => {
                     if self.phase == Phase::Access && request.scope().core.satisfy_any {
                         self.refusal = None;
+                        // The module that had refused may have asked for a password.
+                        request.response.www_authenticate.clear();
                         self.enter(Phase::Precontent);
                     }
                     return None;
@@ -197,6 +201,45 @@ pub(crate) async fn run_subrequest(request: &mut Request) {
     respond::filter(request);
 }
 
+/// Answers a subrequest with this text, in the place of what it had been answered with.
+pub(crate) fn answer_with(request: &mut Request, content_type: Option<String>, text: Vec<u8>) {
+    request.error_status = None;
+    request.response.clear();
+    request.response.status = 200;
+    request.response.content_type =
+        content_type.map_or(ContentType::None, |text| ContentType::Text(text.into()));
+    request.response.set_bytes(Source::Vec(text));
+    respond::filter(request);
+}
+
+/// Runs `post_action` behind an answer that was sent. As in nginx the request goes on as an internal redirect and
+/// is logged where that ends; what it answers goes nowhere.
+pub(super) async fn post_action(request: &mut Request) {
+    let Some(target) = request.scope().core.subrequests.post_action.clone() else { return };
+    let status = request.response.status;
+    request.error_status = None;
+    let step = if target.starts_with('/') {
+        request.uri = target.as_bytes().to_vec();
+        request.args.clear();
+        Step::Internal
+    } else {
+        match request.server().locations.named(&target) {
+            Some(location) => Step::Named(location),
+            None => {
+                request.log(Level::Error, format_args!("could not find named location \"{target}\""));
+                return;
+            }
+        }
+    };
+    let mut course = Course { phase: Phase::Content, handler: 0, refusal: None };
+    if course.take(request, step).is_none() {
+        // Boxed: few configurations have one, and the state of the phases is large.
+        Box::pin(run(&mut course, request)).await;
+    }
+    // The log is to tell what the client got.
+    request.response.status = status;
+}
+
 /// Takes a request through all its phases.
 pub(super) async fn run(course: &mut Course, request: &mut Request) -> Verdict {
     loop {
@@ -284,7 +327,12 @@ fn find_location(request: &mut Request) {
 
 /// Methods that `limit_except` does not name are served under its own settings.
 fn apply_limit_except(request: &mut Request) {
-    let method = request.method_text();
+    // A subrequest and an error page are fetched, whatever the method was that led to them.
+    let method = match request.method {
+        method if method == request.head.method() => request.method_text(),
+        Method::Head => b"HEAD",
+        _ => b"GET",
+    };
     let limited = request.scope().core.limit_except.as_ref().filter(|limit| !limit.spares(method));
     if let Some(location) = limited.map(|limit| limit.location) {
         request.location = location;

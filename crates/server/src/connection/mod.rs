@@ -86,7 +86,12 @@ enum After {
 pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: Counted) {
     let Some(mut connection) = Connection::open(&thread, entrance, fd) else { return };
     let after = connection.run().await;
+    let background = connection.request.background.take();
     connection.end(after).await;
+    // They count as a part of the connection, so that a worker that ends lets them end.
+    if let Some(background) = background {
+        background.none_left().await;
+    }
 }
 
 impl Connection {
@@ -171,6 +176,10 @@ impl Connection {
             if !self.discard_body().await {
                 return After::Close;
             }
+            // As in nginx, which keeps a client from starting more of them than it makes requests.
+            if let Some(background) = self.request.background.take() {
+                background.none_left().await;
+            }
             self.next_request();
         }
     }
@@ -181,6 +190,9 @@ impl Connection {
             respond::filter(&mut self.request);
         }
         let after = self.respond().await;
+        if head_complete && self.request.scope().core.subrequests.post_action.is_some() {
+            decide::post_action(&mut self.request).await;
+        }
         self.log_request();
         after
     }

@@ -67,6 +67,9 @@ impl fmt::Display for About<'_> {
         if !line.is_empty() {
             write!(f, ", request: \"{}\"", line.escape_ascii())?;
         }
+        if request.depth > 0 {
+            write!(f, ", subrequest: \"{}\"", request.uri.escape_ascii())?;
+        }
         if !request.head.host_text().is_empty() {
             write!(f, ", host: \"{}\"", request.head.host_text().of(request.bytes()).escape_ascii())?;
         }

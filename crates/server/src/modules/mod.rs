@@ -3,6 +3,7 @@
 //! in [`crate::config::Scope`].
 
 pub mod access;
+pub mod auth_request;
 pub mod core;
 pub mod http_core;
 pub mod index;
@@ -10,6 +11,7 @@ pub mod limit_conn;
 pub mod limit_req;
 pub mod log;
 pub mod map;
+pub mod mirror;
 pub mod not_modified;
 pub mod range;
 pub mod realip;
@@ -38,7 +40,9 @@ pub static MODULES: &[&Module] = &[
     &limit_req::MODULE,
     &limit_conn::MODULE,
     &access::MODULE,
+    &auth_request::MODULE,
     &try_files::MODULE,
+    &mirror::MODULE,
     &index::MODULE,
     &static_file::MODULE,
     &not_modified::MODULE,

@@ -14,7 +14,8 @@ pub static MODULE: Module =
 /// Runs before the range filter, so that a range of a file that the client has already is not read at all.
 fn filter(request: &mut Request) {
     // Other statuses say nothing about the file that the client may have; nor does the file of an error page.
-    if request.response.status != 200 || request.error_status.is_some() {
+    // Nor has the client a copy of what a subrequest is answered with.
+    if request.response.status != 200 || request.error_status.is_some() || request.depth > 0 {
         return;
     }
     let mode = request.scope().core.if_modified_since;

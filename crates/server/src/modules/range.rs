@@ -24,6 +24,10 @@ fn filter(request: &mut Request) {
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
     };
+    // The range is one of the answer that the client gets, not of a part that is put into it.
+    if request.depth > 0 {
+        return;
+    }
     let max_ranges = request.scope().core.max_ranges;
     // Zero says that there are no ranges here, so `Accept-Ranges` must not promise them either.
     if max_ranges == Some(0) {

@@ -131,8 +131,7 @@ pub(crate) struct Conf {
     pub(crate) msie_padding: bool,
     /// `log_not_found`
     pub(crate) log_not_found: bool,
-    /// `log_subrequest`
-    pub(crate) log_subrequest: bool,
+    pub(crate) subrequests: Subrequests,
     /// `error_log` of this block.
     pub(crate) error_log: ErrorLog,
     // Access.
@@ -154,6 +153,17 @@ pub(crate) struct Conf {
     pub(crate) root_block: u32,
     /// `connection_pool_size`, which bounds `large_client_header_buffers` and nothing else here.
     pub(crate) connection_pool_size: u64,
+}
+
+/// Requests that the server makes of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Subrequests {
+    /// `log_subrequest`
+    pub(crate) log: bool,
+    /// `subrequest_output_buffer_size`
+    pub(crate) output_buffer_size: u64,
+    /// `post_action`
+    pub(crate) post_action: Option<Arc<str>>,
 }
 
 /// How a location is found.
@@ -392,7 +402,7 @@ impl Default for Conf {
             port_in_redirect: true,
             msie_padding: true,
             log_not_found: true,
-            log_subrequest: false,
+            subrequests: Subrequests { log: false, output_buffer_size: 4 << 10, post_action: None },
             error_log: ErrorLog::default(),
             satisfy_any: false,
             internal: false,

@@ -315,20 +315,39 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         core("log_not_found", LEVELS, Args::Flag, "Logs files that are not there as errors.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.log_not_found),
     ),
-    // There are no subrequests yet; the setting is read so that it holds when there are.
+    // With their own URI, in the format of their location.
     Directive::scope(
         core("log_subrequest", LEVELS, Args::Flag, "Logs subrequests to the access log.").default("off"),
-        |scope, cx| cx.flag(&mut scope.core.log_subrequest),
+        |scope, cx| cx.flag(&mut scope.core.subrequests.log),
     ),
     // A block with one has only its own: lines go to the targets of the innermost block.
     Directive::scope(
         core("error_log", LEVELS, Args::AtLeast(1), "Where errors go, and from which level on.").many(),
         |scope, cx| read_error_log(&mut scope.core.error_log, cx),
     ),
-    Directive::nothing(
-        core("subrequest_output_buffer_size", LEVELS, Args::Exactly(1), "Bytes of a subrequest's buffer.")
-            .default("4k"),
-        "there are no subrequests that are kept in memory",
+    // They are memory of the server for each client: what a page keeps in a variable is short.
+    Directive::scope(
+        core(
+            "subrequest_output_buffer_size",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes that an answer may have which is kept in memory.",
+        )
+        .default("4k"),
+        |scope, cx| cx.size(&mut scope.core.subrequests.output_buffer_size),
+    ),
+    // The connection is busy meanwhile, as in nginx.
+    Directive::scope(
+        core(
+            "post_action",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "A URI or named location that is run when the answer was sent; nobody gets its answer.",
+        ),
+        |scope, cx| {
+            scope.core.subrequests.post_action = Some(cx.arg(0).into());
+            Ok(())
+        },
     ),
 ];
 

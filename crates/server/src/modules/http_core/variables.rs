@@ -512,7 +512,6 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "transfer_encoding" => respond::is_chunked(request, &request.scope().core) && some(b"chunked", out),
         "accept_ranges" => response.allow_ranges && some(b"bytes", out),
-        "www_authenticate" => join(response.www_authenticate.iter().map(Vec::as_slice), b", ", out),
         _ => join(fields_named(&response.fields, name), b", ", out),
     }
 }

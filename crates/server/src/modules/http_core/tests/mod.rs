@@ -49,7 +49,6 @@ fn what_is_missing_of_the_core_is_known() {
         "open_file_cache_events",
         "open_file_cache_min_uses",
         "open_file_cache_valid",
-        "post_action",
         "resolver",
         "resolver_timeout",
         "open_log_file_cache",

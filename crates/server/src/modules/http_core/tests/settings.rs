@@ -107,7 +107,10 @@ fn what_responses_say() {
     let pages: Vec<_> = conf.error_pages.items().iter().map(|page| (page.status, page.overwrite)).collect();
     assert_eq!(pages, [(404, Some(200)), (500, Some(200)), (497, Some(400)), (403, Some(0))]);
     assert!(
-        conf.recursive_error_pages && conf.server_name_in_redirect && conf.log_subrequest && conf.satisfy_any
+        conf.recursive_error_pages
+            && conf.server_name_in_redirect
+            && conf.subrequests.log
+            && conf.satisfy_any
     );
     assert!(
         !conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect
