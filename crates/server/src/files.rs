@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use crate::body::choose;
 use crate::config::{Config, LocationId};
+use crate::log::Level;
 use crate::modules::http_core::conf::{Conf, Root};
 use crate::request::Request;
 
@@ -250,6 +251,26 @@ pub(crate) async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> 
     let via = choose::path_engine(&request.scope().core, &rt::caps());
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     rt::file::stat_path(path, facts.device, via).await
+}
+
+/// What is at a path that the configuration asks about, be it under the root or not.
+pub(crate) async fn stat_anywhere(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
+    let facts = &request.generation.roots[request.location.0 as usize];
+    let via = choose::path_engine(&request.scope().core, &rt::caps());
+    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+    rt::file::stat_path(path, facts.device, via).await
+}
+
+/// Whether the path of a request cannot be told: an alias stands for the location's name at the start of the URI,
+/// and a rewrite has changed the URI without searching for its location. Whoever serves files answers with 500.
+pub(crate) fn alias_is_lost(request: &Request) -> bool {
+    let lost = request.left_location && matches!(request.scope().core.root, Root::Alias(_));
+    if lost {
+        let name = &request.location().name;
+        let what = format_args!("\"alias\" cannot be used in location \"{name}\" where URI was rewritten");
+        request.log(Level::Alert, what);
+    }
+    lost
 }
 
 fn beneath(request: &Request, location: LocationId) -> Result<Option<io::Fd>, Errno> {

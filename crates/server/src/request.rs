@@ -122,6 +122,10 @@ pub struct Request {
     pub(crate) internal: bool,
     /// How many requests this one was made inside of; 0 for a client's.
     pub(crate) depth: u8,
+    /// Whether a rewrite in this location gave the URI that another location is to be searched for.
+    pub(crate) uri_changed: bool,
+    /// Whether a rewrite changed the URI without such a search, so that the location's name says nothing of it.
+    pub(crate) left_location: bool,
     /// Internal redirects so far.
     pub(crate) redirects: u32,
     /// The status whose error page is being made.
@@ -182,6 +186,8 @@ impl Request {
             uri: Vec::new(),
             args: Vec::new(),
             internal: false,
+            uri_changed: false,
+            left_location: false,
             depth: 0,
             redirects: 0,
             error_status: None,
@@ -222,7 +228,7 @@ impl Request {
         self.args.clear();
         // A head that is refused says no method; HEAD from before would take the body from its answer.
         self.method = Method::Get;
-        self.internal = false;
+        (self.internal, self.uri_changed, self.left_location) = (false, false, false);
         self.redirects = 0;
         self.error_status = None;
         self.slots.clear();
@@ -321,6 +327,14 @@ impl Request {
     /// The method as it was written.
     pub(crate) fn method_text(&self) -> &[u8] {
         self.head.method_span().of(self.bytes())
+    }
+
+    /// Whether the path that was received had escapes, or pluses, which stand for blanks to many: only then is
+    /// what was taken from it escaped where it goes into a query. nginx's rule.
+    pub(crate) fn was_encoded(&self) -> bool {
+        let input = self.head.request_uri(self.bytes());
+        let path = &input[..memchr::memchr2(b'?', b'#', input).unwrap_or(input.len())];
+        memchr::memchr2(b'%', b'+', path).is_some()
     }
 
     /// Since the first byte of the request.

@@ -174,6 +174,11 @@ impl Registry {
         if let [digit @ b'1'..=b'9'] = name.as_bytes() {
             return VarRef::Capture(digit - b'0');
         }
+        self.reference_named(name, statement)
+    }
+
+    /// As [`Registry::reference`], but a number is a name like others.
+    pub(crate) fn reference_named(&mut self, name: &str, statement: &Statement) -> VarRef {
         // Names are compared without case, as in nginx.
         let name = name.to_ascii_lowercase();
         match self.known(&name) {

@@ -96,6 +96,42 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Appends a target that a client is to be sent to, without the escapes that it does not need: printable bytes
+/// above the per cent sign are decoded, others keep their escape. As in nginx, the query is left as it is, an
+/// escaped question mark starts one, and what is no escape is dropped as by [`unescape`].
+pub fn unescape_redirect(text: &[u8], out: &mut Vec<u8>) {
+    let mut rest = text;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if byte == b'?' {
+            out.push(byte);
+            break;
+        }
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let Some((&first, tail)) = rest.split_first() else { return };
+        rest = tail;
+        let Some(high) = crate::bytes::hex_value(first) else {
+            out.push(first);
+            continue;
+        };
+        let Some((&second, tail)) = rest.split_first() else { return };
+        rest = tail;
+        match crate::bytes::hex_value(second).map(|low| high << 4 | low) {
+            None => {}
+            Some(b'?') => {
+                out.push(b'?');
+                break;
+            }
+            Some(byte @ b'&'..=b'~') => out.push(byte),
+            Some(_) => out.extend_from_slice(&[b'%', first, second]),
+        }
+    }
+    out.extend_from_slice(rest);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +184,24 @@ mod tests {
         ] {
             let mut out = Vec::new();
             unescape(text.as_bytes(), &mut out);
+            assert_eq!(out, wanted.as_bytes(), "{text}");
+        }
+    }
+
+    #[test]
+    fn redirects_keep_the_escapes_that_they_need() {
+        for (text, wanted) in [
+            ("/a%20b", "/a%20b"),
+            ("/%41%7e%7f%25%26%2f", "/A~%7f%25&/"),
+            ("/a%c3%A9", "/a%c3%A9"),
+            ("/a?%41", "/a?%41"),
+            ("/a%3F%41", "/a?%41"),
+            ("/%zz%4z%", "/zz"),
+            ("/%4", "/"),
+            ("/%0a", "/%0a"),
+        ] {
+            let mut out = Vec::new();
+            unescape_redirect(text.as_bytes(), &mut out);
             assert_eq!(out, wanted.as_bytes(), "{text}");
         }
     }

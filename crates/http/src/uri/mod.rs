@@ -7,7 +7,9 @@ mod args;
 mod escape;
 
 pub use args::{arg, args};
-pub use escape::{Escape, escape, escape_args, escape_html, escape_uri, escaped_len, unescape};
+pub use escape::{
+    Escape, escape, escape_args, escape_html, escape_uri, escaped_len, unescape, unescape_redirect,
+};
 
 use crate::Span;
 use crate::bytes::hex_value;

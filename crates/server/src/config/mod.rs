@@ -24,7 +24,6 @@ use crate::modules::core::{EventsConf, MainConf, ProcessKey};
 use crate::modules::http_core::listen::ListenSpec;
 use crate::modules::http_core::locations::Locations;
 use crate::modules::log::LogFormat;
-use crate::modules::rewrite::Script;
 use crate::phases::Handlers;
 use crate::process::EngineKey;
 use crate::shared_zone::Zones;
@@ -120,8 +119,6 @@ pub(crate) struct Server {
     /// What holds where no location matches; also the server's own settings.
     pub(crate) root: LocationId,
     pub(crate) locations: Locations,
-    /// Directives of the rewrite module at server level.
-    pub(crate) script: Script,
 }
 
 /// One `location` block, or a server's own scope.

@@ -138,12 +138,12 @@ impl Resolver<'_> {
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
         scope.core.check(&statement.end)?;
         draft.complete();
-        // Taken out before the scope is handed on: locations do not inherit what runs before they are searched.
-        let script = scope.rewrite.take_for_server();
+        self.conditions(&inner, Contexts::SERVER, &mut scope, "server")?;
+        scope.rewrite.finish_server();
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
         // In its place before the locations are read, so that their number names the server that is being made.
-        self.http.servers.push(Server { name, root, locations, script });
+        self.http.servers.push(Server { name, root, locations });
         let locations = self.locations(&inner, &Around { scope: &scope, name: None })?;
         self.http.servers[id.0 as usize].locations = locations;
         Ok(draft)
@@ -159,6 +159,8 @@ impl Resolver<'_> {
             let mut scope = around.scope.inherit();
             name.mark(&mut scope.core);
             let nested = self.simple(statement.children(), Contexts::LOCATION, &mut scope, None)?;
+            self.conditions(&nested, Contexts::LOCATION, &mut scope, &name.as_written())?;
+            scope.rewrite.finish_location();
             let id = self.add_location(name.as_written(), scope.clone());
             self.limit_except(&nested, id, &scope)?;
             let inside = Around { scope: &scope, name: Some(&name) };
@@ -179,6 +181,26 @@ impl Resolver<'_> {
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
         let location = self.add_location("limit_except", limited);
         self.http.locations[id.0 as usize].scope.core.limit_except = Some(LimitExcept { methods, location });
+        Ok(())
+    }
+
+    /// The `if` blocks of a server or location. In a location each is one of its own, under the same name. They
+    /// inherit from the block around them as that is at its end.
+    fn conditions(
+        &mut self,
+        inner: &[Inner<'_>],
+        context: Contexts,
+        scope: &mut Scope,
+        name: &str,
+    ) -> Result<(), Error> {
+        let mut place = 0;
+        for statement in of_kind(inner, Walk::If) {
+            let mut inside = scope.inherit_into_if();
+            self.simple(statement.children(), inside_if(context), &mut inside, None)?;
+            let block = inside.rewrite.take_draft();
+            let location = (context == Contexts::LOCATION).then(|| self.add_location(name, inside));
+            place = scope.rewrite.fill_condition(place, block, location);
+        }
         Ok(())
     }
 
@@ -205,13 +227,17 @@ impl Resolver<'_> {
             let done = admitted.admit(statement).and_then(|spec| match directive(spec).set {
                 Set::Walk(walk) => {
                     inner.push((statement, walk));
-                    Ok(())
+                    match walk {
+                        // Its place among the rewrites counts, so the condition is read here and the block later.
+                        Walk::If => scope.rewrite.add_condition(&mut self.cx(statement, context)),
+                        _ => Ok(()),
+                    }
                 }
                 ref set => self.carry_out(set, statement, context, scope, draft.as_deref_mut()),
             });
             // An error in a block above this line would have stopped nginx earlier.
             if let Err(error) = done {
-                self.look_at(&inner, scope)?;
+                self.look_at(&inner, context, scope)?;
                 return Err(error);
             }
         }
@@ -251,7 +277,7 @@ impl Resolver<'_> {
 
     /// Finds the first error in blocks that stand above a wrong directive. What they set is thrown away with
     /// the whole configuration.
-    fn look_at(&mut self, inner: &[Inner<'_>], scope: &Scope) -> Result<(), Error> {
+    fn look_at(&mut self, inner: &[Inner<'_>], context: Contexts, scope: &Scope) -> Result<(), Error> {
         for (statement, walk) in inner {
             let (block, mut inherited) = (statement.children(), scope.inherit());
             match walk {
@@ -265,6 +291,7 @@ impl Resolver<'_> {
                 Walk::LimitExcept => {
                     drop(self.simple(block, Contexts::LIMIT_EXCEPT, &mut inherited, None)?)
                 }
+                Walk::If => drop(self.simple(block, inside_if(context), &mut inherited, None)?),
             }
         }
         Ok(())
@@ -283,6 +310,11 @@ impl Resolver<'_> {
             warnings: &mut self.warnings,
         }
     }
+}
+
+/// The context inside of an `if` that stands in this one.
+fn inside_if(context: Contexts) -> Contexts {
+    if context == Contexts::SERVER { Contexts::SERVER_IF } else { Contexts::LOCATION_IF }
 }
 
 /// The blocks of one kind among those inside of a block.

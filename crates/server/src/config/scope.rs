@@ -38,6 +38,12 @@ impl Scope {
             ..self.clone()
         }
     }
+
+    /// What an `if` in a location starts with. It is that location under a condition: beside what blocks inherit
+    /// it keeps the module that makes the content, where the location's directives name one.
+    pub(crate) fn inherit_into_if(&self) -> Scope {
+        self.inherit()
+    }
 }
 
 /// A list that a block either inherits or makes anew.

@@ -115,16 +115,19 @@ impl Course {
                     Some(step) => step,
                     None => return Some(Verdict::Answer),
                 },
-                Step::Internal | Step::Named(_) if request.redirects >= REDIRECTS_MAX => {
-                    let uri = request.uri.escape_ascii();
-                    let what = "rewrite or internal redirection cycle while processing";
-                    request.log(Level::Error, format_args!("{what} \"{uri}\""));
-                    error_page::respond(request, 500);
-                    return Some(Verdict::Answer);
+                Step::Internal if request.redirects >= REDIRECTS_MAX => {
+                    let uri = String::from_utf8_lossy(&request.uri).into_owned();
+                    refuse_cycle(request, "internally redirecting to", &uri)
+                }
+                Step::Named(location) if request.redirects >= REDIRECTS_MAX => {
+                    let name = request.config().location(location).name.clone();
+                    refuse_cycle(request, "redirect to named location", &name)
                 }
                 Step::Internal => {
                     request.redirects += 1;
                     request.internal = true;
+                    // The URI is one that a location is searched for: whatever was changed before is over.
+                    request.left_location = false;
                     self.go_to_server(request);
                     return None;
                 }
@@ -164,6 +167,7 @@ impl Course {
                 find_location(request);
                 return self.enter_location(request);
             }
+            Phase::Rewrite if request.uri_changed => return self.search_again(request),
             Phase::Rewrite => self.enter(Phase::Preaccess),
             // A subrequest is part of a request that was asked.
             Phase::Preaccess if request.depth > 0 => self.enter(Phase::Precontent),
@@ -180,9 +184,22 @@ impl Course {
         Step::Next
     }
 
+    /// A rewrite in the location changed the URI, which may belong to another one, with rewrites of its own.
+    fn search_again(&mut self, request: &mut Request) -> Step {
+        if request.redirects >= REDIRECTS_MAX {
+            let uri = String::from_utf8_lossy(&request.uri).into_owned();
+            return refuse_cycle(request, "processing", &uri);
+        }
+        request.redirects += 1;
+        request.location = request.server().root;
+        find_location(request);
+        self.enter_location(request)
+    }
+
     /// The request is in a location that was found or named.
     fn enter_location(&mut self, request: &mut Request) -> Step {
         self.refusal = None;
+        request.uri_changed = false;
         self.enter(Phase::Rewrite);
         if request.scope().core.internal && !request.internal {
             return Step::Status(404);
@@ -190,6 +207,19 @@ impl Course {
         apply_limit_except(request);
         too_large(request).map_or(Step::Next, Step::Status)
     }
+}
+
+/// The URI or the location was changed too often. As in nginx an `error_page` still has its turn, but here only
+/// the first time, so that one which leads back into the cycle ends.
+fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
+    let message = format_args!("rewrite or internal redirection cycle while {doing} \"{what}\"");
+    request.log(Level::Error, message);
+    if request.error_status.is_some() {
+        error_page::respond(request, 500);
+        return Step::Done;
+    }
+    request.redirects = 0;
+    Step::Status(500)
 }
 
 /// Decides on the answer to a subrequest.

@@ -79,6 +79,9 @@ fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
 
 /// The first file that is there is served by an internal redirect, so that its own location decides how.
 async fn run(request: &mut Request) -> Step {
+    if files::alias_is_lost(request) {
+        return Step::Status(500);
+    }
     let generation = Rc::clone(&request.generation);
     let index = &generation.config.location(request.location).scope.index;
     // Looking at the folder costs an operation, so it waits until a name was not found in it.

@@ -156,4 +156,6 @@ pub enum Walk {
     Location,
     /// `limit_except`
     LimitExcept,
+    /// `if`
+    If,
 }

@@ -27,6 +27,9 @@ fn now(request: &mut Request) -> Option<Step> {
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
         return Some(Step::Status(405));
     }
+    if files::alias_is_lost(request) {
+        return Some(Step::Status(500));
+    }
     // A folder: its index has been looked for before; what is left is for the modules behind this one.
     (request.uri.last() == Some(&b'/')).then_some(Step::Next)
 }

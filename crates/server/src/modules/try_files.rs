@@ -97,6 +97,9 @@ fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
 
 /// Looks at one after the other; the first that is there becomes the URI and the next handler serves it.
 async fn run(request: &mut Request) -> Step {
+    if files::alias_is_lost(request) {
+        return Step::Status(500);
+    }
     // The settings stay readable while the URI in the request is changed.
     let generation = Rc::clone(&request.generation);
     let scope = &generation.config.location(request.location).scope;
