@@ -184,6 +184,8 @@ pub enum Interest {
     Readable,
     /// Room to write.
     Writable,
+    /// The end of what the peer sends, or of the connection. Data does not end the wait and is left alone.
+    HangUp,
 }
 
 /// One operation. Closed on purpose: a match builds the submission entry, another makes the system call.

@@ -31,6 +31,13 @@ impl Extensions {
         }
     }
 
+    /// Takes the value of this type out.
+    pub fn remove<T: 'static>(&mut self) -> Option<T> {
+        let place = self.0.iter().position(|value| value.is::<T>())?;
+        // Order means nothing here, and the search has told the type.
+        self.0.swap_remove(place).downcast().ok().map(|value| *value)
+    }
+
     /// Lets go of all values; the memory of the list stays.
     pub fn clear(&mut self) {
         self.0.clear();
@@ -58,7 +65,8 @@ mod tests {
         extensions.insert(2u8);
         assert_eq!((extensions.get::<u8>(), extensions.get::<&str>()), (Some(&2), Some(&"text")));
         *extensions.get_mut::<u8>().expect("it is there") += 1;
-        assert_eq!((extensions.get::<u8>(), extensions.0.len()), (Some(&3), 2));
+        assert_eq!(extensions.remove::<u8>(), Some(3));
+        assert_eq!((extensions.remove::<u8>(), extensions.0.len()), (None, 1));
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub enum Step {
     Status(u16),
     /// Close the connection without an answer (nginx's 444).
     Drop,
+    /// The client went away while it was waited for: as [`Step::Drop`], with nginx's 499 in the log.
+    Gone,
     /// Start over with another URI; the new one is in the request.
     Internal,
     /// Go on in a named location.

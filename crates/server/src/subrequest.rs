@@ -11,6 +11,7 @@ use http::request::Method;
 
 use crate::connection::decide;
 use crate::log::Level;
+use crate::modules::{limit_conn, limit_req};
 use crate::request::Request;
 
 /// What is asked of the server itself.
@@ -63,6 +64,8 @@ pub(crate) fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
 pub(crate) fn finish(parent: &mut Request, mut child: Box<Request>) {
     write_log(&child);
     parent.take_back(&mut child);
+    limit_req::hand_up(&mut child, parent);
+    limit_conn::hand_up(&mut child, parent);
 }
 
 /// Whether `parent` may make a subrequest to this URI; the log says why not.
@@ -85,6 +88,8 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     child.args.clone_from(&wanted.args);
     // As in nginx: it is fetched, whatever the method was that led to it.
     child.method = if wanted.keeps_method { parent.method } else { Method::Get };
+    limit_req::hand_down(parent, &mut child);
+    limit_conn::hand_down(parent, &mut child);
     Some(child)
 }
 

@@ -92,6 +92,25 @@ fn requests_above_the_delay_wait_for_their_turn() {
 }
 
 #[test]
+fn a_client_that_goes_away_ends_its_wait() {
+    let site = start(
+        "limit_req_gone",
+        "limit_req_zone $server_name zone=one:1m rate=1r/m; error_log error.log info;
+         server { listen 127.0.0.1:PORT; server_name a; limit_req zone=one burst=9; }",
+    );
+    assert_eq!(statuses(&site, "/", 1), [200]);
+    let mut client = site.client();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    logged(&site, "delaying request");
+    // What it sends meanwhile is another request, and no end.
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").expect_silence(Duration::from_millis(20));
+    drop(client);
+    assert_eq!(site.lines("short.log", 2)[1], "499 DELAYED -");
+    let line = logged(&site, "client prematurely closed connection");
+    assert!(line.starts_with("client prematurely closed connection, client: 127.0.0.1"), "{line}");
+}
+
+#[test]
 fn a_dry_run_counts_and_tells() {
     let site = start(
         "limit_req_dry",

@@ -233,6 +233,7 @@ impl Epoll {
         let wanted = match interest {
             Interest::Readable => PollFlags::IN | PollFlags::RDHUP,
             Interest::Writable => PollFlags::OUT,
+            Interest::HangUp => PollFlags::RDHUP,
         };
         self.kernel_entries += 1;
         let mut asked = [PollFd::new(&fd, wanted)];

@@ -205,8 +205,9 @@ impl Epoll {
         entry.writable |= broken || flags.contains(epoll::EventFlags::OUT);
         let readers = if entry.readable { std::mem::take(&mut entry.readers) } else { Line::new() };
         let writers = if entry.writable { std::mem::take(&mut entry.writers) } else { Line::new() };
+        let watchers = if entry.hung_up { std::mem::take(&mut entry.watchers) } else { Line::new() };
         // Those that still have to wait line up again, in the same order.
-        for id in readers.into_iter().chain(writers) {
+        for id in readers.into_iter().chain(writers).chain(watchers) {
             self.start_again(id, slots, done);
         }
     }
@@ -226,7 +227,7 @@ impl Epoll {
     fn park(&mut self, id: OpId, side: Side, fd: &Fd, slots: &mut Slots, done: &mut Vec<Completion>) {
         let wanted = match side {
             Side::Accept => Registration::Listener,
-            Side::Read | Side::Write => Registration::Edge,
+            Side::Read | Side::Write | Side::End => Registration::Edge,
         };
         if let Err(error) = self.register(fd, wanted) {
             return end_with_error(id, error, slots, done);
@@ -304,6 +305,7 @@ fn place(op: &Op) -> Option<(Side, &Fd)> {
         Op::Send { socket, .. } | Op::Connect { socket, .. } => Some((Side::Write, socket)),
         Op::Poll { fd, interest: Interest::Readable } => Some((Side::Read, fd)),
         Op::Poll { fd, interest: Interest::Writable } => Some((Side::Write, fd)),
+        Op::Poll { fd, interest: Interest::HangUp } => Some((Side::End, fd)),
         _ => None,
     }
 }

@@ -34,6 +34,8 @@ pub(super) enum Side {
     Read,
     /// Room to write, or a connect's outcome.
     Write,
+    /// The end of what the peer sends.
+    End,
 }
 
 /// One descriptor.
@@ -57,6 +59,8 @@ pub(super) struct Entry {
     pub(super) readers: Line,
     /// Operations that wait to write or for a connection, in order.
     pub(super) writers: Line,
+    /// Operations that wait for the end. A line of their own: data, which readers wait for, is none.
+    pub(super) watchers: Line,
 }
 
 impl Entry {
@@ -65,6 +69,7 @@ impl Entry {
         match side {
             Side::Accept | Side::Read => &mut self.readers,
             Side::Write => &mut self.writers,
+            Side::End => &mut self.watchers,
         }
     }
 
@@ -74,6 +79,8 @@ impl Entry {
             Side::Accept => self.readable && self.registration == Registration::Edge,
             Side::Read => self.readable,
             Side::Write => self.writable,
+            // Before it is registered nobody tells of the end.
+            Side::End => self.hung_up || self.registration == Registration::None,
         }
     }
 
@@ -82,6 +89,7 @@ impl Entry {
         match side {
             Side::Accept | Side::Read => self.readable = false,
             Side::Write => self.writable = false,
+            Side::End => {}
         }
     }
 }
@@ -99,7 +107,10 @@ impl Table {
         }
         let entry = &mut self.0[number];
         if !entry.owner.is(fd) {
-            debug_assert!(entry.readers.is_empty() && entry.writers.is_empty(), "operations hold their Fd");
+            debug_assert!(
+                entry.readers.is_empty() && entry.writers.is_empty() && entry.watchers.is_empty(),
+                "operations hold their Fd"
+            );
             entry.owner = fd.downgrade();
             entry.serial = entry.serial.wrapping_add(1);
             entry.registration = Registration::None;

@@ -125,6 +125,7 @@ fn events(interest: Interest) -> u32 {
     let events = match interest {
         Interest::Readable => libc::POLLIN | libc::POLLRDHUP,
         Interest::Writable => libc::POLLOUT,
+        Interest::HangUp => libc::POLLRDHUP,
     };
     events as u32
 }

@@ -79,6 +79,7 @@ fn waiting_operations(bench: &mut Bench) -> Waiting {
         ("connect", Op::Connect { socket: new_socket(), peer: PeerAddr::Inet(address) }),
         ("poll readable", Op::Poll { fd: idle.clone(), interest: Interest::Readable }),
         ("poll writable", Op::Poll { fd: full.clone(), interest: Interest::Writable }),
+        ("poll for the end", Op::Poll { fd: idle.clone(), interest: Interest::HangUp }),
     ];
     Waiting { operations, _peers: (full_peer, idle_peer), _silent: (silent, filler) }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use io::engine::EngineConfig;
-use io::op::{PeerAddr, RecvInto, Source};
+use io::op::{Interest, PeerAddr, RecvInto, Source};
 use io::{Errno, Fd, Op, Payload, Segments, Wait};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -86,6 +86,41 @@ fn half_closed_connections_still_send() {
         let mut answer = [0; 3];
         peer.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"xyz");
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn an_end_is_told_beside_the_receive_that_takes_the_data() {
+    on_each_pair(|bench| {
+        for receives_first in [true, false] {
+            for closes in [true, false] {
+                let (ours, mut peer) = connection();
+                let watch = Op::Poll { fd: ours.clone(), interest: Interest::HangUp };
+                let receive = Op::Recv { socket: ours.clone(), into: RecvInto::Pool };
+                let (watch, receive) = if receives_first {
+                    let receive = bench.submit(receive);
+                    (bench.submit(watch), receive)
+                } else {
+                    (bench.submit(watch), bench.submit(receive))
+                };
+                peer.write_all(b"abc").unwrap();
+                let completion = bench.next(receive);
+                assert_eq!(received(&completion.payload), b"abc", "the data goes to the receive");
+                // More of it, which nobody asks for, is no end either.
+                peer.write_all(b"def").unwrap();
+                assert!(bench.next_within(watch, Duration::from_millis(20)).is_none());
+                if closes {
+                    drop(peer);
+                } else {
+                    peer.shutdown(Shutdown::Write).unwrap();
+                }
+                assert!(bench.next(watch).result.is_ok());
+                let again = Op::Poll { fd: ours.clone(), interest: Interest::HangUp };
+                assert!(bench.run(again).result.is_ok(), "an end stays one");
+                assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"def");
+            }
+        }
         bench.assert_drains();
     });
 }

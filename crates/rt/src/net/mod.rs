@@ -8,5 +8,5 @@ mod writer;
 
 pub use listener::{Listener, Stopper};
 pub use reader::{QUEUE_DEFAULT, Reader};
-pub use socket::Socket;
+pub use socket::{Socket, hung_up};
 pub use writer::Writer;

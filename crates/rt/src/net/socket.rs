@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use io::op::{DeviceId, PeerAddr};
+use io::op::{DeviceId, Interest, PeerAddr};
 use io::{Buf, DiskVia, Errno, Fd, Op, Segments};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -155,6 +155,15 @@ impl Socket {
             let _ = Running::new(&runtime, Op::Close { fd }).last().await;
         }
     }
+}
+
+/// Waits until the peer of a connection has ended its side, or the connection is broken. What it sends
+/// meanwhile is left for whoever receives.
+pub async fn hung_up(fd: &Fd) {
+    let runtime = runtime::current();
+    let op = || Op::Poll { fd: fd.clone(), interest: Interest::HangUp };
+    // Whatever else ends the wait is the end of the connection too.
+    while Running::new(&runtime, op()).last().await.result == Err(Errno::INTR) {}
 }
 
 impl AsFd for Socket {

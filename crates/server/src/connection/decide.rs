@@ -107,8 +107,8 @@ impl Course {
                     return None;
                 }
                 Step::Done => return Some(Verdict::Answer),
-                Step::Drop => {
-                    request.response.status = 444;
+                Step::Drop | Step::Gone => {
+                    request.response.status = if matches!(step, Step::Gone) { 499 } else { 444 };
                     return Some(Verdict::Drop);
                 }
                 Step::Status(status) => match error_page::special(request, status) {

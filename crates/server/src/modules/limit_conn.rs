@@ -179,6 +179,22 @@ impl Drop for Held {
     }
 }
 
+/// Lets a subrequest know what became of the request that makes it: both together are looked at once.
+pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
+    if let Some(Outcome { rejected, dry_run, .. }) = parent.extensions.get() {
+        let outcome = Outcome { rejected: *rejected, dry_run: *dry_run, _held: Vec::new() };
+        child.extensions.insert(outcome);
+    }
+}
+
+/// What a subrequest counts as goes on to the end of the request that made it.
+pub(crate) fn hand_up(child: &mut Request, parent: &mut Request) {
+    let is_new = parent.extensions.get::<Outcome>().is_none();
+    if let Some(outcome) = child.extensions.remove::<Outcome>().filter(|_| is_new) {
+        parent.extensions.insert(outcome);
+    }
+}
+
 /// `$limit_conn_status`; without a value where no limit has looked at the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
     let Some(outcome) = request.extensions.get::<Outcome>() else { return false };

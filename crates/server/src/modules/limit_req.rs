@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conf::{Args, Contexts, Error, Spec, Statement, value};
+use rt::{Either, select};
 
 use crate::config::{Cx, Layered, Scope};
 use crate::log::Level;
@@ -241,6 +242,20 @@ enum Verdict {
     /// Waits until this moment.
     Delayed(Instant),
     Rejected,
+}
+
+/// Lets a subrequest know what became of the request that makes it: both together are looked at once.
+pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
+    if let Some(outcome) = parent.extensions.get::<Outcome>() {
+        child.extensions.insert(*outcome);
+    }
+}
+
+/// A subrequest that was looked at stands for the request that made it, and for the next subrequest.
+pub(crate) fn hand_up(child: &mut Request, parent: &mut Request) {
+    if let Some(outcome) = child.extensions.remove::<Outcome>() {
+        parent.extensions.insert(outcome);
+    }
 }
 
 /// `$limit_req_status`; without a value where no limit has looked at the request.
@@ -473,8 +488,15 @@ async fn wait(request: &mut Request) -> Step {
         return Step::Next;
     };
     let turn = rt::sleep_until(*until);
-    turn.await;
-    Step::Next
+    let socket = request.conn.socket.borrow().clone();
+    let Some(socket) = socket else { return Step::Gone };
+    match select(turn, rt::net::hung_up(&socket)).await {
+        Either::Left(()) => Step::Next,
+        Either::Right(()) => {
+            request.log(Level::Info, format_args!("client prematurely closed connection"));
+            Step::Gone
+        }
+    }
 }
 
 #[cfg(test)]
