@@ -128,60 +128,71 @@ pub fn tags_match(left: &[u8], right: &[u8], comparison: Comparison) -> bool {
     left[left.len() - left_len..] == right[right.len() - right_len..]
 }
 
-/// Room for the longest entity tag: `W/`, two quotes, a hyphen, two numbers of sixteen digits.
+/// Room for the longest entity tag of a file: `W/`, two quotes, a hyphen, two numbers of sixteen digits.
 pub const ETAG_LEN_MAX: usize = 37;
 
-/// An entity tag made from a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Etag {
-    text: [u8; ETAG_LEN_MAX],
-    len: u8,
+/// An entity tag: one made from a file, or any other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Etag(Text);
+
+/// Tags of files, which are nearly all, need no memory of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Text {
+    Short { text: [u8; ETAG_LEN_MAX], len: u8 },
+    Long(Box<[u8]>),
 }
 
 impl Etag {
     /// nginx's tag of a file: modification time in seconds and size in bytes, in hexadecimal.
     #[must_use]
     pub fn of_file(modified: i64, size: u64) -> Self {
-        let mut etag = Self { text: [0; ETAG_LEN_MAX], len: 0 };
-        etag.push(b'"');
+        let (mut text, mut len) = ([0; ETAG_LEN_MAX], 0);
+        let mut push = |byte| {
+            text[len] = byte;
+            len += 1;
+        };
+        push(b'"');
         // nginx prints a time before 1970 as the two's complement.
-        etag.push_hex(modified as u64);
-        etag.push(b'-');
-        etag.push_hex(size);
-        etag.push(b'"');
-        etag
+        hex_digits(modified as u64).for_each(&mut push);
+        push(b'-');
+        hex_digits(size).for_each(&mut push);
+        push(b'"');
+        Self(Text::Short { text, len: len as u8 })
     }
 
-    /// The weak form of the tag; one that is weak stays as it is.
+    /// A tag as somebody else wrote it, with its quotes.
     #[must_use]
-    pub fn weakened(self) -> Self {
-        if self.as_bytes().starts_with(b"W/") {
-            return self;
+    pub fn from_text(tag: &[u8]) -> Self {
+        let (mut text, len) = ([0; ETAG_LEN_MAX], tag.len());
+        let Some(place) = text.get_mut(..len) else { return Self(Text::Long(tag.into())) };
+        place.copy_from_slice(tag);
+        Self(Text::Short { text, len: len as u8 })
+    }
+
+    /// The weak form of the tag; one that is weak stays as it is. What has no quotes is no tag and has none, as
+    /// in nginx.
+    #[must_use]
+    pub fn weakened(self) -> Option<Self> {
+        match self.as_bytes() {
+            [b'W', b'/', _, ..] => Some(self),
+            strong @ [b'"', ..] => Some(Self::from_text(&[b"W/", strong].concat())),
+            _ => None,
         }
-        let mut weak = Self { text: [0; ETAG_LEN_MAX], len: 0 };
-        for &byte in b"W/".iter().chain(self.as_bytes()) {
-            weak.push(byte);
-        }
-        weak
     }
 
     /// The tag with its quotes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.text[..usize::from(self.len)]
-    }
-
-    fn push(&mut self, byte: u8) {
-        self.text[usize::from(self.len)] = byte;
-        self.len += 1;
-    }
-
-    fn push_hex(&mut self, value: u64) {
-        let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
-        for index in (0..digits).rev() {
-            self.push(b"0123456789abcdef"[(value >> (4 * index) & 15) as usize]);
+        match &self.0 {
+            Text::Short { text, len } => &text[..usize::from(*len)],
+            Text::Long(text) => text,
         }
     }
+}
+
+fn hex_digits(value: u64) -> impl Iterator<Item = u8> {
+    let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
+    (0..digits).rev().map(move |index| b"0123456789abcdef"[(value >> (4 * index) & 15) as usize])
 }
 
 #[cfg(test)]

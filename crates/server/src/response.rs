@@ -37,8 +37,12 @@ pub struct Response {
     pub(crate) charset: Option<Cow<'static, [u8]>>,
     /// Whether the answer depends on `Accept-Encoding`.
     pub(crate) vary_accept_encoding: bool,
-    /// Makes the fields that follow the body.
-    pub(crate) trailers: Option<Trailers>,
+    /// Make the fields that follow the body.
+    pub(crate) trailers: Vec<Trailers>,
+    /// The fields that followed it, for the log.
+    pub(crate) sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether the body goes out in chunks, known when the head is written.
+    pub(crate) chunked: bool,
 }
 
 /// Appends the fields that follow a body, when it has been sent.
@@ -116,7 +120,7 @@ impl Response {
 
     /// The same content in another form: equal for a reader, not byte for byte (RFC 9110 section 8.8.1).
     pub(crate) fn weaken_etag(&mut self) {
-        self.etag = self.etag.take().map(Etag::weakened);
+        self.etag = self.etag.take().and_then(Etag::weakened);
     }
 
     /// The first field of this name, which is compared without case.
@@ -129,8 +133,14 @@ impl Response {
     pub(crate) fn is_filtered(&self) -> bool {
         !self.filters.is_empty()
             || self.encoder.is_some()
-            || self.trailers.is_some()
+            || !self.trailers.is_empty()
             || (self.content_length.is_none() && !matches!(self.body, Body::None))
+    }
+
+    /// Whether nothing follows the head, whatever was made (RFC 9110 sections 15.3.5 and 15.4.5). A HEAD
+    /// request is the other reason for that.
+    pub(crate) fn has_no_content(&self) -> bool {
+        matches!(self.status, 204 | 304)
     }
 
     /// Answers with bytes.

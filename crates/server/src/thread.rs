@@ -32,7 +32,8 @@ pub(crate) struct Thread {
     /// Connections that may be open at once (`worker_connections`).
     pub(crate) connections_max: Cell<usize>,
     dates: RefCell<DateCache>,
-    zone: Zone,
+    /// The machine's time zone.
+    pub(crate) zone: Zone,
     /// Requests of ended connections, with their memory, to be used again.
     spare_requests: RefCell<Vec<Request>>,
 }

@@ -56,12 +56,8 @@ const SUBREQUEST_RUN: usize = 4 << 10;
 type Filters = [Box<dyn BodyFilter>];
 
 /// Sends `head` and the body of `request` through its filters.
-pub(crate) async fn send(
-    sink: &mut Sink<'_>,
-    head: Vec<u8>,
-    request: &mut Request,
-    chunked: bool,
-) -> Result<(), BodyError> {
+pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
+    let chunked = request.response.chunked;
     sink.begin(head);
     let encoder = request.response.encoder.take();
     let mut flow = Flow::new(Target::Client { sink, chunked }, encoder);
@@ -290,12 +286,12 @@ impl<'s, 'a> Flow<'s, 'a> {
         if !self.gathered.is_empty() {
             push_chunk(sink, self.gathered, chunked);
         }
+        let mut fields = Vec::new();
+        for trailers in std::mem::take(&mut request.response.trailers) {
+            trailers(request, &mut fields);
+        }
         if chunked {
             let mut end = Vec::new();
-            let mut fields = Vec::new();
-            if let Some(trailers) = request.response.trailers {
-                trailers(request, &mut fields);
-            }
             let fields: Vec<_> =
                 fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
             if push_last_chunk(&fields, &mut end).is_err() {
@@ -304,6 +300,7 @@ impl<'s, 'a> Flow<'s, 'a> {
             }
             sink.push(Source::Vec(end));
         }
+        request.response.sent_trailers = fields;
         Ok(sink.flush(false).await?)
     }
 }

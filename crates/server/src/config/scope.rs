@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use crate::modules::{
-    access, auth_request, http_core, index, limit_conn, limit_req, log, mirror, realip, rewrite, try_files,
+    access, auth_request, headers, http_core, index, limit_conn, limit_req, log, mirror, realip, rewrite,
+    try_files,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -16,6 +17,7 @@ pub struct Scope {
     pub(crate) core: http_core::Conf,
     pub(crate) access: access::Conf,
     pub(crate) auth_request: auth_request::Conf,
+    pub(crate) headers: headers::Conf,
     pub(crate) index: index::Conf,
     pub(crate) limit_conn: limit_conn::Conf,
     pub(crate) limit_req: limit_req::Conf,
@@ -33,6 +35,7 @@ impl Scope {
     pub(crate) fn inherit(&self) -> Scope {
         Scope {
             core: self.core.inherit(),
+            headers: self.headers.inherit(),
             rewrite: self.rewrite.inherit(),
             try_files: Default::default(),
             ..self.clone()

@@ -36,7 +36,7 @@ pub(super) fn rate(conf: &Conf, request: &Request) -> Option<Rate> {
 }
 
 /// The `Location` field: a path gets scheme, host and port in front where the settings say so.
-pub(super) fn location<'a>(conf: &Conf, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
+pub(crate) fn location<'a>(conf: &Conf, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
     if location.first() != Some(&b'/') || !conf.absolute_redirect {
         return Cow::Borrowed(location);
     }

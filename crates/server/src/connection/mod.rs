@@ -10,7 +10,7 @@
 //! nobody wanted and with the end of the connection.
 
 pub(crate) mod decide;
-mod effect;
+pub(crate) mod effect;
 pub(crate) mod error_page;
 mod input;
 mod proxy;
@@ -186,9 +186,7 @@ impl Connection {
 
     /// Sends what the phases decided and writes it to the logs.
     async fn answer(&mut self, head_complete: bool) -> After {
-        if head_complete {
-            respond::filter(&mut self.request);
-        }
+        respond::filter(&mut self.request);
         let after = self.respond().await;
         if head_complete && self.request.scope().core.subrequests.post_action.is_some() {
             decide::post_action(&mut self.request).await;

@@ -58,18 +58,15 @@ impl Connection {
             // It may send its body or not; nobody could tell that from the next request.
             self.request.keepalive = false;
         }
-        let chunked = is_chunked(&self.request, core);
-        if self.request.response.is_filtered() && !chunked && self.request.method != Method::Head {
-            // Only the end of the connection tells the end of the body.
-            self.request.keepalive = false;
-        }
+        frame(&mut self.request, core);
         let mut head = std::mem::take(&mut self.spare);
-        if !write_head(&mut self.request, core, chunked, &mut head) {
+        if !write_head(&mut self.request, core, &mut head) {
             self.request.log(Level::Error, format_args!("a response header field has a control character"));
             self.request.keepalive = false;
+            // Whichever field it was, none of them comes again.
+            self.request.response.clear();
             error_page::respond(&mut self.request, 500);
-            head.clear();
-            write_head(&mut self.request, core, chunked, &mut head);
+            write_head(&mut self.request, core, &mut head);
         }
         self.request.sent_head = head.len() as u64;
         let rate = effect::rate(core, &self.request);
@@ -77,7 +74,7 @@ impl Connection {
         if go_on == Some(true) {
             sink.push(Source::Static(CONTINUE_RESPONSE));
         }
-        let result = send(&mut sink, head, &mut self.request, chunked).await;
+        let result = send(&mut sink, head, &mut self.request).await;
         self.request.sent = sink.sent();
         self.spare = sink.into_spare();
         self.request.completed = result.is_ok();
@@ -173,19 +170,14 @@ fn is_disabled(core: &Conf, request: &Request) -> bool {
     (disable.msie6 && browser.msie6 && request.method == Method::Post) || (disable.safari && browser.safari)
 }
 
-async fn send(
-    sink: &mut Sink<'_>,
-    head: Vec<u8>,
-    request: &mut Request,
-    chunked: bool,
-) -> Result<(), BodyError> {
-    if request.method == Method::Head {
+async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
+    if request.method == Method::Head || request.response.has_no_content() {
         sink.begin(head);
         return Ok(sink.flush(false).await?);
     }
     if request.response.is_filtered() {
         // Boxed: its state is large, and most answers go out as they are.
-        return Box::pin(flow::send(sink, head, request, chunked)).await;
+        return Box::pin(flow::send(sink, head, request)).await;
     }
     match std::mem::take(&mut request.response.body) {
         Body::None => sink.begin(head),
@@ -198,18 +190,26 @@ async fn send(
     Ok(sink.flush(false).await?)
 }
 
-/// Whether the body goes out in chunks: its length is not known, or fields follow it. Clients of HTTP/1.0 know
-/// no chunks, and some answers have no body at all.
-pub(crate) fn is_chunked(request: &Request, core: &Conf) -> bool {
-    request.response.is_filtered()
-        && core.chunked_transfer_encoding
-        && request.method != Method::Head
-        && request.head.version() != Version::Http10
-        && !matches!(request.response.status, 204 | 304)
+/// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it
+/// goes out in chunks; clients of HTTP/1.0 know none, and then only the end of the connection tells.
+fn frame(request: &mut Request, core: &Conf) {
+    let response = &request.response;
+    if !response.is_filtered() || response.has_no_content() || request.method == Method::Head {
+        return;
+    }
+    let has_length = response.content_length.is_some();
+    if has_length && response.trailers.is_empty() {
+        return;
+    }
+    if core.chunked_transfer_encoding && request.head.version() != Version::Http10 {
+        (request.response.chunked, request.response.content_length) = (true, None);
+    } else if !has_length {
+        request.keepalive = false;
+    }
 }
 
 /// Appends the head; `false`, with nothing appended, when one of its values must not be sent.
-fn write_head(request: &mut Request, core: &Conf, chunked: bool, out: &mut Vec<u8>) -> bool {
+fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let location = response.location.as_deref().map(|location| effect::location(core, request, location));
@@ -228,10 +228,10 @@ fn write_head(request: &mut Request, core: &Conf, chunked: bool, out: &mut Vec<u
         server: signature.as_deref(),
         content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_content),
         charset: response.charset.as_deref(),
-        content_length: response.content_length.filter(|_| has_content && !chunked),
+        content_length: response.content_length.filter(|_| has_content),
         last_modified: response.last_modified,
         location: location.as_deref(),
-        chunked,
+        chunked: response.chunked,
         connection,
         vary_accept_encoding: response.vary_accept_encoding,
         ..ResponseHead::new(status, &date)
@@ -246,14 +246,14 @@ fn write_head(request: &mut Request, core: &Conf, chunked: bool, out: &mut Vec<u
     if let Some(etag) = &response.etag {
         field(b"ETag", etag.as_bytes());
     }
+    for (name, value) in &response.fields {
+        field(name, value);
+    }
     if response.allow_ranges {
         field(b"Accept-Ranges", b"bytes");
     }
     if let Some(range) = &response.content_range {
         field(b"Content-Range", range);
-    }
-    for (name, value) in &response.fields {
-        field(name, value);
     }
     writer.finish();
     if !ok {

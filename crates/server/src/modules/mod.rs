@@ -5,6 +5,7 @@
 pub mod access;
 pub mod auth_request;
 pub mod core;
+pub mod headers;
 pub mod http_core;
 pub mod index;
 pub mod limit_conn;
@@ -46,6 +47,7 @@ pub static MODULES: &[&Module] = &[
     &index::MODULE,
     &static_file::MODULE,
     &not_modified::MODULE,
+    &headers::MODULE,
     &range::MODULE,
 ];
 

@@ -20,6 +20,10 @@ pub static MODULE: Module =
 
 /// Leaves everything as it is unless the answer is a whole body of known size that was declared divisible.
 fn filter(request: &mut Request) {
+    // The client asks for a range of the whole, and not of what is put into it.
+    if request.depth > 0 {
+        return;
+    }
     let response = &request.response;
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
@@ -86,9 +90,14 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
 fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     let boundary = request.conn.thread.shared.next_boundary();
     // Each part repeats the type of the whole; the type of the response names the boundary instead.
-    let media_type = request.response.content_type.of(request).unwrap_or_default().to_owned();
+    let mut media_type = request.response.content_type.of(request).unwrap_or_default().as_bytes().to_vec();
     let response = &mut request.response;
-    let multipart = Multipart::new(boundary, media_type.as_bytes(), size);
+    // Each part is a text in this charset; the whole has none.
+    if let Some(charset) = response.charset.take() {
+        media_type.extend_from_slice(b"; charset=");
+        media_type.extend_from_slice(&charset);
+    }
+    let multipart = Multipart::new(boundary, &media_type, size);
     let mut content_type = Vec::new();
     multipart.push_content_type(&mut content_type);
     response.status = 206;

@@ -8,7 +8,7 @@ use http::proxy_protocol::{Header, TlvError};
 use http::request::HeaderId;
 use io::sys::TcpInfo;
 
-use crate::connection::respond;
+use crate::connection::effect;
 use crate::files;
 use crate::log::Level;
 use crate::request::{Address, Request};
@@ -493,52 +493,62 @@ fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut 
     found
 }
 
-/// Fields that the connection writes have values of their own; the others are looked up by name.
+/// Fields that the connection writes have values of their own; the others are looked up by name. As in nginx
+/// some are whole only when the head was written: `Location` as a URL, the type with its charset.
 fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let response = &request.response;
+    let (response, core) = (&request.response, &request.scope().core);
     let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
+    let is_written = request.sent_head > 0;
     match name {
-        "content_type" => text(response.content_type.of(request).map(str::as_bytes), out),
+        "content_type" => {
+            let Some(media_type) = response.content_type.of(request) else { return false };
+            out.extend_from_slice(media_type.as_bytes());
+            if let Some(charset) = response.charset.as_ref().filter(|_| is_written) {
+                out.extend_from_slice(b"; charset=");
+                out.extend_from_slice(charset);
+            }
+            true
+        }
         "content_length" => response.content_length.is_some_and(|length| number(length, out)),
         "content_range" => text(response.content_range.as_deref(), out),
-        "location" => text(response.location.as_deref(), out),
+        "accept_ranges" => response.allow_ranges && is_written && some(b"bytes", out),
+        "location" if response.location.is_some() => {
+            let location = response.location.as_deref().unwrap_or_default();
+            match is_written {
+                true => some(&effect::location(core, request, location), out),
+                false => some(location, out),
+            }
+        }
         "www_authenticate" => join(response.www_authenticate.iter().map(Vec::as_slice), b", ", out),
         "etag" => text(response.etag.as_ref().map(|etag| etag.as_bytes()), out),
-        "last_modified" => response.last_modified.is_some_and(|time| some(&http::date::http(time), out)),
+        "last_modified" if response.last_modified.is_some() => {
+            response.last_modified.is_some_and(|time| some(&http::date::http(time), out))
+        }
         "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
         "keep_alive" => {
-            let seconds = request.scope().core.keepalive_header.filter(|_| request.keepalive);
+            let seconds = core.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
-        "transfer_encoding" => respond::is_chunked(request, &request.scope().core) && some(b"chunked", out),
-        "accept_ranges" => response.allow_ranges && some(b"bytes", out),
-        _ => join(fields_named(&response.fields, name), b", ", out),
+        "transfer_encoding" => response.chunked && some(b"chunked", out),
+        _ => named(&response.fields, name, out),
     }
 }
 
-/// They are made when the body is over, so before that the value is what they would be now.
+/// Known when the body has been sent.
 fn response_trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let Some(trailers) = request.response.trailers else { return false };
-    if !respond::is_chunked(request, &request.scope().core) {
-        return false;
-    }
-    // A trailer may be made of this very variable.
-    request.nested(&format!("sent_trailer_{name}"), || {
-        let mut fields = Vec::new();
-        trailers(request, &mut fields);
-        join(fields_named(&fields, name), b", ", out)
-    })
+    named(&request.response.sent_trailers, name, out)
 }
 
-/// The values of the fields of this name, which has underscores for dashes and is in lower case.
-fn fields_named<'f>(fields: &'f [(Vec<u8>, Vec<u8>)], name: &'f str) -> impl Iterator<Item = &'f [u8]> {
-    let same = move |field: &[u8]| {
+/// The fields of this name, in which underscores stand for dashes.
+fn named(fields: &[(Vec<u8>, Vec<u8>)], name: &str, out: &mut Vec<u8>) -> bool {
+    let same = |field: &[u8]| {
         let mut pairs = field.iter().zip(name.as_bytes());
         field.len() == name.len()
             && pairs
                 .all(|(byte, wanted)| byte.eq_ignore_ascii_case(wanted) || (*byte == b'-' && *wanted == b'_'))
     };
-    fields.iter().filter(move |(field, _)| same(field)).map(|(_, value)| value.as_slice())
+    let fields = fields.iter().filter(|(field, _)| same(field));
+    join(fields.map(|(_, value)| value.as_slice()), b", ", out)
 }
 
 #[cfg(test)]

@@ -1,0 +1,224 @@
+//! What modules make of answers: fields, charsets, replaced and added text. Expectations are nginx's.
+
+mod support;
+
+use support::Site;
+use testkit::Response;
+
+/// The answer to a request with these fields.
+fn ask(site: &Site, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
+    let fields: Vec<_> = [("Host", "a")].iter().chain(fields).copied().collect();
+    site.client().request(method, target, &fields)
+}
+
+/// Everything that comes back on a connection that ends with the answer.
+fn raw(site: &Site, request_line: &str) -> String {
+    let request = format!("{request_line}\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let bytes = site.client().send(request).read_to_end();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The values of a field, in order.
+fn all(response: &Response, name: &str) -> Vec<String> {
+    response.head.all(name).map(str::to_owned).collect()
+}
+
+#[test]
+fn fields_are_added_to_answers_that_went_well() {
+    let site = Site::start(
+        "headers",
+        "access_log off; root .; add_header X-All 1 always; add_header X-Fine \"$uri|$status\"; add_header X-Empty $arg_none;
+         server { listen 127.0.0.1:PORT; location = /text { return 200 text; } location = /moved { return 302 /there; }
+           location = /none { return 204; } location = /own { add_header X-Own 2; return 200 own; }
+           location = /refused { return 403; } error_page 403 /page; location = /page { return 200 page; }
+           location = /merged { add_header X-Own 2; add_header_inherit merge; return 200; }
+           location = /inject { add_header X-Text \"a$uri\"; return 200; } location ~ ^/inject. { add_header X-Text $uri; return 200; }
+           location = /lists { add_header Cache-Control public; add_header Cache-Control no-transform; add_header Link a;
+             add_header Link b; return 200 \"$sent_http_cache_control|$sent_http_link\"; }
+           location = /tags { add_header ETag $arg_tag; add_header Last-Modified $arg_date; try_files /file =404; } }",
+    );
+    site.folder.write("file", "content");
+    let response = site.get("/text");
+    assert_eq!((response.field("X-All"), response.field("X-Fine")), (Some("1"), Some("/text|200")));
+    assert_eq!((response.field("X-Empty"), response.text().as_str()), (None, "text"));
+    for (target, status, all, fine) in [
+        ("/moved", 302, Some("1"), Some("/moved|302")),
+        ("/none", 204, Some("1"), Some("/none|204")),
+        ("/missing", 404, Some("1"), None),
+        // What a page answers is not what happened.
+        ("/refused", 403, Some("1"), None),
+        ("/own", 200, None, None),
+    ] {
+        let response = site.get(target);
+        let found = (response.status, response.field("X-All"), response.field("X-Fine"));
+        assert_eq!(found, (status, all, fine), "{target}");
+    }
+    assert_eq!(site.get("/own").field("X-Own"), Some("2"));
+    let response = site.get("/merged");
+    assert_eq!((response.field("X-Own"), response.field("X-All")), (Some("2"), Some("1")));
+    let response = ask(&site, "HEAD", "/text", &[]);
+    assert_eq!((response.field("X-All"), response.field("Content-Length")), (Some("1"), Some("4")));
+    // A decoded line end stays inside of the value.
+    assert_eq!(site.get("/inject%0d%0aX-Evil:%201").field("X-Text"), Some("/inject  X-Evil: 1"));
+    assert_eq!(site.get("/inject%0d%0aX-Evil:%201").field("X-Evil"), None);
+    let response = site.get("/lists");
+    assert_eq!(all(&response, "Cache-Control"), ["public", "no-transform"]);
+    assert_eq!(all(&response, "Link"), ["a", "b"]);
+    // Rendered before the fields are added.
+    assert_eq!(response.text(), "|");
+    let broken = site.client().send("GET / HTTP/1.1\r\n\r\n").response();
+    assert_eq!((broken.status, broken.field("X-All"), broken.field("X-Fine")), (400, Some("1"), None));
+}
+
+#[test]
+fn validators_are_replaced_by_fields_of_their_names() {
+    let site = Site::start(
+        "validators",
+        "access_log off; root .;
+         server { listen 127.0.0.1:PORT; add_header ETag $arg_tag; add_header Last-Modified $arg_date; }",
+    );
+    site.folder.write("file", "content");
+    let response = site.get("/file");
+    assert_eq!((response.field("ETag"), response.field("Last-Modified")), (None, None));
+    let target = "/file?tag=\"own\"&date=x";
+    let response = site.get(target);
+    assert_eq!((response.field("ETag"), response.field("Last-Modified")), (Some("\"own\""), Some("x")));
+    // The range is of what has this tag.
+    let range = [("Range", "bytes=0-1"), ("If-Range", "\"own\"")];
+    assert_eq!(ask(&site, "GET", target, &range).text(), "co");
+    let range = [("Range", "bytes=0-1"), ("If-Range", "\"other\"")];
+    assert_eq!(ask(&site, "GET", target, &range).text(), "content");
+    let response = ask(&site, "GET", target, &[("Range", "bytes=0-1,3-4")]);
+    assert_eq!((response.status, response.field("ETag")), (206, Some("\"own\"")));
+}
+
+#[test]
+fn expires_says_how_long_an_answer_is_good() {
+    let site = Site::start(
+        "expires",
+        "access_log off; root .;
+         server { listen 127.0.0.1:PORT; expires $arg_e; location = /epoch { expires epoch; return 200; }
+           location = /max { expires max; return 200; } location = /zero { expires 0; return 200; }
+           location = /hour { expires 1h; return 200; } location = /past { expires -1; return 200; }
+           location = /off { expires off; return 200; } location = /daily { expires @24h; return 200; }
+           location /modified/ { expires modified +10y; } location /changed/ { expires modified $arg_e; }
+           location = /late { expires modified 1h; return 200; } location = /error { expires max; return 404; }
+           location = /too { expires 1h; add_header Cache-Control public; return 200; } location = /variable { return 200; } }",
+    );
+    site.folder.write("modified/file", "content");
+    site.folder.write("changed/file", "content");
+    let of = |target: &str| {
+        let response = site.get(target);
+        let text = |name: &str| response.field(name).map(str::to_owned);
+        (text("Expires"), text("Cache-Control"), text("Date"))
+    };
+    let pair = |target: &str| {
+        let (expires, control, _) = of(target);
+        (expires.unwrap_or_default(), control.unwrap_or_default())
+    };
+    let texts = |expires: &str, control: &str| (expires.to_owned(), control.to_owned());
+    assert_eq!(pair("/epoch"), texts("Thu, 01 Jan 1970 00:00:01 GMT", "no-cache"));
+    assert_eq!(pair("/max"), texts("Thu, 31 Dec 2037 23:55:55 GMT", "max-age=315360000"));
+    for target in ["/off", "/error", "/variable", "/variable?e=x", "/variable?e=off"] {
+        assert_eq!(pair(target), texts("", ""), "{target}");
+    }
+    assert_eq!(pair("/variable?e=epoch").1, "no-cache");
+    let seconds = |text: Option<String>| {
+        http::date::parse_http(text.expect("the field is there").as_bytes()).expect("a date")
+    };
+    for (target, age, control) in [
+        ("/zero", 0, "max-age=0"),
+        ("/hour", 3600, "max-age=3600"),
+        ("/late", 3600, "max-age=3600"),
+        ("/past", -1, "no-cache"),
+        ("/variable?e=2m", 120, "max-age=120"),
+        ("/variable?e=-2m", -120, "no-cache"),
+    ] {
+        let (expires, found, date) = of(target);
+        assert_eq!(seconds(expires) - seconds(date), age, "{target}");
+        assert_eq!(found.as_deref(), Some(control), "{target}");
+    }
+    for (target, span) in [("/modified/file", 315_360_000), ("/changed/file?e=1d", 86_400)] {
+        let response = site.get(target);
+        let text = |name: &str| response.field(name).map(str::to_owned);
+        assert_eq!(seconds(text("Expires")) - seconds(text("Last-Modified")), span);
+        assert!(text("Cache-Control").is_some_and(|text| text.starts_with("max-age=")), "{target}");
+    }
+    assert_eq!(pair("/changed/file?e=-1h").1, "no-cache");
+    let (expires, control, date) = of("/daily");
+    let age = seconds(expires) - seconds(date);
+    assert!((1..=86_400 + 7200).contains(&age), "{age}");
+    assert_eq!(control, Some(format!("max-age={age}")));
+    let response = site.get("/too");
+    assert_eq!(all(&response, "Cache-Control"), ["max-age=3600", "public"]);
+}
+
+#[test]
+fn trailers_follow_the_body() {
+    let site = Site::start(
+        "trailers",
+        "log_format own '$uri $sent_trailer_x_sum $sent_http_content_length $sent_http_transfer_encoding $bytes_sent';
+         access_log own.log own; root .; add_trailer X-Sum \"$status|$uri\"; add_trailer X-Empty $arg_none;
+         server { listen 127.0.0.1:PORT; location = /text { return 200 text; } location = /none { return 204; }
+           location = /error { return 404; } location = /always { add_trailer X-Sum all always; return 404; }
+           location = /off { add_trailer_inherit off; return 200 text; } }",
+    );
+    site.folder.write("file", "content of a file");
+    let text = raw(&site, "GET /text HTTP/1.1");
+    assert!(
+        text.contains("\r\nTransfer-Encoding: chunked\r\n") && !text.contains("Content-Length"),
+        "{text}"
+    );
+    assert!(text.ends_with("\r\n\r\n4\r\ntext\r\n0\r\nX-Sum: 200|/text\r\n\r\n"), "{text}");
+    let text = raw(&site, "GET /file HTTP/1.1");
+    assert!(text.ends_with("\r\n11\r\ncontent of a file\r\n0\r\nX-Sum: 200|/file\r\n\r\n"), "{text}");
+    // Where nothing can follow the body, the length stays.
+    for line in ["HEAD /text HTTP/1.1", "GET /text HTTP/1.0", "GET /off HTTP/1.1"] {
+        let text = raw(&site, line);
+        assert!(text.contains("\r\nContent-Length: 4\r\n") && !text.contains("X-Sum"), "{text}");
+    }
+    let text = raw(&site, "GET /error HTTP/1.1");
+    assert!(text.contains("\r\nContent-Length: ") && !text.contains("X-Sum"), "{text}");
+    let text = raw(&site, "GET /always HTTP/1.1");
+    assert!(text.ends_with("\r\n0\r\nX-Sum: all\r\n\r\n"), "{text}");
+    let text = raw(&site, "GET /none HTTP/1.1");
+    assert!(text.ends_with("\r\nConnection: close\r\n\r\n") && !text.contains("chunked"), "{text}");
+    let lines = site.lines("own.log", 8);
+    assert!(lines[0].starts_with("/text 200|/text - chunked "), "{lines:?}");
+    assert!(lines[2].starts_with("/text - 4 - "), "{lines:?}");
+    // The connection goes on behind them.
+    let mut client = site.client();
+    assert_eq!(
+        (client.get("/text").text(), client.get("/file").text()),
+        ("text".into(), "content of a file".into())
+    );
+}
+
+#[test]
+fn variables_show_what_was_sent() {
+    let site = Site::start(
+        "sent",
+        "log_format own escape=none '$sent_http_content_type|$sent_http_content_length|$sent_http_last_modified|$sent_http_location|$sent_http_connection|$sent_http_keep_alive|$sent_http_transfer_encoding|$sent_http_cache_control|$sent_http_link|$sent_http_x_a|$sent_http_accept_ranges|$sent_http_etag';
+         access_log own.log own; root .; keepalive_timeout 75s 20s; default_type text/plain;
+         server { listen 127.0.0.1:PORT; add_header X-A $sent_http_content_type; add_header X-A b; add_header Link c; add_header Link d; add_header Cache-Control no-store;
+           location = /text { return 200 text; } location = /moved { return 301 /there; } }",
+    );
+    site.folder.write("file", "content");
+    let mut client = site.client();
+    client.get("/text");
+    let moved = client.get("/moved");
+    let (location, length) = (moved.field("Location").expect("a redirect"), moved.body.len());
+    client.request("GET", "/text", &[("Host", "a"), ("Connection", "close")]);
+    let response = site.get("/file");
+    let (tag, date) =
+        (response.field("ETag").expect("a tag"), response.field("Last-Modified").expect("a date"));
+    assert_eq!(
+        site.lines("own.log", 4),
+        [
+            "text/plain|4|||keep-alive|timeout=20||no-store|c, d|text/plain, b||".to_owned(),
+            format!("text/html|{length}||{location}|keep-alive|timeout=20||no-store|c, d|text/html, b||"),
+            "text/plain|4|||close|||no-store|c, d|text/plain, b||".to_owned(),
+            format!("text/plain|7|{date}||keep-alive|timeout=20||no-store|c, d|text/plain, b|bytes|{tag}"),
+        ]
+    );
+}
