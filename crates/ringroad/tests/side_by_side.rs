@@ -1,22 +1,13 @@
-//! The same requests to Debian's nginx and to this server, over the same configuration and the same files: status,
-//! fields and bodies must be the same, but for the date, the port and the boundaries of parts.
-//!
-//! Where an answer is meant to differ, the request names the row of `docs/nginx-differences.md` that says so. Such a
-//! row is held to its word: against the version of nginx that the page compares with, the answers have to differ.
-//! Skipped, with the reason printed, where nginx is not installed.
+//! The same requests to Debian's nginx and to this server ([`common::beside`]): files, locations, conditions,
+//! ranges, connections, and what is refused. Other groups of modules have suites of their own.
+
+mod common;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use testkit::response::{BodyLength, Fault};
-use testkit::{Client, Content, Response, Server, TempDir, nginx};
-
-/// The page that lists what differs, with a row for each mark below.
-const PAGE: &str = include_str!("../../../docs/nginx-differences.md");
-
-/// The version of nginx that the rows of the page are about.
-const COMPARED: &str = "nginx/1.22.";
+use common::beside::{self, Case, ask, get, raw};
+use testkit::{Content, TempDir};
 
 /// When the files were last changed: Sun, 06 Nov 1994 08:49:37 GMT, the example of RFC 9110.
 const MODIFIED: u64 = 784_111_777;
@@ -76,34 +67,9 @@ http {
 }
 "#;
 
-/// A request, and the row of the page that lets its answers differ.
-struct Case {
-    bytes: Vec<u8>,
-    differs: Option<&'static str>,
-}
-
-/// A request of HTTP/1.1 with these fields after `Host`.
-fn ask(method: &str, target: &str, fields: &[(&str, &str)]) -> Case {
-    Case { bytes: testkit::client::request_bytes(method, target, fields), differs: None }
-}
-
-fn get(target: &str) -> Case {
-    ask("GET", target, &[])
-}
-
 /// A request for `a.txt` with these fields.
 fn file_with(fields: &[(&str, &str)]) -> Case {
     ask("GET", "/a.txt", fields)
-}
-
-fn raw(bytes: impl Into<Vec<u8>>) -> Case {
-    Case { bytes: bytes.into(), differs: None }
-}
-
-impl Case {
-    fn differs(self, row: &'static str) -> Case {
-        Case { differs: Some(row), ..self }
-    }
 }
 
 /// The files that both servers serve: one folder, so that times and tags are the same.
@@ -135,75 +101,9 @@ fn set_time(path: &Path) {
     file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED)).expect("it is ours");
 }
 
-/// Sends the cases one by one, each on a connection of its own, and compares.
+/// Sends the cases to both servers over the configuration and the files above.
 fn compare(cases: Vec<Case>) {
-    let site = site();
-    let conf = CONF.replace("ROOT", &site.path().display().to_string());
-    let Some(theirs) = nginx::start(&conf) else { return };
-    // Under the same name, pages and their lengths are the same too.
-    let ours = conf.replace("server_tokens off;", "server_tokens \"nginx\";");
-    let ours = Server::start(env!("CARGO_BIN_EXE_ringroad"), &ours);
-    let strict = version().contains(COMPARED);
-    let mut wrong = Vec::new();
-    for Case { bytes, differs } in &cases {
-        let (nginx, ringroad) = (answer(&theirs, bytes), answer(&ours, bytes));
-        let request = bytes.escape_ascii();
-        match differs {
-            None if nginx != ringroad => {
-                wrong.push(format!("to {request}\n--- nginx\n{nginx}\n--- ringroad\n{ringroad}\n"));
-            }
-            Some(row) if strict && nginx == ringroad => {
-                wrong.push(format!("{row} says that the answers to {request} differ; both are\n{nginx}\n"));
-            }
-            Some(row) if !PAGE.contains(&format!("| {row} |")) => {
-                wrong.push(format!("docs/nginx-differences.md has no row {row}"));
-            }
-            _ => {}
-        }
-    }
-    assert!(wrong.is_empty(), "{} of {} requests:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
-}
-
-/// What `nginx -v` says, on standard error.
-fn version() -> String {
-    let output = Command::new(nginx::BINARY).arg("-v").output().expect("it has just been started");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The answer as text, without what has to differ. A server that says nothing and closes is an answer as well.
-fn answer(server: &Server, request: &[u8]) -> String {
-    let mut client = Client::connect(server.addr(0));
-    client.send(request);
-    let response = match receive(&mut client, request.starts_with(b"HEAD ")) {
-        Ok(response) => response,
-        Err(fault) => return format!("no response: {fault}\n"),
-    };
-    if response.field("connection") == Some("close") && response.length != BodyLength::Close {
-        // Without it either server would go on reading for the five seconds of `lingering_timeout`.
-        client.half_close().expect_end();
-    }
-    let port = server.addr(0).tcp().port().to_string();
-    shown(&response, &port)
-}
-
-fn receive(client: &mut Client, to_head: bool) -> Result<Response, Fault> {
-    if to_head { Ok(client.response_to_head()) } else { client.try_response() }
-}
-
-/// Fields sorted by name: their order has no meaning, and nginx's depends on who sets them.
-fn shown(response: &Response, port: &str) -> String {
-    let head = &response.head;
-    let fields = head.fields.iter().filter(|(name, _)| name != "Date");
-    let mut fields: Vec<String> = fields.map(|(name, value)| format!("{name}: {value}\n")).collect();
-    fields.sort();
-    let (version, status, reason) = (head.minor_version, head.status, &head.reason);
-    let text = format!("HTTP/1.{version} {status} {reason}\n{}\n{}", fields.concat(), response.text());
-    let text = text.replace(&format!(":{port}/"), ":PORT/");
-    match head.field("content-type").and_then(|kind| kind.split_once("boundary=")) {
-        // nginx counts twenty digits; the part of the length that follows from it is the same.
-        Some((_, boundary)) => text.replace(boundary, "BOUNDARY"),
-        None => text,
-    }
+    beside::compare(CONF, &site(), cases);
 }
 
 #[test]

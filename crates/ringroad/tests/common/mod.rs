@@ -7,6 +7,8 @@
 //! Not here: the harness itself, which is crate `testkit`.
 #![allow(dead_code, reason = "each suite is a program of its own and uses a part")]
 
+pub(crate) mod beside;
+
 use testkit::server::ServerBuilder;
 use testkit::{Client, Server, nginx};
 

@@ -209,17 +209,14 @@ impl Course {
     }
 }
 
-/// The URI or the location was changed too often. As in nginx an `error_page` still has its turn, but here only
-/// the first time, so that one which leads back into the cycle ends.
+/// The URI or the location was changed too often. As in nginx no `error_page` applies then: it would be one
+/// change more.
 fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
     let message = format_args!("rewrite or internal redirection cycle while {doing} \"{what}\"");
     request.log(Level::Error, message);
-    if request.error_status.is_some() {
-        error_page::respond(request, 500);
-        return Step::Done;
-    }
-    request.redirects = 0;
-    Step::Status(500)
+    request.keepalive = false;
+    error_page::respond(request, 500);
+    Step::Done
 }
 
 /// Decides on the answer to a subrequest.
