@@ -4,6 +4,7 @@
 //! blocking call lives here; bytes move through `rt`'s handles.
 #![forbid(unsafe_code)]
 
+mod base64;
 mod body;
 pub mod config;
 mod connection;

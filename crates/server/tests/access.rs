@@ -140,3 +140,165 @@ fn no_start_of_a_connection_hurts() {
     let answer = site.client().send(format!("PROXY TCP4 1.1.1.1 2.2.2.2 3 4\r\n{REQUEST}")).response();
     assert_eq!(answer.head.status, 200);
 }
+
+/// The field for a name and a password.
+fn basic(user_and_password: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::from("Basic ");
+    for group in user_and_password.as_bytes().chunks(3) {
+        let bits = group.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        for index in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * index) & 63) as usize];
+            text.push(if index <= group.len() { digit.into() } else { '=' });
+        }
+    }
+    text
+}
+
+/// Asks with a name and a password.
+fn ask_as(site: &Site, target: &str, user_and_password: &str) -> testkit::Response {
+    site.client().request("GET", target, &[("Host", "a"), ("Authorization", &basic(user_and_password))])
+}
+
+/// "secret" in forms that are checked at once and in forms that take time.
+const USERS: &str = "plain:{PLAIN}secret:with a comment\nsha:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n\
+    apr:$apr1$saltsalt$LrttParrLPdxvgutaSXWJ0\nmd5:$1$saltsalt$9xy1btjgzLYfb7hivXtC//\r\n\
+    bcrypt:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n\
+    sha256:$5$rounds=1000$saltsalt$eKLZU9t9OoPWrqOQsoTIKG0aYkZ5rGOoOQhiIvoSWX2\n\
+    yes:$y$j75$abcdefghijklmnop$vZlXu1XtxOBWRxjOpQqONp1WYfMO0dN.H4xeSMU2ZvC\nbad:$nothing\ndes:abNANd1rDfiNc";
+
+#[test]
+fn passwords_open_what_they_are_for() {
+    let site = Site::start(
+        "basic",
+        "access_log own.log; auth_basic \"the $arg_r realm\"; auth_basic_user_file $document_root/users; root .;
+         server { listen 127.0.0.1:PORT; location / { try_files /none @show; } location /off { auth_basic off; return 200 off; }
+           location /none { auth_basic_user_file $document_root/none; try_files /none @show; }
+           location /folder { auth_basic_user_file $document_root; try_files /none @show; }
+           location /page { error_page 401 @asks; try_files /none @show; }
+           location @asks { auth_basic off; return 200 \"who are you\"; }
+           location /var { auth_basic $arg_realm; try_files /none @show; }
+           location @show { auth_basic off; return 200 \"for $remote_user\"; } }",
+    );
+    site.folder.write("users", USERS);
+    let response = site.get("/?r=dark");
+    assert_eq!(response.head.status, 401);
+    let names: Vec<&str> = response.head.fields.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["Server", "Date", "Content-Type", "Content-Length", "Connection", "WWW-Authenticate"]);
+    assert_eq!(response.field("WWW-Authenticate"), Some("Basic realm=\"the dark realm\""));
+    assert!(response.text().contains("<h1>401 Authorization Required</h1>"), "{}", response.text());
+    let response = site.client().request("HEAD", "/", &[("Host", "a")]);
+    assert_eq!(
+        (response.head.status, response.field("WWW-Authenticate")),
+        (401, Some("Basic realm=\"the  realm\""))
+    );
+    assert_eq!(site.text("/off"), "off");
+    assert_eq!((site.text("/var?realm=off"), site.status("/var?realm=on")), ("for ".to_owned(), 401));
+    for user in ["plain", "sha", "apr", "md5", "bcrypt", "sha256", "yes", "des"] {
+        let response = ask_as(&site, "/", &format!("{user}:secret"));
+        assert_eq!((response.head.status, response.text()), (200, format!("for {user}")), "{user}");
+        assert_eq!(ask_as(&site, "/", &format!("{user}:secrets")).head.status, 401, "{user}");
+    }
+    for wrong in ["bad:secret", "nobody:secret", "pla:secret", "plain", ":secret", "plain:", ""] {
+        let response = ask_as(&site, "/", wrong);
+        assert_eq!(
+            (response.head.status, response.field("WWW-Authenticate").is_some()),
+            (401, true),
+            "{wrong}"
+        );
+    }
+    for wrong in ["Bearer x", "Basic", "Basic !", "basic", "Basic  "] {
+        let response = site.client().request("GET", "/", &[("Host", "a"), ("Authorization", wrong)]);
+        assert_eq!(response.head.status, 401, "{wrong}");
+    }
+    // A page in the place of the built-in one still asks.
+    let response = site.get("/page");
+    assert_eq!((response.head.status, response.text().as_str()), (401, "who are you"));
+    assert_eq!(response.field("WWW-Authenticate"), Some("Basic realm=\"the  realm\""));
+    assert_eq!(ask_as(&site, "/none", "plain:secret").head.status, 403);
+    assert_eq!(ask_as(&site, "/folder", "plain:secret").head.status, 500);
+    // What changes counts with the next request.
+    site.folder.write("users", "plain:{PLAIN}another");
+    assert_eq!(ask_as(&site, "/", "plain:secret").head.status, 401);
+    assert_eq!(ask_as(&site, "/", "plain:another").head.status, 200);
+    let path = site.folder.path().display();
+    let lines = site.lines("error.log", 15);
+    for text in [
+        "user \"plain\": password mismatch, client: 127.0.0.1, server: ".to_owned(),
+        format!("user \"nobody\" was not found in \"{path}/./users\", client"),
+        format!("open() \"{path}/./none\" failed (2: No such file or directory), client"),
+        format!("pread() \"{path}/.\" failed (21: Is a directory), client"),
+    ] {
+        assert!(lines.iter().any(|line| line.contains(&text)), "{text}: {lines:#?}");
+    }
+    assert!(site.lines("own.log", 1)[0].starts_with("127.0.0.1 - - ["), "no name was given");
+}
+
+#[test]
+fn satisfy_asks_one_or_all() {
+    let site = Site::start(
+        "satisfy",
+        "access_log off; root .; auth_basic r; auth_basic_user_file $document_root/users; error_log info.log info;
+         server { listen 127.0.0.1:PORT; satisfy any;
+           location /any-open { allow all; try_files /none @show; }
+           location /any-shut { deny all; try_files /none @show; }
+           location /any-only-rules { deny all; auth_basic off; try_files /none @show; }
+           location /all-open { satisfy all; allow all; try_files /none @show; }
+           location /all-shut { satisfy all; deny all; try_files /none @show; }
+           location /post { satisfy all; limit_except GET { auth_basic off; deny all; } try_files /none @show; }
+           location /slow { satisfy all; auth_delay 50ms; try_files /none @show; }
+           location /slow-any { auth_delay 50ms; deny all; try_files /none @show; }
+           location @show { satisfy all; auth_basic off; allow all; return 200 shown; } }",
+    );
+    site.folder.write("users", USERS);
+    let statuses = |target: &str| {
+        let with = ask_as(&site, target, "plain:secret");
+        (site.status(target), ask_as(&site, target, "plain:x").head.status, with.head.status)
+    };
+    assert_eq!(statuses("/any-open"), (200, 200, 200));
+    assert_eq!(statuses("/any-shut"), (401, 401, 200));
+    assert_eq!(statuses("/any-only-rules"), (403, 403, 403));
+    assert_eq!(statuses("/all-open"), (401, 401, 200));
+    assert_eq!(statuses("/all-shut"), (403, 403, 403));
+    assert_eq!(ask_as(&site, "/any-shut", "plain:secret").field("WWW-Authenticate"), None);
+    assert_eq!(site.status("/post"), 401);
+    let post = site.client().request("POST", "/post", &[("Host", "a"), ("Content-Length", "0")]);
+    assert_eq!(post.head.status, 403);
+    let before = std::time::Instant::now();
+    assert_eq!(statuses("/slow"), (401, 401, 200));
+    assert_eq!(statuses("/slow-any"), (401, 401, 200));
+    assert!(before.elapsed() >= std::time::Duration::from_millis(200));
+    let log = site.lines("info.log", 10).join("\n");
+    assert_eq!(log.matches("delaying unauthorized request, client").count(), 4, "{log}");
+    assert!(log.matches("access forbidden by rule, client").count() >= 6, "{log}");
+}
+
+/// Hashes that take long are made elsewhere: another connection of the same thread is answered meanwhile.
+#[test]
+fn a_slow_hash_holds_nobody_up() {
+    let site = Site::start(
+        "slow-hash",
+        "access_log off; root .;
+         server { listen 127.0.0.1:PORT; location / { return 200 quick; }
+           location /slow { auth_basic r; auth_basic_user_file $document_root/users; try_files /none @show; }
+           location @show { return 200 shown; } }",
+    );
+    // Half a second on a fast machine; wrong, so that no shorter way through it could be taken.
+    site.folder.write("users", "a:$2b$13$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a");
+    let mut slow = site.client();
+    slow.send(testkit::client::request_bytes(
+        "GET",
+        "/slow",
+        &[("Host", "a"), ("Authorization", &basic("a:b"))],
+    ));
+    let mut quick = site.client();
+    for _ in 0..20 {
+        assert_eq!(quick.get("/").text(), "quick");
+    }
+    let before = std::time::Instant::now();
+    assert_eq!(slow.response().head.status, 401);
+    assert!(
+        before.elapsed() > std::time::Duration::from_millis(1),
+        "the quick answers came while it was made"
+    );
+}

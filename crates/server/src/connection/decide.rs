@@ -36,6 +36,19 @@ pub(crate) struct Course {
     handler: usize,
     /// What a module that refuses access said, where another one may allow it.
     refusal: Option<u16>,
+    /// Whether a question for a password is held back (`auth_delay`).
+    delay: Delay,
+}
+
+/// Where a request stands with `auth_delay`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delay {
+    /// It was not refused.
+    None,
+    /// It is to wait before it is.
+    Due,
+    /// It has waited.
+    Over,
 }
 
 /// What a request on its way comes to.
@@ -49,7 +62,7 @@ pub(crate) enum Progress {
 impl Course {
     /// The way of a request whose head was read. A verdict at once where the head is all there is to it.
     pub(crate) fn begin(request: &mut Request, entrance: &Entrance) -> (Course, Option<Verdict>) {
-        let mut course = Course { phase: Phase::PostRead, handler: 0, refusal: None };
+        let mut course = Course { phase: Phase::PostRead, handler: 0, refusal: None, delay: Delay::None };
         let verdict = match begin(request, entrance) {
             Ok(()) => None,
             Err(status) => course.take(request, Step::Status(status)),
@@ -59,7 +72,8 @@ impl Course {
 
     /// The way of a subrequest, which has its server and its URI.
     pub(crate) fn of_subrequest(request: &mut Request) -> Course {
-        let mut course = Course { phase: Phase::ServerRewrite, handler: 0, refusal: None };
+        let mut course =
+            Course { phase: Phase::ServerRewrite, handler: 0, refusal: None, delay: Delay::None };
         course.go_to_server(request);
         course
     }
@@ -67,6 +81,10 @@ impl Course {
     /// Goes on until there is something to wait for, or a verdict.
     pub(crate) fn advance(&mut self, request: &mut Request) -> Progress {
         loop {
+            if self.delay == Delay::Due {
+                self.delay = Delay::Over;
+                return Progress::Waits(|request| Box::pin(hold_back(request)));
+            }
             let run = request.location().handlers.of_phase(self.phase).get(self.handler).copied();
             self.handler += 1;
             let step = match run {
@@ -93,7 +111,7 @@ impl Course {
             step = match step {
                 Step::Next => return None,
                 Step::Allow => {
-                    if self.phase == Phase::Access && request.scope().core.satisfy_any {
+                    if self.phase == Phase::Access && request.scope().core.satisfy.any {
                         self.refusal = None;
                         // The module that had refused may have asked for a password.
                         request.response.www_authenticate.clear();
@@ -104,6 +122,11 @@ impl Course {
                 Step::Status(status @ (401 | 403)) if self.may_be_allowed(request) => {
                     // A question for a password is worth more than a plain no.
                     self.refusal = Some(if self.refusal == Some(401) { 401 } else { status });
+                    return None;
+                }
+                Step::Status(401) if self.is_held_back(request) => {
+                    request.log(Level::Info, format_args!("delaying unauthorized request"));
+                    self.delay = Delay::Due;
                     return None;
                 }
                 Step::Done => return Some(Verdict::Answer),
@@ -145,11 +168,18 @@ impl Course {
     fn may_be_allowed(&self, request: &Request) -> bool {
         // At the end of the phase the count is one beyond its handlers: the refusal itself comes through here.
         let handlers = request.location().handlers.of_phase(Phase::Access).len();
-        self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy_any
+        self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy.any
+    }
+
+    /// Whether a refusal is to wait, so that passwords cannot be tried fast.
+    fn is_held_back(&self, request: &Request) -> bool {
+        self.phase == Phase::Access
+            && self.delay == Delay::None
+            && !request.scope().core.satisfy.auth_delay.is_zero()
     }
 
     fn enter(&mut self, phase: Phase) {
-        (self.phase, self.handler) = (phase, 0);
+        (self.phase, self.handler, self.delay) = (phase, 0, Delay::None);
     }
 
     /// A URI that is new starts with the server's rewrites.
@@ -174,6 +204,9 @@ impl Course {
             Phase::Preaccess => self.enter(Phase::Access),
             Phase::Access => {
                 if let Some(status) = self.refusal.take() {
+                    if status == 403 {
+                        request.log(Level::Error, format_args!("access forbidden by rule"));
+                    }
                     return Step::Status(status);
                 }
                 self.enter(Phase::Precontent);
@@ -219,6 +252,12 @@ fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
     Step::Done
 }
 
+/// Lets the time of `auth_delay` pass.
+async fn hold_back(request: &mut Request) -> Step {
+    rt::sleep_until(rt::now() + request.scope().core.satisfy.auth_delay).await;
+    Step::Status(401)
+}
+
 /// Decides on the answer to a subrequest.
 pub(crate) async fn run_subrequest(request: &mut Request) {
     let mut course = Course::of_subrequest(request);
@@ -258,7 +297,7 @@ pub(super) async fn post_action(request: &mut Request) {
             }
         }
     };
-    let mut course = Course { phase: Phase::Content, handler: 0, refusal: None };
+    let mut course = Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None };
     if course.take(request, step).is_none() {
         // Boxed: few configurations have one, and the state of the phases is large.
         Box::pin(run(&mut course, request)).await;

@@ -111,7 +111,7 @@ fn run(request: &mut Request) -> Step {
         Some(true) => Step::Allow,
         Some(false) => {
             // With `satisfy any` another module may still let the client in.
-            if !scope.core.satisfy_any {
+            if !scope.core.satisfy.any {
                 request.log(Level::Error, format_args!("access forbidden by rule"));
             }
             Step::Status(403)

@@ -3,6 +3,7 @@
 //! in [`crate::config::Scope`].
 
 pub mod access;
+pub mod auth_basic;
 pub mod auth_request;
 pub mod core;
 pub mod headers;
@@ -41,6 +42,7 @@ pub static MODULES: &[&Module] = &[
     &limit_req::MODULE,
     &limit_conn::MODULE,
     &access::MODULE,
+    &auth_basic::MODULE,
     &auth_request::MODULE,
     &try_files::MODULE,
     &mirror::MODULE,

@@ -118,7 +118,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("satisfy", LEVELS, Args::Exactly(1), "Whether all checks of access must pass or any one.")
             .default("all"),
-        |scope, cx| cx.choice(&mut scope.core.satisfy_any, &[("all", false), ("any", true)]),
+        |scope, cx| cx.choice(&mut scope.core.satisfy.any, &[("all", false), ("any", true)]),
+    ),
+    // Against guessing: each wrong password costs the one who tries it time, and the server none.
+    Directive::scope(
+        core("auth_delay", LEVELS, Args::Exactly(1), "How long a question for a password is held back.")
+            .default("0s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.satisfy.auth_delay),
     ),
     tuning("server_names_hash_bucket_size", Contexts::HTTP, "64"),
     tuning("server_names_hash_max_size", Contexts::HTTP, "512"),

@@ -136,7 +136,7 @@ pub(crate) struct Conf {
     pub(crate) error_log: ErrorLog,
     // Access.
     /// `satisfy any`
-    pub(crate) satisfy_any: bool,
+    pub(crate) satisfy: Satisfy,
     /// `internal`: for requests that come from the server itself. Locations inside inherit it.
     pub(crate) internal: bool,
     // This block only.
@@ -318,6 +318,15 @@ const METHODS: [&str; 14] = [
     "PATCH",
 ];
 
+/// How the answers of the access phase are put together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Satisfy {
+    /// One module that allows is enough.
+    pub(crate) any: bool,
+    /// `auth_delay`: how long a question for a password is held back.
+    pub(crate) auth_delay: Duration,
+}
+
 impl Conf {
     /// The defaults, with paths under this prefix.
     pub(crate) fn under(prefix: &Path) -> Conf {
@@ -404,7 +413,7 @@ impl Default for Conf {
             log_not_found: true,
             subrequests: Subrequests { log: false, output_buffer_size: 4 << 10, post_action: None },
             error_log: ErrorLog::default(),
-            satisfy_any: false,
+            satisfy: Satisfy::default(),
             internal: false,
             limit_except: None,
             location_prefix: "".into(),

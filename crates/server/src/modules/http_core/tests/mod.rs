@@ -36,7 +36,6 @@ fn what_is_missing_of_the_core_is_known() {
         .map(|row| row.name)
         .collect();
     let expected = [
-        "auth_delay",
         "client_body_early_read",
         "disable_symlinks",
         "early_hints",

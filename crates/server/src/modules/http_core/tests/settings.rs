@@ -110,7 +110,7 @@ fn what_responses_say() {
         conf.recursive_error_pages
             && conf.server_name_in_redirect
             && conf.subrequests.log
-            && conf.satisfy_any
+            && conf.satisfy.any
     );
     assert!(
         !conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect

@@ -1,0 +1,245 @@
+//! Names and passwords (RFC 7617): `auth_basic` asks, `auth_basic_user_file` knows.
+//!
+//! `user_file` finds what is stored of a user, `crypt` compares it; comparisons that are slow on purpose are made on
+//! threads of their own.
+
+mod crypt;
+mod des;
+mod user_file;
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Spec};
+use http::request::HeaderId;
+use io::Errno;
+
+use crate::base64;
+use crate::config::Scope;
+use crate::files;
+use crate::log::{Level, Reason};
+use crate::modules::http_core::LEVELS;
+use crate::modules::{Directive, Module};
+use crate::phases::{Handler, Phase, Run, Step};
+use crate::request::Request;
+use crate::template::Template;
+use user_file::FileError;
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    handlers: &[Handler {
+        phase: Phase::Access,
+        active: is_active,
+        // Who comes without a name is asked at once.
+        run: Run::NowOrLater(ask, |request| Box::pin(check(request))),
+    }],
+    ..Module::named("http_auth_basic")
+};
+
+const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
+
+const DIRECTIVES: &[Directive] = &[
+    // The text is shown by browsers, and tells them which password to send.
+    Directive::scope(
+        Spec::new(
+            "http_auth_basic",
+            "auth_basic",
+            CONTEXTS,
+            Args::Exactly(1),
+            "Asks for a name and a password for this realm; `off` does not.",
+        )
+        .default("off"),
+        |scope, cx| {
+            scope.auth_basic.realm = Some(Arc::new(cx.template(cx.arg(0))?));
+            Ok(())
+        },
+    ),
+    // Read for each request, so that a changed password counts at once.
+    Directive::scope(
+        Spec::new(
+            "http_auth_basic",
+            "auth_basic_user_file",
+            CONTEXTS,
+            Args::Exactly(1),
+            "The file with names and passwords.",
+        ),
+        |scope, cx| {
+            let text = cx.arg(0);
+            // Beside the configuration, as in nginx; what starts with a variable stays as that has it.
+            let path = match text.starts_with('$') {
+                true => cx.template(text)?,
+                false => cx.template(&cx.conf_prefix.join(text).to_string_lossy())?,
+            };
+            scope.auth_basic.user_file = Some(Arc::new(path));
+            Ok(())
+        },
+    ),
+];
+
+/// Whom to ask, and where the answers are.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    realm: Option<Arc<Template>>,
+    user_file: Option<Arc<Template>>,
+}
+
+fn is_active(scope: &Scope) -> bool {
+    let Conf { realm, user_file } = &scope.auth_basic;
+    user_file.is_some() && realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
+}
+
+/// What was given with the request.
+pub(crate) struct Credentials {
+    decoded: Vec<u8>,
+    /// Where the name ends and its colon is.
+    colon: usize,
+}
+
+impl Credentials {
+    /// RFC 7617 section 2. A name must not be empty; that is nginx's rule.
+    pub(crate) fn of(request: &Request) -> Option<Credentials> {
+        let (scheme, encoded) = request.header(HeaderId::Authorization)?.split_at_checked(6)?;
+        if !scheme.eq_ignore_ascii_case(b"basic ") {
+            return None;
+        }
+        let decoded = base64::decode(encoded.trim_ascii(), base64::Alphabet::Standard)?;
+        let colon = memchr::memchr(b':', &decoded).filter(|&colon| colon > 0)?;
+        Some(Credentials { decoded, colon })
+    }
+
+    pub(crate) fn user(&self) -> &[u8] {
+        &self.decoded[..self.colon]
+    }
+
+    fn password(&self) -> &[u8] {
+        &self.decoded[self.colon + 1..]
+    }
+}
+
+/// The realm that holds; `None` where it is `off` for this request.
+fn realm(request: &Request) -> Option<Vec<u8>> {
+    let realm = request.scope().auth_basic.realm.as_ref()?.rendered(request);
+    (realm != b"off").then_some(realm)
+}
+
+/// What can be said without a look into the file.
+fn ask(request: &mut Request) -> Option<Step> {
+    if Credentials::of(request).is_some() {
+        return None;
+    }
+    let Some(realm) = realm(request) else { return Some(Step::Next) };
+    let what = format_args!("no user/password was provided for basic authentication");
+    request.log(Level::Info, what);
+    Some(refuse(request, &realm))
+}
+
+/// Looks the user up and compares the password.
+async fn check(request: &mut Request) -> Step {
+    let Some(credentials) = Credentials::of(request) else { return Step::Next };
+    let Some(realm) = realm(request) else { return Step::Next };
+    let path = request.scope().auth_basic.user_file.as_ref().map(|path| path.rendered(request));
+    let path = path.unwrap_or_default();
+    let stored = match user_file::find(request, &path, credentials.user()).await {
+        Ok(stored) => stored,
+        Err(error) => return fail(request, &path, error),
+    };
+    let user = credentials.user().escape_ascii();
+    let Some(stored) = stored else {
+        let path = files::display(&path);
+        request.log(Level::Error, format_args!("user \"{user}\" was not found in \"{path}\""));
+        return refuse(request, &realm);
+    };
+    match matches(credentials.password(), stored).await {
+        Some(true) => Step::Allow,
+        Some(false) => {
+            request.log(Level::Error, format_args!("user \"{user}\": password mismatch"));
+            refuse(request, &realm)
+        }
+        None => {
+            request.log(Level::Alert, format_args!("checking the password of user \"{user}\" panicked"));
+            Step::Status(500)
+        }
+    }
+}
+
+/// Whether this is the stored password, without holding the thread up for longer than a quick hash takes; `None`
+/// after a panic.
+async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
+    if !crypt::Form::of(&stored).is_slow() {
+        return Some(crypt::verify(password, &stored));
+    }
+    let password = password.to_vec();
+    rt::offload(move || crypt::verify(&password, &stored)).await
+}
+
+fn refuse(request: &mut Request, realm: &[u8]) -> Step {
+    let challenge = [b"Basic realm=\"", realm, b"\""].concat();
+    request.response.www_authenticate = vec![challenge];
+    Step::Status(401)
+}
+
+/// A file that is not there lets nobody in; one that cannot be read is a fault of the server.
+fn fail(request: &Request, path: &[u8], error: FileError) -> Step {
+    let path = files::display(path);
+    let (level, status) = match error {
+        FileError::Open(Errno::NOENT) => (Level::Error, 403),
+        _ => (Level::Crit, 500),
+    };
+    match error {
+        FileError::Open(errno) | FileError::Read(errno) => {
+            request.log(level, format_args!("{error} \"{path}\" failed ({})", Reason(errno)));
+        }
+        FileError::NoMemory => {
+            request.log(
+                level,
+                format_args!("no buffer for \"{path}\": the pool of this thread is at its limit"),
+            );
+        }
+    }
+    Step::Status(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{error, loaded};
+
+    #[test]
+    fn settings_are_inherited_and_switched_off() {
+        let config = loaded(
+            "auth_basic_user_file users; server { auth_basic $host; location /a { auth_basic off; }
+             location /b { auth_basic_user_file /abs/$host; } location /c { auth_basic_user_file $host/x; }
+             location /d { limit_except GET { auth_basic own; } } } server { location /e { } }",
+        );
+        let scope = |name: &str| {
+            let mut locations = config.http.locations.iter();
+            &locations.find(|location| location.name == name).expect("it is there").scope
+        };
+        let file = |name: &str| {
+            let file = scope(name).auth_basic.user_file.as_ref();
+            file.and_then(|file| file.constant()).map(str::to_owned)
+        };
+        assert_eq!(file("/a").as_deref(), Some("/conf/users"));
+        assert_eq!((file("/b"), file("/c")), (None, None), "they have variables");
+        let active: Vec<bool> =
+            ["server", "/a", "/b", "limit_except", "/e"].map(|name| is_active(scope(name))).to_vec();
+        assert_eq!(active, [true, false, true, true, false]);
+    }
+
+    #[test]
+    fn wrong_values() {
+        for (text, expected) in [
+            ("auth_basic a; auth_basic b;", "\"auth_basic\" directive is duplicate"),
+            (
+                "auth_basic_user_file a; auth_basic_user_file b;",
+                "\"auth_basic_user_file\" directive is duplicate",
+            ),
+            ("auth_basic;", "invalid number of arguments in \"auth_basic\" directive"),
+            ("auth_basic $none;", "unknown \"none\" variable"),
+            ("auth_basic_user_file ${x;", "the closing bracket in \"x\" variable is missing"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
+        }
+    }
+}
