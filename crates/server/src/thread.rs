@@ -12,6 +12,7 @@ use rt::local::{Counted, Event, Gauge};
 use crate::log::files::LogFiles;
 use crate::process::Edition;
 use crate::process::shared::Shared;
+use crate::process::tally::Tally;
 use crate::request::{Generation, Request};
 use crate::zone::{Zone, since_1970};
 
@@ -28,6 +29,8 @@ pub(crate) struct Thread {
     pub(crate) draining: Event,
     /// Connections that are open.
     pub(crate) connections: Gauge,
+    /// What `stub_status` shows of this thread.
+    pub(crate) tally: Arc<Tally>,
     waiting: RefCell<WaitList<Timer>>,
     /// Connections that may be open at once (`worker_connections`).
     pub(crate) connections_max: Cell<usize>,
@@ -45,6 +48,7 @@ impl Thread {
     pub(crate) fn new(shared: Arc<Shared>, edition: Edition, logs: LogFiles) -> Thread {
         let connections_max = Cell::new(edition.config.events().worker_connections as usize);
         Thread {
+            tally: shared.new_tally(),
             shared,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
             generation: RefCell::new(Rc::new(Generation::from(edition))),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::modules::{
     access, auth_basic, auth_request, headers, http_core, index, limit_conn, limit_req, log, mirror, realip,
-    rewrite, try_files,
+    rewrite, stub_status, try_files,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -28,6 +28,8 @@ pub struct Scope {
     /// Its script holds for this block only.
     pub(crate) rewrite: rewrite::Conf,
     /// Holds for this block only.
+    pub(crate) stub_status: stub_status::Conf,
+    /// Holds for this block only.
     pub(crate) try_files: try_files::Conf,
 }
 
@@ -38,6 +40,7 @@ impl Scope {
             core: self.core.inherit(),
             headers: self.headers.inherit(),
             rewrite: self.rewrite.inherit(),
+            stub_status: Default::default(),
             try_files: Default::default(),
             ..self.clone()
         }
@@ -46,7 +49,7 @@ impl Scope {
     /// What an `if` in a location starts with. It is that location under a condition: beside what blocks inherit
     /// it keeps the module that makes the content, where the location's directives name one.
     pub(crate) fn inherit_into_if(&self) -> Scope {
-        self.inherit()
+        Scope { stub_status: self.stub_status, ..self.inherit() }
     }
 }
 

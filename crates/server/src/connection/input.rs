@@ -9,6 +9,7 @@ use io::{Buf, Errno};
 use crate::connection::Connection;
 use crate::log::Level;
 use crate::modules::http_core::conf::Conf;
+use crate::process::tally::Stage;
 use crate::thread::Waits;
 
 /// Bytes that were received and not yet used.
@@ -75,6 +76,7 @@ impl Connection {
         // Behind a proxy the first request may come along with what the proxy says.
         self.request.pipelined = is_here && !first;
         if !self.request.pipelined {
+            self.stage.set(Stage::Waiting);
             if !is_here && self.wait_for_request(first).await != Some(true) {
                 return Head::Closed;
             }
@@ -83,6 +85,7 @@ impl Connection {
             self.request.started = rt::now();
             self.request.started_wall = rt::wall();
         }
+        self.stage.set(Stage::Reading);
         let policy = policy(&self.request.scope().core);
         // From here on the head has this long, however many pieces it comes in.
         let deadline = rt::now() + self.request.scope().core.client_header_timeout;

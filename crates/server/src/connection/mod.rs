@@ -26,6 +26,7 @@ use rt::{Socket, Timer};
 
 use crate::config::ServerId;
 use crate::modules::http_core::listen::{Listen, ListenAddr};
+use crate::process::tally::{self, Stage};
 use crate::request::{Address, ConnInfo, Generation, Request};
 use crate::thread::Thread;
 use decide::{Course, Verdict};
@@ -68,6 +69,8 @@ struct Connection {
     timer: Timer,
     /// Memory of response heads.
     spare: Vec<u8>,
+    /// Where it stands in the numbers of its thread.
+    stage: tally::Counted,
     socket: Socket,
 }
 
@@ -129,7 +132,8 @@ impl Connection {
             None => Request::new(generation, Rc::new(info), server),
         };
         let (timer, input, spare) = (Timer::new(), Input::default(), Vec::new());
-        Some(Connection { thread: Rc::clone(thread), request, entrance, input, timer, spare, socket })
+        let (stage, thread) = (thread.tally.connection(), Rc::clone(thread));
+        Some(Connection { thread, request, entrance, input, timer, spare, stage, socket })
     }
 
     /// Requests one after the other.
@@ -154,6 +158,7 @@ impl Connection {
                 Head::Closed => return After::Drop,
             }
             first = false;
+            self.stage.set(Stage::Writing);
             self.request.conn.requests.set(self.request.conn.requests.get() + 1);
             self.request.keepalive = self.may_keep_alive();
             let (mut course, verdict) = Course::begin(&mut self.request, &self.entrance);

@@ -40,6 +40,7 @@ const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static
 }
 
 const DIRECTIVES: &[Directive] = &[
+    // May stand below the places that use the zone, as in nginx.
     Directive::http(
         spec(
             "limit_conn_zone",
@@ -74,9 +75,13 @@ const DIRECTIVES: &[Directive] = &[
 /// The settings of a block.
 #[derive(Clone, Debug)]
 pub struct Conf {
+    /// As with all lists, the first one in a block replaces those of the block around it.
     limits: Layered<Limit>,
+    /// Of lines about refused requests.
     level: Level,
+    /// What a refused request is answered with.
     status: u32,
+    /// Whether the limits only tell what they would do.
     dry_run: bool,
 }
 
@@ -90,6 +95,7 @@ impl Default for Conf {
 #[derive(Clone, Debug)]
 struct Limit {
     zone: Arc<Zone>,
+    /// How many requests of one key may be under way.
     most: u32,
 }
 
@@ -98,7 +104,9 @@ type Zone = shared_zone::Zone<Declared>;
 /// What `limit_conn_zone` says.
 #[derive(Debug)]
 pub(crate) struct Declared {
+    /// What requests are told apart by.
     key: Template,
+    /// The same as it was written, for messages and to be compared at a reload.
     key_text: String,
 }
 
@@ -115,6 +123,7 @@ impl Kind for Declared {
         Counts::new(bytes, COUNT_OVERHEAD)
     }
 
+    // Requests that are under way count on, whatever the limits are now.
     fn continues(&self, before: &Declared) -> bool {
         self.key_text == before.key_text
     }
@@ -158,7 +167,9 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// What became of a request, kept with it to its end: it is looked at once, whatever location it ends in.
 struct Outcome {
+    /// Whether a limit was reached.
     rejected: bool,
+    /// Whether that was only told.
     dry_run: bool,
     /// Where it counts. Only its drop matters, which comes however the request ends.
     _held: Vec<Held>,
@@ -166,11 +177,13 @@ struct Outcome {
 
 /// One place in which a request counts, until this is dropped.
 struct Held {
+    /// Of the configuration that the request started under, which a reload may have replaced.
     counts: Arc<Counts>,
     key: Key,
 }
 
 impl Drop for Held {
+    /// The last one takes the key out, so that a zone holds keys with requests only.
     fn drop(&mut self) {
         self.counts.with(self.key.bytes(), |entry| match entry.get() {
             Some(count) if *count > 1 => *count -= 1,
@@ -213,6 +226,7 @@ fn run(request: &mut Request) -> Step {
     }
     let conf = &request.scope().limit_conn;
     let (dry_run, status) = (conf.dry_run, conf.status);
+    // Without a key nothing was looked at, and a location that the request goes on to may still do that.
     let (rejected, held) = match count_all(request, conf) {
         Ok(held) if held.is_empty() => return Step::Next,
         Ok(held) => (false, held),
@@ -225,6 +239,8 @@ fn run(request: &mut Request) -> Step {
 /// One of the limits was reached; the log has it.
 struct Refused;
 
+/// Counts the request in all zones that have a key for it. An error lets go of those that it counts in already,
+/// because they are dropped with the list.
 fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
     let mut held = Vec::new();
     for limit in conf.limits.items() {
@@ -258,6 +274,7 @@ enum Count {
     NoRoom,
 }
 
+/// Looks and counts under one lock, so that two threads cannot both take the last place.
 fn count(counts: &Counts, key: &[u8], most: u32) -> Count {
     counts.with(key, |entry| {
         let Some(count) = entry.get() else {

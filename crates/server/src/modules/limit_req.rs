@@ -48,6 +48,7 @@ const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static
 }
 
 const DIRECTIVES: &[Directive] = &[
+    // May stand below the places that use the zone, as in nginx.
     Directive::http(
         spec(
             "limit_req_zone",
@@ -58,6 +59,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         declare,
     ),
+    // Several in a block hold together, and each has its own zone.
     Directive::scope(
         spec(
             "limit_req",
@@ -97,9 +99,13 @@ pub(super) const LOG_LEVELS: &[(&str, Level)] =
 /// The settings of a block.
 #[derive(Clone, Debug)]
 pub struct Conf {
+    /// As with all lists, the first one in a block replaces those of the block around it.
     limits: Layered<Limit>,
+    /// Of lines about refused requests.
     level: Level,
+    /// What a refused request is answered with.
     status: u32,
+    /// Whether the limits only tell what they would do.
     dry_run: bool,
 }
 
@@ -124,7 +130,9 @@ type Zone = shared_zone::Zone<Declared>;
 /// What `limit_req_zone` says.
 #[derive(Debug)]
 pub(crate) struct Declared {
+    /// What requests are told apart by.
     key: Template,
+    /// The same as it was written, for messages and to be compared at a reload.
     key_text: String,
     /// Thousandths of a request in a second, above zero.
     rate: i64,
@@ -143,6 +151,7 @@ pub(crate) struct Bucket {
 #[derive(Debug)]
 pub(crate) struct Buckets {
     table: Table<Bucket>,
+    /// What times in the buckets are counted from.
     since: Instant,
 }
 
@@ -225,6 +234,7 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Locations without limits do not pay for the module.
 fn is_active(scope: &Scope) -> bool {
     !scope.limit_req.limits.items().is_empty()
 }
@@ -236,11 +246,14 @@ pub(crate) struct Outcome {
     dry_run: bool,
 }
 
+/// What the limits say together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
+    /// Within all limits, or in a zone that has just seen its key for the first time.
     Passed,
     /// Waits until this moment.
     Delayed(Instant),
+    /// Above a limit, or the zone has no room for its key.
     Rejected,
 }
 
@@ -415,6 +428,7 @@ impl Limit {
         Duration::from_millis(wait_ms.clamp(0, i128::from(WAIT_MS_MAX)) as u64)
     }
 
+    /// Milliseconds on the clock of the zone, which all threads share and no adjustment of the time moves.
     fn now_ms(&self) -> i64 {
         let since = self.zone.state().since;
         i64::try_from(rt::now().saturating_duration_since(since).as_millis()).unwrap_or(i64::MAX)
@@ -438,6 +452,7 @@ impl Bucket {
         level.max(i128::from(i64::MIN / 2)) as i64
     }
 
+    /// Another thread's clock may be ahead, and its request counts as later.
     fn set(&mut self, excess: i64, now_ms: i64) {
         self.excess = excess;
         self.last_ms = self.last_ms.max(now_ms);
@@ -472,6 +487,7 @@ fn begin(entry: &mut Entry<'_, Bucket>, rate: i64, now_ms: i64) -> bool {
     true
 }
 
+/// Asked on the way of every limited request, and the reason that most of them need no future.
 fn is_delayed(request: &Request) -> bool {
     let outcome = request.extensions.get::<Outcome>();
     outcome.is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, Verdict::Delayed(_)))

@@ -19,6 +19,7 @@ pub mod range;
 pub mod realip;
 pub mod rewrite;
 pub mod static_file;
+pub mod stub_status;
 pub mod try_files;
 
 use conf::{Error, Spec, State};
@@ -46,6 +47,7 @@ pub static MODULES: &[&Module] = &[
     &auth_request::MODULE,
     &try_files::MODULE,
     &mirror::MODULE,
+    &stub_status::MODULE,
     &index::MODULE,
     &static_file::MODULE,
     &not_modified::MODULE,

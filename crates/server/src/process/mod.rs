@@ -8,6 +8,7 @@ mod engine;
 mod events;
 mod notes;
 pub(crate) mod shared;
+pub(crate) mod tally;
 mod worker_thread;
 
 use std::fmt;

@@ -1,15 +1,20 @@
-//! What all worker threads of a process share: a few counters.
+//! What all worker threads of a process share: a few counters, and the way to those that each keeps.
 
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::memory::Ledger;
 use crate::process::notes::Written;
+use crate::process::tally::{Tally, Totals};
 
 /// Shared by the threads of one worker process.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     connections: AtomicU64,
     boundaries: AtomicU64,
+    /// One for each thread there has been.
+    tallies: Mutex<Vec<Arc<Tally>>>,
     /// Memory given back when the system was short of it.
     pub(crate) memory: Ledger,
     /// What engines had to say.
@@ -20,6 +25,19 @@ impl Shared {
     /// The next number for `$connection`.
     pub(crate) fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The numbers of a thread that starts.
+    pub(crate) fn new_tally(&self) -> Arc<Tally> {
+        let tally = Arc::new(Tally::default());
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&tally));
+        tally
+    }
+
+    /// The sums over all threads.
+    pub(crate) fn totals(&self) -> Totals {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.iter().map(|tally| tally.totals()).fold(Totals::default(), Add::add)
     }
 
     /// The next boundary of a multipart answer.
