@@ -11,22 +11,34 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-pub(crate) use server::log::{Level, Target};
+use server::log::syslog::{self, Socket};
+pub(crate) use server::log::{ErrorTarget, Level, Target};
+use server::log::{Form, JsonLine};
 
-/// An open [`Target`].
+/// Where lines go.
 #[derive(Clone, Debug)]
-enum Sink {
+enum Way {
     Stderr,
     File(Rc<OwnedFd>),
+    Syslog(Rc<Socket>),
+}
+
+/// An open [`ErrorTarget`].
+#[derive(Clone, Debug)]
+struct Sink {
+    way: Way,
+    level: Level,
+    form: Form,
 }
 
 /// An open log.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
-    sinks: Vec<(Sink, Level)>,
+    sinks: Vec<Sink>,
     /// Standard error is told too.
     echo: bool,
 }
@@ -34,7 +46,7 @@ pub(crate) struct Log {
 impl Log {
     /// Standard error only, before any file is known.
     pub(crate) fn stderr(level: Level) -> Log {
-        Log { sinks: vec![(Sink::Stderr, level)], echo: false }
+        Log { sinks: vec![Sink { way: Way::Stderr, level, form: Form::Text }], echo: false }
     }
 
     /// Nothing but the copy on standard error.
@@ -44,14 +56,18 @@ impl Log {
 
     /// One file, with the copy on standard error.
     pub(crate) fn early(file: Rc<OwnedFd>, level: Level) -> Log {
-        Log { sinks: vec![(Sink::File(file), level)], echo: true }
+        Log { sinks: vec![Sink { way: Way::File(file), level, form: Form::Text }], echo: true }
     }
 
     /// The targets of a configuration; `find` knows the open files. A file that is not open is left out.
-    pub(crate) fn of(targets: &[(Target, Level)], find: impl Fn(&Path) -> Option<Rc<OwnedFd>>) -> Log {
-        let sinks = targets.iter().filter_map(|(target, level)| match target {
-            Target::Stderr => Some((Sink::Stderr, *level)),
-            Target::File(path) => Some((Sink::File(find(path)?), *level)),
+    pub(crate) fn of(targets: &[ErrorTarget], find: impl Fn(&Path) -> Option<Rc<OwnedFd>>) -> Log {
+        let sinks = targets.iter().filter_map(|target| {
+            let way = match &target.target {
+                Target::Stderr => Way::Stderr,
+                Target::File(path) => Way::File(find(path)?),
+                Target::Syslog(peer) => Way::Syslog(Rc::new(Socket::new(peer))),
+            };
+            Some(Sink { way, level: target.level, form: target.form })
         });
         Log { sinks: sinks.collect(), echo: false }
     }
@@ -65,10 +81,11 @@ impl Log {
     /// The first file among the targets, unless standard error is one of them.
     pub(crate) fn file_instead_of_stderr(&self) -> Option<BorrowedFd<'_>> {
         let mut found = None;
-        for (sink, _) in &self.sinks {
-            match sink {
-                Sink::Stderr => return None,
-                Sink::File(file) => found = found.or(Some(file.as_fd())),
+        for sink in &self.sinks {
+            match &sink.way {
+                Way::Stderr => return None,
+                Way::File(file) => found = found.or(Some(file.as_fd())),
+                Way::Syslog(_) => {}
             }
         }
         found
@@ -92,18 +109,31 @@ impl Log {
     /// One line.
     pub(crate) fn write(&self, level: Level, message: impl fmt::Display) {
         let line = LazyLine { level, message: &message };
-        let (mut text, mut on_stderr) = (None, false);
-        for (sink, limit) in &self.sinks {
-            if level > *limit {
-                continue;
-            }
-            let bytes = text.get_or_insert_with(|| line.in_log()).as_bytes();
-            match sink {
-                Sink::Stderr => {
+        let mut on_stderr = false;
+        for sink in self.sinks.iter().filter(|sink| level <= sink.level) {
+            // Lines of process control are few: each target has its own made.
+            let mut text = Vec::new();
+            match &sink.way {
+                Way::Stderr => {
                     on_stderr = true;
-                    write_all(rustix::stdio::stderr(), bytes);
+                    line.append(sink.form, &mut text);
+                    text.push(b'\n');
+                    write_all(rustix::stdio::stderr(), &text);
                 }
-                Sink::File(file) => write_all(file.as_fd(), bytes),
+                Way::File(file) => {
+                    line.append(sink.form, &mut text);
+                    text.push(b'\n');
+                    write_all(file.as_fd(), &text);
+                }
+                Way::Syslog(socket) => {
+                    let time = jiff::Zoned::now().strftime("%b %e %H:%M:%S").to_string();
+                    socket.peer().header(Some(level), time.as_bytes(), &mut text);
+                    let start = text.len();
+                    line.append(sink.form, &mut text);
+                    syslog::Peer::cut(start, &mut text);
+                    // Nobody is left to tell, as with files.
+                    let _ = socket.send(&text);
+                }
             }
         }
         if self.echo && !on_stderr && level <= Level::Warn {
@@ -131,10 +161,22 @@ struct LazyLine<'a> {
 }
 
 impl LazyLine<'_> {
-    fn in_log(&self) -> String {
-        let time = jiff::Zoned::now().strftime("%Y/%m/%d %H:%M:%S").to_string();
-        let thread = rustix::thread::gettid().as_raw_nonzero();
-        format!("{time} [{}] {}#{thread}: {}\n", self.level, std::process::id(), self.message)
+    /// The line without its end, in the same forms as the server's threads write it.
+    fn append(&self, form: Form, out: &mut Vec<u8>) {
+        let (now, thread) = (jiff::Zoned::now(), rustix::thread::gettid().as_raw_nonzero());
+        match form {
+            Form::Text => {
+                let time = now.strftime("%Y/%m/%d %H:%M:%S");
+                let line =
+                    format!("{time} [{}] {}#{thread}: {}", self.level, std::process::id(), self.message);
+                out.extend_from_slice(line.as_bytes());
+            }
+            Form::Json => {
+                let line = JsonLine::open(out).text("time", now.strftime("%Y-%m-%dT%H:%M:%S%:z"));
+                let line = line.text("level", self.level).number("pid", u64::from(std::process::id()));
+                line.number("tid", thread.get().unsigned_abs().into()).text("message", self.message).close();
+            }
+        }
     }
 
     fn for_terminal(&self) -> String {
@@ -171,9 +213,14 @@ pub(crate) fn let_stderr_append() {
     }
 }
 
-/// A log that cannot be written has nobody to tell; nginx drops such lines too.
+/// A log that cannot be written has nobody to tell; nginx drops such lines too. One that would wait, such as a pipe
+/// that nobody reads, loses the line: process control has signals to answer. A regular file is always ready, poll(2).
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) {
     while !bytes.is_empty() {
+        let mut ready = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+        if matches!(poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0)) {
+            return;
+        }
         match rustix::io::write(fd, bytes) {
             Ok(0) => return,
             Ok(count) => bytes = &bytes[count..],

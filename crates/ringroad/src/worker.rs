@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use crate::control::message::{Bundle, ToMaster, ToWorker};
 use crate::control::{Channel, Frame, Received};
 use crate::listen::{ListenAddr, errno_text};
-use crate::log::{Level, Log, Target};
+use crate::log::{ErrorTarget, Log};
 use crate::signals::Signals;
 use crate::site::{self, Config, Files, Resources, Worker};
 
@@ -87,7 +87,7 @@ struct Serving {
     /// For the lines of this thread.
     log: Log,
     /// `error_log` of the process, to find its files again when they are opened anew.
-    targets: Vec<(Target, Level)>,
+    targets: Vec<ErrorTarget>,
     /// For a QUIT that comes as a signal; the master sends its limit along.
     shutdown_timeout: Option<Duration>,
     /// The end has begun, fast or with grace.
@@ -351,7 +351,7 @@ impl Serving {
 /// A bundle that was read.
 struct Parsed {
     config: Arc<Config>,
-    targets: Vec<(Target, Level)>,
+    targets: Vec<ErrorTarget>,
     log: Log,
     shutdown_timeout: Option<Duration>,
     resources: Resources,

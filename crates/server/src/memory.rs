@@ -56,10 +56,8 @@ fn give_back(thread: &Thread) {
     let chunks = io::shm::trim();
     let bytes = rt::trim();
     let Some((times, total)) = thread.shared.memory.enter(bytes as u64, rt::now()) else { return };
-    let generation = thread.generation();
     error::write(
         thread,
-        &generation.config.main().error_log,
         Level::Notice,
         format_args!(
             "memory is short: gave back {bytes} bytes of buffers, {requests} spare requests, {chunks} chunks; \

@@ -19,19 +19,30 @@ use crate::body::choose::Mover;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::extensions::Extensions;
 use crate::files::RootFacts;
+use crate::log::named::NamedLogs;
+use crate::log::sink::Sink;
 use crate::process::InForce;
 use crate::response::Response;
 use crate::slots::{Captures, Slots};
 use crate::thread::Thread;
 
 /// A configuration as one thread holds it: requests count on this thread only.
-#[derive(Debug)]
 pub(crate) struct Generation {
     pub(crate) config: Arc<Config>,
     /// Facts about the roots, by location.
     pub(crate) roots: Arc<Vec<RootFacts>>,
     /// Has its number, and tells when the last thread and the last request are done with it.
     pub(crate) in_force: Arc<InForce>,
+    /// Log targets, in the order of the configuration's list.
+    pub(crate) sinks: Vec<Rc<Sink>>,
+    /// Logs with variables in their names.
+    pub(crate) named: Rc<NamedLogs>,
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generation").field("number", &self.number()).finish_non_exhaustive()
+    }
 }
 
 impl Generation {

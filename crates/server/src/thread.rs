@@ -9,7 +9,8 @@ use http::date::DateCache;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
-use crate::log::files::LogFiles;
+use crate::log::files::{LogFiles, Opened};
+use crate::log::named::NamedLogs;
 use crate::process::Edition;
 use crate::process::shared::Shared;
 use crate::process::tally::Tally;
@@ -23,7 +24,7 @@ pub(crate) struct Thread {
     /// The kernel's number of this thread, for log lines.
     pub(crate) tid: i32,
     generation: RefCell<Rc<Generation>>,
-    /// Log files by path, opened once.
+    /// Logs, opened once.
     pub(crate) logs: LogFiles,
     /// Set when this thread accepts no more and ends its connections as they become idle.
     pub(crate) draining: Event,
@@ -45,13 +46,13 @@ pub(crate) struct Thread {
 const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
-    pub(crate) fn new(shared: Arc<Shared>, edition: Edition, logs: LogFiles) -> Thread {
+    pub(crate) fn new(shared: Arc<Shared>, edition: Edition, logs: LogFiles, files: Opened) -> Thread {
         let connections_max = Cell::new(edition.config.events().worker_connections as usize);
         Thread {
             tally: shared.new_tally(),
             shared,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
-            generation: RefCell::new(Rc::new(Generation::from(edition))),
+            generation: RefCell::new(Rc::new(generation(edition, &logs, files))),
             logs,
             draining: Event::new(),
             connections: Gauge::new(),
@@ -79,14 +80,20 @@ impl Thread {
 
     /// Puts another configuration in force. Requests under way keep theirs; connections that wait for a
     /// request wake up and let go of the old one.
-    pub(crate) fn replace(&self, edition: Edition) {
-        let old = self.generation.replace(Rc::new(Generation::from(edition)));
+    pub(crate) fn replace(&self, edition: Edition, files: Opened) {
+        let old = self.generation.replace(Rc::new(generation(edition, &self.logs, files)));
         // Spare requests hold the old configuration.
         self.spare_requests.borrow_mut().clear();
         for timer in self.waiting.borrow().timers(|_| true) {
             timer.expire_now();
         }
         drop(old);
+    }
+
+    /// Writes on into log files that were opened again under the same names.
+    pub(crate) fn reopen_logs(&self, files: Opened) {
+        self.logs.reopen(files);
+        self.generation.borrow().named.dismiss();
     }
 
     /// Stops: idle connections end at once, others after the answer that is under way.
@@ -135,11 +142,11 @@ impl Thread {
     }
 }
 
-impl From<Edition> for Generation {
-    fn from(edition: Edition) -> Generation {
-        let Edition { config, roots, in_force } = edition;
-        Generation { config, roots, in_force }
-    }
+/// A configuration as this thread holds it; its logs are looked up here, and by no request.
+fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
+    let Edition { config, roots, in_force } = edition;
+    let sinks = logs.resolve(&config, files);
+    Generation { config, roots, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
 }
 
 /// What a connection waits for.

@@ -99,7 +99,6 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         group: spec.group.clone(),
         place: place_of("user", loaded, request),
     });
-    let error_log = main.error_log.targets.items().iter();
     Settings {
         user,
         threads,
@@ -120,7 +119,7 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         connections: config.events().worker_connections,
         listens: config.listens().map(listen_options).collect(),
         log_files: config.log_files(),
-        error_log: error_log.map(|target| (target.target.clone(), target.level)).collect(),
+        error_log: main.error_log.targets.items().to_vec(),
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::limits::ProcessLimits;
 use crate::listen::{ListenAddr, ListenOptions};
-use crate::log::{Level, Target};
+use crate::log::{ErrorTarget, Level};
 use crate::privilege::UserSpec;
 
 /// A configuration that can be served.
@@ -63,7 +63,7 @@ pub(crate) struct Settings {
     /// Files that the master opens for writing.
     pub(crate) log_files: Vec<PathBuf>,
     /// `error_log` of the process, or its default.
-    pub(crate) error_log: Vec<(Target, Level)>,
+    pub(crate) error_log: Vec<ErrorTarget>,
 }
 
 /// Open descriptors for the server.

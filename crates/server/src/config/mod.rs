@@ -20,6 +20,7 @@ pub use cx::Cx;
 pub use resolve::{load, table};
 pub use scope::{Layered, Scope};
 
+use crate::log::Targets;
 use crate::modules::core::{EventsConf, MainConf, ProcessKey};
 use crate::modules::http_core::listen::ListenSpec;
 use crate::modules::http_core::locations::Locations;
@@ -60,6 +61,10 @@ pub(crate) struct Http {
     pub(crate) registry: Registry,
     /// `log_format`, by name.
     pub(crate) formats: BTreeMap<String, Arc<LogFormat>>,
+    /// Where lines of logs go, each target once.
+    pub(crate) targets: Targets,
+    /// How many `open_log_file_cache` there are.
+    pub(crate) log_caches: u32,
     /// Thread pools that `aio threads=` names; the first is `default`.
     pub(crate) pools: Pools,
     /// State that all threads share, by name.
@@ -154,7 +159,7 @@ impl Config {
         let scopes = self.http.locations.iter().map(|location| &location.scope);
         let mut files: BTreeSet<&Path> = self.main.error_log.files().collect();
         for scope in scopes {
-            files.extend(scope.log.files());
+            files.extend(scope.log.files(&self.http.targets));
             files.extend(scope.core.error_log.files());
         }
         files.into_iter().map(Path::to_owned).collect()

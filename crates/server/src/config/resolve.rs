@@ -106,7 +106,7 @@ impl Resolver<'_> {
         // Behind `main`, because paths and the error log of the process are what `http` starts from.
         scope.core = http_core::Conf::under(self.prefix);
         scope.core.error_log = self.main.error_log.clone();
-        scope.log = log::Conf::under(self.prefix);
+        scope.log = log::Conf::under(self.prefix, &mut self.http.targets);
         for statement in of_kind(&inner, Walk::Http) {
             self.http_block(statement, &scope)?;
         }

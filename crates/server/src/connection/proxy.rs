@@ -5,7 +5,7 @@ use std::fmt;
 use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
 
 use crate::connection::Connection;
-use crate::log::{Level, Reason, error};
+use crate::log::{Level, Reason};
 use crate::thread::Waits;
 
 impl Connection {
@@ -72,12 +72,9 @@ impl Connection {
     /// There is no request yet, so the line is about the socket, as in nginx.
     fn complain(&self, level: Level, what: impl fmt::Display) {
         let conn = &self.request.conn;
-        let log = &self.request.scope().core.error_log;
-        let message = format_args!(
-            "*{} {what} while reading PROXY protocol, client: {}, server: {}",
-            conn.number, conn.peer, self.entrance.address
-        );
-        error::write(&self.thread, log, level, message);
+        let (client, server) = (&conn.peer, &self.entrance.address);
+        let message = format_args!("{what} while reading PROXY protocol, client: {client}, server: {server}");
+        self.request.log_plain(level, message);
     }
 }
 

@@ -1,12 +1,15 @@
-//! Lines of the error log in nginx's form.
+//! Lines of the error log: in nginx's form, or as JSON objects.
 
 use std::fmt;
 use std::io::Write;
+use std::rc::Rc;
 
 use http::request::HeaderId;
 use io::Errno;
 
-use crate::log::{ErrorLog, Level, Target};
+use crate::log::reports::Origin;
+use crate::log::sink::Sink;
+use crate::log::{ErrorLog, Form, JsonLine, Level, Target};
 use crate::request::Request;
 use crate::thread::Thread;
 
@@ -21,26 +24,29 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Writes one line to the targets of `log` that take this level.
-pub(crate) fn write(thread: &Thread, log: &ErrorLog, level: Level, message: fmt::Arguments<'_>) {
-    for target in log.targets.items().iter().filter(|target| level <= target.level) {
-        let file = match &target.target {
-            Target::File(path) => thread.logs.get(path),
-            Target::Stderr => thread.logs.stderr(),
-        };
-        // A log that could not be opened was told at the start; a line for it is lost, a request is not.
-        if let Some(file) = file {
-            file.append(0, |out| line(out, thread, level, message));
-        }
-    }
+/// Writes one line to the error log of the process.
+pub(crate) fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
+    write_to_process(thread, None, level, message);
 }
 
-/// Time, level, process and thread as nginx writes them, so that tools which cut its log can cut this one.
-fn line(out: &mut Vec<u8>, thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
-    out.extend_from_slice(thread.dates().error_log());
-    let (pid, tid) = (std::process::id(), thread.tid);
-    // A vector takes every write.
-    let _ = writeln!(out, " [{level}] {pid}#{tid}: {message}");
+/// The same, but not through this target: the line is about it.
+pub(super) fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
+    write_to_process(thread, Some(about), level, message);
+}
+
+fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, message: fmt::Arguments<'_>) {
+    let generation = thread.generation();
+    let line = Line { level, connection: None, message, about: About::Nothing };
+    line.write(thread, &generation.config.main().error_log, &generation.sinks, skip);
+}
+
+/// Writes one line for a request that may have ended.
+pub(super) fn write_of(thread: &Thread, origin: &Origin, level: Level, text: &str) {
+    let generation = &origin.generation;
+    let log = &generation.config.location(origin.location).scope.core.error_log;
+    let (connection, about) = (Some(origin.connection), About::Text(&origin.about));
+    let line = Line { level, connection, message: format_args!("{text}"), about };
+    line.write(thread, log, &generation.sinks, None);
 }
 
 impl Request {
@@ -48,33 +54,139 @@ impl Request {
     pub(crate) fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         // Asked before the text is put together: most lines are below the level that is written.
         let log = &self.scope().core.error_log;
-        if !log.takes(level) {
-            return;
+        if log.takes(level) {
+            self.write(level, message, About::Request(self));
         }
-        write(&self.conn.thread, log, level, format_args!("*{} {message}{}", self.conn.number, About(self)));
+    }
+
+    /// The same without what it says of the request: there is none yet, or the message says it all.
+    pub(crate) fn log_plain(&self, level: Level, message: fmt::Arguments<'_>) {
+        self.write(level, message, About::Nothing);
+    }
+
+    fn write(&self, level: Level, message: fmt::Arguments<'_>, about: About<'_>) {
+        let line = Line { level, connection: Some(self.conn.number), message, about };
+        line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
+    }
+
+    /// What is kept for lines about this request that are written after its end.
+    pub(super) fn origin(&self) -> Origin {
+        Origin {
+            generation: Rc::clone(&self.generation),
+            location: self.location,
+            connection: self.conn.number,
+            about: About::Request(self).to_string(),
+        }
+    }
+}
+
+/// A line before it has a form.
+struct Line<'a> {
+    level: Level,
+    connection: Option<u64>,
+    message: fmt::Arguments<'a>,
+    about: About<'a>,
+}
+
+/// Whom a line is about.
+enum About<'a> {
+    Nothing,
+    Request(&'a Request),
+    /// As it was put together before.
+    Text(&'a str),
+}
+
+impl Line<'_> {
+    /// Writes it to the targets of `log` that take its level.
+    fn write(&self, thread: &Thread, log: &ErrorLog, sinks: &[Rc<Sink>], skip: Option<&Target>) {
+        let takes = |target: &Target, level| self.level <= level && skip != Some(target);
+        for target in log.targets.items().iter().filter(|target| takes(&target.target, target.level)) {
+            sinks[target.id.place()].append(thread, Some(self.level), |out| match target.form {
+                Form::Text => self.text(thread, out),
+                Form::Json => self.json(thread, out),
+            });
+        }
+    }
+
+    /// Time, level, process and thread as nginx writes them, so that tools which cut its log can cut this one.
+    fn text(&self, thread: &Thread, out: &mut Vec<u8>) {
+        out.extend_from_slice(thread.dates().error_log());
+        let (pid, tid) = (std::process::id(), thread.tid);
+        // A vector takes every write.
+        let _ = write!(out, " [{}] {pid}#{tid}: ", self.level);
+        if let Some(connection) = self.connection {
+            let _ = write!(out, "*{connection} ");
+        }
+        let _ = write!(out, "{}{}", self.message, self.about);
+    }
+
+    /// The same as fields; those that a line does not have are left out.
+    fn json(&self, thread: &Thread, out: &mut Vec<u8>) {
+        let time = String::from_utf8_lossy(thread.dates().iso_8601()).into_owned();
+        let mut object = JsonLine::open(out).text("time", time).text("level", self.level);
+        object = object.number("pid", std::process::id().into()).number("tid", thread.tid as u64);
+        if let Some(connection) = self.connection {
+            object = object.number("connection", connection);
+        }
+        object = match &self.about {
+            About::Text(about) => object.text("message", format_args!("{}{about}", self.message)),
+            About::Nothing | About::Request(_) => object.text("message", self.message),
+        };
+        if let About::Request(request) = &self.about {
+            let facts = Facts::of(request);
+            object = object.text("client", request.client()).text("server", &request.server().name);
+            for (name, value) in facts.named() {
+                object = object.bytes(name, value);
+            }
+        }
+        object.close();
+    }
+}
+
+/// What of a request stands in a line, where the request has it. The bytes are the client's.
+struct Facts<'a> {
+    line: &'a [u8],
+    /// The URI of a subrequest; empty for a client's request.
+    subrequest: &'a [u8],
+    host: &'a [u8],
+    referrer: Option<&'a [u8]>,
+}
+
+impl<'a> Facts<'a> {
+    fn of(request: &'a Request) -> Facts<'a> {
+        Facts {
+            line: request.head.request_line().of(request.bytes()),
+            subrequest: if request.depth > 0 { &request.uri } else { b"" },
+            host: request.head.host_text().of(request.bytes()),
+            referrer: request.header(HeaderId::Referer),
+        }
+    }
+
+    /// Those that there are.
+    fn named(&self) -> impl Iterator<Item = (&'static str, &'a [u8])> {
+        let full = |bytes: &'a [u8]| Some(bytes).filter(|bytes| !bytes.is_empty());
+        let all = [
+            ("request", full(self.line)),
+            ("subrequest", full(self.subrequest)),
+            ("host", full(self.host)),
+            ("referrer", self.referrer),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?)))
     }
 }
 
 /// `, client: 127.0.0.1, server: _, request: "GET / HTTP/1.1", host: "a", referrer: "b"`
-struct About<'a>(&'a Request);
-
 impl fmt::Display for About<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let request = self.0;
+        let request = match self {
+            About::Nothing => return Ok(()),
+            About::Text(text) => return f.write_str(text),
+            About::Request(request) => request,
+        };
         write!(f, ", client: {}, server: {}", request.client(), request.server().name)?;
-        let line = request.head.request_line().of(request.bytes());
-        // Bytes that no terminal should see are escaped, because the client chose them.
-        if !line.is_empty() {
-            write!(f, ", request: \"{}\"", line.escape_ascii())?;
-        }
-        if request.depth > 0 {
-            write!(f, ", subrequest: \"{}\"", request.uri.escape_ascii())?;
-        }
-        if !request.head.host_text().is_empty() {
-            write!(f, ", host: \"{}\"", request.head.host_text().of(request.bytes()).escape_ascii())?;
-        }
-        if let Some(referrer) = request.header(HeaderId::Referer) {
-            write!(f, ", referrer: \"{}\"", referrer.escape_ascii())?;
+        for (name, value) in Facts::of(request).named() {
+            // Bytes that no terminal should see are escaped, because the client chose them.
+            write!(f, ", {name}: \"{}\"", value.escape_ascii())?;
         }
         Ok(())
     }

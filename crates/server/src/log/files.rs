@@ -1,163 +1,142 @@
-//! Log files as one worker thread writes them: lines gather in memory and go out through the engine, one
-//! write at a time for each file, so that a slow disk delays lines but never a request.
-//!
-//! When the disk falls behind by [`BACKLOG_MAX`] bytes, further lines are dropped, counted, and the loss is
-//! said in the file as soon as it can be.
+//! All log targets of one worker thread: which are open, and how a configuration gets hold of them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use io::op::DeviceId;
 use rt::File;
-use rt::local::Event;
 
-use crate::body::choose;
+use crate::config::Config;
+use crate::log::reports::Outgoing;
+use crate::log::sink::Sink;
+use crate::log::syslog::Socket;
+use crate::log::writer::{Stream, Way};
+use crate::log::{Target, TargetSpec};
+use crate::thread::Thread;
 
-/// Bytes of lines that wait for one file on one thread: some seconds of a busy server.
-pub(crate) const BACKLOG_MAX: usize = 4 << 20;
+/// Bytes of lines that wait for one target on all threads together: some seconds of a busy server.
+const BACKLOG_MAX: usize = 16 << 20;
 
-/// Bytes of one write.
-const WRITE_MAX: usize = 256 << 10;
+/// What a thread may use of it at least, however many there are.
+const BACKLOG_LEAST: usize = 256 << 10;
 
-/// The log files of one thread.
+/// How long a thread that ends waits for its logs: as long as for any other operation on a slow disk.
+const LAST_WRITES: Duration = Duration::from_secs(2);
+
+/// The log targets of one thread.
 pub(crate) struct LogFiles {
-    by_path: RefCell<HashMap<PathBuf, Rc<LogFile>>>,
-    stderr: Option<Rc<LogFile>>,
+    /// Those that a configuration holds, the present one or an old one.
+    sinks: RefCell<Vec<Weak<Sink>>>,
+    stderr: Option<File>,
+    outgoing: Rc<Outgoing>,
+    backlog_max: usize,
+    /// Memory for values that are looked at and thrown away.
+    scratch: RefCell<Vec<u8>>,
 }
 
-/// One log file.
-pub(crate) struct LogFile {
-    file: RefCell<File>,
-    lines: RefCell<Vec<u8>>,
-    /// Set when the writer task has something to do.
-    wake: Event,
-    writing: Cell<bool>,
-    lost: Cell<u64>,
-    failed: Cell<u64>,
-}
+/// Open files by path, as they come from the master.
+pub(crate) type Opened = Vec<(PathBuf, OwnedFd)>;
 
 impl LogFiles {
-    /// The files by path, and the standard error stream.
-    pub(crate) fn new(files: Vec<(PathBuf, OwnedFd)>, stderr: Option<OwnedFd>) -> LogFiles {
-        let by_path = files.into_iter().map(|(path, fd)| (path, LogFile::start(fd))).collect();
-        LogFiles { by_path: RefCell::new(by_path), stderr: stderr.map(LogFile::start) }
+    /// No target yet, for one of so many threads.
+    pub(crate) fn new(stderr: Option<OwnedFd>, threads: usize) -> LogFiles {
+        LogFiles {
+            sinks: RefCell::default(),
+            stderr: stderr.map(File::new),
+            outgoing: Rc::default(),
+            backlog_max: (BACKLOG_MAX / threads.max(1)).max(BACKLOG_LEAST),
+            scratch: RefCell::default(),
+        }
     }
 
-    /// The file of this path, when it was opened.
-    pub(crate) fn get(&self, path: &Path) -> Option<Rc<LogFile>> {
-        self.by_path.borrow().get(path).cloned()
+    /// The targets of a configuration in the order of its list. Files that are open under the same name go on with
+    /// their new descriptors.
+    pub(crate) fn resolve(&self, config: &Config, files: Opened) -> Vec<Rc<Sink>> {
+        let files = by_path(files);
+        self.renew(&files);
+        let known = self.alive();
+        let sinks: Vec<Rc<Sink>> = config
+            .http
+            .targets
+            .all()
+            .iter()
+            .map(|spec| match known.iter().find(|sink| sink.spec() == spec) {
+                Some(sink) => Rc::clone(sink),
+                None => Rc::new(Sink::new(spec.clone(), self.stream(spec, &files))),
+            })
+            .collect();
+        let mut all: Vec<Weak<Sink>> = sinks.iter().map(Rc::downgrade).collect();
+        // Requests under way may still hold targets that this configuration does not have.
+        all.extend(
+            known.iter().filter(|old| !sinks.iter().any(|new| Rc::ptr_eq(old, new))).map(Rc::downgrade),
+        );
+        self.sinks.replace(all);
+        sinks
     }
 
-    /// The standard error stream.
-    pub(crate) fn stderr(&self) -> Option<Rc<LogFile>> {
-        self.stderr.clone()
+    /// Writes on into these files: they were opened again under the same names.
+    pub(crate) fn reopen(&self, files: Opened) {
+        self.renew(&by_path(files));
     }
 
-    /// Writes on into these files: they were opened again under the same names, or are new.
-    pub(crate) fn reopen(&self, files: Vec<(PathBuf, OwnedFd)>) {
-        let mut by_path = self.by_path.borrow_mut();
-        for (path, fd) in files {
-            match by_path.get(&path) {
-                Some(file) => *file.file.borrow_mut() = File::new(fd),
-                None => {
-                    by_path.insert(path, LogFile::start(fd));
-                }
+    /// What the writers of this thread share.
+    pub(crate) fn outgoing(&self) -> &Rc<Outgoing> {
+        &self.outgoing
+    }
+
+    /// Gives the memory for a value to `look`.
+    pub(crate) fn with_scratch<T>(&self, look: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let mut scratch = self.scratch.take();
+        scratch.clear();
+        let answer = look(&mut scratch);
+        self.scratch.replace(scratch);
+        answer
+    }
+
+    /// Writes what waits, at the end of the thread; gives up on what is stuck.
+    pub(crate) async fn flush(&self, thread: &Thread) {
+        let until = rt::now() + LAST_WRITES;
+        loop {
+            self.outgoing.write(thread);
+            for sink in self.alive() {
+                sink.release();
+            }
+            if self.outgoing.is_idle() || rt::now() >= until {
+                return;
+            }
+            rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
+        }
+    }
+
+    fn alive(&self) -> Vec<Rc<Sink>> {
+        self.sinks.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn renew(&self, files: &HashMap<PathBuf, File>) {
+        for sink in self.alive() {
+            // Sockets and the standard stream are not opened by the master and stay as they are.
+            if let Target::File(path) = &sink.spec().target
+                && files.contains_key(path)
+                && let Some(stream) = self.stream(sink.spec(), files)
+            {
+                sink.renew(stream);
             }
         }
     }
 
-    /// Waits until all lines are written, at the end of the thread.
-    pub(crate) async fn flush(&self) {
-        let files: Vec<Rc<LogFile>> = self.by_path.borrow().values().chain(&self.stderr).cloned().collect();
-        for file in files {
-            while file.writing.get() || !file.lines.borrow().is_empty() {
-                file.wake.set();
-                rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
-            }
-        }
+    fn stream(&self, spec: &TargetSpec, files: &HashMap<PathBuf, File>) -> Option<Rc<Stream>> {
+        let way = match &spec.target {
+            Target::File(path) => Way::File(files.get(path)?.clone()),
+            Target::Stderr => Way::File(self.stderr.clone()?),
+            Target::Syslog(peer) => Way::Syslog(Socket::new(peer)),
+        };
+        Some(Stream::start(way, spec.target.clone(), spec.hold, self.backlog_max, &self.outgoing))
     }
 }
 
-impl LogFile {
-    fn start(fd: OwnedFd) -> Rc<LogFile> {
-        let file = Rc::new(LogFile {
-            file: RefCell::new(File::new(fd)),
-            lines: RefCell::default(),
-            wake: Event::new(),
-            writing: Cell::new(false),
-            lost: Cell::new(0),
-            failed: Cell::new(0),
-        });
-        let writer = Rc::clone(&file);
-        rt::spawn(async move { writer.write_on().await });
-        file
-    }
-
-    /// Adds a line. It goes out in this turn, unless all that wait are within `hold` bytes: then the answer is
-    /// whether it is the first of them, and [`LogFile::release`] lets them go.
-    pub(crate) fn append(&self, hold: usize, line: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let mut lines = self.lines.borrow_mut();
-        if lines.len() >= BACKLOG_MAX {
-            self.lost.set(self.lost.get() + 1);
-            return false;
-        }
-        let first = lines.is_empty();
-        line(&mut lines);
-        if lines.len() <= hold {
-            return first;
-        }
-        if !self.writing.get() {
-            self.wake.set();
-        }
-        false
-    }
-
-    /// Lets lines go out that are held back.
-    pub(crate) fn release(&self) {
-        if !self.lines.borrow().is_empty() {
-            self.wake.set();
-        }
-    }
-
-    /// The writer task: ends with the thread.
-    async fn write_on(&self) {
-        loop {
-            self.wake.wait().await;
-            self.wake.clear();
-            self.writing.set(true);
-            while !self.lines.borrow().is_empty() {
-                self.write_some().await;
-            }
-            self.writing.set(false);
-        }
-    }
-
-    async fn write_some(&self) {
-        let Some(mut buf) = rt::pool().get(self.lines.borrow().len().min(WRITE_MAX)) else {
-            // Memory is short: the lines wait, and are dropped when there are too many.
-            rt::sleep_until(rt::now() + Duration::from_millis(10)).await;
-            return;
-        };
-        {
-            let mut lines = self.lines.borrow_mut();
-            let taken = buf.append(&lines);
-            lines.drain(..taken);
-            let lost = self.lost.take();
-            if lost > 0 {
-                lines.extend_from_slice(
-                    format!("{lost} lines were lost here: the disk was too slow\n").as_bytes(),
-                );
-            }
-        }
-        let file = self.file.borrow().clone();
-        let via = choose::best_engine(&rt::caps());
-        let (result, _) = file.write_at(0, buf, DeviceId::default(), via).await;
-        if result.is_err() {
-            self.failed.set(self.failed.get() + 1);
-        }
-    }
+fn by_path(files: Opened) -> HashMap<PathBuf, File> {
+    files.into_iter().map(|(path, fd)| (path, File::new(fd))).collect()
 }

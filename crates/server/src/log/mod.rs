@@ -1,17 +1,34 @@
-//! Log lines on their way to files: levels, targets, and the writers that never hold up a request.
+//! Log lines on their way to files and to syslog: levels, targets, and the writers that never hold up a request.
 //!
-//! Which lines are written, and their formats, belong to the modules.
+//! ```text
+//! request --> line --> Sink: bytes that wait (bounded) --> writer task --> engine or datagram socket
+//! ```
+//!
+//! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files whose names depend on the
+//! request. Which lines are written, and their formats, belong to the modules.
 
 pub(crate) mod access;
+mod bell;
 pub(crate) mod error;
 pub(crate) mod files;
+mod gzip;
+mod json;
+mod losses;
+pub(crate) mod named;
+pub(crate) mod reports;
+pub(crate) mod sink;
+pub mod syslog;
+mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::Layered;
 
 pub use error::Reason;
+pub use json::Object as JsonLine;
 
 /// `error_log` of one block.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +42,27 @@ pub struct ErrorLog {
 pub struct ErrorTarget {
     /// Where to.
     pub target: Target,
+    /// Its place in the configuration's list.
+    pub(crate) id: TargetId,
     /// Lines of this level and worse.
     pub level: Level,
+    /// What a line looks like.
+    pub form: Form,
+}
+
+/// What a line of the error log looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// As nginx writes it.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+impl Form {
+    /// Names as the configuration has them.
+    pub const NAMES: &'static [(&'static str, Form)] = &[("text", Form::Text), ("json", Form::Json)];
 }
 
 /// Where lines go.
@@ -36,6 +72,28 @@ pub enum Target {
     File(PathBuf),
     /// The standard error stream.
     Stderr,
+    /// Sent to a syslog server, a datagram for each line.
+    Syslog(Arc<syslog::Peer>),
+}
+
+impl Target {
+    /// The file, where it is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Target::File(path) => Some(path),
+            Target::Stderr | Target::Syslog(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::File(path) => path.display().fmt(f),
+            Target::Stderr => f.write_str("stderr"),
+            Target::Syslog(peer) => write!(f, "syslog:{}", peer.server),
+        }
+    }
 }
 
 impl ErrorLog {
@@ -46,10 +104,64 @@ impl ErrorLog {
 
     /// The files among the targets.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.targets.items().iter().filter_map(|target| match &target.target {
-            Target::File(path) => Some(path.as_path()),
-            Target::Stderr => None,
-        })
+        self.targets.items().iter().filter_map(|target| target.target.path())
+    }
+}
+
+/// Place of a target in [`Targets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TargetId(u32);
+
+impl TargetId {
+    pub(crate) fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// All targets of a configuration, each once: blocks that name the same file share its descriptor and its buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Targets(Vec<TargetSpec>);
+
+/// One target and how lines gather for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TargetSpec {
+    pub(crate) target: Target,
+    pub(crate) hold: Option<Hold>,
+}
+
+/// `buffer=`, `flush=`, `gzip=` of an `access_log`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    /// Lines go out when there are so many bytes of them.
+    pub(crate) bytes: usize,
+    /// Or when the first of them is so old.
+    pub(crate) flush: Option<Duration>,
+    /// The level of the compression, 1 to 9.
+    pub(crate) gzip: Option<u32>,
+}
+
+impl Targets {
+    /// The place of a target, which is new or known.
+    pub(crate) fn intern(&mut self, target: &Target) -> TargetId {
+        let known = self.0.iter().position(|spec| spec.target == *target);
+        let place = known.unwrap_or_else(|| {
+            self.0.push(TargetSpec { target: target.clone(), hold: None });
+            self.0.len() - 1
+        });
+        TargetId(place as u32)
+    }
+
+    /// Says how lines gather for a target; whether that agrees with what was said before.
+    pub(crate) fn hold(&mut self, id: TargetId, hold: Hold) -> bool {
+        *self.0[id.place()].hold.get_or_insert(hold) == hold
+    }
+
+    pub(crate) fn get(&self, id: TargetId) -> &TargetSpec {
+        &self.0[id.place()]
+    }
+
+    pub(crate) fn all(&self) -> &[TargetSpec] {
+        &self.0
     }
 }
 

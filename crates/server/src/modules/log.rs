@@ -2,13 +2,15 @@
 //!
 //! The lines are written elsewhere ([`crate::log`]); this file says where to and makes the text.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::{Cx, Layered, Scope};
+use crate::log::syslog::Peer;
+use crate::log::{Hold, Target, TargetId, Targets};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
@@ -18,7 +20,6 @@ use crate::variables::VarRef;
 /// The module.
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_log") };
 
-/// `open_log_file_cache` is not among them: paths with variables are not built, and others are opened once.
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new(
@@ -38,6 +39,17 @@ const DIRECTIVES: &[Directive] = &[
             .default("combined '$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"'"),
         add_format,
     ),
+    Directive::scope(
+        Spec::new(
+            "http_log",
+            "open_log_file_cache",
+            LEVELS,
+            Args::Between(1, 4),
+            "How many logs with variables in their names stay open, and for how long.",
+        )
+        .default("off"),
+        set_file_cache,
+    ),
 ];
 
 /// The access logs of a block.
@@ -46,30 +58,50 @@ pub struct Conf {
     logs: Layered<AccessLog>,
     /// Whether the block says `off`, which empties the list.
     off_in_block: u32,
+    cache: Option<FileCache>,
 }
 
 /// One `access_log`.
 #[derive(Clone, Debug)]
-pub struct AccessLog {
-    /// The file.
-    pub path: PathBuf,
+pub(crate) struct AccessLog {
+    /// Where lines go.
+    pub(crate) to: LogTo,
     /// What a line looks like.
-    pub format: Arc<LogFormat>,
-    /// Bytes that are collected before they are written.
-    pub buffer: Option<u64>,
-    /// How long they may wait for that.
-    pub flush: Option<Duration>,
+    pub(crate) format: Arc<LogFormat>,
     /// Requests for which this is empty or `0` leave no line.
-    pub condition: Option<Template>,
+    pub(crate) condition: Option<Template>,
+}
+
+/// Where the lines of an `access_log` go.
+#[derive(Clone, Debug)]
+pub(crate) enum LogTo {
+    /// A target that is open from the start.
+    Target(TargetId),
+    /// A file whose name depends on the request.
+    Named(Template),
+}
+
+/// `open_log_file_cache`, of the block that has it and those inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileCache {
+    /// Tells the caches of a configuration apart; from 1.
+    pub(crate) number: u32,
+    /// Files in it.
+    pub(crate) max: u64,
+    /// A file that is not used for so long is closed.
+    pub(crate) inactive: Duration,
+    /// How often the name is looked up again.
+    pub(crate) valid: Duration,
+    /// A file that is used less often than that while it is remembered does not stay open.
+    pub(crate) min_uses: u64,
 }
 
 impl Conf {
     /// What holds without `access_log`.
-    pub(crate) fn under(prefix: &Path) -> Conf {
-        let path = prefix.join("logs/access.log");
-        let format = Arc::new(LogFormat::combined());
-        let log = AccessLog { path, format, buffer: None, flush: None, condition: None };
-        Conf { logs: Layered::from(vec![log]), off_in_block: 0 }
+    pub(crate) fn under(prefix: &Path, targets: &mut Targets) -> Conf {
+        let to = LogTo::Target(targets.intern(&Target::File(prefix.join("logs/access.log"))));
+        let log = AccessLog { to, format: Arc::new(LogFormat::combined()), condition: None };
+        Conf { logs: Layered::from(vec![log]), ..Conf::default() }
     }
 
     /// Those that hold.
@@ -77,13 +109,21 @@ impl Conf {
         self.logs.items()
     }
 
-    /// Their files.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
-        self.logs().iter().map(|log| log.path.as_path())
+    /// How long files with variables in their names stay open; `None` closes them at once.
+    pub(crate) fn file_cache(&self) -> Option<FileCache> {
+        self.cache
+    }
+
+    /// The files that are opened before the privileges go.
+    pub(crate) fn files<'c>(&'c self, targets: &'c Targets) -> impl Iterator<Item = &'c Path> {
+        self.logs().iter().filter_map(|log| match &log.to {
+            LogTo::Target(id) => targets.get(*id).target.path(),
+            LogTo::Named(_) => None,
+        })
     }
 }
 
-/// `off`, or a file with a format and options. A path with variables would be opened for each request.
+/// `off`, or a file or syslog server with a format and options.
 fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
@@ -95,24 +135,39 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         scope.log.logs.own(cx.block).clear();
         return Ok(());
     }
-    if text.starts_with("syslog:") {
-        return Err(cx.not_built(text));
-    }
-    let mut log =
-        AccessLog { path: cx.path(text), format: format_of(cx)?, buffer: None, flush: None, condition: None };
+    // In nginx's order, so that of several faults the same one is reported.
+    let target = match text.strip_prefix("syslog:") {
+        Some(options) => {
+            let peer = Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?;
+            Some(Target::Syslog(Arc::new(peer)))
+        }
+        None if text.contains('$') => None,
+        None => Some(Target::File(cx.path(text))),
+    };
+    let to = match &target {
+        Some(target) => LogTo::Target(cx.http.targets.intern(target)),
+        // Always below the prefix, also where the name starts with a variable.
+        None => LogTo::Named(cx.template(&cx.prefix.join(text).to_string_lossy())?),
+    };
+    let mut log = AccessLog { to, format: format_of(cx)?, condition: None };
+    let mut gather = Gather::default();
     for option in cx.statement.texts().skip(2) {
-        read_option(&mut log, option, cx)?;
+        gather.read(&mut log, option, cx)?;
     }
-    // A time without a buffer would have nothing to wait with.
-    if log.flush.is_some() && log.buffer.is_none() {
-        return Err(cx.error(format_args!("no buffer is defined for access_log \"{text}\"")));
+    if let Some(hold) = gather.hold(cx)? {
+        let id = match log.to {
+            LogTo::Named(_) => return Err(cx.error("buffered logs cannot have variables in name")),
+            LogTo::Target(_) if matches!(target, Some(Target::Syslog(_))) => {
+                return Err(cx.error("logs to syslog cannot be buffered"));
+            }
+            LogTo::Target(id) => id,
+        };
+        // All blocks share the open file, and with it the buffer.
+        if !cx.http.targets.hold(id, hold) {
+            let message = format_args!("access_log \"{text}\" already defined with conflicting parameters");
+            return Err(cx.error(message));
+        }
     }
-    if text.contains('$') {
-        let buffered = "buffered logs cannot have variables in name";
-        return Err(if log.buffer.is_some() { cx.error(buffered) } else { cx.not_built(text) });
-    }
-    // Checked against what is inherited too, because all blocks share the open file.
-    check_sharing(scope, &log, cx)?;
     // nginx: `off` in a block wins over the other logs of the same block.
     if scope.log.off_in_block != cx.block {
         scope.log.logs.own(cx.block).push(log);
@@ -131,38 +186,88 @@ fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
 }
 
-/// One of `buffer=`, `flush=`, `if=`.
-fn read_option(log: &mut AccessLog, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
-    if let Some(text) = option.strip_prefix("buffer=") {
-        let size = value::size(text).ok().filter(|&size| size > 0);
-        log.buffer = Some(size.ok_or_else(|| cx.error(format_args!("invalid buffer size \"{text}\"")))?);
-    } else if let Some(text) = option.strip_prefix("flush=") {
-        let time = value::milliseconds(text).ok().filter(|&time| time > 0);
-        let time = time.ok_or_else(|| cx.error(format_args!("invalid flush time \"{text}\"")))?;
-        log.flush = Some(Duration::from_millis(time));
-    } else if let Some(text) = option.strip_prefix("if=") {
-        // Any text will do, since only emptiness and `0` count when it is rendered.
-        log.condition = Some(cx.template(text)?);
-    } else if option == "gzip" || option.starts_with("gzip=") {
-        return Err(cx.not_built(option));
-    } else {
-        return Err(cx.error(format_args!("invalid parameter \"{option}\"")));
-    }
-    Ok(())
+/// How lines gather, as the options say it.
+#[derive(Default)]
+struct Gather {
+    bytes: Option<u64>,
+    flush: Option<Duration>,
+    gzip: Option<u32>,
 }
 
-/// Logs that share a file must agree on how it is buffered.
-fn check_sharing(scope: &Scope, log: &AccessLog, cx: &Cx<'_>) -> Result<(), Error> {
-    let buffers = |other: &AccessLog| (other.buffer, other.flush);
-    // An unbuffered log beside a buffered one is fine: its lines are written out at once, together with the
-    // others.
-    let mut same_file = scope.log.logs().iter().filter(|other| other.path == log.path);
-    if log.buffer.is_some() && same_file.any(|other| other.buffer.is_some() && buffers(other) != buffers(log))
-    {
-        let text = cx.arg(0);
-        let message = format_args!("access_log \"{text}\" already defined with conflicting parameters");
-        return Err(cx.error(message));
+/// nginx's buffer where only `gzip` is written.
+const GZIP_BUFFER: u64 = 64 << 10;
+
+/// Level of the compression where none is written: the fastest.
+const GZIP_LEVEL: u32 = 1;
+
+impl Gather {
+    /// One of `buffer=`, `flush=`, `gzip`, `gzip=`, `if=`.
+    fn read(&mut self, log: &mut AccessLog, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
+        if let Some(text) = option.strip_prefix("buffer=") {
+            let size = value::size(text).ok().filter(|&size| size > 0);
+            self.bytes = Some(size.ok_or_else(|| cx.error(format_args!("invalid buffer size \"{text}\"")))?);
+        } else if let Some(text) = option.strip_prefix("flush=") {
+            let time = value::milliseconds(text).ok().filter(|&time| time > 0);
+            let time = time.ok_or_else(|| cx.error(format_args!("invalid flush time \"{text}\"")))?;
+            self.flush = Some(Duration::from_millis(time));
+        } else if option == "gzip" {
+            (self.gzip, self.bytes) = (Some(GZIP_LEVEL), self.bytes.or(Some(GZIP_BUFFER)));
+        } else if let Some(text) = option.strip_prefix("gzip=") {
+            let level = value::number(text).ok().filter(|level| (1..=9).contains(level));
+            let level =
+                level.ok_or_else(|| cx.error(format_args!("invalid compression level \"{text}\"")))?;
+            (self.gzip, self.bytes) = (Some(level as u32), self.bytes.or(Some(GZIP_BUFFER)));
+        } else if let Some(text) = option.strip_prefix("if=") {
+            // Any text will do, since only emptiness and `0` count when it is rendered.
+            log.condition = Some(cx.template(text)?);
+        } else {
+            return Err(cx.error(format_args!("invalid parameter \"{option}\"")));
+        }
+        Ok(())
     }
+
+    /// What the options come to; a time without a buffer would have nothing to wait with.
+    fn hold(&self, cx: &Cx<'_>) -> Result<Option<Hold>, Error> {
+        let Some(bytes) = self.bytes else {
+            let none = || cx.error(format_args!("no buffer is defined for access_log \"{}\"", cx.arg(0)));
+            return if self.flush.is_some() { Err(none()) } else { Ok(None) };
+        };
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Ok(Some(Hold { bytes, flush: self.flush, gzip: self.gzip }))
+    }
+}
+
+/// `off`, or `max=` with the others.
+fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let seconds = |text| value::seconds(text).map(Duration::from_secs);
+    let mut cache = FileCache {
+        number: cx.http.log_caches + 1,
+        max: 0,
+        inactive: Duration::from_secs(10),
+        valid: Duration::from_secs(60),
+        min_uses: 1,
+    };
+    let mut off = false;
+    for option in cx.statement.texts() {
+        let (name, text) = option.split_once('=').unwrap_or((option, ""));
+        let read = match name {
+            "max" => value::number(text).map(|max| cache.max = max),
+            "inactive" => seconds(text).map(|time| cache.inactive = time),
+            "min_uses" => value::number(text).map(|uses| cache.min_uses = uses),
+            "valid" => seconds(text).map(|time| cache.valid = time),
+            _ if option == "off" => {
+                off = true;
+                Ok(())
+            }
+            _ => Err(value::ValueError::Invalid),
+        };
+        read.map_err(|_| cx.error(format_args!("invalid \"open_log_file_cache\" parameter \"{option}\"")))?;
+    }
+    if !off && cache.max == 0 {
+        return Err(cx.error("\"open_log_file_cache\" must have \"max\" parameter"));
+    }
+    cx.http.log_caches += u32::from(!off);
+    scope.log.cache = (!off).then_some(cache);
     Ok(())
 }
 
@@ -246,6 +351,16 @@ enum LogEscape {
 impl LogEscape {
     const NAMES: [(&'static str, LogEscape); 3] =
         [("default", LogEscape::Default), ("json", LogEscape::Json), ("none", LogEscape::None)];
+
+    /// How many bytes longer a byte becomes.
+    fn growth(self, byte: u8) -> usize {
+        match (self, byte) {
+            (LogEscape::Default, b'"' | b'\\' | 0..0x20 | 0x7f..) => 3,
+            (LogEscape::Json, b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c) => 1,
+            (LogEscape::Json, 0..0x20) => 5,
+            _ => 0,
+        }
+    }
 }
 
 impl LogFormat {
@@ -296,30 +411,41 @@ impl LogFormat {
     }
 }
 
-/// Escapes what stands in `out` from `start` on.
+/// Escapes what stands in `out` from `start` on, in place: the line's memory is all that is needed.
 fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
-    let harmful = |byte: &u8| match escape {
-        LogEscape::Default => matches!(byte, b'"' | b'\\' | 0..0x20 | 0x7f..),
-        LogEscape::Json => matches!(byte, b'"' | b'\\' | 0..0x20),
-        LogEscape::None => false,
-    };
     // Nearly all values have nothing to escape, and are looked through once without being moved.
-    let Some(first) = out[start..].iter().position(harmful) else { return };
-    let tail = out.split_off(start + first);
-    for byte in tail {
-        match (escape, byte) {
-            _ if !harmful(&byte) => out.push(byte),
-            (LogEscape::Json, b'"' | b'\\') => out.extend_from_slice(&[b'\\', byte]),
-            (LogEscape::Json, b'\n') => out.extend_from_slice(b"\\n"),
-            (LogEscape::Json, b'\r') => out.extend_from_slice(b"\\r"),
-            (LogEscape::Json, b'\t') => out.extend_from_slice(b"\\t"),
-            (LogEscape::Json, 0x08) => out.extend_from_slice(b"\\b"),
-            (LogEscape::Json, 0x0c) => out.extend_from_slice(b"\\f"),
-            (LogEscape::Json, _) => {
-                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte & 15)])
+    let Some(first) = out[start..].iter().position(|&byte| escape.growth(byte) > 0) else { return };
+    let first = start + first;
+    let growth: usize = out[first..].iter().map(|&byte| escape.growth(byte)).sum();
+    let (mut from, mut to) = (out.len(), out.len() + growth);
+    out.resize(to, 0);
+    // From the end, so that nothing is overwritten before it has been moved.
+    while from > first {
+        from -= 1;
+        let byte = out[from];
+        let len = 1 + escape.growth(byte);
+        to -= len;
+        match len {
+            1 => out[to] = byte,
+            2 => out[to..to + 2].copy_from_slice(&[b'\\', json_letter(byte)]),
+            4 => out[to..to + 4].copy_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte & 15)]),
+            _ => {
+                let digits = [b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte & 15)];
+                out[to..to + 6].copy_from_slice(&digits);
             }
-            _ => out.extend_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte & 15)]),
         }
+    }
+}
+
+/// What stands behind the backslash where JSON has a short form.
+fn json_letter(byte: u8) -> u8 {
+    match byte {
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x08 => b'b',
+        0x0c => b'f',
+        quoted => quoted,
     }
 }
 
@@ -333,20 +459,28 @@ mod tests {
     use super::*;
     use crate::config::testing::{error, load, loaded, warnings};
 
-    fn logs_of(http: &str) -> Vec<(String, Option<u64>, Option<u64>, bool)> {
+    type Shown = (String, Option<Hold>, bool);
+
+    fn logs_of(http: &str) -> Vec<Shown> {
         let config = loaded(http);
         let root = config.server(crate::config::ServerId(0)).root;
         let logs = config.location(root).scope.log.logs().iter();
         logs.map(|log| {
-            let flush = log.flush.map(|flush| flush.as_millis() as u64);
-            (log.path.display().to_string(), log.buffer, flush, log.condition.is_some())
+            let (to, hold) = match &log.to {
+                LogTo::Target(id) => {
+                    let spec = config.http.targets.get(*id);
+                    (spec.target.to_string(), spec.hold)
+                }
+                LogTo::Named(path) => (format!("{path:?}"), None),
+            };
+            (to, hold, log.condition.is_some())
         })
         .collect()
     }
 
     #[test]
     fn logs_replace_inherited_ones_and_off_silences() {
-        let plain = |path: &str| (path.to_owned(), None, None, false);
+        let plain = |path: &str| (path.to_owned(), None, false);
         assert_eq!(logs_of("server {}"), [plain("/prefix/logs/access.log")]);
         assert_eq!(logs_of("access_log a; server {}"), [plain("/prefix/a")]);
         assert_eq!(
@@ -355,13 +489,62 @@ mod tests {
         );
         assert_eq!(logs_of("access_log a; server { access_log off; }"), []);
         assert_eq!(logs_of("server { access_log off; access_log a; }"), []);
-        assert_eq!(
-            logs_of("server { access_log /a combined buffer=32k flush=1m if=$arg_log; }"),
-            [("/a".to_owned(), Some(32 << 10), Some(60_000), true)]
-        );
         assert_eq!(load("http { log_format a '$request'; server { access_log x a; } }").err(), None);
         let files = loaded("server { access_log /b; location /x { access_log /c; } }").log_files();
-        assert_eq!(files, ["/b", "/c"].map(PathBuf::from));
+        assert_eq!(files, ["/b", "/c"].map(std::path::PathBuf::from));
+        assert_eq!(
+            logs_of("server { access_log syslog:server=127.0.0.1:99,tag=x; }"),
+            [plain("syslog:127.0.0.1:99")]
+        );
+    }
+
+    #[test]
+    fn lines_gather_as_the_options_say() {
+        let hold = |bytes, flush_ms: Option<u64>, gzip| {
+            Some(Hold { bytes, flush: flush_ms.map(Duration::from_millis), gzip })
+        };
+        for (options, expected) in [
+            ("buffer=32k flush=1m if=$arg_log", hold(32 << 10, Some(60_000), None)),
+            ("gzip", hold(64 << 10, None, Some(1))),
+            ("gzip=9 buffer=1k", hold(1 << 10, None, Some(9))),
+            ("buffer=1k gzip flush=5", hold(1 << 10, Some(5000), Some(1))),
+            ("if=1", None),
+        ] {
+            let logs = logs_of(&format!("server {{ access_log /a combined {options}; }}"));
+            let conditional = options.contains("if=");
+            assert_eq!(logs, [("/a".to_owned(), expected, conditional)], "{options}");
+        }
+        // The file has one buffer, whoever names it.
+        let shared = logs_of("access_log /a combined buffer=1k; server { access_log /a; }");
+        assert_eq!(shared[0].1, hold(1 << 10, None, None));
+    }
+
+    #[test]
+    fn names_with_variables_are_below_the_prefix() {
+        let path = |http: &str| logs_of(http)[0].0.clone();
+        assert!(path("server { access_log $host.log; }").contains("\"/prefix/\""));
+        assert!(path("server { access_log /logs/$host.log; }").contains("\"/logs/\""));
+        assert_eq!(
+            loaded("server { access_log /logs/$host.log; }").log_files(),
+            Vec::<std::path::PathBuf>::new()
+        );
+    }
+
+    #[test]
+    fn file_caches_are_inherited_and_can_be_off() {
+        let cache = |http: &str| {
+            let config = loaded(http);
+            let root = config.server(crate::config::ServerId(0)).root;
+            config.location(root).scope.log.file_cache()
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(cache("server {}"), None);
+        let default = FileCache { number: 1, max: 5, inactive: seconds(10), valid: seconds(60), min_uses: 1 };
+        assert_eq!(cache("open_log_file_cache max=5; server {}"), Some(default));
+        let other = FileCache { number: 2, max: 7, inactive: seconds(20), valid: seconds(60), min_uses: 2 };
+        let text = "open_log_file_cache max=5; server { open_log_file_cache max=7 inactive=20s valid=1m min_uses=2; }";
+        assert_eq!(cache(text), Some(other));
+        assert_eq!(cache("open_log_file_cache max=5; server { open_log_file_cache off; }"), None);
     }
 
     #[test]
@@ -374,10 +557,23 @@ mod tests {
             ("access_log a combined flush=1s;", "no buffer is defined for access_log \"a\""),
             ("access_log a combined buffer=1k flush=0;", "invalid flush time \"0\""),
             ("access_log $host.log combined buffer=1k;", "buffered logs cannot have variables in name"),
-            ("access_log $host.log;", "\"$host.log\" in \"access_log\" directive is not built yet"),
+            ("access_log $host.log combined gzip;", "buffered logs cannot have variables in name"),
+            ("access_log syslog:server=127.0.0.1 combined gzip;", "logs to syslog cannot be buffered"),
+            ("access_log syslog:tag=a;", "no syslog server specified"),
+            ("access_log a combined gzip=0;", "invalid compression level \"0\""),
+            ("access_log a combined gzip=10;", "invalid compression level \"10\""),
+            ("access_log a combined gzipx;", "invalid parameter \"gzipx\""),
             (
-                "access_log syslog:server=x;",
-                "\"syslog:server=x\" in \"access_log\" directive is not built yet",
+                "access_log a combined buffer=1k; server { access_log a combined buffer=1k gzip; }",
+                "access_log \"a\" already defined with conflicting parameters",
+            ),
+            ("open_log_file_cache inactive=1;", "\"open_log_file_cache\" must have \"max\" parameter"),
+            ("open_log_file_cache max=x;", "invalid \"open_log_file_cache\" parameter \"max=x\""),
+            ("open_log_file_cache max=1 valid=x;", "invalid \"open_log_file_cache\" parameter \"valid=x\""),
+            ("open_log_file_cache foo;", "invalid \"open_log_file_cache\" parameter \"foo\""),
+            (
+                "open_log_file_cache off; open_log_file_cache off;",
+                "\"open_log_file_cache\" directive is duplicate",
             ),
             (
                 "access_log a combined buffer=1k; access_log a combined buffer=2k;",

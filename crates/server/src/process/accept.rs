@@ -119,15 +119,11 @@ async fn make_room(thread: &Thread) {
         return;
     }
     if !thread.end_an_idle_one() {
-        let generation = thread.generation();
-        let log = &generation.config.main().error_log;
-        error::write(thread, log, Level::Alert, format_args!("{most} worker_connections are not enough"));
+        error::write(thread, Level::Alert, format_args!("{most} worker_connections are not enough"));
     }
     thread.connections.at_most(most - 1).await;
 }
 
 fn complain(thread: &Thread, level: Level, call: &str, errno: Errno) {
-    let generation = thread.generation();
-    let log = &generation.config.main().error_log;
-    error::write(thread, log, level, format_args!("{call} failed ({})", Reason(errno)));
+    error::write(thread, level, format_args!("{call} failed ({})", Reason(errno)));
 }

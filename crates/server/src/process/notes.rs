@@ -49,8 +49,7 @@ pub(super) async fn watch(thread: Rc<Thread>) {
 
 /// At the level of what works, but less well than it could.
 fn write(thread: &Thread, note: &impl Display) {
-    let generation = thread.generation();
-    error::write(thread, &generation.config.main().error_log, Level::Warn, format_args!("{note}"));
+    error::write(thread, Level::Warn, format_args!("{note}"));
 }
 
 #[cfg(test)]

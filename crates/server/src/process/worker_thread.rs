@@ -11,6 +11,7 @@ use rt::mailbox;
 use rt::{Either, select};
 
 use crate::log::files::LogFiles;
+use crate::log::reports;
 use crate::process::accept::Doors;
 use crate::process::notes;
 use crate::process::shared::Shared;
@@ -43,23 +44,23 @@ pub(super) enum Order {
 pub(super) async fn run(start: Start) {
     let Start { shared, edition, resources, alone, mut orders } = start;
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
-    let logs = LogFiles::new(resources.logs, stderr);
-    let thread = Rc::new(Thread::new(shared, edition, logs));
+    let logs = LogFiles::new(stderr, edition.config.main().workers.count());
+    let thread = Rc::new(Thread::new(shared, edition, logs, resources.logs));
     let mut doors = Doors::new(&thread, alone);
     doors.open(resources.listeners);
     rt::spawn(crate::memory::watch(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread)));
+    rt::spawn(reports::watch(Rc::clone(&thread)));
     while let Some(order) = orders.recv().await {
         match order {
             Order::Configure { edition, resources, taken } => {
-                thread.logs.reopen(resources.logs);
-                thread.replace(edition);
+                thread.replace(edition, resources.logs);
                 doors.close_unconfigured();
                 doors.open(resources.listeners);
                 // One who waits no longer has given this worker up.
                 let _ = taken.try_send(());
             }
-            Order::Reopen(logs) => thread.logs.reopen(logs),
+            Order::Reopen(logs) => thread.reopen_logs(logs),
             Order::Quit(patience) => {
                 doors.close_all();
                 thread.drain();
@@ -69,7 +70,7 @@ pub(super) async fn run(start: Start) {
             Order::Stop => break,
         }
     }
-    thread.logs.flush().await;
+    thread.logs.flush(&thread).await;
 }
 
 /// Waits for the last connection, but not longer than the patience; a stop ends it at once.
@@ -89,7 +90,7 @@ async fn quit(
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Stop => return,
-                Order::Reopen(logs) => thread.logs.reopen(logs),
+                Order::Reopen(logs) => thread.reopen_logs(logs),
                 Order::Configure { .. } | Order::Quit(_) => {}
             }
         }

@@ -1,12 +1,14 @@
 //! The directives of `main`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use conf::value::{self, ValueError};
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::config::Cx;
-use crate::log::{ErrorLog, ErrorTarget, Level, Target};
+use crate::log::syslog::Peer;
+use crate::log::{ErrorLog, ErrorTarget, Form, Level, Target};
 use crate::modules::core::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers};
 use crate::modules::{Directive, Walk};
 
@@ -248,16 +250,30 @@ fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `error_log target [level …]`, for the process and for blocks of `http`.
+/// `error_log target [level …] [format=text|json]`, for the process and for blocks of `http`.
 pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let target = match cx.arg(0) {
-        "stderr" => Target::Stderr,
-        // Not silently a file of that name.
-        text if text.starts_with("syslog:") || text.starts_with("memory:") => return Err(cx.not_built(text)),
-        text => Target::File(cx.path(text)),
+    let text = cx.arg(0);
+    let target = if text == "stderr" {
+        Target::Stderr
+    } else if text.starts_with("memory:") {
+        // It is there in builds for debugging, which this is not either.
+        return Err(cx.error("nginx was built without debug support"));
+    } else if let Some(options) = text.strip_prefix("syslog:") {
+        Target::Syslog(Arc::new(Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?))
+    } else {
+        Target::File(cx.path(text))
     };
-    let mut level = None;
+    let (mut level, mut form) = (None, None);
     for name in cx.statement.texts().skip(1) {
+        // Own: nginx has one form. It is found by its name, so that it may stand anywhere.
+        if let Some(name) = name.strip_prefix("format=") {
+            let known = Form::NAMES.iter().find(|(known, _)| *known == name);
+            let found = known.ok_or_else(|| cx.error(format_args!("invalid error log format \"{name}\"")))?;
+            if form.replace(found.1).is_some() {
+                return Err(cx.error("duplicate error log format"));
+            }
+            continue;
+        }
         let debug_part = name.strip_prefix("debug_").is_some_and(|part| DEBUG_PARTS.contains(&part));
         let known = Level::NAMES.iter().find(|(known, _)| *known == name).map(|(_, level)| *level);
         let found = known.or(debug_part.then_some(Level::Debug));
@@ -271,8 +287,10 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
             None => level = Some(found),
         }
     }
+    let id = cx.http.targets.intern(&target);
     // `error` is what nginx takes when no level is written.
-    log.targets.own(cx.block).push(ErrorTarget { target, level: level.unwrap_or(Level::Error) });
+    let (level, form) = (level.unwrap_or(Level::Error), form.unwrap_or_default());
+    log.targets.own(cx.block).push(ErrorTarget { target, id, level, form });
     Ok(())
 }
 

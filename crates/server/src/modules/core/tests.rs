@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::testing::{error, load, warnings};
 use crate::config::{Config, Pools};
-use crate::log::{Level, Target};
+use crate::log::{Form, Level};
 use crate::modules::core::{Affinity, EventsConf, MainConf, Method, ThreadPoolSpec, Workers};
 
 fn config(text: &str) -> std::sync::Arc<Config> {
@@ -71,15 +71,26 @@ fn masks_of_cpus() {
 
 #[test]
 fn error_logs_and_thread_pools() {
-    let main = main_of("error_log stderr warn; error_log a; error_log /b debug_http;");
-    let targets: Vec<_> =
-        main.error_log.targets.items().iter().map(|to| (to.target.clone(), to.level)).collect();
+    let main = main_of(
+        "error_log stderr warn; error_log a; error_log /b debug_http debug_core format=json; error_log a info;
+         error_log syslog:server=127.0.0.1:5514,tag=x crit format=text;",
+    );
+    let targets: Vec<_> = main
+        .error_log
+        .targets
+        .items()
+        .iter()
+        .map(|to| (to.target.to_string(), to.id.place(), to.level, to.form))
+        .collect();
+    let shown = |target: &str, place, level, form| (target.to_owned(), place, level, form);
     assert_eq!(
         targets,
         [
-            (Target::Stderr, Level::Warn),
-            (Target::File("/prefix/a".into()), Level::Error),
-            (Target::File("/b".into()), Level::Debug)
+            shown("stderr", 0, Level::Warn, Form::Text),
+            shown("/prefix/a", 1, Level::Error, Form::Text),
+            shown("/b", 2, Level::Debug, Form::Json),
+            shown("/prefix/a", 1, Level::Info, Form::Text),
+            shown("syslog:127.0.0.1:5514", 3, Level::Crit, Form::Text),
         ]
     );
     let main = main_of("thread_pool a threads=2; thread_pool default threads=3 max_queue=0;");
@@ -107,7 +118,16 @@ fn wrong_values_are_refused_as_in_nginx() {
         ("daemon x;", "invalid value \"x\" in \"daemon\" directive, it must be \"on\" or \"off\""),
         ("error_log a foo;", "invalid log level \"foo\""),
         ("error_log a error warn;", "duplicate log level \"warn\""),
-        ("error_log syslog:server=x;", "\"syslog:server=x\" in \"error_log\" directive is not built yet"),
+        ("error_log a debug_http warn;", "duplicate log level \"warn\""),
+        ("error_log a warn debug_http;", "invalid log level \"debug_http\""),
+        ("error_log a format=xml;", "invalid error log format \"xml\""),
+        ("error_log a format=json format=text;", "duplicate error log format"),
+        ("error_log memory:32m debug;", "nginx was built without debug support"),
+        ("error_log syslog:facility=user;", "no syslog server specified"),
+        (
+            "error_log syslog:server=127.0.0.1,tag=a-b;",
+            "syslog \"tag\" only allows alphanumeric characters and underscore",
+        ),
         ("thread_pool a max_queue=3;", "\"thread_pool\" must have \"threads\" parameter"),
         ("thread_pool a threads=0;", "invalid threads value \"threads=0\""),
         ("thread_pool a threads=2 max_queue=x;", "invalid max_queue value \"max_queue=x\""),

@@ -1,0 +1,518 @@
+//! Where log lines go beside plain files: syslog, compressed and buffered files, names with variables; and that no
+//! target holds up a request, whatever state it is in.
+
+mod common;
+
+use std::fs;
+use std::io::Read;
+use std::net::UdpSocket;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::{client, one_server, ours_only, serve, serve_with};
+use rustix::process::Signal;
+use testkit::process::fd_targets;
+use testkit::{Client, Deadline, Server, TempDir};
+
+/// Patience with a message or a line.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A line of about 64 KiB, so that a test need not make many of them to fill something.
+fn long_format() -> String {
+    format!("log_format long '$arg_n {}';", "x".repeat(64 << 10))
+}
+
+fn text(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// Waits until the file has what `look` wants.
+#[track_caller]
+fn wait_for<T>(path: &Path, mut look: impl FnMut(&[u8]) -> Option<T>) -> T {
+    let found = testkit::wait::until(&path.display().to_string(), Deadline::default(), || {
+        look(&fs::read(path).unwrap_or_default())
+    });
+    found.unwrap_or_else(|late| panic!("{late}: {}", text(path)))
+}
+
+#[track_caller]
+fn wait_for_lines(path: &Path, count: usize) -> Vec<String> {
+    wait_for(path, |bytes| {
+        let lines: Vec<String> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
+        (lines.len() >= count).then_some(lines)
+    })
+}
+
+/// A folder with a syslog server in it.
+fn syslog_server() -> (TempDir, UnixDatagram, String) {
+    let folder = TempDir::new("syslog");
+    let path = folder.path().join("log");
+    let socket = UnixDatagram::bind(&path).expect("a socket in a folder of its own");
+    let path = path.display().to_string();
+    listen_to(&socket, &path);
+    (folder, socket, path)
+}
+
+/// Started as root, the server serves as somebody else.
+fn for_everybody(path: impl AsRef<Path>) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("it is ours");
+}
+
+fn listen_to(socket: &UnixDatagram, path: &str) {
+    for_everybody(path);
+    socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes it");
+}
+
+/// A server whose workers may make files in `logs`.
+fn serve_open(conf: &str) -> Server {
+    serve_with(conf, |builder| {
+        let builder = builder.text("html/index.html", "index").text("logs/own/empty", "");
+        for folder in ["logs", "logs/own"] {
+            for_everybody(builder.dir().join(folder));
+        }
+        builder
+    })
+}
+
+#[track_caller]
+fn message(socket: &UnixDatagram) -> String {
+    let mut bytes = vec![0; 128 << 10];
+    let count = socket.recv(&mut bytes).expect("a message comes");
+    String::from_utf8(bytes[..count].to_vec()).expect("text")
+}
+
+/// The parts of `<190>Nov  1 09:30:00 rest`.
+fn parts(message: &str) -> (&str, &str, &str) {
+    let (priority, rest) = message.split_once('>').expect("a priority");
+    let (time, rest) = rest.split_at(15);
+    (&priority[1..], time, &rest[1..])
+}
+
+#[test]
+fn the_access_log_goes_to_syslog() {
+    let (_folder, socket, path) = syslog_server();
+    let server = serve(&one_server(
+        "log_format own '$request|$status';",
+        &format!(
+            "access_log syslog:server=unix:{path} own;
+             location /own {{ access_log syslog:server=unix:{path},facility=mail,tag=Web_1,severity=warn,nohostname own; return 204; }}
+             location / {{ return 204; }}"
+        ),
+    ));
+    let mut client = client(&server);
+    client.get("/a");
+    let first = message(&socket);
+    let (priority, time, rest) = parts(&first);
+    assert_eq!(priority, (23 * 8 + 6).to_string());
+    assert!(
+        time.as_bytes()[3] == b' ' && time.as_bytes()[6] == b' ' && time.as_bytes()[9] == b':',
+        "{first}"
+    );
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").expect("it is there");
+    assert_eq!(rest, format!("{} nginx: GET /a HTTP/1.1|204", hostname.trim().to_lowercase()));
+    client.get("/own");
+    let second = message(&socket);
+    let (priority, _, rest) = parts(&second);
+    assert_eq!((priority, rest), ("20", "Web_1: GET /own HTTP/1.1|204"));
+}
+
+#[test]
+fn syslog_over_udp() {
+    for address in ["127.0.0.1", "[::1]"] {
+        let Ok(socket) = UdpSocket::bind(format!("{address}:0")) else {
+            eprintln!("skipped: no {address} here");
+            continue;
+        };
+        socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes it");
+        let port = socket.local_addr().expect("it is bound").port();
+        let log = format!("access_log syslog:server={address}:{port},nohostname own; return 204;");
+        let server = serve(&one_server("log_format own '$request';", &log));
+        client(&server).get("/udp");
+        let mut bytes = [0; 2048];
+        let count = socket.recv(&mut bytes).expect("a message comes");
+        let message = String::from_utf8_lossy(&bytes[..count]).into_owned();
+        assert!(message.starts_with("<190>") && message.ends_with(" nginx: GET /udp HTTP/1.1"), "{message}");
+    }
+}
+
+#[test]
+fn the_error_log_goes_to_syslog_with_the_level_of_the_line() {
+    let (_folder, socket, path) = syslog_server();
+    let conf = format!(
+        "error_log logs/error.log notice;\n{}",
+        one_server(&format!("error_log syslog:server=unix:{path},nohostname,severity=debug;"), "root html;")
+    );
+    let server = serve(&conf);
+    let mut client = client(&server);
+    client.get("/missing");
+    let line = message(&socket);
+    let (priority, _, rest) = parts(&line);
+    // local7, error; the header's severity does not count.
+    assert_eq!(priority, "187", "{line}");
+    let rest = rest.strip_prefix("nginx: ").expect("the tag");
+    // nginx sends its own time and level too.
+    assert!(
+        rest[19..].starts_with(" [error] ") && rest.ends_with("host: \"a\"") || rest.contains("host: "),
+        "{line}"
+    );
+    assert!(
+        rest.contains("html/missing\" failed (2: No such file or directory), client: 127.0.0.1"),
+        "{line}"
+    );
+    // nginx cuts what is longer than its buffer.
+    client.get(&format!("/{}", "y".repeat(1500)));
+    let line = message(&socket);
+    assert!(line.len() < 2100 && line.contains("yyy"), "{} bytes", line.len());
+}
+
+#[test]
+fn a_syslog_server_that_comes_back_is_found_again() {
+    if !ours_only("nothing is lost when a server restarts") {
+        return;
+    }
+    let (_folder, socket, path) = syslog_server();
+    let log = format!("access_log syslog:server=unix:{path},nohostname own; return 204;");
+    let server = serve(&one_server("log_format own '$request';", &log));
+    let mut client = client(&server);
+    client.get("/1");
+    assert!(message(&socket).ends_with("GET /1 HTTP/1.1"));
+    drop(socket);
+    fs::remove_file(&path).expect("it was bound");
+    client.get("/2");
+    let line = server.wait_for_log("while logging to syslog, server: unix:", Deadline::default());
+    assert!(
+        line.contains("[alert]") && line.contains("connect() failed (2: No such file or directory)"),
+        "{line}"
+    );
+    assert!(line.ends_with(&format!("server: unix:{path}, 1 line was lost")), "{line}");
+    let socket = UnixDatagram::bind(&path).expect("the name is free");
+    listen_to(&socket, &path);
+    client.get("/3");
+    assert!(message(&socket).ends_with("GET /3 HTTP/1.1"));
+}
+
+#[test]
+fn a_syslog_server_that_does_not_read_holds_up_nobody() {
+    if !ours_only("lines wait for a server that does not read") {
+        return;
+    }
+    let (_folder, socket, path) = syslog_server();
+    let log = format!("access_log syslog:server=unix:{path},nohostname long; return 204;");
+    let server = serve(&one_server(&long_format(), &log));
+    let mut client = client(&server);
+    // Above what the socket and the backlog take together.
+    for n in 0..700 {
+        assert_eq!(client.get(&format!("/?n={n}")).status, 204);
+    }
+    let line = server.wait_for_log("is too slow", Deadline::default());
+    assert!(
+        line.contains(&format!("writing to \"syslog:unix:{path}\" is too slow, 1 line was dropped")),
+        "{line}"
+    );
+    // Those that were kept come in order, and then new ones do.
+    let mut read = 0;
+    while server.error_log().lines().filter(|line| line.contains("it works again")).count() == 0 {
+        let text = message(&socket);
+        assert!(text.contains(&format!("nginx: {read} x")), "{}", &text[..60]);
+        read += 1;
+        if read % 64 == 0 {
+            client.get("/?n=late");
+        }
+        if read >= 200 {
+            break;
+        }
+    }
+    assert!(read > 100, "{read} lines were kept");
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_holds_up_nobody() {
+    if !ours_only("nginx waits in write()") {
+        return;
+    }
+    let folder = TempDir::new("fifo");
+    let path = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("coreutils");
+    assert!(made.success());
+    // Both ends, so that neither opening waits.
+    let mut pipe =
+        fs::OpenOptions::new().read(true).write(true).custom_flags(0o4000).open(&path).expect("a FIFO");
+    let log = format!("access_log {} long; access_log logs/access.log short; return 204;", path.display());
+    let server = serve(&one_server(&format!("{} log_format short '$arg_n';", long_format()), &log));
+    let mut client = client(&server);
+    for n in 0..400 {
+        assert_eq!(client.get(&format!("/?n={n}")).status, 204);
+    }
+    // The other log is not held up either.
+    assert_eq!(server.wait_for_access_log(400, Deadline::default()).lines().count(), 400);
+    let line = server.wait_for_log("is too slow", Deadline::default());
+    assert!(line.contains("[alert] ") && line.contains("/pipe\" is too slow, 1 line was dropped"), "{line}");
+    let mut bytes = vec![0; 1 << 20];
+    let started = Instant::now();
+    while !server.error_log().contains("it works again") {
+        let _ = pipe.read(&mut bytes);
+        assert!(started.elapsed() < PATIENCE, "the lines that wait are written: {}", server.error_log());
+    }
+    let line = server.wait_for_log("it works again", Deadline::default());
+    assert!(line.contains("lines were dropped; it works again"), "{line}");
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_does_not_hold_up_the_end() {
+    if !ours_only("nginx waits in write()") {
+        return;
+    }
+    let folder = TempDir::new("fifo-end");
+    let path = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("coreutils");
+    assert!(made.success());
+    let _pipe = fs::OpenOptions::new().read(true).write(true).open(&path).expect("a FIFO");
+    let conf = one_server(&long_format(), &format!("access_log {} long; return 204;", path.display()));
+    let server = serve(&format!("error_log logs/error.log notice; error_log {};\n{conf}", path.display()));
+    let mut client = client(&server);
+    for n in 0..40 {
+        assert_eq!(client.get(&format!("/?n={n}")).status, 204);
+    }
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn a_full_disk_costs_lines_and_is_told_once_a_minute() {
+    let server = serve(&one_server("", "access_log /dev/full; return 204;"));
+    let mut client = client(&server);
+    for _ in 0..20 {
+        assert_eq!(client.get("/").status, 204);
+    }
+    let line = server.wait_for_log("write() to \"/dev/full\" failed", Deadline::default());
+    assert!(line.contains("[alert]") && line.contains("failed (28: No space left on device)"), "{line}");
+    for _ in 0..20 {
+        assert_eq!(client.get("/").status, 204);
+    }
+    let told = |log: &str| log.lines().filter(|line| line.contains("/dev/full")).count();
+    assert_eq!(told(&server.error_log()), 1, "{}", server.error_log());
+}
+
+#[test]
+fn names_may_have_variables() {
+    let server = serve_open(&one_server(
+            "log_format own '$request|$status';",
+            "root html; access_log logs/$arg_v.log own;
+             location /none { access_log logs/none/$arg_v.log own; return 204; }
+             location /rootless { root missing; return 204; }
+             location /cached { open_log_file_cache max=10 inactive=1h; access_log ${arg_v}ogs/cached.log own; return 204; }",
+    ));
+    let mut client = client(&server);
+    for target in ["/?v=a", "/?v=b", "/?v=a&2", "/nowhere?v=a"] {
+        client.get(target);
+    }
+    let lines = wait_for_lines(&server.path("logs/a.log"), 3);
+    assert_eq!(
+        lines,
+        ["GET /?v=a HTTP/1.1|200", "GET /?v=a&2 HTTP/1.1|200", "GET /nowhere?v=a HTTP/1.1|404"]
+    );
+    assert_eq!(wait_for_lines(&server.path("logs/b.log"), 1), ["GET /?v=b HTTP/1.1|200"]);
+
+    client.get("/none?v=c");
+    let line = server.wait_for_log("logs/none/c.log\" failed", Deadline::default());
+    assert!(line.contains("[crit]") && line.contains("*1 open() \""), "{line}");
+    assert!(line.contains("failed (2: No such file or directory) while logging request, client: 127.0.0.1, server: , request: \"GET /none?v=c"), "{line}");
+
+    client.get("/rootless?v=d");
+    let line = server.wait_for_log("existence failed", Deadline::default());
+    assert!(line.contains("[error]") && line.contains("*1 testing \""), "{line}");
+    assert!(line.contains("/missing\" existence failed (2: No such file or directory) while logging request, client: 127.0.0.1"), "{line}");
+    assert!(!server.path("logs/d.log").exists());
+
+    for n in 0..3 {
+        client.get(&format!("/cached?v=l&{n}"));
+    }
+    let path = server.path("logs/cached.log");
+    assert_eq!(wait_for_lines(&path, 3).len(), 3);
+    assert!(is_open(&server, &path));
+    assert!(!is_open(&server, &server.path("logs/a.log")), "without a cache it is closed");
+}
+
+/// Whether a worker has the file open.
+fn is_open(server: &Server, path: &Path) -> bool {
+    let open = server.workers().into_iter().flat_map(fd_targets);
+    open.into_iter().any(|target| Path::new(&target) == path)
+}
+
+#[test]
+fn cached_logs_are_bounded_and_follow_their_names() {
+    let server = serve_open(&one_server(
+        "log_format own '$request';",
+        "access_log logs/$arg_v.log own; open_log_file_cache max=1 valid=1s;
+         location /twice { open_log_file_cache max=9 min_uses=2; return 204; }
+         location / { return 204; }",
+    ));
+    let mut client = client(&server);
+    let log = |name: &str| server.path(&format!("logs/{name}.log"));
+    client.get("/?v=a");
+    wait_for_lines(&log("a"), 1);
+    client.get("/?v=b");
+    wait_for_lines(&log("b"), 1);
+    let closed = testkit::wait::until("the older one closes", Deadline::default(), || {
+        (!is_open(&server, &log("a")) && is_open(&server, &log("b"))).then_some(())
+    });
+    closed.expect("one file may be open");
+
+    // A file that was moved away is found missing after `valid`.
+    fs::rename(log("b"), log("moved")).expect("it is there");
+    testkit::wait::until("a new file", Deadline::default(), || {
+        client.get("/?v=b");
+        log("b").exists().then_some(())
+    })
+    .expect("the name is looked up again");
+
+    client.get("/twice?v=c");
+    wait_for_lines(&log("c"), 1);
+    let closed = || (!is_open(&server, &log("c"))).then_some(());
+    testkit::wait::until("a log that was used once", Deadline::default(), closed).expect("it is closed");
+    client.get("/twice?v=c");
+    wait_for_lines(&log("c"), 2);
+    assert!(is_open(&server, &log("c")), "used twice");
+}
+
+#[test]
+fn reopening_closes_cached_logs() {
+    if !ours_only("nginx looks the name up after `valid` only") {
+        return;
+    }
+    let server = serve_open(&one_server(
+        "",
+        "access_log logs/$arg_v.log; open_log_file_cache max=9 valid=1h; return 204;",
+    ));
+    let mut client = client(&server);
+    client.get("/?v=a");
+    let path = server.path("logs/a.log");
+    wait_for_lines(&path, 1);
+    fs::rename(&path, server.path("logs/old.log")).expect("it is there");
+    server.signal(Signal::USR1);
+    server.wait_for_log_count("reopening logs", 2, Deadline::default());
+    testkit::wait::until("a new file", Deadline::default(), || {
+        client.get("/?v=a");
+        path.exists().then_some(())
+    })
+    .expect("the name is looked up again");
+}
+
+#[test]
+fn a_buffer_is_written_when_it_is_full() {
+    let server = serve(&one_server(
+        "log_format own '$arg_n';",
+        "access_log logs/access.log own buffer=1k; access_log logs/now.log own; return 204;",
+    ));
+    let mut client = client(&server);
+    client.get("/?n=first");
+    wait_for_lines(&server.path("logs/now.log"), 1);
+    assert_eq!(server.access_log(), "", "it waits");
+    for n in 0..20 {
+        client.get(&format!("/?n={n}-{}", "x".repeat(60)));
+    }
+    let log = server.wait_for_access_log(10, Deadline::default());
+    assert!(log.starts_with("first\n0-xxx"), "{log}");
+}
+
+#[test]
+fn compressed_logs_are_one_file_for_gzip() {
+    let server = serve(&one_server(
+        "log_format own '$arg_n';",
+        "access_log logs/a.gz own gzip=9 buffer=1k; access_log logs/b.gz own gzip flush=20ms; return 204;",
+    ));
+    let mut client = client(&server);
+    let padding = "x".repeat(60);
+    for n in 0..50 {
+        client.get(&format!("/?n={n}-{padding}"));
+    }
+    let unpacked = |bytes: &[u8]| {
+        let mut text = String::new();
+        let read = flate2::read::MultiGzDecoder::new(bytes).read_to_string(&mut text);
+        read.is_ok().then_some(text).filter(|text| text.lines().count() >= 40)
+    };
+    for name in ["logs/a.gz", "logs/b.gz"] {
+        let text = wait_for(&server.path(name), unpacked);
+        for (n, line) in text.lines().enumerate() {
+            assert_eq!(line, format!("{n}-{padding}"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_held_back_goes_to_the_file_that_was_open() {
+    let server = serve(&one_server(
+        "log_format own '$arg_n';",
+        "access_log logs/access.log own buffer=32k; access_log logs/now.log own; return 204;",
+    ));
+    let mut client = client(&server);
+    client.get("/?n=before");
+    wait_for_lines(&server.path("logs/now.log"), 1);
+    let (log, old) = (server.path("logs/access.log"), server.path("logs/old.log"));
+    fs::rename(&log, &old).expect("opened at the start");
+    server.signal(Signal::USR1);
+    assert_eq!(wait_for_lines(&old, 1), ["before"]);
+    testkit::wait::until("the new file", Deadline::default(), || log.exists().then_some(()))
+        .expect("opened anew");
+    client.get("/?n=after");
+    let kept = TempDir::new("kept");
+    let copy = kept.path().join("copy");
+    fs::hard_link(&log, &copy).expect("the same file system");
+    assert!(server.quit_and_wait().success());
+    assert_eq!((text(&copy).as_str(), old.exists()), ("after\n", false));
+}
+
+#[test]
+fn error_logs_have_levels_and_are_inherited() {
+    let server = serve(&one_server(
+        "error_log logs/http.log; error_log logs/crit.log crit;",
+        "root html; location /own { error_log logs/own.log info; }
+         location /both { error_log logs/one.log; error_log logs/two.log warn; }",
+    ));
+    let mut client = client(&server);
+    for target in ["/a", "/own/b", "/both/c"] {
+        assert_eq!(client.get(target).status, 404);
+    }
+    let log = |name: &str| server.path(&format!("logs/{name}.log"));
+    for (name, uri) in [("http", "/a"), ("own", "/own/b"), ("one", "/both/c"), ("two", "/both/c")] {
+        let lines = wait_for_lines(&log(name), 1);
+        assert!(lines.len() == 1 && lines[0].contains(&format!("html{uri}\" failed")), "{name}: {lines:?}");
+    }
+    assert_eq!(text(&log("crit")), "");
+}
+
+#[test]
+fn error_logs_as_json() {
+    if !ours_only("nginx has no such form") {
+        return;
+    }
+    let server = serve(&format!(
+        "error_log logs/error.log notice; error_log logs/json.log notice format=json;\n{}",
+        one_server("", "server_name here.test; root html;")
+    ));
+    let mut client = Client::connect(server.addr(0));
+    client.request("GET", "/q%22?x=\\", &[("Host", "asked.test"), ("Referer", "http://\u{e4}/")]);
+    let path = server.path("logs/json.log");
+    let line = wait_for(&path, |bytes| {
+        String::from_utf8_lossy(bytes).lines().find(|line| line.contains("No such file")).map(str::to_owned)
+    });
+    let file = server.path("html/q").display().to_string();
+    for part in [
+        "{\"time\":\"2".to_owned(),
+        "\",\"level\":\"error\",\"pid\":".to_owned(),
+        ",\"connection\":1,\"message\":\"open() \\\"".to_owned(),
+        format!("{file}\\\"\\\" failed (2: No such file or directory)\",\"client\":\"127.0.0.1\""),
+        "\"server\":\"here.test\",\"request\":\"GET /q%22?x=\\\\ HTTP/1.1\",\"host\":\"asked.test\""
+            .to_owned(),
+        "\"referrer\":\"http://\u{e4}/\"}".to_owned(),
+    ] {
+        assert!(line.contains(&part), "{part} in {line}");
+    }
+    // The master writes the same form.
+    let first = text(&path).lines().next().expect("the start is told").to_owned();
+    assert!(
+        first.starts_with("{\"time\":\"2") && first.ends_with("\"message\":\"ringroad/0.1.0\"}"),
+        "{first}"
+    );
+}

@@ -1,0 +1,62 @@
+//! Compressed logs: each buffer that goes out is a gzip member of its own (RFC 1952), and members behind each other
+//! are one valid file, so that nothing has to be remembered between them or finished at the end.
+
+use flate2::{Compress, Compression, Crc, FlushCompress, Status};
+
+/// Makes members; keeps its memory from one to the next.
+pub(super) struct Packer {
+    compress: Compress,
+}
+
+/// RFC 1952, 2.3.1: magic, deflate, no flags, no time, no extra flags, Unix.
+const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+
+/// Room that is added when the output is full.
+const STEP: usize = 4096;
+
+impl Packer {
+    /// `level` is 1 to 9.
+    pub(super) fn new(level: u32) -> Packer {
+        Packer { compress: Compress::new(Compression::new(level), false) }
+    }
+
+    /// Appends a member with these bytes.
+    pub(super) fn pack(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(&HEADER);
+        self.compress.reset();
+        loop {
+            out.reserve(STEP);
+            let rest = &bytes[self.compress.total_in() as usize..];
+            match self.compress.compress_vec(rest, out, FlushCompress::Finish) {
+                Ok(Status::StreamEnd) => break,
+                // It only wants more room: nothing that is compressed can be wrong.
+                Ok(Status::Ok | Status::BufError) | Err(_) => {}
+            }
+        }
+        let mut crc = Crc::new();
+        crc.update(bytes);
+        out.extend_from_slice(&crc.sum().to_le_bytes());
+        // The length modulo 2^32, RFC 1952.
+        out.extend_from_slice(&crc.amount().to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn members_behind_each_other_are_one_file() {
+        let (mut packer, mut out) = (Packer::new(1), Vec::new());
+        // What does not compress needs more room than it has.
+        let noise: Vec<u8> =
+            (0..100_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
+        for part in [&b"one\n"[..], b"", &noise] {
+            packer.pack(part, &mut out);
+        }
+        let mut read = Vec::new();
+        flate2::read::MultiGzDecoder::new(out.as_slice()).read_to_end(&mut read).expect("valid members");
+        assert_eq!(read, [b"one\n", noise.as_slice()].concat());
+    }
+}

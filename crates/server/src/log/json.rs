@@ -1,0 +1,108 @@
+//! Lines as JSON objects (RFC 8259), written field by field without a tree in between.
+
+use std::fmt;
+
+/// An object that is being written behind what is in the buffer.
+pub struct Object<'a> {
+    out: &'a mut Vec<u8>,
+    first: bool,
+}
+
+impl<'a> Object<'a> {
+    /// Opens an object.
+    pub fn open(out: &'a mut Vec<u8>) -> Object<'a> {
+        out.push(b'{');
+        Object { out, first: true }
+    }
+
+    /// A field with a text. Names are ours and need no escaping.
+    #[must_use]
+    pub fn text(mut self, name: &str, value: impl fmt::Display) -> Object<'a> {
+        self.name(name);
+        self.out.push(b'"');
+        // A vector takes every write.
+        let _ = fmt::write(&mut Escaped(self.out), format_args!("{value}"));
+        self.out.push(b'"');
+        self
+    }
+
+    /// A field with bytes that a client chose. What is no UTF-8 stands as `\xHH`, because JSON has no bytes.
+    #[must_use]
+    pub fn bytes(mut self, name: &str, value: &[u8]) -> Object<'a> {
+        self.name(name);
+        self.out.push(b'"');
+        for chunk in value.utf8_chunks() {
+            escape(chunk.valid(), self.out);
+            for byte in chunk.invalid() {
+                let _ = fmt::write(&mut Escaped(self.out), format_args!("\\x{byte:02x}"));
+            }
+        }
+        self.out.push(b'"');
+        self
+    }
+
+    /// A field with a number.
+    #[must_use]
+    pub fn number(mut self, name: &str, value: u64) -> Object<'a> {
+        self.name(name);
+        http::push_decimal(self.out, value);
+        self
+    }
+
+    /// Closes the object.
+    pub fn close(self) {
+        self.out.push(b'}');
+    }
+
+    fn name(&mut self, name: &str) {
+        if !std::mem::take(&mut self.first) {
+            self.out.push(b',');
+        }
+        self.out.push(b'"');
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+    }
+}
+
+/// Escapes on the way, so that a message need not be put together before.
+struct Escaped<'a>(&'a mut Vec<u8>);
+
+impl fmt::Write for Escaped<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        escape(text, self.0);
+        Ok(())
+    }
+}
+
+/// RFC 8259 section 7.
+fn escape(text: &str, out: &mut Vec<u8>) {
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0..0x20 | 0x7f => {
+                let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
+                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_are_json() {
+        let mut out = b"> ".to_vec();
+        let object = Object::open(&mut out).text("a", format_args!("q\"{}\\", "\n\u{1}ä"));
+        object.number("n", 7).bytes("b", b"x\xff\"\xc3\xa4\0").close();
+        assert_eq!(
+            String::from_utf8(out).expect("JSON is UTF-8"),
+            r#"> {"a":"q\"\n\u0001ä\\","n":7,"b":"x\\xff\"ä\u0000"}"#
+        );
+    }
+}
