@@ -11,7 +11,7 @@ use http::request::Method;
 
 use crate::connection::decide;
 use crate::log::Level;
-use crate::modules::{limit_conn, limit_req};
+use crate::modules::{charset, limit_conn, limit_req};
 use crate::request::Request;
 
 /// What is asked of the server itself.
@@ -90,6 +90,7 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     child.method = if wanted.keeps_method { parent.method } else { Method::Get };
     limit_req::hand_down(parent, &mut child);
     limit_conn::hand_down(parent, &mut child);
+    charset::hand_down(parent, &mut child);
     Some(child)
 }
 

@@ -199,7 +199,7 @@ fn variables_show_what_was_sent() {
     let site = Site::start(
         "sent",
         "log_format own escape=none '$sent_http_content_type|$sent_http_content_length|$sent_http_last_modified|$sent_http_location|$sent_http_connection|$sent_http_keep_alive|$sent_http_transfer_encoding|$sent_http_cache_control|$sent_http_link|$sent_http_x_a|$sent_http_accept_ranges|$sent_http_etag';
-         access_log own.log own; root .; keepalive_timeout 75s 20s; default_type text/plain;
+         access_log own.log own; root .; charset utf-8; keepalive_timeout 75s 20s; default_type text/plain;
          server { listen 127.0.0.1:PORT; add_header X-A $sent_http_content_type; add_header X-A b; add_header Link c; add_header Link d; add_header Cache-Control no-store;
            location = /text { return 200 text; } location = /moved { return 301 /there; } }",
     );
@@ -215,10 +215,122 @@ fn variables_show_what_was_sent() {
     assert_eq!(
         site.lines("own.log", 4),
         [
-            "text/plain|4|||keep-alive|timeout=20||no-store|c, d|text/plain, b||".to_owned(),
+            "text/plain; charset=utf-8|4|||keep-alive|timeout=20||no-store|c, d|text/plain, b||".to_owned(),
             format!("text/html|{length}||{location}|keep-alive|timeout=20||no-store|c, d|text/html, b||"),
-            "text/plain|4|||close|||no-store|c, d|text/plain, b||".to_owned(),
-            format!("text/plain|7|{date}||keep-alive|timeout=20||no-store|c, d|text/plain, b|bytes|{tag}"),
+            "text/plain; charset=utf-8|4|||close|||no-store|c, d|text/plain, b||".to_owned(),
+            format!(
+                "text/plain; charset=utf-8|7|{date}||keep-alive|timeout=20||no-store|c, d|text/plain, b|bytes|{tag}"
+            ),
         ]
     );
+}
+
+#[test]
+fn charsets_are_named_behind_the_type() {
+    let site = Site::start(
+        "charset",
+        "access_log off; root .; types { text/html html; image/png png; text/css css; }
+         server { listen 127.0.0.1:PORT; charset utf-8; location = /moved { return 301 /there; } location = /see { return 303 /there; }
+           location /css/ { charset_types text/css; } location /all/ { charset_types *; } location /off/ { charset off; }
+           location /variable/ { charset $arg_charset; } location = /none { return 204; }
+           location = /text { default_type text/plain; return 200 text; } }",
+    );
+    for name in [
+        "a.html",
+        "a.png",
+        "a.css",
+        "css/a.css",
+        "css/a.html",
+        "css/a.txt",
+        "all/a.png",
+        "off/a.html",
+        "variable/a.html",
+    ] {
+        site.folder.write(name, "content");
+    }
+    for (target, expected) in [
+        ("/a.html", Some("text/html; charset=utf-8")),
+        ("/text", Some("text/plain; charset=utf-8")),
+        ("/a.png", Some("image/png")),
+        ("/a.css", Some("text/css")),
+        ("/css/a.css", Some("text/css; charset=utf-8")),
+        ("/css/a.html", Some("text/html; charset=utf-8")),
+        // Plain text is in the default list, of which only HTML stays.
+        ("/css/a.txt", Some("text/plain")),
+        ("/all/a.png", Some("image/png; charset=utf-8")),
+        ("/off/a.html", Some("text/html")),
+        ("/variable/a.html?charset=koi8-r", Some("text/html; charset=koi8-r")),
+        ("/variable/a.html?charset=", Some("text/html")),
+        ("/variable/a.html", Some("text/html")),
+        ("/missing", Some("text/html; charset=utf-8")),
+        ("/moved", Some("text/html")),
+        ("/see", Some("text/html; charset=utf-8")),
+        ("/none", None),
+    ] {
+        assert_eq!(site.get(target).field("Content-Type"), expected, "{target}");
+        assert_eq!(ask(&site, "HEAD", target, &[]).field("Content-Type"), expected, "HEAD {target}");
+    }
+    let date = site.get("/a.html").field("Last-Modified").map(str::to_owned).expect("a date");
+    let response = ask(&site, "GET", "/a.html", &[("If-Modified-Since", &date)]);
+    assert_eq!((response.status, response.field("Content-Type")), (304, None));
+    let response = ask(&site, "GET", "/a.html", &[("Range", "bytes=0-1,3-4")]);
+    assert!(response.field("Content-Type").is_some_and(|text| !text.contains("charset")));
+    assert_eq!(response.text().matches("\r\nContent-Type: text/html; charset=utf-8\r\n").count(), 2);
+    for target in ["/a.html", "/a.png"] {
+        let response = ask(&site, "GET", target, &[("Range", "bytes=100-")]);
+        let found = (response.status, response.field("Content-Type"));
+        assert_eq!(found, (416, Some("text/html; charset=utf-8")), "{target}");
+    }
+}
+
+#[test]
+fn texts_are_recoded() {
+    let site = Site::start(
+        "recode",
+        "access_log off; root .; default_type text/plain;
+         charset_map koi8-r utf-8 { C1 D0B0; C2 D0B1; } charset_map koi8-r windows-1251 { C1 E0; C2 E1; }
+         server { listen 127.0.0.1:PORT; source_charset koi8-r; location /utf/ { charset utf-8; } location /win/ { charset windows-1251; }
+           location /same/ { charset koi8-r; } location /back/ { source_charset utf-8; charset koi8-r; }
+           location = /return { source_charset utf-8; charset koi8-r; return 200 \"\u{430}\u{44f}!\"; }
+           location = /empty { charset utf-8; return 200; } location /image/ { charset utf-8; types { } default_type image/png; }
+           location /nobody/ { charset $arg_to; } error_page 404 /utf/page; }",
+    );
+    let koi = b"a\xc1\xc2b".repeat(1 << 18);
+    let utf = "a\u{430}\u{431}b".repeat(1 << 18).into_bytes();
+    for name in ["utf/big", "win/big", "same/big", "image/big", "nobody/big"] {
+        site.folder.write(name, &koi);
+    }
+    site.folder.write("back/big", &utf);
+    site.folder.write("utf/page", b"\xc1");
+    let mut client = site.client();
+    let response = client.get("/utf/big");
+    assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
+    assert_eq!((response.field("Content-Length"), response.field("Accept-Ranges")), (None, None));
+    assert!(response.field("ETag").is_some() && response.body == utf);
+    // The same connection goes on: the end of the body is known.
+    assert!(client.get("/back/big").body == koi);
+    let response = client.get("/win/big");
+    assert!(response.body == b"a\xe0\xe1b".repeat(1 << 18));
+    assert_eq!(response.field("Content-Length"), Some("1048576"));
+    let response = client.request("GET", "/win/big", &[("Host", "a"), ("Range", "bytes=1-2")]);
+    assert_eq!((response.status, response.body.as_slice()), (206, &b"\xe0\xe1"[..]));
+    assert_eq!(response.field("Content-Range"), Some("bytes 1-2/1048576"));
+    let response = client.request("GET", "/utf/big", &[("Host", "a"), ("Range", "bytes=1-2")]);
+    assert_eq!((response.status, response.body.len()), (200, utf.len()));
+    assert!(client.get("/same/big").body == koi && client.get("/image/big").body == koi);
+    assert_eq!(client.get("/return").body, b"\xc1&#1103;!");
+    assert_eq!(client.get("/empty").body, b"");
+    let response = client.get("/missing");
+    assert_eq!((response.status, response.text().as_str()), (404, "\u{430}"));
+    let response = ask(&site, "HEAD", "/utf/big", &[]);
+    assert_eq!((response.field("Content-Length"), response.field("Transfer-Encoding")), (None, None));
+    let text = raw(&site, "GET /utf/page HTTP/1.0");
+    assert!(text.ends_with("\r\n\r\n\u{430}") && text.contains("\r\nConnection: close\r\n"), "{text}");
+    // Without a map the text stays as it is, and the log says so.
+    let response = client.get("/nobody/big?to=ibm866");
+    assert_eq!(response.field("Content-Type"), Some("text/plain"));
+    assert!(response.body == koi);
+    let lines = site.lines("error.log", 2);
+    let expected = "no \"charset_map\" between the charsets \"koi8-r\" and \"ibm866\"";
+    assert!(lines.iter().any(|line| line.contains(expected)), "{lines:?}");
 }

@@ -21,6 +21,7 @@ pub use resolve::{load, table};
 pub use scope::{Layered, Scope};
 
 use crate::log::Targets;
+use crate::modules::charset::Charsets;
 use crate::modules::core::{EventsConf, MainConf, ProcessKey};
 use crate::modules::http_core::listen::ListenSpec;
 use crate::modules::http_core::locations::Locations;
@@ -59,6 +60,8 @@ pub(crate) struct Http {
     pub(crate) locations: Vec<Location>,
     /// Variables that the configuration itself defines.
     pub(crate) registry: Registry,
+    /// `charset_map` and the charsets that are named elsewhere.
+    pub(crate) charsets: Charsets,
     /// `log_format`, by name.
     pub(crate) formats: BTreeMap<String, Arc<LogFormat>>,
     /// Where lines of logs go, each target once.

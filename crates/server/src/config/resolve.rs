@@ -12,6 +12,7 @@ use std::sync::{Arc, LazyLock};
 use conf::{Contexts, Error, Loader, Source, Statement, Table};
 
 use crate::config::{Config, Cx, Http, Loaded, Location, LocationId, Scope, Server, ServerId};
+use crate::modules::charset;
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::listen;
 use crate::modules::http_core::locations::{Locations, Name};
@@ -58,6 +59,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     // Only now: a variable may be used above the directive that defines it, and a pool above its own.
     http.registry.finish()?;
     http.zones.finish()?;
+    charset::check(&http)?;
     main.check_pools(&http.pools)?;
     main.check_affinity(&mut warnings);
     // The handlers are listed once here, so that no request asks a module whether it has something to do.

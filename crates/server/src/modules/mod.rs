@@ -5,6 +5,7 @@
 pub mod access;
 pub mod auth_basic;
 pub mod auth_request;
+pub mod charset;
 pub mod core;
 pub mod headers;
 pub mod http_core;
@@ -52,6 +53,7 @@ pub static MODULES: &[&Module] = &[
     &static_file::MODULE,
     &not_modified::MODULE,
     &headers::MODULE,
+    &charset::MODULE,
     &range::MODULE,
 ];
 

@@ -9,7 +9,7 @@ use smallvec::smallvec;
 
 use crate::body::Piece;
 use crate::connection::error_page;
-use crate::modules::Module;
+use crate::modules::{Module, charset};
 use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::{Body, ContentType};
@@ -24,14 +24,12 @@ fn filter(request: &mut Request) {
     if request.depth > 0 {
         return;
     }
-    let response = &request.response;
+    let response = &mut request.response;
+    // What the modules before this one change on its way has no length, and nothing that could be divided.
+    response.allow_ranges &= response.content_length.is_some();
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
     };
-    // The range is one of the answer that the client gets, not of a part that is put into it.
-    if request.depth > 0 {
-        return;
-    }
     let max_ranges = request.scope().core.max_ranges;
     // Zero says that there are no ranges here, so `Accept-Ranges` must not promise them either.
     if max_ranges == Some(0) {
@@ -50,6 +48,7 @@ fn filter(request: &mut Request) {
         RangeOutcome::NotSatisfiable => {
             // The page first: it clears the fields of the file, and this one belongs to the answer.
             error_page::built_in(request, 416);
+            charset::of_page(request);
             let mut text = Vec::new();
             range::push_unsatisfied_range(size, &mut text);
             request.response.content_range = Some(text);
