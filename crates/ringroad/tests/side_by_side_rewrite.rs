@@ -21,6 +21,34 @@ http {
     }
     map $http_host $host_class { hostnames; default none; .example.com below; www.example.* begins; }
     map $arg_m $changing { volatile; default "$seen"; }
+    geo $arg_ip $network {
+        default none;
+        10.0.0.0/8 ten;
+        10.1.0.0/16 ten-one;
+        10.1.2.3 single;
+        10.2.0.0/15 gone;
+        delete 10.2.0.0/15;
+        255.255.255.255 broadcast;
+        2001:db8::/32 documentation;
+        2001:db8:1::/48 inner;
+        ::ffff:10.9.0.0/112 mapped;
+        0.0.0.0/1 low;
+    }
+    geo $arg_ip $range {
+        ranges;
+        default none;
+        10.0.0.0-10.255.255.255 ten;
+        10.1.0.0-10.1.0.255 inner;
+        10.1.1.0-10.1.1.255 "with blank";
+        10.1.2.0-10.1.2.9 gone;
+        delete 10.1.2.0-10.1.2.9;
+        255.255.255.0-255.255.255.254 high;
+    }
+    geo $bare_range { ranges; }
+    geo $client { proxy 127.0.0.0/8; proxy 10.0.0.0/8; default none; 127.0.0.1 local; 10.0.0.0/8 ten; 1.0.0.0/8 one; ::1 six; }
+    geo $last_client { proxy 127.0.0.0/8; proxy 10.0.0.0/8; proxy_recursive; 127.0.0.1 local; 10.0.0.0/8 ten; 1.0.0.0/8 one; }
+    split_clients "${arg_id}salt" $part { 0.5% tiny; 33.33% third; 20% fifth; * rest; }
+    split_clients $arg_id $some { 50% half; }
     server {
         listen 127.0.0.1:0;
         root ROOT;
@@ -101,6 +129,9 @@ http {
             rewrite ^/named/(?<first>x)/ /show/$first$third last;
             return 200 "$first|$second|$third|$1\n";
         }
+        location /geo { return 200 "$network|$range|$bare_range\n"; }
+        location /client { return 200 "$client|$last_client\n"; }
+        location /split { return 200 "$part|$some\n"; }
         location /unset { return 200 "<$never>\n"; }
         location /set { set $never x; set $args changed=1; return 200 "$never $args $arg_changed $is_args\n"; }
         location /header { set $http_x changed; return 200 "$http_x\n"; }
@@ -249,4 +280,65 @@ fn variables() {
         ask("GET", "/headers?A=1&a=2", &fields),
         ask("GET", "/headers", &[("Cookie", "a=1")]),
     ]);
+}
+
+#[test]
+fn addresses_and_shares() {
+    let addresses = [
+        "10.0.0.0",
+        "10.0.0.1",
+        "9.255.255.255",
+        "10.255.255.255",
+        "11.0.0.0",
+        "10.1.0.0",
+        "10.1.0.255",
+        "10.1.1.0",
+        "10.1.1.255",
+        "10.1.2.0",
+        "10.1.2.3",
+        "10.1.2.4",
+        "10.1.2.10",
+        "10.2.0.1",
+        "0.0.0.0",
+        "127.255.255.255",
+        "128.0.0.0",
+        "255.255.255.254",
+        "255.255.255.255",
+        "2001:db8::1",
+        "2001:db8:1::1",
+        "2001:db9::",
+        "::",
+        "::1",
+        "::ffff:10.9.1.1",
+        "::ffff:10.1.0.1",
+        "ffff::",
+        "",
+        "x",
+        "1.2.3",
+        "10.0.0.1:80",
+    ];
+    let mut cases: Vec<Case> = addresses.iter().map(|ip| get(&format!("/geo?ip={ip}"))).collect();
+    for value in [
+        "1.1.1.1",
+        "10.0.0.1",
+        "1.1.1.1, 10.0.0.1",
+        "1.1.1.1,10.0.0.1, 10.0.0.2",
+        "2.2.2.2, 1.1.1.1, 10.0.0.1",
+        "::1",
+        "x",
+        "1.1.1.1, x",
+        "x, 10.0.0.1",
+        "",
+        "1.1.1.1:80",
+        "10.0.0.1 1.1.1.1",
+    ] {
+        cases.push(ask("GET", "/client", &[("X-Forwarded-For", value)]));
+    }
+    cases.push(get("/client"));
+    // Lengths of every remainder of four, and enough of them to meet each part.
+    cases.extend(
+        (0..120).map(|id| get(&format!("/split?id={}", "x".repeat(id % 5) + &(id * 7919).to_string()))),
+    );
+    cases.push(get("/split"));
+    compare(cases);
 }

@@ -103,3 +103,20 @@ fn variables_may_be_assigned_behind_their_use() {
     assert!(lines[0].contains("[warn]") && lines.len() == 1, "{lines:?}");
     assert!(lines[0].contains("using uninitialized \"never\" variable, client: 127.0.0.1"), "{lines:?}");
 }
+
+#[test]
+fn geo_knows_the_client() {
+    let site = Site::start(
+        "geo",
+        r#"access_log off; set_real_ip_from 127.0.0.0/8;
+         geo $client { default no; 127.0.0.0/8 local; 10.0.0.0/8 "ten of $uri"; delete 10.0.0.0/8; 10.1.0.0/16 ten; }
+         geo $arg_ip $fresh { volatile; 1.0.0.0/8 one; 2.0.0.0/8 two; }
+         server { listen 127.0.0.1:PORT; location / { return 200 $client; }
+           location /fresh { set $first $fresh; set $args ip=2.2.2.2; return 200 "$first $fresh"; } }"#,
+    );
+    assert_eq!(site.text("/"), "local");
+    for (ip, expected) in [("10.1.2.3", "ten"), ("10.2.2.3", "no"), ("::1", "no")] {
+        assert_eq!(site.client().request("GET", "/", &[("Host", "a"), ("X-Real-IP", ip)]).text(), expected);
+    }
+    assert_eq!(site.text("/fresh?ip=1.1.1.1"), "one two");
+}

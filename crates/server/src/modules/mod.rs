@@ -7,6 +7,7 @@ pub mod auth_basic;
 pub mod auth_request;
 pub mod charset;
 pub mod core;
+pub mod geo;
 pub mod headers;
 pub mod http_core;
 pub mod index;
@@ -19,6 +20,7 @@ pub mod not_modified;
 pub mod range;
 pub mod realip;
 pub mod rewrite;
+pub mod split_clients;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
@@ -38,6 +40,8 @@ pub static MODULES: &[&Module] = &[
     &http_core::MODULE,
     &log::MODULE,
     &map::MODULE,
+    &geo::MODULE,
+    &split_clients::MODULE,
     &rewrite::MODULE,
     // Before the access modules, and what limits clients: both judge the address that this one finds.
     &realip::MODULE,

@@ -160,15 +160,19 @@ fn find(request: &Request) -> Option<Address> {
 }
 
 /// A walk from the connection's peer towards the client.
-struct Search<'a> {
-    trusted: &'a dyn Fn(&Address) -> bool,
-    recursive: bool,
+pub(crate) struct Search<'a> {
+    pub(crate) trusted: &'a dyn Fn(&Address) -> bool,
+    pub(crate) recursive: bool,
 }
 
 impl Search<'_> {
     /// Goes back through lists of addresses, the last list first. The walk ends at an address that is not trusted,
     /// at text that is no address, or after one step where it is not to go on.
-    fn back<'v>(&self, peer: &Address, values: impl IntoIterator<Item = &'v [u8]>) -> Option<SocketAddr> {
+    pub(crate) fn back<'v>(
+        &self,
+        peer: &Address,
+        values: impl IntoIterator<Item = &'v [u8]>,
+    ) -> Option<SocketAddr> {
         let mut found: Option<SocketAddr> = None;
         for value in values {
             let is_separator = |byte: &u8| matches!(byte, b',' | b' ');
