@@ -99,13 +99,14 @@ impl File {
         })
     }
 
-    /// Reads now what is in the page cache, up to `len` bytes at `offset` into the start of `buf`; `EAGAIN` when
+    /// Reads now what is in the page cache, up to `len` bytes at `offset` behind what is in `buf`; `EAGAIN` when
     /// the first byte is not (`RWF_NOWAIT`, preadv2(2)).
     pub fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
-        let len = (len as usize).min(buf.capacity());
-        let mut parts = [IoSliceMut::new(&mut buf.space()[..len])];
+        let start = buf.len();
+        let len = (len as usize).min(buf.capacity() - start);
+        let mut parts = [IoSliceMut::new(&mut buf.space()[start..start + len])];
         let count = rustix::io::preadv2(self.fd(), &mut parts, offset, ReadWriteFlags::NOWAIT)?;
-        buf.set_len(count);
+        buf.set_len(start + count);
         Ok(count as u32)
     }
 

@@ -444,13 +444,6 @@ impl Running {
             }
         }
     }
-
-    /// Lets the operation go on to its end alone.
-    pub(crate) fn detach(mut self) {
-        if let Some(wait) = self.wait.take() {
-            self.runtime.detach(wait);
-        }
-    }
 }
 
 impl Drop for Running {

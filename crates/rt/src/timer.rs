@@ -197,18 +197,21 @@ impl Timer {
     /// deadline may be moved meanwhile, through a clone. One limit at a time for each timer.
     pub async fn limit<F: Future>(&self, future: F) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
-        poll_fn(|context| {
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                return Poll::Ready(Ok(output));
-            }
-            if self.0.is_over() {
-                return Poll::Ready(Err(Elapsed));
-            }
-            let running = self.0.runtime.running.get();
-            self.0.waiter.borrow_mut().register(running, context);
-            Poll::Pending
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => self.poll_elapsed(context).map(Err),
         })
         .await
+    }
+
+    /// Whether the deadline has passed, for a hand-written future.
+    pub fn poll_elapsed(&self, context: &Context<'_>) -> Poll<Elapsed> {
+        if self.0.is_over() {
+            return Poll::Ready(Elapsed);
+        }
+        let running = self.0.runtime.running.get();
+        self.0.waiter.borrow_mut().register(running, context);
+        Poll::Pending
     }
 }
 

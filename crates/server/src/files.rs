@@ -194,14 +194,29 @@ pub(crate) struct Opened {
     pub(crate) device: DeviceId,
 }
 
+/// Opens the file at `path`, which ends in a NUL, and looks at it, when that needs no waiting; `None` leaves it to
+/// [`open`].
+pub(crate) fn open_now(request: &Request, path: &[u8]) -> Option<Result<Opened, Errno>> {
+    let location = request.location;
+    let facts = &request.generation.roots[location.0 as usize];
+    if !facts.direct_calls || request.scope().core.root_beneath {
+        return None;
+    }
+    let how = OpenHow { flags: FLAGS.bits() as i32, mode: 0, resolve: 0, same_owner: false };
+    let Ok(path) = CStr::from_bytes_with_nul(path) else { return Some(Err(Errno::INVAL)) };
+    let opened = facts.open_cached(None, path, how)?;
+    Some(opened.and_then(|file| file.stat_inline().map(|stat| Opened { file, stat, device: stat.device })))
+}
+
+/// Without `O_NONBLOCK` the open of a FIFO would wait for a writer.
+const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
 /// Opens the file at `path` for reading and looks at it.
 pub(crate) async fn open(request: &Request, mut path: Vec<u8>) -> Result<Opened, Errno> {
     let location = request.location;
     let facts = &request.generation.roots[location.0 as usize];
     let via = choose::path_engine(&request.scope().core, &rt::caps());
-    // Without O_NONBLOCK the open of a FIFO would wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let mut how = OpenHow { flags: flags.bits() as i32, mode: 0, resolve: 0, same_owner: false };
+    let mut how = OpenHow { flags: FLAGS.bits() as i32, mode: 0, resolve: 0, same_owner: false };
     let dir = beneath(request, location)?;
     if dir.is_some() {
         how.resolve = ResolveFlags::BENEATH.bits();

@@ -174,6 +174,10 @@ pub struct Request {
     pub(crate) subrequests: u32,
     /// Subrequests that run beside this request.
     pub(crate) background: Option<Gauge>,
+    /// Memory of response heads.
+    pub(crate) spare: Vec<u8>,
+    /// Memory of paths.
+    pub(crate) path: Vec<u8>,
 }
 
 /// nginx's limit on internal redirects; more are a loop.
@@ -192,7 +196,7 @@ impl Request {
             head: Head::new(),
             raw: None,
             raw_start: 0,
-            method: Method::Other,
+            method: Method::Get,
             host: Vec::new(),
             uri: Vec::new(),
             args: Vec::new(),
@@ -220,16 +224,27 @@ impl Request {
             common: Extensions::default(),
             subrequests: 0,
             background: None,
+            spare: Vec::new(),
+            path: Vec::new(),
         }
     }
 
-    /// Makes it ready for the next request of the connection, which starts under `generation`.
-    pub(crate) fn reset(&mut self, generation: &Rc<Generation>, server: ServerId) {
+    /// Makes one that was cleared ready for a request of `conn`, which starts under `generation`.
+    pub(crate) fn begin(&mut self, generation: &Rc<Generation>, conn: &Rc<ConnInfo>, server: ServerId) {
         if !Rc::ptr_eq(&self.generation, generation) {
             self.generation = Rc::clone(generation);
         }
+        if !Rc::ptr_eq(&self.conn, conn) {
+            self.conn = Rc::clone(conn);
+        }
         self.server = server;
         self.location = generation.config.server(server).root;
+        self.started = rt::now();
+        self.started_wall = rt::wall();
+    }
+
+    /// Forgets everything but the memory.
+    pub(crate) fn clear(&mut self) {
         self.real_client = None;
         self.head.clear();
         self.raw = None;
@@ -245,8 +260,6 @@ impl Request {
         self.slots.clear();
         self.clear_captures();
         self.response.clear();
-        self.started = rt::now();
-        self.started_wall = rt::wall();
         (self.received, self.sent, self.sent_head) = (0, 0, 0);
         (self.pipelined, self.keepalive, self.completed) = (false, false, false);
         self.id.set(None);
@@ -323,6 +336,12 @@ impl Request {
     pub(crate) fn take_head(&mut self, raw: Buf, start: usize) {
         self.raw = Some(raw);
         self.raw_start = start;
+    }
+
+    /// Keeps the memory of a head that was sent.
+    pub(crate) fn keep_spare(&mut self, mut head: Vec<u8>) {
+        head.clear();
+        self.spare = head;
     }
 
     /// The received head.

@@ -9,12 +9,13 @@ use http::date::DateCache;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
+use crate::config::ServerId;
 use crate::log::files::{LogFiles, Opened};
 use crate::log::named::NamedLogs;
 use crate::process::Edition;
 use crate::process::shared::Shared;
 use crate::process::tally::Tally;
-use crate::request::{Generation, Request};
+use crate::request::{ConnInfo, Generation, Request};
 use crate::zone::{Zone, since_1970};
 
 /// The state of one worker thread.
@@ -38,11 +39,11 @@ pub(crate) struct Thread {
     dates: RefCell<DateCache>,
     /// The machine's time zone.
     pub(crate) zone: Zone,
-    /// Requests of ended connections, with their memory, to be used again.
-    spare_requests: RefCell<Vec<Request>>,
+    /// Ended requests, with their memory, to be used again: the last one first, as it is in the cache.
+    spare_requests: RefCell<Vec<Box<Request>>>,
 }
 
-/// Requests whose memory is kept for later connections: a few screens full of browsers.
+/// Requests whose memory is kept: as many as are under way at once on a busy thread.
 const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
@@ -76,6 +77,11 @@ impl Thread {
     /// The configuration that the next request starts under.
     pub(crate) fn generation(&self) -> Rc<Generation> {
         Rc::clone(&self.generation.borrow())
+    }
+
+    /// Whether a request that starts now would start under this one.
+    pub(crate) fn is_in_force(&self, generation: &Rc<Generation>) -> bool {
+        Rc::ptr_eq(generation, &self.generation.borrow())
     }
 
     /// Puts another configuration in force. Requests under way keep theirs; connections that wait for a
@@ -125,16 +131,28 @@ impl Thread {
         Waiting { thread: self, place }
     }
 
-    pub(crate) fn take_request(&self) -> Option<Request> {
-        self.spare_requests.borrow_mut().pop()
+    /// A request for a connection, with the memory of the one that ended last.
+    pub(crate) fn take_request(
+        &self,
+        generation: &Rc<Generation>,
+        conn: &Rc<ConnInfo>,
+        server: ServerId,
+    ) -> Box<Request> {
+        let spare = self.spare_requests.borrow_mut().pop();
+        let mut request =
+            spare.unwrap_or_else(|| Box::new(Request::new(Rc::clone(generation), Rc::clone(conn), server)));
+        request.begin(generation, conn, server);
+        request
     }
 
-    /// Gives up the memory of ended connections; of how many.
+    /// Gives up the memory of ended requests; of how many.
     pub(crate) fn drop_spare_requests(&self) -> usize {
         std::mem::take(&mut *self.spare_requests.borrow_mut()).len()
     }
 
-    pub(crate) fn keep_request(&self, request: Request) {
+    /// Ends a request: lets go of all that it holds and keeps its memory.
+    pub(crate) fn keep_request(&self, mut request: Box<Request>) {
+        request.clear();
         let mut spare = self.spare_requests.borrow_mut();
         if spare.len() < SPARE_REQUESTS_MAX && Rc::ptr_eq(&request.generation, &self.generation.borrow()) {
             spare.push(request);

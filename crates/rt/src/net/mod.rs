@@ -9,4 +9,4 @@ mod writer;
 pub use listener::{Listener, Stopper};
 pub use reader::{QUEUE_DEFAULT, Reader};
 pub use socket::{Socket, hung_up};
-pub use writer::Writer;
+pub use writer::{Sending, Writer, progress};

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::address;
 use super::reader::Reader;
-use super::writer::Writer;
+use super::writer::{Sending, Writer};
 use crate::file::File;
 use crate::ops::Running;
 use crate::runtime::{self, Inner};
@@ -78,8 +78,8 @@ impl Socket {
     }
 
     /// See [`Writer::send`].
-    pub async fn send(&mut self, data: Segments, more: bool) -> (Result<(), Errno>, Segments) {
-        self.writer.send(data, more).await
+    pub fn send(&mut self, data: Segments, more: bool) -> Sending<'_> {
+        self.writer.send(data, more)
     }
 
     /// See [`Writer::sendfile`].

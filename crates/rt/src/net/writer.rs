@@ -2,14 +2,16 @@
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 use io::op::{DeviceId, Interest};
 use io::{DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::net::Shutdown;
 
 use crate::file::File;
-use crate::ops::Running;
+use crate::ops::{Outcome, Running, UNLIMITED, WaitId};
 use crate::runtime::Inner;
 
 /// The sending side of a [`crate::Socket`].
@@ -18,61 +20,156 @@ pub struct Writer {
     fd: Fd,
     /// Sends of at least so many bytes are made without a copy.
     zero_copy_from: Option<usize>,
-    /// Set while a send is under way, and for ever when it was dropped or failed: what has reached the peer
-    /// is unknown then, and nothing may follow it.
-    torn: bool,
+    state: State,
     sent: Cell<u64>,
+}
+
+/// ```text
+///          send           count of all bytes
+///   Ready ------> Sending -------------------------------> Ready
+///                  ^  |  | part of them, without a copy
+///                  |  |  +----------> Returning -- buffers come back --> (as after a count)
+///                  |  | EAGAIN
+///                  |  +------> Blocked --writable--+
+///                  +-------------------------------+
+///   an error, or a future that is dropped half-way: Torn
+/// ```
+enum State {
+    /// Nothing is on its way.
+    Ready,
+    /// The engine sends; so many bytes at most, with `more` to follow.
+    Sending { wait: WaitId, len: usize, more: bool },
+    /// A send without a copy was short: its bytes are needed again.
+    Returning { wait: WaitId, result: Result<u32, Errno>, more: bool },
+    /// The socket is full.
+    Blocked { wait: WaitId, data: Segments, more: bool },
+    /// What has reached the peer is unknown, and nothing may follow it.
+    Torn,
+}
+
+/// A send under way; made by [`Writer::send`]. Dropping it gives the operation up.
+#[must_use = "futures do nothing unless they are awaited"]
+pub struct Sending<'w> {
+    writer: &'w mut Writer,
+    /// The answer where there is nothing to send, or nothing may be sent any more.
+    early: Option<(Result<(), Errno>, Segments)>,
 }
 
 impl Writer {
     pub(super) fn new(runtime: &Rc<Inner>, fd: Fd) -> Writer {
-        Writer { runtime: Rc::clone(runtime), fd, zero_copy_from: None, torn: false, sent: Cell::new(0) }
+        Writer {
+            runtime: Rc::clone(runtime),
+            fd,
+            zero_copy_from: None,
+            state: State::Ready,
+            sent: Cell::new(0),
+        }
     }
 
     /// Sends all of `data`; `more` says that further bytes follow at once. The segments come back to have
     /// their vectors used again, unless the kernel still sends from them. After an error, and after a send
     /// that was dropped half-way, further sends fail with `ECONNABORTED`.
-    pub async fn send(&mut self, mut data: Segments, more: bool) -> (Result<(), Errno>, Segments) {
-        if std::mem::replace(&mut self.torn, true) {
-            return (Err(Errno::CONNABORTED), data);
-        }
-        let result = self.send_all(&mut data, more).await;
-        self.torn = result.is_err();
-        (result, data)
+    pub fn send(&mut self, data: Segments, more: bool) -> Sending<'_> {
+        let early = match self.state {
+            State::Ready if data.is_empty() => Some((Ok(()), data)),
+            State::Ready => {
+                self.start(data, more);
+                None
+            }
+            _ => Some((Err(Errno::CONNABORTED), data)),
+        };
+        Sending { writer: self, early }
     }
 
-    async fn send_all(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
-        while !data.is_empty() {
-            let len = data.len();
-            let zero_copy = self.runtime.caps.send_zero_copy
-                && self.zero_copy_from.is_some_and(|threshold| len >= threshold);
-            let op = Op::Send { socket: self.fd().clone(), data: std::mem::take(data), more, zero_copy };
-            let mut running = Running::new(&self.runtime, op);
-            let first = running.next().await;
-            if first.more {
-                if first.result.is_ok_and(|count| count as usize == len) {
-                    // The buffers go when the peer has acknowledged them; nobody need wait for that.
-                    running.detach();
-                    self.sent.set(self.sent.get() + len as u64);
-                    return Ok(());
+    /// Hands bytes to the engine, if there are any.
+    fn start(&mut self, data: Segments, more: bool) {
+        let len = data.len();
+        let zero_copy =
+            self.runtime.caps.send_zero_copy && self.zero_copy_from.is_some_and(|threshold| len >= threshold);
+        let op = Op::Send { socket: self.fd.clone(), data, more, zero_copy };
+        self.state = State::Sending { wait: self.runtime.start(op, UNLIMITED), len, more };
+    }
+
+    /// Goes through the states until all is sent or there is something to wait for.
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<(Result<(), Errno>, Segments)> {
+        loop {
+            match &mut self.state {
+                &mut State::Sending { wait, len, more } => {
+                    let Outcome { result, more: returns, payload } =
+                        ready!(self.runtime.poll_wait(wait, context));
+                    if !returns {
+                        if let Some(done) = self.count(result, payload, more) {
+                            return Poll::Ready(done);
+                        }
+                    } else if result.is_ok_and(|count| count as usize == len) {
+                        // The buffers go when the peer has acknowledged them; nobody need wait for that.
+                        self.runtime.detach(wait);
+                        self.state = State::Ready;
+                        self.sent.set(self.sent.get() + len as u64);
+                        return Poll::Ready((Ok(()), Segments::new()));
+                    } else {
+                        self.state = State::Returning { wait, result, more };
+                    }
                 }
-                *data = segments(running.last().await.payload)?;
-            } else if first.result.is_ok() || matches!(first.payload, Payload::Segments(_)) {
-                *data = segments(first.payload)?;
-            }
-            // A short count is legal anywhere: an engine may stop at a full socket or between segments.
-            match first.result {
-                Ok(0) => return Err(Errno::IO),
-                Ok(count) => {
-                    data.advance(count as usize);
-                    self.sent.set(self.sent.get() + u64::from(count));
+                &mut State::Returning { wait, result, more } => {
+                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    if !outcome.more
+                        && let Some(done) = self.count(result, outcome.payload, more)
+                    {
+                        return Poll::Ready(done);
+                    }
                 }
-                Err(Errno::INTR) if !data.is_empty() => {}
-                Err(Errno::AGAIN) if !data.is_empty() => self.writable().await?,
-                Err(errno) => return Err(errno),
+                State::Blocked { wait, data, more } => {
+                    let outcome = ready!(self.runtime.poll_wait(*wait, context));
+                    let (data, more) = (std::mem::take(data), *more);
+                    match outcome.result {
+                        Ok(_) | Err(Errno::INTR) => self.start(data, more),
+                        Err(errno) => return Poll::Ready(self.tear(errno, data)),
+                    }
+                }
+                State::Ready | State::Torn => panic!("a send is asked again after its result"),
             }
         }
-        Ok(())
+    }
+
+    /// Follows the end of an operation. A short count is legal anywhere: an engine may stop at a full socket or
+    /// between segments.
+    fn count(
+        &mut self,
+        result: Result<u32, Errno>,
+        payload: Payload,
+        more: bool,
+    ) -> Option<(Result<(), Errno>, Segments)> {
+        let mut data = match (payload, result) {
+            (Payload::Segments(data), _) => data,
+            (_, Ok(_)) => return Some(self.tear(Errno::IO, Segments::new())),
+            (_, Err(errno)) => return Some(self.tear(errno, Segments::new())),
+        };
+        match result {
+            Ok(0) => return Some(self.tear(Errno::IO, data)),
+            Ok(count) => {
+                data.advance(count as usize);
+                self.sent.set(self.sent.get() + u64::from(count));
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
+                self.state = State::Blocked { wait: self.runtime.start(op, UNLIMITED), data, more };
+                return None;
+            }
+            Err(errno) => return Some(self.tear(errno, data)),
+        }
+        if data.is_empty() {
+            self.state = State::Ready;
+            return Some((Ok(()), data));
+        }
+        self.start(data, more);
+        None
+    }
+
+    fn tear(&mut self, errno: Errno, data: Segments) -> (Result<(), Errno>, Segments) {
+        self.state = State::Torn;
+        (Err(errno), data)
     }
 
     /// Moves at most `len` bytes from a file, of the device `device`, to the socket without passing through
@@ -85,7 +182,7 @@ impl Writer {
         device: DeviceId,
         via: DiskVia,
     ) -> Result<u32, Errno> {
-        if std::mem::replace(&mut self.torn, true) {
+        if !matches!(std::mem::replace(&mut self.state, State::Torn), State::Ready) {
             return Err(Errno::CONNABORTED);
         }
         let result = loop {
@@ -101,7 +198,9 @@ impl Writer {
                 result => break result,
             }
         };
-        self.torn = result.is_err();
+        if result.is_ok() {
+            self.state = State::Ready;
+        }
         self.sent.set(self.sent.get() + u64::from(result.unwrap_or(0)));
         result
     }
@@ -133,12 +232,7 @@ impl Writer {
     /// less what still queues in the kernel. One system call; meant for when a timer has fired. 0 where
     /// the kernel tells neither.
     pub fn progress(&self) -> u64 {
-        let fd = self.fd().as_fd();
-        if let Ok(acknowledged) = io::sys::tcp_bytes_acked(fd) {
-            return acknowledged;
-        }
-        let queued = io::sys::send_queue_bytes(fd);
-        queued.map_or(0, |queued| self.sent.get().saturating_sub(u64::from(queued)))
+        progress(&self.fd, self.sent.get())
     }
 
     /// Ends the stream towards the peer. A plain system call: through the ring it would take a kernel
@@ -152,9 +246,40 @@ impl Writer {
     }
 }
 
-fn segments(payload: Payload) -> Result<Segments, Errno> {
-    match payload {
-        Payload::Segments(segments) => Ok(segments),
-        _ => Err(Errno::IO),
+/// As [`Writer::progress`], of any socket: what still queues is taken from `sent`.
+pub fn progress(socket: &Fd, sent: u64) -> u64 {
+    let fd = socket.as_fd();
+    io::sys::tcp_bytes_acked(fd).unwrap_or_else(|_| {
+        let queued = io::sys::send_queue_bytes(fd);
+        queued.map_or(0, |queued| sent.saturating_sub(u64::from(queued)))
+    })
+}
+
+impl Sending<'_> {
+    /// See [`Writer::progress`].
+    pub fn progress(&self) -> u64 {
+        self.writer.progress()
+    }
+}
+
+impl Future for Sending<'_> {
+    type Output = (Result<(), Errno>, Segments);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.early.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => self.writer.poll_sent(context),
+        }
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        if let State::Sending { wait, .. } | State::Returning { wait, .. } | State::Blocked { wait, .. } =
+            self.writer.state
+        {
+            self.writer.runtime.abandon(wait);
+            self.writer.state = State::Torn;
+        }
     }
 }

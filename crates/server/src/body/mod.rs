@@ -15,15 +15,15 @@ mod sink;
 use std::fmt;
 use std::rc::Rc;
 
-use io::Errno;
 use io::op::{DeviceId, Source};
+use io::{Buf, DiskVia, Errno};
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::LocationId;
 use crate::files::{Opened, RootFacts};
 use crate::request::{Generation, Request};
 use choose::Mover;
-pub(crate) use sink::{Rate, SendError, Sink};
+pub(crate) use sink::{Rate, SendError, Sink, send as send_at_once};
 
 /// A file, or pieces of one, as a body.
 pub(crate) struct FileBody {
@@ -66,6 +66,19 @@ impl FileBody {
         let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
         FileBody { file, device, mover, direct: false, generation, location, pieces }
+    }
+
+    /// The head and all of the body, when that is a small file in memory which goes out by being read. What is
+    /// not at hand takes its way through [`send`].
+    pub(crate) fn at_hand(&self, head: &[u8], chunk_max: Option<u64>) -> Option<Buf> {
+        match (self.mover, self.pieces.as_slice()) {
+            (Mover::Read { via, direct: false }, &[Piece::Range { start, end }])
+                if via != DiskVia::Sync && chunk_max.is_none_or(|most| end - start <= most) =>
+            {
+                read::at_hand(self, head, start..end)
+            }
+            _ => None,
+        }
     }
 
     /// Goes past the page cache from here on, where the mover does and the file system can.

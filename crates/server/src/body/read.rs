@@ -160,6 +160,22 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     body.root().read_resident(&body.file, chunk.offset, chunk.len as u32, buf).into()
 }
 
+/// A small file that is in memory, behind the head of its answer: one buffer and one piece to send.
+pub(super) fn at_hand(body: &FileBody, head: &[u8], range: Range<u64>) -> Option<Buf> {
+    let len = range.end - range.start;
+    if len > AT_HAND_MAX {
+        return None;
+    }
+    let mut buf = rt::pool().get(head.len() + len as usize)?;
+    buf.append(head);
+    let read = body.root().read_resident(&body.file, range.start, len as u32, &mut buf);
+    (u64::from(read) == len).then_some(buf)
+}
+
+/// Bytes of a file that are read at once and sent with the head. Copying them takes some microseconds, and the
+/// largest class of buffers that every thread has many of holds them.
+const AT_HAND_MAX: u64 = 60 << 10;
+
 /// Reads on behind the first `have` bytes. The engine reads to the start of a buffer, so the rest goes
 /// through a second one; short reads are rare enough for the copy.
 async fn read_once(

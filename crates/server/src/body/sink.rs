@@ -1,8 +1,9 @@
 //! The way of an answer to its socket: gathers head and body into few sends, keeps the send timeout and the
 //! rate limit, counts bytes.
 
-use std::os::fd::AsFd;
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use io::op::{DeviceId, SEGMENTS_MAX, Source};
@@ -15,8 +16,6 @@ use crate::modules::http_core::conf::Conf;
 pub(crate) struct Sink<'a> {
     socket: &'a mut Socket,
     timer: &'a Timer,
-    /// The same socket, to ask for progress while a send holds the other.
-    fd: io::Fd,
     timeout: Duration,
     rate: Option<Rate>,
     /// Bytes that a read is asked for, where they are configured or limited by the rate.
@@ -53,12 +52,10 @@ impl<'a> Sink<'a> {
         let configured = conf.output_buffers.map(|(_, bytes)| bytes.clamp(1, CHUNK_MAX));
         let limited = rate.map(|rate| rate.bytes_per_second.clamp(1, CHUNK_MAX));
         let chunk = configured.into_iter().chain(limited).min();
-        let fd = socket.fd().clone();
         let (timeout, pending, spare) = (conf.send_timeout, Segments::new(), Vec::new());
         Sink {
             socket,
             timer,
-            fd,
             timeout,
             rate,
             chunk,
@@ -125,13 +122,11 @@ impl<'a> Sink<'a> {
         let data = std::mem::take(&mut self.pending);
         self.pieces = 0;
         let len = data.len() as u64;
-        let watch = Watch { timer: self.timer, fd: &self.fd, timeout: self.timeout };
-        let (result, mut data) = watch.run(self.socket.send(data, more)).await?;
+        let mut data = send(self.socket, self.timer, self.timeout, data, more).await?;
         if let Some(mut head) = data.take_vec() {
             head.clear();
             self.spare = head;
         }
-        result.map_err(SendError::Gone)?;
         self.sent += len;
         Ok(())
     }
@@ -146,8 +141,14 @@ impl<'a> Sink<'a> {
         via: DiskVia,
     ) -> Result<Result<u32, Errno>, SendError> {
         self.wait_for_rate().await?;
-        let watch = Watch { timer: self.timer, fd: &self.fd, timeout: self.timeout };
-        let result = watch.run(self.socket.sendfile(file, offset, len, device, via)).await?;
+        let fd = self.socket.fd().clone();
+        let mut patience = Patience::start(self.timer, self.timeout);
+        let mut sending = pin!(self.socket.sendfile(file, offset, len, device, via));
+        let result = poll_fn(|context| match sending.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(Ok(result)),
+            Poll::Pending => patience.poll(context, || rt::net::progress(&fd, u64::MAX)).map(Err),
+        })
+        .await?;
         self.sent += u64::from(*result.as_ref().unwrap_or(&0));
         Ok(result)
     }
@@ -167,35 +168,48 @@ impl<'a> Sink<'a> {
 /// The longest read that is asked for at once: the largest class of buffers.
 pub(super) const CHUNK_MAX: u64 = 1 << 20;
 
-/// Waits for something to be sent, but not longer than the timeout without progress.
-struct Watch<'a> {
-    timer: &'a Timer,
-    fd: &'a io::Fd,
+/// Sends bytes that are at hand, and gives back the memory of those that the kernel is done with.
+pub(crate) async fn send(
+    socket: &mut Socket,
+    timer: &Timer,
     timeout: Duration,
+    data: Segments,
+    more: bool,
+) -> Result<Segments, SendError> {
+    let mut patience = Patience::start(timer, timeout);
+    let mut sending = socket.send(data, more);
+    let sent = poll_fn(|context| match Pin::new(&mut sending).poll(context) {
+        Poll::Ready((result, data)) => Poll::Ready(result.map(|()| data).map_err(SendError::Gone)),
+        Poll::Pending => patience.poll(context, || sending.progress()).map(Err),
+    });
+    sent.await
 }
 
-impl Watch<'_> {
-    async fn run<F: Future>(&self, send: F) -> Result<F::Output, SendError> {
-        let mut send = pin!(send);
-        let mut progress = None;
-        loop {
-            self.timer.set(rt::now() + self.timeout);
-            if let Ok(output) = self.timer.limit(send.as_mut()).await {
-                return Ok(output);
-            }
-            // A long send completes late; what counts is whether the client takes anything. The first time
-            // there is nothing to compare with: one more timeout is the price of not asking for each send.
-            let now = self.progress();
-            if now == progress || now.is_none() {
-                return Err(SendError::TimedOut);
-            }
-            progress = now;
-        }
+/// Waits for something to be sent, but not longer than the timeout without progress.
+struct Patience<'a> {
+    timer: &'a Timer,
+    timeout: Duration,
+    progress: Option<u64>,
+}
+
+impl Patience<'_> {
+    fn start(timer: &Timer, timeout: Duration) -> Patience<'_> {
+        timer.set(rt::now() + timeout);
+        Patience { timer, timeout, progress: None }
     }
 
-    /// A number that changes when the client takes bytes.
-    fn progress(&self) -> Option<u64> {
-        let queued = || io::sys::send_queue_bytes(self.fd.as_fd()).map(u64::from);
-        io::sys::tcp_bytes_acked(self.fd.as_fd()).or_else(|_| queued()).ok()
+    /// Ready when it is over. A long send completes late; what counts is whether the client takes anything, told
+    /// by a number that grows with it. The first time there is nothing to compare with: one more timeout is the
+    /// price of not asking for each send.
+    fn poll(&mut self, context: &Context<'_>, progress: impl Fn() -> u64) -> Poll<SendError> {
+        loop {
+            ready!(self.timer.poll_elapsed(context));
+            let now = Some(progress());
+            if now == self.progress {
+                return Poll::Ready(SendError::TimedOut);
+            }
+            self.progress = now;
+            self.timer.set(rt::now() + self.timeout);
+        }
     }
 }

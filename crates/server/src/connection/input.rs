@@ -9,7 +9,7 @@ use io::{Buf, Errno};
 use crate::connection::Connection;
 use crate::log::Level;
 use crate::modules::http_core::conf::Conf;
-use crate::process::tally::Stage;
+use crate::request::Request;
 use crate::thread::Waits;
 
 /// Bytes that were received and not yet used.
@@ -70,32 +70,18 @@ impl Input {
 }
 
 impl Connection {
-    /// Reads the next head into the request.
-    pub(super) async fn read_head(&mut self, first: bool) -> Head {
-        let is_here = !self.input.bytes().is_empty();
-        // Behind a proxy the first request may come along with what the proxy says.
-        self.request.pipelined = is_here && !first;
-        if !self.request.pipelined {
-            self.stage.set(Stage::Waiting);
-            if !is_here && self.wait_for_request(first).await != Some(true) {
-                return Head::Closed;
-            }
-            // What came into force since the last request holds for this one.
-            self.renew();
-            self.request.started = rt::now();
-            self.request.started_wall = rt::wall();
-        }
-        self.stage.set(Stage::Reading);
-        let policy = policy(&self.request.scope().core);
+    /// Reads a head, of which the first bytes are here, into the request.
+    pub(super) async fn read_head(&mut self, request: &mut Request) -> Head {
+        let policy = policy(&request.scope().core);
         // From here on the head has this long, however many pieces it comes in.
-        let deadline = rt::now() + self.request.scope().core.client_header_timeout;
+        let deadline = rt::now() + request.scope().core.client_header_timeout;
         loop {
-            match http::request::parse(&mut self.request.head, self.input.bytes(), &policy) {
-                Ok(Progress::Complete { head_len }) => return self.take_head(head_len as usize),
+            match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
+                Ok(Progress::Complete { head_len }) => return self.take_head(request, head_len as usize),
                 Ok(Progress::Incomplete) => {}
                 Err(error) => {
-                    self.keep_for_messages();
-                    self.request.log(
+                    self.keep_for_messages(request);
+                    request.log(
                         Level::Info,
                         format_args!("{} while reading client request headers", error.message()),
                     );
@@ -107,10 +93,10 @@ impl Connection {
                 Ok(true) => {}
                 Ok(false) => return Head::Closed,
                 Err(Errno::TIMEDOUT) => {
-                    self.keep_for_messages();
+                    self.keep_for_messages(request);
                     let what =
                         "client timed out (110: Connection timed out) while reading client request headers";
-                    self.request.log(Level::Info, format_args!("{what}"));
+                    request.log(Level::Info, format_args!("{what}"));
                     return Head::TimedOut;
                 }
                 Err(_) => return Head::Closed,
@@ -120,8 +106,9 @@ impl Connection {
 
     /// Waits for the first bytes of a request. `None` when it is time to end, `Some(false)` when the client
     /// has closed.
-    async fn wait_for_request(&mut self, first: bool) -> Option<bool> {
-        let core = &self.request.scope().core;
+    pub(super) async fn wait_for_request(&mut self) -> Option<bool> {
+        let first = self.info.requests.get() == 0;
+        let core = self.core();
         let patience = match (first, self.thread.is_draining()) {
             (true, _) => core.client_header_timeout,
             // A client that was told to go on may be sending already: it gets a moment.
@@ -165,7 +152,7 @@ impl Connection {
     }
 
     /// Gives the head's bytes to the request; what follows them stays.
-    fn take_head(&mut self, head_len: usize) -> Head {
+    fn take_head(&mut self, request: &mut Request, head_len: usize) -> Head {
         let Input { buf, start } = std::mem::take(&mut self.input);
         let buf = buf.expect("a head was parsed in it");
         let rest = start + head_len;
@@ -175,20 +162,20 @@ impl Connection {
             left.append(&buf[rest..]);
             self.input = Input { buf: Some(left), start: 0 };
         }
-        self.request.received = head_len as u64;
-        self.request.take_head(buf, start);
-        if let Some(line) = self.request.head.first_ignored() {
-            let line = line.of(self.request.bytes()).escape_ascii();
-            self.request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
+        request.received = head_len as u64;
+        request.take_head(buf, start);
+        if let Some(line) = request.head.first_ignored() {
+            let line = line.of(request.bytes()).escape_ascii();
+            request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
         }
         Head::Complete
     }
 
     /// Lets the log show what was received of a head that is not whole.
-    fn keep_for_messages(&mut self) {
+    fn keep_for_messages(&mut self, request: &mut Request) {
         if let Input { buf: Some(buf), start } = std::mem::take(&mut self.input) {
-            self.request.received = (buf.len() - start) as u64;
-            self.request.take_head(buf, start);
+            request.received = (buf.len() - start) as u64;
+            request.take_head(buf, start);
         }
     }
 }

@@ -21,10 +21,12 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use http::framing::BodyFraming;
 use rt::local::Counted;
 use rt::{Socket, Timer};
 
 use crate::config::ServerId;
+use crate::modules::http_core::conf::Conf;
 use crate::modules::http_core::listen::{Listen, ListenAddr};
 use crate::process::tally::{self, Stage};
 use crate::request::{Address, ConnInfo, Generation, Request};
@@ -59,16 +61,17 @@ impl Entrance {
     }
 }
 
-/// One connection. Nothing that outlives it, such as a request that is kept for the next one, may hold the
-/// socket: it closes with its last owner.
+/// One connection. While it waits it is small: a request with its memory is taken when the first bytes of one
+/// are here, and given back with its end, so that a few of them serve many connections and stay in the cache.
 struct Connection {
     thread: Rc<Thread>,
-    request: Request,
     entrance: Rc<Entrance>,
+    info: Rc<ConnInfo>,
+    /// The configuration that the next request starts under, and the server that answers before a host is known.
+    generation: Rc<Generation>,
+    server: ServerId,
     input: Input,
     timer: Timer,
-    /// Memory of response heads.
-    spare: Vec<u8>,
     /// Where it stands in the numbers of its thread.
     stage: tally::Counted,
     socket: Socket,
@@ -87,19 +90,17 @@ enum After {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: Counted) {
-    let Some(mut connection) = Connection::open(&thread, entrance, fd) else { return };
-    let after = connection.run().await;
-    let background = connection.request.background.take();
-    connection.end(after).await;
-    // They count as a part of the connection, so that a worker that ends lets them end.
-    if let Some(background) = background {
-        background.none_left().await;
+    let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
+    if !connection.is_behind_proxy() || Box::pin(connection.read_proxy_header()).await {
+        connection.run().await;
     }
+    // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
+    connection.info.socket.take();
 }
 
 impl Connection {
     /// `None` when the client is gone already.
-    fn open(thread: &Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
+    fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
         let mut socket = Socket::new(fd);
         let peer = Address::from(socket.peer().ok()?);
         let local = match &entrance.bound {
@@ -112,8 +113,8 @@ impl Connection {
         if !is_same_machine(&peer, &local) {
             socket.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
         }
-        let info = ConnInfo {
-            thread: Rc::clone(thread),
+        let info = Rc::new(ConnInfo {
+            thread: Rc::clone(&thread),
             number: thread.shared.next_connection(),
             peer,
             local,
@@ -121,108 +122,119 @@ impl Connection {
             opened: rt::now(),
             socket: RefCell::new(Some(socket.fd().clone())),
             proxy: OnceCell::new(),
-        };
+        });
         let server = default_server(&generation, &entrance, &info.local);
-        let request = match thread.take_request() {
-            Some(mut request) => {
-                request.conn = Rc::new(info);
-                request.reset(&generation, server);
-                request
-            }
-            None => Request::new(generation, Rc::new(info), server),
-        };
-        let (timer, input, spare) = (Timer::new(), Input::default(), Vec::new());
-        let (stage, thread) = (thread.tally.connection(), Rc::clone(thread));
-        Some(Connection { thread, request, entrance, input, timer, spare, stage, socket })
+        let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
+        Some(Connection { thread, entrance, info, generation, server, input, timer, stage, socket })
     }
 
     /// Requests one after the other.
-    async fn run(&mut self) -> After {
-        if self.is_behind_proxy() && !Box::pin(self.read_proxy_header()).await {
-            return After::Drop;
-        }
-        let mut first = true;
-        loop {
-            match self.read_head(first).await {
-                Head::Complete => {}
-                Head::Refused(status) => {
-                    self.request.keepalive = false;
-                    error_page::respond(&mut self.request, status);
-                    return self.answer(false).await;
+    async fn run(&mut self) {
+        let mut after = After::KeepAlive;
+        while after == After::KeepAlive {
+            // While it waits it must not hold a configuration that was replaced.
+            self.renew();
+            let is_here = !self.input.bytes().is_empty();
+            if !is_here {
+                self.stage.set(Stage::Waiting);
+            }
+            if !is_here && self.wait_for_request().await != Some(true) {
+                return;
+            }
+            // Behind a proxy the first request may come along with what the proxy says.
+            let pipelined = is_here && self.info.requests.get() > 0;
+            if !pipelined {
+                // What came into force since the last request holds for this one.
+                self.renew();
+            }
+            let mut request = self.thread.take_request(&self.generation, &self.info, self.server);
+            request.pipelined = pipelined;
+            after = self.exchange(&mut request).await;
+            match after {
+                // As in nginx not before the connection is kept: the first answer of most goes out at their end.
+                // A unix socket has no such option.
+                After::KeepAlive if self.info.requests.get() == 1 && request.scope().core.tcp_nodelay => {
+                    let _ = self.socket.set_nodelay(true);
                 }
-                Head::TimedOut => {
-                    self.request.response.status = 408;
-                    self.log_request();
-                    return After::Drop;
-                }
-                Head::Closed => return After::Drop,
+                After::KeepAlive | After::Drop => {}
+                After::Close => self.linger(&request).await,
             }
-            first = false;
-            self.stage.set(Stage::Writing);
-            self.request.conn.requests.set(self.request.conn.requests.get() + 1);
-            self.request.keepalive = self.may_keep_alive();
-            let (mut course, verdict) = Course::begin(&mut self.request, &self.entrance);
-            let verdict = match verdict {
-                Some(verdict) => verdict,
-                None => decide::run(&mut course, &mut self.request).await,
-            };
-            if verdict == Verdict::Drop {
-                self.log_request();
-                return After::Drop;
-            }
-            if self.body_is_broken() {
-                self.request.keepalive = false;
-                error_page::respond(&mut self.request, 400);
-            }
-            let after = self.answer(true).await;
-            if after != After::KeepAlive {
-                return after;
-            }
-            if !self.discard_body().await {
-                return After::Close;
-            }
-            // As in nginx, which keeps a client from starting more of them than it makes requests.
-            if let Some(background) = self.request.background.take() {
+            // As in nginx, which keeps a client from starting more of them than it makes requests. They count as a
+            // part of the connection, so that a worker that ends lets them end.
+            if let Some(background) = request.background.take() {
                 background.none_left().await;
             }
-            self.next_request();
+            self.thread.keep_request(request);
         }
     }
 
-    /// Sends what the phases decided and writes it to the logs.
-    async fn answer(&mut self, head_complete: bool) -> After {
-        respond::filter(&mut self.request);
-        let after = self.respond().await;
-        if head_complete && self.request.scope().core.subrequests.post_action.is_some() {
-            decide::post_action(&mut self.request).await;
+    /// Reads a request and answers it.
+    async fn exchange(&mut self, request: &mut Request) -> After {
+        self.stage.set(Stage::Reading);
+        match self.read_head(request).await {
+            Head::Complete => {}
+            Head::Refused(status) => {
+                request.keepalive = false;
+                error_page::respond(request, status);
+                return self.answer(request).await;
+            }
+            Head::TimedOut => {
+                request.response.status = 408;
+                crate::log::access::write(request);
+                return After::Drop;
+            }
+            Head::Closed => return After::Drop,
         }
-        self.log_request();
+        self.stage.set(Stage::Writing);
+        self.info.requests.set(self.info.requests.get() + 1);
+        request.keepalive = self.may_keep_alive(request);
+        let (mut course, verdict) = Course::begin(request, &self.entrance);
+        let verdict = match verdict {
+            Some(verdict) => verdict,
+            None => decide::run(&mut course, request).await,
+        };
+        if verdict == Verdict::Drop {
+            crate::log::access::write(request);
+            return After::Drop;
+        }
+        if self.body_is_broken(request) {
+            request.keepalive = false;
+            error_page::respond(request, 400);
+        }
+        match self.answer(request).await {
+            After::KeepAlive if !BodyFraming::of(&request.head).has_body() => After::KeepAlive,
+            // Boxed as all that most requests do without.
+            After::KeepAlive if Box::pin(self.discard_body(request)).await => After::KeepAlive,
+            After::KeepAlive => After::Close,
+            after => after,
+        }
+    }
+
+    /// Sends what was decided and writes it to the logs.
+    async fn answer(&mut self, request: &mut Request) -> After {
+        respond::filter(request);
+        let after = self.respond(request).await;
+        if request.scope().core.subrequests.post_action.is_some() {
+            Box::pin(decide::post_action(request)).await;
+        }
+        crate::log::access::write(request);
         after
     }
 
-    /// Keeps what was received behind this request and forgets the rest of it.
-    fn next_request(&mut self) {
-        if self.request.conn.requests.get() == 1 && self.request.scope().core.tcp_nodelay {
-            // As in nginx not before the connection is kept: the first answer of most goes out at their end.
-            // A unix socket has no such option.
-            let _ = self.socket.set_nodelay(true);
-        }
-        let generation = self.thread.generation();
-        let server = default_server(&generation, &self.entrance, &self.request.conn.local);
-        self.request.reset(&generation, server);
+    /// The settings that hold before a request says which server it wants.
+    fn core(&self) -> &Conf {
+        let config = &self.generation.config;
+        &config.location(config.server(self.server).root).scope.core
     }
 
     /// Goes over to the configuration in force; whether it was another one.
     fn renew(&mut self) -> bool {
-        let is_old = self.request.generation.number() != self.thread.generation().number();
+        let is_old = !self.thread.is_in_force(&self.generation);
         if is_old {
-            self.next_request();
+            self.generation = self.thread.generation();
+            self.server = default_server(&self.generation, &self.entrance, &self.info.local);
         }
         is_old
-    }
-
-    fn log_request(&mut self) {
-        crate::log::access::write(&self.request);
     }
 }
 

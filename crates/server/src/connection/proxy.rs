@@ -11,21 +11,21 @@ use crate::thread::Waits;
 impl Connection {
     /// Whether a header of the PROXY protocol has to come first.
     pub(super) fn is_behind_proxy(&self) -> bool {
-        let listen = self.entrance.listen(&self.request.generation);
-        listen.is_some_and(|listen| listen.is_behind_proxy(&self.request.conn.local))
+        let listen = self.entrance.listen(&self.generation);
+        listen.is_some_and(|listen| listen.is_behind_proxy(&self.info.local))
     }
 
     /// Reads the header; `false` when there is none, and the connection has to end. It may come in pieces of any
     /// size, but all of them within `client_header_timeout`.
     pub(super) async fn read_proxy_header(&mut self) -> bool {
-        let end = rt::now() + self.request.scope().core.client_header_timeout;
+        let end = rt::now() + self.core().client_header_timeout;
         loop {
             match proxy_protocol::parse(self.input.bytes()) {
                 Ok(Progress::Complete { len, header }) => {
                     self.input.consume(len);
                     if let Some(header) = header {
                         // The cell is empty: this runs once for a connection.
-                        let _ = self.request.conn.proxy.set(Box::new(header));
+                        let _ = self.info.proxy.set(Box::new(header));
                     }
                     return true;
                 }
@@ -71,10 +71,11 @@ impl Connection {
 
     /// There is no request yet, so the line is about the socket, as in nginx.
     fn complain(&self, level: Level, what: impl fmt::Display) {
-        let conn = &self.request.conn;
-        let (client, server) = (&conn.peer, &self.entrance.address);
+        let (client, server) = (&self.info.peer, &self.entrance.address);
         let message = format_args!("{what} while reading PROXY protocol, client: {client}, server: {server}");
-        self.request.log_plain(level, message);
+        let request = self.thread.take_request(&self.generation, &self.info, self.server);
+        request.log_plain(level, message);
+        self.thread.keep_request(request);
     }
 }
 

@@ -7,12 +7,13 @@ use http::framing::BodyFraming;
 use http::request::{HeaderId, Method, Version};
 use http::response::{ConnectionField, HeadWriter, ResponseHead};
 use http::{StatusCode, connection};
+use io::Segments;
 use io::op::Source;
 
-use crate::body::{self, BodyError, SendError, Sink, flow};
+use crate::body::{self, BodyError, Rate, SendError, Sink, flow};
 use crate::connection::{After, Connection, effect, error_page};
 use crate::log::{Level, Reason};
-use crate::modules::http_core::conf::{Conf, LingeringClose};
+use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
 
@@ -34,8 +35,7 @@ pub(super) fn filter(request: &mut Request) {
 
 impl Connection {
     /// Whether the connection may serve another request after this one.
-    pub(super) fn may_keep_alive(&self) -> bool {
-        let request = &self.request;
+    pub(super) fn may_keep_alive(&self, request: &Request) -> bool {
         let core = &request.scope().core;
         let info = &request.conn;
         connection::wants_keep_alive(&request.head, request.bytes())
@@ -47,47 +47,84 @@ impl Connection {
     }
 
     /// Sends the answer.
-    pub(super) async fn respond(&mut self) -> After {
-        let generation = Rc::clone(&self.request.generation);
-        let core = &generation.config.location(self.request.location).scope.core;
+    pub(super) async fn respond(&mut self, request: &mut Request) -> After {
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
         if self.thread.is_draining() || core.keepalive_timeout.is_zero() {
-            self.request.keepalive = false;
+            request.keepalive = false;
         }
-        let go_on = self.client_waits_to_send();
+        let go_on = self.client_waits_to_send(request);
         if go_on == Some(false) {
             // It may send its body or not; nobody could tell that from the next request.
-            self.request.keepalive = false;
+            request.keepalive = false;
         }
-        frame(&mut self.request, core);
-        let mut head = std::mem::take(&mut self.spare);
-        if !write_head(&mut self.request, core, &mut head) {
-            self.request.log(Level::Error, format_args!("a response header field has a control character"));
-            self.request.keepalive = false;
+        let mut head = std::mem::take(&mut request.spare);
+        frame(request, core);
+        if !write_head(request, core, &mut head) {
+            request.log(Level::Error, format_args!("a response header field has a control character"));
+            request.keepalive = false;
             // Whichever field it was, none of them comes again.
-            self.request.response.clear();
-            error_page::respond(&mut self.request, 500);
-            write_head(&mut self.request, core, &mut head);
+            request.response.clear();
+            error_page::respond(request, 500);
+            write_head(request, core, &mut head);
         }
-        self.request.sent_head = head.len() as u64;
-        let rate = effect::rate(core, &self.request);
-        let mut sink = Sink::new(&mut self.socket, &self.timer, core, rate);
-        if go_on == Some(true) {
-            sink.push(Source::Static(CONTINUE_RESPONSE));
-        }
-        let result = send(&mut sink, head, &mut self.request).await;
-        self.request.sent = sink.sent();
-        self.spare = sink.into_spare();
-        self.request.completed = result.is_ok();
+        request.sent_head = head.len() as u64;
+        let rate = effect::rate(core, request);
+        let data = match rate.is_none() && go_on != Some(true) {
+            true => at_hand(request, core, head),
+            false => Err(head),
+        };
+        let result = match data {
+            Ok(data) => self.send_at_once(request, core, data).await,
+            // Boxed: its state is large, and most answers are at hand.
+            Err(head) => Box::pin(self.send_bit_by_bit(request, core, head, rate, go_on == Some(true))).await,
+        };
+        request.completed = result.is_ok();
         match result {
-            Ok(()) if self.request.keepalive => After::KeepAlive,
+            Ok(()) if request.keepalive => After::KeepAlive,
             Ok(()) => After::Close,
-            Err(error) => self.failed(core, &error),
+            Err(error) => self.failed(request, core, &error),
         }
     }
 
+    /// Sends an answer that is in memory as a whole.
+    async fn send_at_once(
+        &mut self,
+        request: &mut Request,
+        core: &Conf,
+        data: Segments,
+    ) -> Result<(), BodyError> {
+        let len = data.len() as u64;
+        let (socket, timer) = (&mut self.socket, &self.timer);
+        let mut data = body::send_at_once(socket, timer, core.send_timeout, data, false).await?;
+        request.sent = len;
+        if let Some(head) = data.take_vec() {
+            request.keep_spare(head);
+        }
+        Ok(())
+    }
+
+    /// Sends an answer whose bytes have to be waited for, or held back.
+    async fn send_bit_by_bit(
+        &mut self,
+        request: &mut Request,
+        core: &Conf,
+        head: Vec<u8>,
+        rate: Option<Rate>,
+        go_on: bool,
+    ) -> Result<(), BodyError> {
+        let mut sink = Sink::new(&mut self.socket, &self.timer, core, rate);
+        if go_on {
+            sink.push(Source::Static(CONTINUE_RESPONSE));
+        }
+        let result = send(&mut sink, head, request).await;
+        request.sent = sink.sent();
+        request.keep_spare(sink.into_spare());
+        result
+    }
+
     /// Whether a client that sent `Expect: 100-continue` is told to send its body; `None` without one.
-    fn client_waits_to_send(&self) -> Option<bool> {
-        let request = &self.request;
+    fn client_waits_to_send(&self, request: &Request) -> Option<bool> {
         let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue
             && BodyFraming::of(&request.head).has_body()
             && self.input.bytes().is_empty();
@@ -95,8 +132,7 @@ impl Connection {
     }
 
     /// The client has a part of the answer at most: the connection cannot go on.
-    fn failed(&mut self, core: &Conf, error: &BodyError) -> After {
-        let request = &self.request;
+    fn failed(&mut self, request: &Request, core: &Conf, error: &BodyError) -> After {
         let mut path = Vec::new();
         crate::files::path_of(request, &request.uri, &mut path);
         let path = crate::files::display(&path);
@@ -139,26 +175,6 @@ impl Connection {
         }
         After::Drop
     }
-
-    /// The end of the connection: lets the client read the answer before a reset could destroy it.
-    pub(super) async fn end(mut self, after: After) {
-        let generation = Rc::clone(&self.request.generation);
-        let core = &generation.config.location(self.request.location).scope.core;
-        let linger = match core.lingering_close {
-            LingeringClose::Off => false,
-            LingeringClose::On => self.client_may_send(),
-            LingeringClose::Always => true,
-        };
-        if after == After::Close && linger {
-            self.linger(core).await;
-        }
-        let Connection { thread, mut request, socket, .. } = self;
-        request.conn.socket.take();
-        // Its memory may wait long for another connection, and what modules keep with it must not.
-        request.extensions.clear();
-        thread.keep_request(request);
-        drop(socket);
-    }
 }
 
 fn is_disabled(core: &Conf, request: &Request) -> bool {
@@ -170,14 +186,46 @@ fn is_disabled(core: &Conf, request: &Request) -> bool {
     (disable.msie6 && browser.msie6 && request.method == Method::Post) || (disable.safari && browser.safari)
 }
 
+/// Head and body, when both are in memory; otherwise the head is given back.
+fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
+    let mut data = Segments::new();
+    let has_none = request.method == Method::Head || request.response.has_no_content();
+    if request.response.is_filtered() && !has_none {
+        return Err(head);
+    }
+    match &mut request.response.body {
+        _ if has_none => data.push(Source::Vec(head)),
+        Body::None => data.push(Source::Vec(head)),
+        // A copy of a few bytes costs less than a second piece to send.
+        Body::Bytes(source) if source.bytes().len() <= COPIED_MAX => {
+            head.extend_from_slice(source.bytes());
+            data.push(Source::Vec(head));
+        }
+        Body::Bytes(source) => {
+            data.push(Source::Vec(head));
+            data.push(std::mem::replace(source, Source::Static(b"")));
+        }
+        Body::File(file) => {
+            let Some(buf) = file.at_hand(&head, core.output_buffers.map(|(_, bytes)| bytes)) else {
+                return Err(head);
+            };
+            data.push(Source::Buf(buf));
+            request.keep_spare(head);
+        }
+    }
+    Ok(data)
+}
+
+/// Bytes of a body that are copied behind their head.
+const COPIED_MAX: usize = 1 << 10;
+
 async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
     if request.method == Method::Head || request.response.has_no_content() {
         sink.begin(head);
         return Ok(sink.flush(false).await?);
     }
     if request.response.is_filtered() {
-        // Boxed: its state is large, and most answers go out as they are.
-        return Box::pin(flow::send(sink, head, request)).await;
+        return flow::send(sink, head, request).await;
     }
     match std::mem::take(&mut request.response.body) {
         Body::None => sink.begin(head),

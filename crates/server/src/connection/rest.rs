@@ -5,15 +5,16 @@ use io::Errno;
 
 use crate::connection::Connection;
 use crate::log::Level;
-use crate::modules::http_core::conf::Conf;
+use crate::modules::http_core::conf::{Conf, LingeringClose};
+use crate::request::Request;
 
 impl Connection {
     /// Reads the rest of the request's body and throws it away; `false` when the connection cannot go on.
-    pub(super) async fn discard_body(&mut self) -> bool {
-        let core = &self.request.scope().core;
+    pub(super) async fn discard_body(&mut self, request: &mut Request) -> bool {
+        let core = &request.scope().core;
         let (patience, most) = (core.lingering_timeout, core.client_max_body_size);
         let until = rt::now() + core.lingering_time;
-        let mut body = match BodyFraming::of(&self.request.head) {
+        let mut body = match BodyFraming::of(&request.head) {
             BodyFraming::None => return true,
             BodyFraming::Length(length) => Rest::Bytes(length),
             BodyFraming::Chunked => Rest::Chunks(ChunkedDecoder::default()),
@@ -21,14 +22,14 @@ impl Connection {
         loop {
             match body.take(self.input.bytes()) {
                 Ok((used, done)) => {
-                    self.request.received += used as u64;
+                    request.received += used as u64;
                     self.input.consume(used);
                     if done {
                         return true;
                     }
                 }
                 Err(()) => {
-                    self.request.log(Level::Info, format_args!("client sent invalid chunked body"));
+                    request.log(Level::Info, format_args!("client sent invalid chunked body"));
                     return false;
                 }
             }
@@ -45,26 +46,38 @@ impl Connection {
 
     /// Whether the part of a chunked body that came with the head breaks the framing: 400 then, where a body
     /// that breaks it later can only end the connection.
-    pub(super) fn body_is_broken(&self) -> bool {
-        let is_chunked = matches!(BodyFraming::of(&self.request.head), BodyFraming::Chunked);
+    pub(super) fn body_is_broken(&self, request: &Request) -> bool {
+        let is_chunked = matches!(BodyFraming::of(&request.head), BodyFraming::Chunked);
         let broken = is_chunked && Rest::Chunks(ChunkedDecoder::default()).take(self.input.bytes()).is_err();
         if broken {
-            self.request.log(Level::Info, format_args!("client sent invalid chunked body"));
+            request.log(Level::Info, format_args!("client sent invalid chunked body"));
         }
         broken
     }
 
     /// Whether the client may have sent something that was not read: closing now could reset the connection
     /// and destroy the answer on its way.
-    pub(super) fn client_may_send(&self) -> bool {
-        BodyFraming::of(&self.request.head).has_body()
+    pub(super) fn client_may_send(&self, request: &Request) -> bool {
+        BodyFraming::of(&request.head).has_body()
             || !self.input.bytes().is_empty()
-            || self.request.head.in_request_line()
-            || self.request.response.status >= 400 && !self.request.completed
+            || request.head.in_request_line()
+            || request.response.status >= 400 && !request.completed
     }
 
-    /// Ends our side and reads on for a while.
-    pub(super) async fn linger(&mut self, core: &Conf) {
+    /// Lets the client read the answer before a reset could destroy it: ends our side and reads on for a while.
+    pub(super) async fn linger(&mut self, request: &Request) {
+        let core = &request.scope().core;
+        let wanted = match core.lingering_close {
+            LingeringClose::Off => false,
+            LingeringClose::On => self.client_may_send(request),
+            LingeringClose::Always => true,
+        };
+        if wanted {
+            Box::pin(self.read_on(core)).await;
+        }
+    }
+
+    async fn read_on(&mut self, core: &Conf) {
         self.socket.shutdown_write();
         let until = rt::now() + core.lingering_time;
         while rt::now() < until {

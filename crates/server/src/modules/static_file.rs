@@ -31,7 +31,16 @@ fn now(request: &mut Request) -> Option<Step> {
         return Some(Step::Status(500));
     }
     // A folder: its index has been looked for before; what is left is for the modules behind this one.
-    (request.uri.last() == Some(&b'/')).then_some(Step::Next)
+    if request.uri.last() == Some(&b'/') {
+        return Some(Step::Next);
+    }
+    let mut path = std::mem::take(&mut request.path);
+    path.clear();
+    files::path_of(request, &request.uri, &mut path);
+    path.push(0);
+    let opened = files::open_now(request, &path);
+    request.path = path;
+    opened.map(|opened| answer_with(request, opened))
 }
 
 fn later(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
@@ -43,7 +52,12 @@ async fn serve(request: &mut Request) -> Step {
     // The root is usually short; one allocation is enough for nearly all paths.
     let mut path = Vec::with_capacity(request.uri.len() + 64);
     files::path_of(request, &request.uri, &mut path);
-    let opened = match files::open(request, path).await {
+    let opened = files::open(request, path).await;
+    answer_with(request, opened)
+}
+
+fn answer_with(request: &mut Request, opened: Result<Opened, Errno>) -> Step {
+    let opened = match opened {
         Ok(opened) => opened,
         Err(errno) => return refused(request, errno),
     };
