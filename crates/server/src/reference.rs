@@ -133,7 +133,8 @@ pub fn configure_arguments() -> Vec<String> {
 fn has(module: &str) -> bool {
     // A row that nginx's own data does not have would never be found absent.
     debug_assert!(nginx_directives().iter().any(|row| row.module == module), "{module}");
-    specs().any(|spec| spec.module == module)
+    // One that only accepts directives is not what a tool takes it for.
+    specs().any(|spec| spec.module == module && !matches!(spec.state, State::Accepted(_)))
 }
 
 /// Parts that nginx's `configure` leaves out unless told, by a directive that only they have.

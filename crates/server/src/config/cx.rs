@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use conf::value::{self, ValueError};
-use conf::{Contexts, Error, Level, Statement};
+use conf::{Contexts, Error, Level, Statement, Tree};
 
 use crate::config::Http;
 use crate::pattern::Pattern;
@@ -16,6 +16,8 @@ use crate::template::Template;
 pub struct Cx<'a> {
     /// The statement.
     pub statement: &'a Statement,
+    /// The whole configuration, for those who have to look ahead.
+    pub tree: &'a Tree,
     /// Where it stands.
     pub context: Contexts,
     /// The number of the block it stands in, for [`crate::config::Layered::own`].

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use conf::{Contexts, Error, Loader, Source, Statement, Table};
+use conf::{Contexts, Error, Loader, Source, Statement, Table, Tree};
 
 use crate::config::{Config, Cx, Http, Loaded, Location, LocationId, Scope, Server, ServerId};
 use crate::modules::charset;
@@ -46,6 +46,7 @@ fn directive(spec: &'static conf::Spec) -> &'static Directive {
 pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loaded, Error> {
     let tree = conf::parse(source, loader)?;
     let mut resolver = Resolver {
+        tree: &tree,
         prefix,
         conf_prefix: &source.prefix,
         main: MainConf::under(prefix),
@@ -77,6 +78,7 @@ fn hostname() -> String {
 
 /// A configuration while it is being read.
 struct Resolver<'a> {
+    tree: &'a Tree,
     prefix: &'a Path,
     conf_prefix: &'a Path,
     main: MainConf,
@@ -303,6 +305,7 @@ impl Resolver<'_> {
     fn cx<'s>(&'s mut self, statement: &'s Statement, context: Contexts) -> Cx<'s> {
         Cx {
             statement,
+            tree: self.tree,
             context,
             block: self.blocks,
             prefix: self.prefix,

@@ -21,6 +21,7 @@ pub mod range;
 pub mod realip;
 pub mod rewrite;
 pub mod split_clients;
+pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
 pub mod try_files;
@@ -38,6 +39,7 @@ use crate::variables::{Prefixed, Variable};
 pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,
+    &ssl::MODULE,
     &log::MODULE,
     &map::MODULE,
     &geo::MODULE,

@@ -9,7 +9,7 @@ use conf::{Args, Contexts, Error, Spec};
 use crate::config::Cx;
 use crate::log::syslog::Peer;
 use crate::log::{ErrorLog, ErrorTarget, Form, Level, Target};
-use crate::modules::core::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers};
+use crate::modules::core::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, load_module};
 use crate::modules::{Directive, Walk};
 
 const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
@@ -84,6 +84,17 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             main.pid = cx.path(cx.arg(0));
             Ok(())
         },
+    ),
+    // Before everything that needs a module, as in nginx.
+    Directive::main(
+        nginx(
+            "load_module",
+            Args::Exactly(1),
+            "A module in a file: passed over, or an error where it is needed.",
+        )
+        .many()
+        .state(conf::State::Differs("modules are built in")),
+        |_, cx| load_module::read(cx),
     ),
     Directive::nothing(
         nginx("lock_file", Args::Exactly(1), "The file that workers lock.").default("logs/nginx.lock"),

@@ -5,6 +5,7 @@
 
 mod conf;
 mod events;
+mod load_module;
 mod main;
 #[cfg(test)]
 mod tests;
