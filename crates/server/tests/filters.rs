@@ -334,3 +334,117 @@ fn texts_are_recoded() {
     let expected = "no \"charset_map\" between the charsets \"koi8-r\" and \"ibm866\"";
     assert!(lines.iter().any(|line| line.contains(expected)), "{lines:?}");
 }
+
+#[test]
+fn texts_are_replaced() {
+    let site = Site::start(
+        "sub",
+        "access_log off; root .; sub_filter '</BODY>' '<p>$uri$arg_x</p></body>'; sub_filter one 1;
+         server { listen 127.0.0.1:PORT; location /all/ { sub_filter_once off; sub_filter_last_modified on; }
+           location /css/ { sub_filter_types text/css; types { text/css css; } } location /variable/ { sub_filter $arg_from '[$arg_to]'; sub_filter_once off; }
+           location = /return { default_type text/html; return 200 '<body>one one</body>'; } location = /empty { default_type text/html; return 200; }
+           location = /text { default_type text/plain; return 200 'one'; } error_page 404 /page.html; }",
+    );
+    let page = "<body>one ONE one</body></body>";
+    for name in ["a.html", "all/a.html", "css/a.css", "variable/a.html", "page.html"] {
+        site.folder.write(name, page);
+    }
+    site.folder.write("empty.html", "");
+    // The text lies across all pieces that the body is read in.
+    let big = format!("{}one</BODY>", "x".repeat(1000)).repeat(1048);
+    site.folder.write("all/big.html", &big);
+    let mut client = site.client();
+    let response = client.get("/a.html?x=y");
+    assert_eq!(response.text(), "<body>1 ONE one<p>/a.htmly</p></body></body>");
+    for name in ["Content-Length", "Last-Modified", "ETag", "Accept-Ranges"] {
+        assert_eq!(response.field(name), None, "{name}");
+    }
+    let response = client.get("/all/a.html");
+    assert_eq!(response.text(), "<body>1 1 1<p>/all/a.html</p></body><p>/all/a.html</p></body>");
+    assert!(response.field("ETag").is_some_and(|tag| tag.starts_with("W/\"")));
+    let date = response.field("Last-Modified").map(str::to_owned).expect("a date");
+    let response = client.request("GET", "/all/a.html", &[("Host", "a"), ("If-Modified-Since", &date)]);
+    assert_eq!((response.status, response.body.len()), (304, 0));
+    let response = client.request("GET", "/all/a.html", &[("Host", "a"), ("Range", "bytes=0-1")]);
+    assert_eq!((response.status, response.field("Content-Range")), (200, None));
+    let expected = format!("{}1<p>/all/big.html</p></body>", "x".repeat(1000)).repeat(1048);
+    assert!(client.get("/all/big.html").text() == expected);
+    assert_eq!(client.get("/css/a.css").text(), "<body>1 ONE one<p>/css/a.css</p></body></body>");
+    assert_eq!(client.get("/variable/a.html?from=OnE&to=2").text(), "<body>[2] [2] [2]</body></body>");
+    assert_eq!(client.get("/variable/a.html").text(), page);
+    assert_eq!(client.get("/return").text(), "<body>1 one<p>/return</p></body>");
+    let response = client.get("/empty");
+    assert_eq!((response.text().as_str(), response.field("Content-Length")), ("", Some("0")));
+    assert_eq!(client.get("/empty.html").field("Content-Length"), Some("0"));
+    let response = client.get("/text");
+    assert_eq!((response.text().as_str(), response.field("Content-Length")), ("one", Some("3")));
+    let response = client.get("/missing.html");
+    assert_eq!((response.status, response.text().contains("<p>/page.html</p>")), (404, true));
+    let text = raw(&site, "HEAD /a.html HTTP/1.1");
+    assert!(!text.contains("Content-Length") && text.ends_with("\r\n\r\n"), "{text}");
+    let text = raw(&site, "GET /a.html HTTP/1.0");
+    assert!(!text.contains("chunked") && text.ends_with("<p>/a.html</p></body></body>"), "{text}");
+}
+
+#[test]
+fn answers_of_subrequests_are_put_around_a_body() {
+    let site = Site::start(
+        "addition",
+        "access_log off; root .; charset_map koi8-r utf-8 { C1 D0B0; }
+         server { listen 127.0.0.1:PORT; add_before_body /before.html; add_after_body /after; add_header X-A $uri;
+           location = /after { add_before_body /never; default_type text/html; return 200 '>$uri'; }
+           location /one/ { add_after_body ''; } location /none/ { add_before_body ''; add_after_body ''; }
+           location /text/ { addition_types text/plain; types { } } location /lost/ { add_before_body /missing; add_after_body /file/; }
+           location = /return { default_type text/html; return 200 body; } location = /empty { default_type text/html; return 200; }
+           location = /refused { return 403; } location = /page { default_type text/plain; return 200 page; }
+           location /chars/ { source_charset koi8-r; charset utf-8; add_before_body /chars/part; add_after_body /after; }
+           location /subs/ { sub_filter_once off; sub_filter ab 1; add_before_body ''; add_after_body /after; } }",
+    );
+    for name in ["a.html", "one/a.html", "none/a.html", "text/a", "text/a.html", "lost/a.html"] {
+        site.folder.write(name, "body");
+    }
+    site.folder.write("before.html", "<");
+    site.folder.write("chars/a.html", b"\xc1");
+    site.folder.write("chars/part", b"\xc1:");
+    site.folder.write("subs/a.html", "abab-a");
+    let big = "body ".repeat(1 << 18);
+    site.folder.write("big.html", &big);
+    let mut client = site.client();
+    let response = client.get("/a.html");
+    assert_eq!((response.text().as_str(), response.field("X-A")), ("<body>/after", Some("/a.html")));
+    assert_eq!(all(&response, "X-A").len(), 1);
+    for name in ["Content-Length", "Accept-Ranges"] {
+        assert_eq!(response.field(name), None, "{name}");
+    }
+    let tag = response.field("ETag").map(str::to_owned).expect("a tag");
+    assert!(tag.starts_with("W/") && response.field("Last-Modified").is_some());
+    let response = client.request("GET", "/a.html", &[("Host", "a"), ("If-None-Match", &tag)]);
+    assert_eq!((response.status, response.body.len()), (304, 0));
+    // The parts are whole, whatever the client wants of the page.
+    let fields =
+        [("Host", "a"), ("Range", "bytes=0-0"), ("If-Modified-Since", "Fri, 31 Dec 1999 23:59:59 GMT")];
+    let response = client.request("GET", "/a.html", &fields);
+    assert_eq!((response.status, response.text().as_str()), (200, "<body>/after"));
+    for (target, expected) in [
+        ("/one/a.html", "<body"),
+        ("/none/a.html", "body"),
+        ("/text/a", "<body>/after"),
+        ("/return", "<body>/after"),
+        ("/empty", "<>/after"),
+        ("/page", "page"),
+        ("/chars/a.html", "\u{430}:\u{430}>/after"),
+        ("/subs/a.html", "11-a>/after"),
+    ] {
+        assert_eq!(client.get(target).text(), expected, "{target}");
+    }
+    assert!(client.get("/big.html").text() == format!("<{big}>/after"));
+    let response = client.get("/refused");
+    assert_eq!((response.status, response.text().contains(">/after")), (403, false));
+    // As in nginx the pages of errors are put in.
+    let text = client.get("/lost/a.html").text();
+    assert!(text.contains("404 Not Found") && text.contains("\nbody<html>"), "{text}");
+    let text = raw(&site, "HEAD /a.html HTTP/1.1");
+    assert!(!text.contains("Content-Length") && text.ends_with("\r\n\r\n"), "{text}");
+    let text = raw(&site, "GET /a.html HTTP/1.0");
+    assert!(!text.contains("chunked") && text.ends_with("\r\n\r\n<body>/after"), "{text}");
+}

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use crate::modules::{
-    access, auth_basic, auth_request, charset, headers, http_core, index, limit_conn, limit_req, log, mirror,
-    realip, rewrite, stub_status, try_files,
+    access, addition, auth_basic, auth_request, charset, headers, http_core, index, limit_conn, limit_req,
+    log, mirror, realip, rewrite, stub_status, sub, try_files,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -17,6 +17,8 @@ pub struct Scope {
     pub(crate) core: http_core::Conf,
     pub(crate) access: access::Conf,
     pub(crate) auth_request: auth_request::Conf,
+    pub(crate) addition: addition::Conf,
+    pub(crate) sub: sub::Conf,
     pub(crate) charset: charset::Conf,
     pub(crate) headers: headers::Conf,
     pub(crate) auth_basic: auth_basic::Conf,

@@ -3,6 +3,7 @@
 //! in [`crate::config::Scope`].
 
 pub mod access;
+pub mod addition;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod charset;
@@ -24,6 +25,7 @@ pub mod split_clients;
 pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
+pub mod sub;
 pub mod try_files;
 
 use conf::{Error, Spec, State};
@@ -59,6 +61,8 @@ pub static MODULES: &[&Module] = &[
     &static_file::MODULE,
     &not_modified::MODULE,
     &headers::MODULE,
+    &addition::MODULE,
+    &sub::MODULE,
     &charset::MODULE,
     &range::MODULE,
 ];

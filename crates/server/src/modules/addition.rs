@@ -1,0 +1,151 @@
+//! `add_before_body` and `add_after_body`: the answers of subrequests around a body.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+
+use crate::body::filter::{BodyFilter, FilterError, Output};
+use crate::config::{Cx, Scope};
+use crate::modules::http_core::LEVELS;
+use crate::modules::http_core::media_types::MediaTypes;
+use crate::modules::{Directive, Module};
+use crate::phases::Filter;
+use crate::request::Request;
+use crate::subrequest::Subrequest;
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    filter: Some(Filter { active: |scope| scope.addition.is_active(), run: filter }),
+    ..Module::named("http_addition")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_addition", name, LEVELS, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        spec("add_before_body", Args::Exactly(1), "A URI whose answer is put before bodies; empty for none."),
+        |scope, cx| set(&mut scope.addition.before, cx),
+    ),
+    Directive::scope(
+        spec("add_after_body", Args::Exactly(1), "A URI whose answer is put behind bodies; empty for none."),
+        |scope, cx| set(&mut scope.addition.after, cx),
+    ),
+    Directive::scope(
+        spec("addition_types", Args::AtLeast(1), "Types that text is added to, beside HTML.")
+            .many()
+            .default("text/html"),
+        |scope, cx: &mut Cx<'_>| scope.addition.types.parse(cx),
+    ),
+];
+
+/// What is added to bodies.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    before: Option<Arc<str>>,
+    after: Option<Arc<str>>,
+    types: MediaTypes,
+}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { before: None, after: None, types: MediaTypes::HTML }
+    }
+}
+
+impl Conf {
+    fn is_active(&self) -> bool {
+        self.before.is_some() || self.after.is_some()
+    }
+}
+
+/// nginx takes the text as it is: no variables, no query.
+fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
+    *field = Some(cx.arg(0)).filter(|uri| !uri.is_empty()).map(Arc::from);
+    Ok(())
+}
+
+/// The client's answer alone, and only where it is what was asked for.
+fn filter(request: &mut Request) {
+    let generation = Rc::clone(&request.generation);
+    let conf = &generation.config.location(request.location).scope.addition;
+    if request.depth > 0 || request.response.status != 200 || !conf.types.matches(request) {
+        return;
+    }
+    let wanted = |uri: &Option<Arc<str>>| {
+        let uri = uri.as_ref()?.as_bytes().to_vec();
+        Some(Subrequest { uri, ..Subrequest::default() })
+    };
+    let addition = Addition { before: wanted(&conf.before), after: wanted(&conf.after) };
+    let response = &mut request.response;
+    // The date stays: the page is as new as what it is put around.
+    response.becomes_another(true);
+    response.filters.push(Box::new(addition));
+}
+
+/// What is still to be added.
+struct Addition {
+    before: Option<Subrequest>,
+    after: Option<Subrequest>,
+}
+
+impl BodyFilter for Addition {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        if let Some(before) = self.before.take() {
+            out.subrequest(before);
+        }
+        out.extend(input);
+        Ok(input.len())
+    }
+
+    /// A body without a byte has both around it.
+    fn finish(&mut self, _: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+        for subrequest in [self.before.take(), self.after.take()].into_iter().flatten() {
+            out.subrequest(subrequest);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{error, loaded, warnings};
+
+    #[test]
+    fn blocks_inherit_each_side_alone() {
+        let config = loaded(
+            "add_before_body /a; server { add_after_body /b; location /x { add_before_body ''; }
+             location /y { add_after_body ''; add_before_body \"\"; } }",
+        );
+        let sides = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let conf = &location.expect("it is there").scope.addition;
+            (conf.before.as_deref(), conf.after.as_deref(), conf.is_active())
+        };
+        assert_eq!(sides("server"), (Some("/a"), Some("/b"), true));
+        assert_eq!(sides("/x"), (None, Some("/b"), true));
+        assert_eq!(sides("/y"), (None, None, false));
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        for (text, expected) in [
+            ("add_before_body /a; add_before_body /b;", "\"add_before_body\" directive is duplicate"),
+            ("add_after_body /a; add_after_body /b;", "\"add_after_body\" directive is duplicate"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+        for name in ["add_before_body", "add_after_body", "addition_types"] {
+            let found = error(&format!("http {{\n{name}; }}"));
+            let expected =
+                format!("invalid number of arguments in \"{name}\" directive in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{found}");
+        }
+        let found = warnings("http {\naddition_types text/html; }");
+        assert_eq!(found, ["duplicate MIME type \"text/html\" in /conf/nginx.conf:2"]);
+    }
+}

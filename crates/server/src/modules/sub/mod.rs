@@ -1,0 +1,179 @@
+//! `sub_filter`: replaces texts in bodies.
+
+mod replace;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+
+use crate::config::{Cx, Layered, Scope};
+use crate::log::Level;
+use crate::modules::http_core::LEVELS;
+use crate::modules::http_core::media_types::MediaTypes;
+use crate::modules::{Directive, Module};
+use crate::phases::Filter;
+use crate::request::Request;
+use crate::template::Template;
+use replace::{Patterns, Replace};
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    filter: Some(Filter { active: |scope| !scope.sub.pairs.items().is_empty(), run: filter }),
+    ..Module::named("http_sub")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_sub", name, LEVELS, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        spec(
+            "sub_filter",
+            Args::Exactly(2),
+            "A text in bodies, letters' case aside, and what takes its place.",
+        )
+        .many(),
+        add,
+    ),
+    Directive::scope(
+        spec("sub_filter_types", Args::AtLeast(1), "Types that texts are replaced in, beside HTML.")
+            .many()
+            .default("text/html"),
+        |scope, cx| scope.sub.types.parse(cx),
+    ),
+    Directive::scope(
+        spec(
+            "sub_filter_once",
+            Args::Flag,
+            "Whether each text is replaced once in a body, and not everywhere.",
+        )
+        .default("on"),
+        |scope, cx| cx.flag(&mut scope.sub.once),
+    ),
+    Directive::scope(
+        spec("sub_filter_last_modified", Args::Flag, "Whether a body with replaced texts keeps its date.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.sub.keeps_date),
+    ),
+];
+
+/// nginx's limit, from the times when a pattern's number was a byte.
+const PATTERNS_MAX: usize = 255;
+
+/// What is replaced.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    pairs: Layered<Pair>,
+    /// The patterns, where none of them depends on the request.
+    patterns: Option<Arc<Patterns>>,
+    types: MediaTypes,
+    once: bool,
+    keeps_date: bool,
+}
+
+/// One `sub_filter`.
+#[derive(Clone, Debug)]
+struct Pair {
+    pattern: Template,
+    text: Template,
+}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        let (pairs, patterns, types) = (Layered::default(), None, MediaTypes::HTML);
+        Conf { pairs, patterns, types, once: true, keeps_date: false }
+    }
+}
+
+fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    if cx.arg(0).is_empty() {
+        return Err(cx.error("empty search pattern"));
+    }
+    let pair = Pair { pattern: cx.template(cx.arg(0))?, text: cx.template(cx.arg(1))? };
+    let pairs = scope.sub.pairs.own(cx.block);
+    if pairs.len() == PATTERNS_MAX {
+        return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
+    }
+    pairs.push(pair);
+    let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
+    scope.sub.patterns = match constants.map(Patterns::new) {
+        None => None,
+        Some(Ok(patterns)) => Some(Arc::new(patterns)),
+        Some(Err(error)) => return Err(Error::directive(cx.statement, error)),
+    };
+    Ok(())
+}
+
+/// Looks at the type of the answer; what the body holds is not known before it comes.
+fn filter(request: &mut Request) {
+    let generation = Rc::clone(&request.generation);
+    let conf = &generation.config.location(request.location).scope.sub;
+    if request.response.content_length == Some(0) || !conf.types.matches(request) {
+        return;
+    }
+    let patterns = match &conf.patterns {
+        Some(patterns) => Arc::clone(patterns),
+        None => {
+            let texts = conf.pairs.items().iter().map(|pair| pair.pattern.rendered(request));
+            match Patterns::new(texts) {
+                Ok(patterns) => Arc::new(patterns),
+                Err(error) => return request.log(Level::Error, format_args!("sub_filter: {error}")),
+            }
+        }
+    };
+    // All of them had empty variables.
+    if patterns.is_empty() {
+        return;
+    }
+    request.response.becomes_another(conf.keeps_date);
+    request.response.filters.push(Box::new(Replace::new(patterns, conf.pairs.clone(), conf.once)));
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{error, loaded, warnings};
+
+    #[test]
+    fn blocks_replace_the_pairs_that_they_inherit() {
+        let config = loaded(
+            "sub_filter a b; sub_filter c d; server { location /a { } location /b { sub_filter e f; }
+             location /c { sub_filter_once off; sub_filter_last_modified on; } location /d { sub_filter $uri f; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.expect("it is there").scope.sub.clone()
+        };
+        let count = |name: &str| conf(name).pairs.items().len();
+        assert_eq!([count("/a"), count("/b"), count("/c"), count("/d")], [2, 1, 2, 1]);
+        assert!(conf("/b").patterns.is_some() && conf("/d").patterns.is_none());
+        assert!(conf("/a").once && !conf("/a").keeps_date);
+        assert!(!conf("/c").once && conf("/c").keeps_date);
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        let many = "sub_filter a b; ".repeat(256);
+        for (text, expected) in [
+            ("sub_filter '' b;", "empty search pattern"),
+            ("sub_filter a $nobody;", "unknown \"nobody\" variable"),
+            ("sub_filter '${a' b;", "the closing bracket in \"a\" variable is missing"),
+            (many.as_str(), "number of search patterns exceeds 255"),
+            (
+                "sub_filter_once x;",
+                "invalid value \"x\" in \"sub_filter_once\" directive, it must be \"on\" or \"off\"",
+            ),
+            (
+                "sub_filter_last_modified x;",
+                "invalid value \"x\" in \"sub_filter_last_modified\" directive, it must be \"on\" or \"off\"",
+            ),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+        let found = warnings("http {\nsub_filter_types text/css text/css; }");
+        assert_eq!(found, ["duplicate MIME type \"text/css\" in /conf/nginx.conf:2"]);
+    }
+}

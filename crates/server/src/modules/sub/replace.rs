@@ -1,0 +1,264 @@
+//! Finding texts in a body that comes in pieces, and putting others in their place.
+//!
+//! The first of the texts that begins earliest counts. What could be the beginning of one is held back until
+//! more of the body is here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, AhoCorasickBuilder, BuildError, Input, MatchKind};
+
+use crate::body::filter::{BodyFilter, FilterError, Output};
+use crate::config::Layered;
+use crate::modules::sub::Pair;
+use crate::request::Request;
+use crate::template::Template;
+
+/// Texts to look for, the first one first.
+#[derive(Debug)]
+pub(super) struct Patterns {
+    /// In lower case, with the number of the `sub_filter`.
+    texts: Vec<(Vec<u8>, usize)>,
+    automaton: AhoCorasick,
+    len_max: usize,
+}
+
+impl Patterns {
+    /// Empty ones are left out: they would be everywhere.
+    pub(super) fn new(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
+        let texts =
+            texts.into_iter().enumerate().map(|(pair, text)| (text.as_ref().to_ascii_lowercase(), pair));
+        let texts: Vec<_> = texts.filter(|(text, _)| !text.is_empty()).collect();
+        let mut builder = AhoCorasickBuilder::new();
+        builder.match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true);
+        let automaton = builder.build(texts.iter().map(|(text, _)| text))?;
+        let len_max = texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
+        Ok(Patterns { texts, automaton, len_max })
+    }
+
+    /// Whether there is nothing to look for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+}
+
+/// A text that was found.
+struct Found {
+    range: Range<usize>,
+    /// Its place among the patterns.
+    pattern: usize,
+}
+
+/// Replaces texts in one body.
+pub(super) struct Replace {
+    search: Search,
+    /// What takes their places, by the number of the `sub_filter`.
+    pairs: Layered<Pair>,
+    /// The same with variables, once they were needed: as in nginx they keep their value for a body.
+    rendered: Vec<Option<Vec<u8>>>,
+    /// The end of what came, which may be the beginning of a text.
+    held: Vec<u8>,
+}
+
+/// What is still looked for.
+struct Search {
+    patterns: Arc<Patterns>,
+    once: bool,
+    /// Patterns that were replaced and are not to be again.
+    used: Vec<bool>,
+    /// How many are not.
+    left: usize,
+}
+
+impl Search {
+    fn new(patterns: Arc<Patterns>, once: bool) -> Search {
+        let left = patterns.texts.len();
+        Search { patterns, once, used: vec![false; left], left }
+    }
+
+    /// The patterns that are looked for, the first one first.
+    fn live(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let texts = self.patterns.texts.iter().enumerate().filter(|(pattern, _)| !self.used[*pattern]);
+        texts.map(|(pattern, (text, _))| (pattern, text.as_slice()))
+    }
+
+    /// The earliest text that is whole.
+    fn find(&self, input: &[u8], from: usize) -> Option<Found> {
+        let mut from = from;
+        loop {
+            let found = self.patterns.automaton.find(Input::new(input).range(from..))?;
+            let (start, pattern) = (found.start(), found.pattern().as_usize());
+            if !self.used[pattern] {
+                return Some(Found { range: found.range(), pattern });
+            }
+            // One that is done with hides those behind it in the list.
+            let rest = &input[start..];
+            let is_here = |text: &[u8]| {
+                rest.get(..text.len()).is_some_and(|text_here| text_here.eq_ignore_ascii_case(text))
+            };
+            if let Some((pattern, text)) = self.live().find(|(_, text)| is_here(text)) {
+                return Some(Found { range: start..start + text.len(), pattern });
+            }
+            from = start + 1;
+        }
+    }
+
+    /// Where the input ends within a text that would go before what was found: there it has to wait.
+    fn find_partial(&self, input: &[u8], from: usize, found: Option<&Found>) -> Option<usize> {
+        let first = from.max((input.len() + 1).saturating_sub(self.patterns.len_max));
+        let end = found.map_or(input.len(), |found| (found.range.start + 1).min(input.len()));
+        (first..end).find(|&start| {
+            let rest = &input[start..];
+            let goes_before =
+                |pattern| found.is_none_or(|found| start < found.range.start || pattern < found.pattern);
+            let is_begun =
+                |text: &[u8]| text.len() > rest.len() && text[..rest.len()].eq_ignore_ascii_case(rest);
+            self.live().any(|(pattern, text)| goes_before(pattern) && is_begun(text))
+        })
+    }
+
+    fn note_use(&mut self, pattern: usize) {
+        if self.once {
+            self.used[pattern] = true;
+            self.left -= 1;
+        }
+    }
+}
+
+impl Replace {
+    pub(super) fn new(patterns: Arc<Patterns>, pairs: Layered<Pair>, once: bool) -> Replace {
+        let rendered = vec![None; pairs.items().len()];
+        Replace { search: Search::new(patterns, once), pairs, rendered, held: Vec::new() }
+    }
+
+    /// Gives `input` with replaced texts, but for an end that has to wait, and says where that begins. `render`
+    /// makes the text for the `sub_filter` of a number.
+    fn replace(
+        &mut self,
+        input: &[u8],
+        is_last: bool,
+        out: &mut Vec<u8>,
+        render: impl Fn(&Template) -> Vec<u8>,
+    ) -> usize {
+        let mut done = 0;
+        while self.search.left > 0 {
+            let found = self.search.find(input, done);
+            if !is_last && let Some(start) = self.search.find_partial(input, done, found.as_ref()) {
+                out.extend_from_slice(&input[done..start]);
+                return start;
+            }
+            let Some(found) = found else { break };
+            out.extend_from_slice(&input[done..found.range.start]);
+            let (_, pair) = self.search.patterns.texts[found.pattern];
+            let text = self.rendered[pair].get_or_insert_with(|| render(&self.pairs.items()[pair].text));
+            out.extend_from_slice(text);
+            self.search.note_use(found.pattern);
+            done = found.range.end;
+        }
+        out.extend_from_slice(&input[done..]);
+        input.len()
+    }
+
+    /// Takes what was held back and no more.
+    fn flush(&mut self, request: &Request, out: &mut Output) {
+        if !self.held.is_empty() {
+            let held = std::mem::take(&mut self.held);
+            self.replace(&held, true, out.bytes(), |text| text.rendered(request));
+        }
+    }
+}
+
+impl BodyFilter for Replace {
+    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        let render = |text: &Template| text.rendered(request);
+        if self.held.is_empty() {
+            let rest = self.replace(input, false, out.bytes(), render);
+            self.held.extend_from_slice(&input[rest..]);
+        } else {
+            let mut whole = std::mem::take(&mut self.held);
+            whole.extend_from_slice(input);
+            let rest = self.replace(&whole, false, out.bytes(), render);
+            whole.drain(..rest);
+            self.held = whole;
+        }
+        Ok(input.len())
+    }
+
+    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+        self.flush(request, out);
+        Ok(())
+    }
+
+    fn interrupt(&mut self, request: &mut Request, out: &mut Output) {
+        self.flush(request, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layered<'t>(texts: impl IntoIterator<Item = &'t str>) -> Layered<Pair> {
+        let pair = |text| Pair { pattern: Template::default(), text: Template::text(text) };
+        Layered::from(texts.into_iter().map(pair).collect::<Vec<_>>())
+    }
+
+    /// The result, which must not depend on where the input is cut.
+    fn replaced(pairs: &[(&str, &str)], once: bool, input: &str) -> String {
+        let patterns = Arc::new(Patterns::new(pairs.iter().map(|(text, _)| text)).expect("it builds"));
+        let texts = layered(pairs.iter().map(|(_, text)| *text));
+        let render = |text: &Template| text.constant().unwrap_or_default().as_bytes().to_vec();
+        let mut results = (1..=input.len()).rev().map(|piece| {
+            let mut filter = Replace::new(Arc::clone(&patterns), texts.clone(), once);
+            let (mut out, mut held) = (Vec::new(), Vec::new());
+            for bytes in input.as_bytes().chunks(piece) {
+                held.extend_from_slice(bytes);
+                let rest = filter.replace(&held, false, &mut out, render);
+                held.drain(..rest);
+            }
+            filter.replace(&held, true, &mut out, render);
+            String::from_utf8(out).expect("text")
+        });
+        let whole = results.next().expect("the input is not empty");
+        assert!(results.all(|result| result == whole), "{pairs:?} {input}");
+        whole
+    }
+
+    #[test]
+    fn each_text_is_replaced_once_or_everywhere() {
+        let pairs = [("ab", "1"), ("c", "")];
+        assert_eq!(replaced(&pairs, false, "abcABCaab"), "11a1");
+        assert_eq!(replaced(&pairs, true, "abcABCaab"), "1ABCaab");
+        assert_eq!(replaced(&pairs, true, "xcxabx"), "xx1x");
+        assert_eq!(replaced(&[("A", "aa")], false, "aba"), "aabaa");
+    }
+
+    #[test]
+    fn the_first_that_begins_earliest_counts() {
+        assert_eq!(replaced(&[("abcd", "1"), ("abc", "2")], false, "abcdabce"), "12e");
+        assert_eq!(replaced(&[("abc", "2"), ("abcd", "1")], false, "abcdabce"), "2d2e");
+        assert_eq!(replaced(&[("bc", "2"), ("abcx", "1")], false, "abcxabcy"), "1a2y");
+        assert_eq!(replaced(&[("aab", "1")], false, "aaaabaaba"), "aa11a");
+        // The first one is done with, and what it hid is found.
+        assert_eq!(replaced(&[("abc", "1"), ("ab", "2"), ("c", "3")], true, "abcabcabc"), "123abc");
+        assert_eq!(replaced(&[("a", "1"), ("a", "2")], true, "aaa"), "12a");
+    }
+
+    #[test]
+    fn a_beginning_at_the_end_goes_out() {
+        assert_eq!(replaced(&[("abc", "1")], false, "xab"), "xab");
+        assert_eq!(replaced(&[("abcd", "1"), ("abc", "2")], false, "xabc"), "x2");
+        assert_eq!(replaced(&[("aaa", "1")], true, "aaaaa"), "1aa");
+    }
+
+    #[test]
+    fn only_what_can_be_a_text_waits() {
+        let patterns = Arc::new(Patterns::new(["<head>"]).expect("it builds"));
+        let mut filter = Replace::new(patterns, layered(["x"]), false);
+        let mut out = Vec::new();
+        let render = |_: &Template| b"x".to_vec();
+        assert_eq!(filter.replace(b"data: 1\n\n", false, &mut out, render), 9);
+        assert_eq!(filter.replace(b"1<head><HE", false, &mut out, render), 7);
+        assert_eq!(out, b"data: 1\n\n1x");
+    }
+}
