@@ -201,6 +201,7 @@ impl Resolver<'_> {
         for statement in of_kind(inner, Walk::If) {
             let mut inside = scope.inherit_into_if();
             self.simple(statement.children(), inside_if(context), &mut inside, None)?;
+            // Its directives run in the script around it, not when its location is entered.
             let block = inside.rewrite.take_draft();
             let location = (context == Contexts::LOCATION).then(|| self.add_location(name, inside));
             place = scope.rewrite.fill_condition(place, block, location);

@@ -20,6 +20,7 @@ use crate::wildcard::{HostTable, Refusal};
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_map") };
 
 const DIRECTIVES: &[Directive] = &[
+    // Its value is made when somebody asks, so maps that a request does not need cost it nothing.
     Directive::http(
         Spec::new(
             "http_map",
@@ -32,6 +33,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         add_map,
     ),
+    // Their values are checked all the same: a slip is told here as it is by nginx.
     Directive::http(tuning("map_hash_bucket_size", "64").state(State::Accepted(NO_HASH)), |cx| {
         cx.number(&mut 0)
     }),
@@ -40,6 +42,7 @@ const DIRECTIVES: &[Directive] = &[
     }),
 ];
 
+/// A size of a table that nginx builds once, and that grows by itself here.
 const fn tuning(name: &'static str, default: &'static str) -> Spec {
     let help = "Sizes one of nginx's hash tables.";
     Spec::new("http_map", name, Contexts::HTTP, Args::Exactly(1), help).default(default)
@@ -54,10 +57,13 @@ struct Map {
     texts: HostTable<u32>,
     /// In the order of the configuration.
     patterns: Vec<(Pattern, u32)>,
+    /// Each once, however many rows have it.
     values: Vec<Template>,
     /// What holds when nothing fits; without it the value is empty.
     default: Option<u32>,
+    /// Whether texts are host names, which may have wildcards and a dot at their end.
     hostnames: bool,
+    /// Whether the value is made anew for each use, because what it follows from changes during a request.
     volatile: bool,
 }
 
@@ -65,6 +71,7 @@ struct Map {
 fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
     let source = cx.template(cx.arg(0))?;
     let name = cx.variable_name(cx.arg(1))?;
+    // Before the rows: a name that cannot be had is told with the line of the block.
     let slot = cx.http.registry.define_computed(name, cx.statement)?;
     let mut reader = Reader {
         map: Map {
@@ -95,6 +102,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Words alone are switches, `default` and patterns go by themselves, and everything else is a text.
     fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
         let key = row.name.text.as_str();
         let value = match (key, row.args.as_slice()) {
@@ -109,6 +117,7 @@ impl<'a> Reader<'a> {
             (_, [value]) => self.value(&value.text, cx)?,
             _ => return Err(cx.error("invalid number of the map parameters")),
         };
+        // Two defaults cannot both hold, and which one was meant is not for us to say.
         if key == "default" {
             return match self.map.default.replace(value) {
                 Some(_) => Err(cx.error("duplicate default map parameter")),
@@ -116,6 +125,7 @@ impl<'a> Reader<'a> {
             };
         }
         if let Some(pattern) = key.strip_prefix('~') {
+            // Tried behind the texts and in their order, so that a conflict between patterns is none.
             let caseless = pattern.strip_prefix('*');
             let pattern = cx.pattern(caseless.unwrap_or(pattern), caseless.is_some())?;
             self.map.patterns.push((pattern, value));
@@ -123,6 +133,7 @@ impl<'a> Reader<'a> {
         }
         // What begins like a pattern, or is one of the words above, is written behind a backslash.
         let text = key.strip_prefix('\\').unwrap_or(key);
+        // Lowered once here, so that a lookup lowers only what it was asked for.
         let lower = text.to_ascii_lowercase();
         let added = match self.map.hostnames {
             true => self.map.texts.add(&lower, value),
@@ -139,6 +150,7 @@ impl<'a> Reader<'a> {
         if let Some(&place) = self.known.get(text) {
             return Ok(place);
         }
+        // Compiled once for all rows that have it.
         let place = self.map.values.len() as u32;
         self.map.values.push(cx.template(text)?);
         self.known.insert(text, place);
@@ -153,6 +165,7 @@ impl Map {
             true => self.texts.find(&text.to_ascii_lowercase()),
             false => self.texts.find(text),
         };
+        // Patterns are not asked about an empty text, not even those that would match it: nginx's rule.
         if place.is_some() || text.is_empty() {
             return place;
         }
@@ -167,6 +180,7 @@ impl Map {
 impl Compute for Map {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let mut text = self.source.rendered(request);
+        // A name with the dot of the root is the same name.
         if self.hostnames && text.last() == Some(&b'.') {
             text.pop();
         }

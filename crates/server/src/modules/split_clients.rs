@@ -29,7 +29,9 @@ const DIRECTIVES: &[Directive] = &[Directive::http(
 /// One `split_clients`.
 #[derive(Debug)]
 struct Split {
+    /// What clients are told apart by.
     source: Template,
+    /// In the order of the configuration, which is that of the hashes.
     parts: Vec<Part>,
 }
 
@@ -38,12 +40,14 @@ struct Split {
 struct Part {
     /// Hashes below this belong to it, or to one before it; `None` is all that are left.
     below: Option<u32>,
+    /// As it is written: there are no variables in it, as in nginx.
     value: Box<str>,
 }
 
 /// Hundredths of a per cent that are all.
 const ALL: u64 = 10_000;
 
+/// Rows are read first and added up then, because nginx tells a sum that is too large at the end of the block.
 fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     let source = cx.template(cx.arg(0))?;
     let name = cx.variable_name(cx.arg(1))?;
@@ -52,6 +56,7 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     let rows = statement.rows().map(|row| {
         let row = row?;
         let share = match row.name.text.as_str() {
+            // All that is left; behind it there is room for nothing but another one.
             "*" => None,
             text => Some(share_of(text).ok_or_else(|| invalid(text, row))?),
         };
@@ -74,6 +79,7 @@ fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// nginx's words for whatever is wrong with a row.
 fn invalid(text: &str, row: &Statement) -> Error {
     Error::at(row, format_args!("invalid percent value \"{text}\""))
 }
@@ -81,6 +87,7 @@ fn invalid(text: &str, row: &Statement) -> Error {
 /// Hundredths of a per cent, of which there is at least one: `0.5%`.
 fn share_of(text: &str) -> Option<u64> {
     let digits = text.strip_suffix('%')?;
+    // Read as digits and not as a float, which could miss a hundredth.
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if fraction.len() > 2 || !is_number(whole) || !is_number(fraction) {
@@ -91,6 +98,7 @@ fn share_of(text: &str) -> Option<u64> {
 
 impl Compute for Split {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        // There are few parts, so a search from the first one is the fastest.
         let hash = murmur2(&self.source.rendered(request));
         let mut parts = self.parts.iter();
         if let Some(part) = parts.find(|part| part.below.is_none_or(|below| hash < below)) {
@@ -109,6 +117,7 @@ fn murmur2(text: &[u8]) -> u32 {
         let word = word.wrapping_mul(MULTIPLIER);
         (word ^ word >> 24).wrapping_mul(MULTIPLIER)
     };
+    // The length is mixed in, so that texts which differ in zeros at the end are told apart.
     let mut hash = text.len() as u32;
     let mut words = text.chunks_exact(4);
     for word in words.by_ref() {
@@ -122,6 +131,7 @@ fn murmur2(text: &[u8]) -> u32 {
         }
         hash = hash.wrapping_mul(MULTIPLIER);
     }
+    // The last bytes reach all bits only by this.
     hash ^= hash >> 13;
     hash = hash.wrapping_mul(MULTIPLIER);
     hash ^ hash >> 15

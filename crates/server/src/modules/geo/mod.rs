@@ -22,6 +22,7 @@ use table::{Added, Networks, Place, Ranges, Stretches};
 /// The module.
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_geo") };
 
+/// Its value is made when somebody asks, so a `geo` that a request does not need costs it nothing.
 const DIRECTIVES: &[Directive] = &[Directive::http(
     Spec::new(
         "http_geo",
@@ -41,13 +42,17 @@ struct Geo {
     /// Where the address comes from; without it, it is the client's.
     source: Option<VarRef>,
     table: Table,
+    /// As they are written: there are no variables in them, as in nginx.
     values: Vec<Box<str>>,
     /// Whose word on the client's address is taken.
     proxies: Vec<Network>,
+    /// Whether the search for the client goes on behind a trusted proxy that another one names.
     recursive: bool,
+    /// Whether the value is made anew for each use.
     volatile: bool,
 }
 
+/// The two ways of writing rows, which do not mix.
 #[derive(Debug)]
 enum Table {
     /// The value of IPv4 addresses, and that of IPv6 addresses.
@@ -73,6 +78,7 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
         _ => (None, cx.arg(0)),
     };
     let name = cx.variable_name(name)?;
+    // Before the rows: a name that cannot be had is told with the line of the block.
     let slot = cx.http.registry.define_computed(name, statement)?;
     let mut reader = Reader::new();
     for row in statement.rows() {
@@ -84,15 +90,19 @@ fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// A `geo` while its rows are read.
+#[derive(Default)]
 struct Reader<'a> {
+    /// The empty value first, then in the order of their first rows.
     values: Vec<Box<str>>,
     /// Values by their text: tables are long, and their values few.
     known: HashMap<&'a str, Place>,
+    /// Networks of IPv4, with addresses in the low bits.
     v4: Networks,
+    /// Networks of IPv6.
     v6: Networks,
     /// Whether there was a row of networks, which keeps `ranges` out.
     has_networks: bool,
-    /// With `ranges`.
+    /// With `ranges`, which says what the rows behind it are.
     ranges: Option<Ranges>,
     /// `default` of ranges; that of networks is a network.
     default: Option<Place>,
@@ -102,21 +112,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// Before the first row.
     fn new() -> Reader<'a> {
-        Reader {
-            values: vec!["".into()],
-            known: HashMap::from([("", EMPTY)]),
-            v4: Networks::default(),
-            v6: Networks::default(),
-            has_networks: false,
-            ranges: None,
-            default: None,
-            proxies: Vec::new(),
-            recursive: false,
-            volatile: false,
-        }
+        Reader { values: vec!["".into()], known: HashMap::from([("", EMPTY)]), ..Reader::default() }
     }
 
+    /// Words alone are switches; of the others only `proxy` is no row of the table.
     fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
         let key = row.name.text.as_str();
         match (key, row.args.as_slice()) {
@@ -128,7 +129,9 @@ impl<'a> Reader<'a> {
             ("ranges", []) => drop(self.ranges.get_or_insert_default()),
             ("proxy_recursive", []) => self.recursive = true,
             ("volatile", []) => self.volatile = true,
+            // Also where there are ranges: it is no row of theirs.
             ("proxy", [network]) => self.proxies.push(network_of(&network.text, cx)?),
+            // Words are told apart by what was read so far, as in nginx.
             (_, [value]) if self.ranges.is_some() => return self.range_row(key, &value.text, cx),
             (_, [value]) => return self.network_row(key, &value.text, cx),
             _ => return Err(cx.error("invalid number of the geo parameters")),
@@ -136,10 +139,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// `default`, `delete` or a network, with what belongs to it.
     fn network_row(&mut self, key: &str, value: &'a str, cx: &mut Cx<'_>) -> Result<(), Error> {
         self.has_networks = true;
         if key == "default" {
             let value = self.value(value);
+            // The network of all addresses, twice: it can be written, and deleted, as such too.
             self.insert((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), key, value, cx);
             self.insert((IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0), key, value, cx);
             return Ok(());
@@ -150,6 +155,7 @@ impl<'a> Reader<'a> {
                 Network::V6(start, bits) => self.v6.remove(start.to_bits(), bits),
                 Network::Unix => false,
             };
+            // A slip in a network would leave the row that was meant in force.
             if !removed {
                 cx.warn(format_args!("no network \"{value}\" to delete"));
             }
@@ -171,12 +177,14 @@ impl<'a> Reader<'a> {
             IpAddr::V4(start) => self.v4.insert(start.to_bits().into(), bits, value),
             IpAddr::V6(start) => self.v6.insert(start.to_bits(), bits, value),
         };
+        // Large files are put together from several sources, so this is no error.
         if let Some(before) = before {
             let (value, before) = (&self.values[value as usize], &self.values[before as usize]);
             cx.warn(format_args!("duplicate network \"{key}\", value: \"{value}\", old value: \"{before}\""));
         }
     }
 
+    /// `default`, `delete` or a range, with what belongs to it.
     fn range_row(&mut self, key: &str, value: &'a str, cx: &mut Cx<'_>) -> Result<(), Error> {
         if key == "default" {
             let place = self.value(value);
@@ -207,6 +215,7 @@ impl<'a> Reader<'a> {
                 ));
                 Ok(())
             }
+            // Nobody could say whose the addresses are that both have.
             Added::Overlaps(first, last) => {
                 Err(cx.error(format_args!("range \"{text}\" overlaps \"{first}-{last}\"")))
             }
@@ -223,6 +232,7 @@ impl<'a> Reader<'a> {
         place
     }
 
+    /// The rows become the table that requests look into.
     fn finish(self, source: Option<VarRef>) -> Geo {
         let table = match self.ranges {
             Some(ranges) => Table::Ranges(ranges.flatten(self.default.unwrap_or(EMPTY))),
@@ -242,6 +252,7 @@ fn network_of(text: &str, cx: &mut Cx<'_>) -> Result<Network, Error> {
     Network::read(text, cx).ok_or_else(|| invalid_network(text, cx))
 }
 
+/// nginx's words for what is no network.
 fn invalid_network(text: &str, cx: &Cx<'_>) -> Error {
     cx.error(format_args!("invalid network \"{text}\""))
 }
@@ -249,6 +260,7 @@ fn invalid_network(text: &str, cx: &Cx<'_>) -> Error {
 /// `10.0.0.1-10.0.0.9`; the last address of all is none here either.
 fn range_of(text: &str) -> Option<(u32, u32)> {
     let (first, last) = text.split_once('-')?;
+    // nginx takes dotted decimals here and nothing else.
     let address = |text: &str| Some(text.parse::<Ipv4Addr>().ok()?.to_bits());
     let (first, last) = (address(first)?, address(last)?);
     (first <= last && last != NO_ADDRESS).then_some((first, last))
@@ -267,6 +279,7 @@ impl Geo {
                 Address::Inet(SocketAddr::new(ip, 0))
             }
         };
+        // Nobody is trusted, so nobody's fields are looked at.
         if self.proxies.is_empty() {
             return Some(start);
         }
@@ -280,9 +293,11 @@ impl Geo {
 impl Compute for Geo {
     fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         let ip = match self.address(request) {
+            // A client of IPv4 on an IPv6 socket is looked up by its own address.
             Some(Address::Inet(address)) => address.ip().to_canonical(),
             Some(Address::Unix(_)) | None => IpAddr::V4(NO_ADDRESS.into()),
         };
+        // Ranges are of IPv4 alone: other addresses are none to them.
         let place = match (&self.table, ip) {
             (Table::Networks(v4, _), IpAddr::V4(ip)) => v4.find(ip.to_bits()),
             (Table::Networks(_, v6), IpAddr::V6(ip)) => v6.find(ip.to_bits()),

@@ -481,6 +481,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "content_length" => response.content_length.is_some_and(|length| number(length, out)),
         "content_range" => text(response.content_range.as_deref(), out),
+        // These two have places of their own in a response.
         "accept_ranges" => response.allow_ranges && is_written && some(b"bytes", out),
         "location" if response.location.is_some() => {
             let location = response.location.as_deref().unwrap_or_default();
@@ -499,6 +500,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
             let seconds = core.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
+        // What follows from the body and the client's version.
         "transfer_encoding" => response.chunked && some(b"chunked", out),
         _ => named(&response.fields, name, out),
     }

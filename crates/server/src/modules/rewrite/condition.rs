@@ -42,6 +42,7 @@ pub(super) enum FileKind {
 
 /// What a condition comes to.
 pub(super) enum Verdict {
+    /// It is known whether it holds.
     Holds(bool),
     /// It has to look at the file of this path first.
     Asks(Vec<u8>),
@@ -53,6 +54,7 @@ impl Condition {
     pub(super) fn read(cx: &mut Cx<'_>) -> Result<Condition, Error> {
         let mut words: Vec<&str> = cx.statement.texts().collect();
         let invalid = |cx: &Cx<'_>, word: &str| cx.error(format_args!("invalid condition \"{word}\""));
+        // The words are named as they are without the parentheses, as nginx names them.
         let first = words[0].strip_prefix('(').ok_or_else(|| invalid(cx, words[0]))?;
         if first.is_empty() && words.len() > 1 {
             words.remove(0);
@@ -78,6 +80,7 @@ impl Condition {
         }
     }
 
+    /// A comparison with a text or with a pattern.
     fn of_variable(
         variable: VarRef,
         operator: &str,
@@ -95,6 +98,7 @@ impl Condition {
         }
     }
 
+    /// A test of a file.
     fn of_file(test: &str, path: &str, cx: &mut Cx<'_>) -> Result<Condition, Error> {
         // The path is looked at before the letter, as in nginx.
         let path = cx.template(path)?;
@@ -117,6 +121,7 @@ impl Condition {
     pub(super) fn look(&self, request: &Request, escaped: bool, log: bool) -> Verdict {
         Verdict::Holds(match self {
             Condition::Set(variable) => {
+                // `00` is true: nginx compares with this one text and not with a number.
                 let value = value_of(variable, request);
                 !value.is_empty() && value != b"0"
             }
@@ -146,6 +151,7 @@ impl Condition {
 }
 
 impl FileKind {
+    /// Whether what is at a path, behind all links, is of this kind.
     fn fits(self, stat: &Stat) -> bool {
         match self {
             FileKind::Plain => files::is_file(stat),
@@ -173,6 +179,7 @@ fn variable(text: &str, cx: &mut Cx<'_>) -> VarRef {
     cx.http.registry.reference_named(&text[1..], cx.statement)
 }
 
+/// What has no value is empty, so that it can be compared.
 fn value_of(variable: &VarRef, request: &Request) -> Vec<u8> {
     let mut value = Vec::new();
     variable.value(request, &mut value);

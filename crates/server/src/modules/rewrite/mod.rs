@@ -7,8 +7,6 @@
 mod condition;
 mod replace;
 mod script;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::pin::Pin;
@@ -54,17 +52,21 @@ fn has(script: &Option<Arc<Script>>, waiting: bool) -> bool {
     script.as_ref().is_some_and(|script| script.waits() == waiting)
 }
 
+/// Scripts belong to a server or a location, and to the conditions in them; `http` has none.
 const EVERYWHERE: Contexts =
     Contexts::SERVER.or(Contexts::SERVER_IF).or(Contexts::LOCATION).or(Contexts::LOCATION_IF);
 
+/// An instruction of a script.
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_rewrite", name, EVERYWHERE, args, help).many()
 }
 
+/// A setting, which unlike the scripts is inherited.
 const fn flag(name: &'static str, help: &'static str) -> Spec {
     Spec::new("http_rewrite", name, EVERYWHERE.or(Contexts::HTTP), Args::Flag, help)
 }
 
+/// `if` in a server holds rewrites alone; in a location it has settings too. So it is two directives.
 const fn condition(context: Contexts, inside: Contexts) -> Directive {
     let help = "Directives for requests of which a condition holds: of a variable or of a file.";
     let spec = Spec::new("http_rewrite", "if", context, Args::AtLeast(1), help).block(inside).many();
@@ -72,6 +74,7 @@ const fn condition(context: Contexts, inside: Contexts) -> Directive {
 }
 
 const DIRECTIVES: &[Directive] = &[
+    // A location that a rewrite before it would lead to is not searched for.
     Directive::scope(
         spec("break", Args::None, "Ends the rewrite directives of a block; the request stays where it is."),
         |scope, _| {
@@ -79,12 +82,15 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // The resolver reads the blocks, when the one around them is complete.
     condition(Contexts::SERVER, Contexts::SERVER_IF),
     condition(Contexts::LOCATION, Contexts::LOCATION_IF),
+    // Its text is a body or a URL; which one, the status says.
     Directive::scope(
         spec("return", Args::Between(1, 2), "Ends a request with a status, a text or a redirect."),
         add_return,
     ),
+    // Looks at the decoded path without the query, as locations do.
     Directive::scope(
         spec("rewrite", Args::Between(2, 3), "Another URI, or a redirect, for URIs that match a pattern."),
         |scope, cx| {
@@ -93,12 +99,15 @@ const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
+    // Only a log that takes notices shows them.
     Directive::scope(
         flag("rewrite_log", "Tells in the error log, as notices, what rewrites and conditions matched.")
             .default("off"),
         |scope, cx| cx.flag(&mut scope.rewrite.log),
     ),
+    // Also what a `map` would compute can be set, and some of what nginx itself has, such as the query.
     Directive::scope(spec("set", Args::Exactly(2), "Gives a variable a value."), add_set),
+    // Kept the other way round, so that what is not set is what holds in nginx.
     Directive::scope(
         flag(
             "uninitialized_variable_warn",
@@ -270,4 +279,175 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     response.content_type = ContentType::OfUri;
     response.set_bytes(body);
     Step::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{error, load, loaded};
+    use crate::config::{Config, ServerId};
+    use crate::phases::Phase;
+
+    /// The script of the server and that of the location that was read last.
+    fn scripts(server: &str) -> (String, String) {
+        let config = loaded(&format!("server {{ {server} }}"));
+        let root = config.server(ServerId(0)).root;
+        let inner = config.http.locations.last().expect("the server has a scope");
+        let outer = &config.location(root).scope.rewrite.server_script;
+        (format!("{outer:?}"), format!("{:?}", inner.scope.rewrite.script))
+    }
+
+    /// How many handlers take part in each location.
+    fn counts(config: &Config, phase: Phase) -> Vec<usize> {
+        config.http.locations.iter().map(|location| location.handlers.of_phase(phase).len()).collect()
+    }
+
+    #[test]
+    fn a_server_keeps_its_script_and_locations_do_not_inherit_it() {
+        let (server, location) = scripts("set $a b; return 204; location / { return 301 /x$uri; }");
+        assert!(server.contains("Set") && server.contains("status: 204, text: None"), "{server}");
+        assert!(!location.contains("Set") && location.contains("status: 301"), "{location}");
+        let config = loaded("server { return 200; location / { } }");
+        assert_eq!(counts(&config, Phase::ServerRewrite), [1, 0]);
+        assert_eq!(counts(&config, Phase::Rewrite), [0, 0]);
+        let config = loaded("server { location / { break; location /x { } } }");
+        assert_eq!(counts(&config, Phase::ServerRewrite), [0, 0, 0]);
+        assert_eq!(counts(&config, Phase::Rewrite), [0, 1, 0]);
+    }
+
+    #[test]
+    fn blocks_of_conditions_stand_in_their_places() {
+        let (_, location) = scripts(
+            "location / { set $a 1; if ($a) { set $a 2; return 200; } set $a 3; if ($a = x) { } if (-f x) { break; } }",
+        );
+        let places: Vec<usize> = ["Set", "If", "Set", "Return", "Set", "If", "If", "Break"]
+            .iter()
+            .scan(0, |from, word| {
+                *from = location[*from..].find(word).map(|place| *from + place + word.len())?;
+                Some(*from)
+            })
+            .collect();
+        assert_eq!(places.len(), 8, "{location}");
+        assert!(location.contains("skip: 2") && location.contains("skip: 0") && location.contains("skip: 1"));
+        assert!(location.contains("waits: true"), "{location}");
+        let config = loaded("server { if (-d x) { set $a 1; } location / { if ($a) { } } }");
+        // The server, the condition in the location, the location.
+        assert_eq!(counts(&config, Phase::ServerRewrite), [1, 0, 0]);
+        assert_eq!(counts(&config, Phase::Rewrite), [0, 0, 1]);
+        assert_eq!(config.http.locations[1].name, config.http.locations[2].name);
+    }
+
+    #[test]
+    fn conditions_inherit_from_all_of_their_location() {
+        let config = loaded(
+            "etag off; server { location / { if ($uri) { sendfile on; } default_type a/b; try_files a =404; } }",
+        );
+        let [_, inside, location] = config.http.locations.as_slice() else { panic!("there are three") };
+        assert_eq!(&*inside.scope.core.default_type, "a/b");
+        assert!(inside.scope.core.sendfile && !location.scope.core.sendfile && !inside.scope.core.etag);
+        assert_eq!(inside.handlers.of_phase(Phase::Precontent).len(), 0);
+    }
+
+    #[test]
+    fn flags_are_inherited() {
+        let config = loaded(
+            "rewrite_log on; uninitialized_variable_warn off; server { location / { } location /x {
+               rewrite_log off; uninitialized_variable_warn on; } }",
+        );
+        let [server, inherited, own] = config.http.locations.as_slice() else { panic!("there are three") };
+        for (location, expected) in [(server, true), (inherited, true), (own, false)] {
+            assert_eq!(location.scope.rewrite.log, expected);
+            assert_eq!(location.scope.rewrite.warns_uninitialized(), !expected);
+        }
+    }
+
+    #[test]
+    fn a_lone_url_is_a_redirect() {
+        for url in ["http://a/", "https://a/", "$scheme://$host/"] {
+            let (server, _) = scripts(&format!("return {url};"));
+            assert!(server.contains("status: 302"), "{server}");
+            for (flag, expected) in [("", 302), ("last", 302), ("break", 302), ("permanent", 301)] {
+                let (server, _) = scripts(&format!("rewrite . {url} {flag};"));
+                assert!(server.contains(&format!("Redirect({expected}, false)")), "{server}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        for (text, expected) in [
+            ("return x;", "invalid return code \"x\""),
+            ("return 1000;", "invalid return code \"1000\""),
+            ("return /x;", "invalid return code \"/x\""),
+            ("return http://x y;", "invalid return code \"http://x\""),
+            ("set x y;", "invalid variable name \"x\""),
+            ("set $ y;", "invalid variable name \"$\""),
+            ("set $uri y;", "the duplicate \"uri\" variable"),
+            ("return 200 $nonexist;", "unknown \"nonexist\" variable"),
+            ("return 200 '${a';", "the closing bracket in \"a\" variable is missing"),
+            ("return 200 'a$';", "invalid variable name"),
+            ("rewrite a '';", "empty replacement"),
+            ("rewrite ( a;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
+            ("rewrite a b c;", "invalid parameter \"c\""),
+            ("rewrite a $nonexist;", "unknown \"nonexist\" variable"),
+            ("rewrite a 'b?$';", "invalid variable name"),
+            ("rewrite (?<host>.) b;", "the duplicate \"host\" variable"),
+            ("break x;", "invalid number of arguments in \"break\" directive"),
+            (
+                "rewrite_log x;",
+                "invalid value \"x\" in \"rewrite_log\" directive, it must be \"on\" or \"off\"",
+            ),
+            (
+                "uninitialized_variable_warn x;",
+                "invalid value \"x\" in \"uninitialized_variable_warn\" directive, it must be \"on\" or \"off\"",
+            ),
+            ("if ($uri) { if ($uri) { } }", "\"if\" directive is not allowed here"),
+        ] {
+            for (before, behind) in [("", ""), ("location / {", "}")] {
+                let found = error(&format!("http {{ server {{ {before}\n{text} }} {behind} }}"));
+                let expected = format!("{expected} in /conf/nginx.conf:2");
+                assert!(found.starts_with(&expected), "{text}: {found}");
+            }
+        }
+        loaded("server { set $args y; set $limit_rate 1k; set $mine $args; return 200 $mine; }");
+    }
+
+    #[test]
+    fn wrong_conditions_are_refused() {
+        for (words, expected) in [
+            ("$uri", "invalid condition \"$uri\""),
+            ("($uri", "invalid condition \"$uri\""),
+            ("()", "invalid condition \")\""),
+            ("( )", "invalid condition \")\""),
+            ("(uri)", "invalid condition \"uri\""),
+            ("($)", "invalid condition \"$\""),
+            ("($uri =)", "invalid condition \"$uri\""),
+            ("($uri = a b)", "invalid condition \"$uri\""),
+            ("($uri == a)", "unexpected \"==\" in condition"),
+            ("($uri ~ \"(\")", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
+            ("(-f)", "invalid condition \"-f\""),
+            ("(-f a b)", "invalid condition \"-f\""),
+            ("(-z a)", "invalid condition \"-z\""),
+            ("(!-z a)", "invalid condition \"!-z\""),
+            ("($nonexist)", "unknown \"nonexist\" variable"),
+            ("($1)", "unknown \"1\" variable"),
+            ("($uri = $nonexist)", "unknown \"nonexist\" variable"),
+            ("(-f $nonexist)", "unknown \"nonexist\" variable"),
+        ] {
+            let found = error(&format!("http {{ server {{\nif {words} {{ }} }} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{words}");
+        }
+        for words in
+            ["( $uri )", "($uri)", "( $uri != \"\" )", "($uri ~* a)", "( !-x /a$uri)", "($uri = \"b\")"]
+        {
+            load(&format!("http {{ server {{ location / {{ if {words} {{ }} }} }} }}")).expect(words);
+        }
+    }
+
+    #[test]
+    fn errors_in_conditions_come_before_those_below_them() {
+        let found = error("http { server { location / { if ($uri) {\nset x y; } aio x; } } }");
+        assert_eq!(found, "invalid variable name \"x\" in /conf/nginx.conf:2");
+        let found = error("http { server { if ($uri) {\nroot x; } etag x; } }");
+        assert!(found.starts_with("\"root\" directive is not allowed here in /conf/nginx.conf:2"), "{found}");
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Draft(pub(super) Vec<Instruction>);
 
 /// Instructions in the order of the configuration, those of conditions in their places.
 #[derive(Debug, Default)]
-pub struct Script {
+pub(crate) struct Script {
     instructions: Vec<Instruction>,
     /// Whether one of them may have to wait for the disk.
     waits: bool,
