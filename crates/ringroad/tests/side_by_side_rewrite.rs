@@ -20,6 +20,8 @@ http {
         \~x tilde;
     }
     map $http_host $host_class { hostnames; default none; .example.com below; www.example.* begins; }
+    map $pool $loop { default "a$pool"; }
+    map $loop $pool { default "b$loop"; }
     map $arg_m $changing { volatile; default "$seen"; }
     geo $arg_ip $network {
         default none;
@@ -129,6 +131,9 @@ http {
             rewrite ^/named/(?<first>x)/ /show/$first$third last;
             return 200 "$first|$second|$third|$1\n";
         }
+        location ~ ^/order/(.*)$ { return 200 "$1|$mapped|$1\n"; }
+        location /loop { return 200 "$loop\n"; }
+        location /split-head/ { rewrite ^ http://example.org$uri redirect; }
         location /geo { return 200 "$network|$range|$bare_range\n"; }
         location /client { return 200 "$client|$last_client\n"; }
         location /split { return 200 "$part|$some\n"; }
@@ -199,6 +204,8 @@ fn rewrites() {
         get("/tonamed/a"),
         get("/internal/a"),
         get("/tointernal/a"),
+        get("/split-head/a%0d%0aX-Own:%20x").differs("W4"),
+        get("/split-head/a%20b%C3%A9"),
         ask("POST", "/last/a", &[("Content-Length", "0")]),
         ask("HEAD", "/redirect/a", &[]),
     ]);
@@ -270,6 +277,9 @@ fn variables() {
         with_host("a.b.example.com"),
         with_host("www.example.org"),
         with_host("www.example"),
+        get("/order/a?m=one"),
+        get("/order/a?m=rest").differs("W2"),
+        get("/loop").differs("W3"),
         get("/volatile"),
         get("/named/a/b/c"),
         get("/named/x/b"),
