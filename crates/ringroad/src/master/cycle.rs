@@ -69,7 +69,7 @@ impl Cycle {
         let bundle = Bundle {
             generation: self.generation,
             request: self.request.clone(),
-            files: self.site.files.clone(),
+            files: [self.site.files.as_slice(), &self.site.data].concat(),
             credentials: self.credentials.clone(),
             limits: self.site.settings.limits.clone(),
             listeners: listeners

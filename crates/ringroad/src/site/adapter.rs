@@ -54,8 +54,9 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
     }
     let settings = settings(&loaded, request);
     let files = loaded.sources.iter().map(|file| (file.path.clone(), file.text.to_vec())).collect();
+    let data = loaded.config.data_files().map(|(path, bytes)| (path.to_owned(), bytes.to_vec())).collect();
     let warnings = loaded.warnings.iter().map(|warning| (level_of(warning), warning.to_string())).collect();
-    Ok(Site { config: loaded.config, settings, files, warnings })
+    Ok(Site { config: loaded.config, settings, files, data, warnings })
 }
 
 /// One attempt, with the error in the form that process control uses.

@@ -27,6 +27,8 @@ pub(crate) struct Site {
     pub(crate) settings: Settings,
     /// Every file that was read, the main one first.
     pub(crate) files: Vec<(PathBuf, Vec<u8>)>,
+    /// What was read beside them and is no text.
+    pub(crate) data: Vec<(PathBuf, Vec<u8>)>,
     /// Lines for the log, already with their place.
     pub(crate) warnings: Vec<(Level, String)>,
 }

@@ -3,12 +3,15 @@
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use conf::value::{self, ValueError};
-use conf::{Contexts, Error, Level, Statement, Tree};
+use conf::{Contexts, Error, Level, Loader, Statement, Tree};
+use io::Errno;
 
 use crate::config::Http;
+use crate::log::Reason;
 use crate::pattern::Pattern;
 use crate::template::Template;
 
@@ -28,6 +31,8 @@ pub struct Cx<'a> {
     pub conf_prefix: &'a Path,
     /// `pcre_jit`
     pub jit: bool,
+    /// Reads files.
+    pub loader: &'a dyn Loader,
     /// Variables, formats.
     pub(crate) http: &'a mut Http,
     /// Where warnings go.
@@ -48,6 +53,20 @@ impl<'a> Cx<'a> {
     /// A path of the configuration, put behind the prefix where it is relative.
     pub fn path(&self, text: &str) -> PathBuf {
         self.prefix.join(text)
+    }
+
+    /// The bytes of a file that goes with the configuration, read once.
+    pub fn read_data(&mut self, path: &Path) -> Result<Arc<Vec<u8>>, Error> {
+        if let Some(bytes) = self.http.data.get(path) {
+            return Ok(Arc::clone(bytes));
+        }
+        let failed = |error: &std::io::Error| {
+            let reason = Reason(Errno::from_io_error(error).unwrap_or(Errno::IO));
+            self.error(format_args!("open() \"{}\" failed ({reason})", path.display()))
+        };
+        let bytes = Arc::new(self.loader.read(path).map_err(|error| failed(&error))?);
+        self.http.data.insert(path.to_owned(), Arc::clone(&bytes));
+        Ok(bytes)
     }
 
     /// The text of an argument.

@@ -72,6 +72,8 @@ pub(crate) struct Http {
     pub(crate) pools: Pools,
     /// State that all threads share, by name.
     pub(crate) zones: Zones,
+    /// Files that directives read beside the text, such as dictionaries.
+    pub(crate) data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
     /// The machine's name, for `$hostname`.
     pub(crate) hostname: String,
 }
@@ -166,6 +168,11 @@ impl Config {
             files.extend(scope.core.error_log.files());
         }
         files.into_iter().map(Path::to_owned).collect()
+    }
+
+    /// Files beside the text that the configuration needs: with both it can be read again elsewhere.
+    pub fn data_files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
+        self.http.data.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice()))
     }
 
     /// What a running process cannot change. Two configurations with equal keys can be swapped in place.

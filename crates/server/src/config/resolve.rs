@@ -49,6 +49,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
         tree: &tree,
         prefix,
         conf_prefix: &source.prefix,
+        loader,
         main: MainConf::under(prefix),
         events: EventsConf::default(),
         http: Http { hostname: hostname(), ..Http::default() },
@@ -81,6 +82,7 @@ struct Resolver<'a> {
     tree: &'a Tree,
     prefix: &'a Path,
     conf_prefix: &'a Path,
+    loader: &'a dyn Loader,
     main: MainConf,
     events: EventsConf,
     http: Http,
@@ -312,6 +314,7 @@ impl Resolver<'_> {
             prefix: self.prefix,
             conf_prefix: self.conf_prefix,
             jit: self.main.pcre_jit,
+            loader: self.loader,
             http: &mut self.http,
             warnings: &mut self.warnings,
         }
