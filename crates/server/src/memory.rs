@@ -54,7 +54,7 @@ pub(crate) async fn watch(thread: Rc<Thread>) {
 fn give_back(thread: &Thread) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();
-    let bytes = rt::trim();
+    let bytes = rt::trim() + thread.encoders.clear();
     let Some((times, total)) = thread.shared.memory.enter(bytes as u64, rt::now()) else { return };
     error::write(
         thread,

@@ -39,10 +39,15 @@ impl Pattern {
         Ok(Pattern { regex, named })
     }
 
+    /// Whether it matches, where nobody asks what and where.
+    pub(crate) fn is_match(&self, subject: &[u8]) -> bool {
+        self.regex.is_match(subject).unwrap_or(false)
+    }
+
     /// The first match in `subject`. A pattern that needs more than PCRE's limits allow does not match.
     pub(crate) fn find(&self, subject: &[u8]) -> Option<Match<'_>> {
         // A match needs memory of its own; most searches end without one.
-        if !self.regex.is_match(subject).unwrap_or(false) {
+        if !self.is_match(subject) {
             return None;
         }
         let mut locations = self.regex.capture_locations();

@@ -7,6 +7,7 @@ use io::op::Source;
 
 use crate::body::FileBody;
 use crate::body::filter::BodyFilter;
+use crate::coding::Encoder;
 use crate::request::Request;
 
 /// An answer.
@@ -32,7 +33,7 @@ pub struct Response {
     /// What changes the body, in the order in which it passes.
     pub(crate) filters: Vec<Box<dyn BodyFilter>>,
     /// What encodes it behind those, with the answers of subrequests already in it.
-    pub(crate) encoder: Option<Box<dyn BodyFilter>>,
+    pub(crate) encoder: Option<Box<Encoder>>,
     /// Charset of a text, sent behind its type.
     pub(crate) charset: Option<Cow<'static, [u8]>>,
     /// Whether the answer depends on `Accept-Encoding`.
@@ -127,6 +128,11 @@ impl Response {
     pub(crate) fn field(&self, name: &[u8]) -> Option<&[u8]> {
         let mut same = self.fields.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
         same.next().map(|(_, value)| value.as_slice())
+    }
+
+    /// Takes away all fields of this name.
+    pub(crate) fn remove_field(&mut self, name: &[u8]) {
+        self.fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
     }
 
     /// Whether the body cannot go from its source to the socket as it is.

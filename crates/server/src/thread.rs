@@ -9,6 +9,7 @@ use http::date::DateCache;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
+use crate::coding::pool::Pool;
 use crate::config::ServerId;
 use crate::log::files::{LogFiles, Opened};
 use crate::log::named::NamedLogs;
@@ -41,6 +42,8 @@ pub(crate) struct Thread {
     pub(crate) zone: Zone,
     /// Ended requests, with their memory, to be used again: the last one first, as it is in the cache.
     spare_requests: RefCell<Vec<Box<Request>>>,
+    /// Encoders that wait for a body.
+    pub(crate) encoders: Pool,
 }
 
 /// Requests whose memory is kept: as many as are under way at once on a busy thread.
@@ -61,6 +64,7 @@ impl Thread {
             connections_max,
             dates: RefCell::new(DateCache::new(0, 0)),
             zone: Zone::default(),
+            encoders: Pool::default(),
             spare_requests: RefCell::default(),
         }
     }

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::coding::CodingError;
 use crate::request::Request;
 use crate::subrequest::Subrequest;
 
@@ -50,6 +51,12 @@ impl fmt::Display for FilterError {
     }
 }
 
+impl From<CodingError> for FilterError {
+    fn from(error: CodingError) -> FilterError {
+        FilterError(error.0)
+    }
+}
+
 /// What a filter gives, in order.
 #[derive(Default)]
 pub(crate) struct Output {
@@ -90,15 +97,5 @@ impl Output {
     /// The pieces, last one first.
     pub(super) fn into_reversed(self) -> impl Iterator<Item = Piece> {
         self.pieces.into_iter().rev()
-    }
-
-    /// All bytes, of a filter that makes no subrequests.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        let mut pieces = self.pieces.into_iter().filter_map(|piece| match piece {
-            Piece::Bytes(bytes) => Some(bytes),
-            Piece::Subrequest(_) => None,
-        });
-        // Neighbouring bytes are one piece.
-        pieces.next().unwrap_or_default()
     }
 }

@@ -17,6 +17,7 @@ use crate::body::choose::Mover;
 use crate::body::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
 use crate::body::read::{self, Chunks};
 use crate::body::{self, BodyError, FileBody, Sink};
+use crate::coding::Encoder;
 use crate::connection::decide;
 use crate::log::Level;
 use crate::request::Request;
@@ -26,7 +27,7 @@ use crate::subrequest::{self, Subrequest};
 /// The end of the way, shared by a request and the subrequests that are put into its body.
 pub(crate) struct Flow<'s, 'a> {
     target: Target<'s, 'a>,
-    encoder: Option<Box<dyn BodyFilter>>,
+    encoder: Option<Box<Encoder>>,
     /// Bytes that wait until there are enough for a send.
     gathered: Vec<u8>,
     /// Bytes passed.
@@ -222,7 +223,7 @@ fn broken(request: &Request, error: &FilterError) -> BodyError {
 }
 
 impl<'s, 'a> Flow<'s, 'a> {
-    fn new(target: Target<'s, 'a>, encoder: Option<Box<dyn BodyFilter>>) -> Flow<'s, 'a> {
+    fn new(target: Target<'s, 'a>, encoder: Option<Box<Encoder>>) -> Flow<'s, 'a> {
         Flow { target, encoder, gathered: Vec::new(), passed: 0, run: 0 }
     }
 
@@ -237,13 +238,12 @@ impl<'s, 'a> Flow<'s, 'a> {
 
     /// Takes bytes that no filter changes any more.
     async fn write(&mut self, request: &mut Request, bytes: &[u8]) -> Result<(), BodyError> {
-        let slice = self.encoder.as_ref().map_or(SLICE_MAX, |encoder| encoder.slice_max());
-        for bytes in bytes.chunks(slice) {
+        for bytes in bytes.chunks(SLICE_MAX) {
             match &mut self.encoder {
+                // Lets other tasks have their turn by itself.
                 Some(encoder) => {
-                    let mut out = Output::default();
-                    encoder.push(request, bytes, &mut out).map_err(|error| broken(request, &error))?;
-                    self.gathered.extend(out.into_bytes());
+                    let done = encoder.push(bytes, &mut self.gathered).await;
+                    done.map_err(|error| broken(request, &error.into()))?;
                 }
                 None => self.gathered.extend_from_slice(bytes),
             }
@@ -255,8 +255,7 @@ impl<'s, 'a> Flow<'s, 'a> {
                 return Err(BodyError::Filter);
             }
             self.flush(SEND_MIN).await?;
-            // An encoder that takes less at once works longer on each byte.
-            self.take_turns(bytes.len() * (SLICE_MAX / slice.max(1))).await;
+            self.take_turns(bytes.len()).await;
         }
         Ok(())
     }
@@ -278,9 +277,8 @@ impl<'s, 'a> Flow<'s, 'a> {
     /// Ends the body of the request that the client asked for.
     async fn finish(mut self, request: &mut Request) -> Result<(), BodyError> {
         if let Some(encoder) = &mut self.encoder {
-            let mut out = Output::default();
-            encoder.finish(request, &mut out).map_err(|error| broken(request, &error))?;
-            self.gathered.extend(out.into_bytes());
+            let done = encoder.finish(request, &mut self.gathered).await;
+            done.map_err(|error| broken(request, &error.into()))?;
         }
         let Target::Client { sink, chunked } = self.target else { return Ok(()) };
         if !self.gathered.is_empty() {

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use crate::modules::{
-    access, addition, auth_basic, auth_request, charset, headers, http_core, index, limit_conn, limit_req,
-    log, mirror, realip, rewrite, stub_status, sub, try_files,
+    access, addition, auth_basic, auth_request, brotli, brotli_static, charset, gunzip, gzip, gzip_static,
+    headers, http_core, index, limit_conn, limit_req, log, mirror, realip, rewrite, stub_status, sub,
+    try_files, zstd, zstd_static,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -22,6 +23,13 @@ pub struct Scope {
     pub(crate) charset: charset::Conf,
     pub(crate) headers: headers::Conf,
     pub(crate) auth_basic: auth_basic::Conf,
+    pub(crate) brotli: brotli::Conf,
+    pub(crate) brotli_static: brotli_static::Conf,
+    pub(crate) gunzip: gunzip::Conf,
+    pub(crate) gzip: gzip::Conf,
+    /// Directives of the core: which clients get compressed answers.
+    pub(crate) gzip_clients: http_core::gzip::Conf,
+    pub(crate) gzip_static: gzip_static::Conf,
     pub(crate) index: index::Conf,
     pub(crate) limit_conn: limit_conn::Conf,
     pub(crate) limit_req: limit_req::Conf,
@@ -34,6 +42,8 @@ pub struct Scope {
     pub(crate) stub_status: stub_status::Conf,
     /// Holds for this block only.
     pub(crate) try_files: try_files::Conf,
+    pub(crate) zstd: zstd::Conf,
+    pub(crate) zstd_static: zstd_static::Conf,
 }
 
 impl Scope {

@@ -104,5 +104,6 @@ pub(crate) fn built_in(request: &mut Request, status: u16) {
     // They described a file; what goes out now is a page made for this request.
     (response.last_modified, response.etag, response.content_range) = (None, None, None);
     response.allow_ranges = false;
+    response.remove_field(b"Content-Encoding");
     response.set_bytes(Source::Vec(page));
 }

@@ -6,9 +6,14 @@ pub mod access;
 pub mod addition;
 pub mod auth_basic;
 pub mod auth_request;
+pub mod brotli;
+pub mod brotli_static;
 pub mod charset;
 pub mod core;
 pub mod geo;
+pub mod gunzip;
+pub mod gzip;
+pub mod gzip_static;
 pub mod headers;
 pub mod http_core;
 pub mod index;
@@ -27,6 +32,8 @@ pub mod static_file;
 pub mod stub_status;
 pub mod sub;
 pub mod try_files;
+pub mod zstd;
+pub mod zstd_static;
 
 use conf::{Error, Spec, State};
 
@@ -58,12 +65,21 @@ pub static MODULES: &[&Module] = &[
     &mirror::MODULE,
     &stub_status::MODULE,
     &index::MODULE,
+    // The best coding first, as nginx has it with these modules, and the originals last.
+    &zstd_static::MODULE,
+    &brotli_static::MODULE,
+    &gzip_static::MODULE,
     &static_file::MODULE,
     &not_modified::MODULE,
     &headers::MODULE,
+    &gunzip::MODULE,
     &addition::MODULE,
     &sub::MODULE,
     &charset::MODULE,
+    // The first that the client takes compresses, in the same order; behind all that changes texts.
+    &zstd::MODULE,
+    &brotli::MODULE,
+    &gzip::MODULE,
     &range::MODULE,
 ];
 

@@ -33,6 +33,7 @@ fn filter(request: &mut Request) {
             // not come.
             response.content_length = None;
             response.content_type = ContentType::None;
+            response.remove_field(b"Content-Encoding");
             response.allow_ranges = false;
             response.body = Body::None;
         }

@@ -113,7 +113,7 @@ fn add_slash(request: &mut Request) -> Step {
 }
 
 /// Describes the file; not a byte of it is read before the filters have had their say.
-fn answer(request: &mut Request, opened: Opened) {
+pub(crate) fn answer(request: &mut Request, opened: Opened) {
     // A count of this thread, held so that the settings can be read while the request is changed.
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;

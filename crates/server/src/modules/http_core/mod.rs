@@ -5,6 +5,7 @@
 
 mod blocks;
 pub(crate) mod conf;
+pub(crate) mod gzip;
 pub mod listen;
 pub(crate) mod locations;
 pub(crate) mod media_types;
@@ -26,7 +27,7 @@ use crate::modules::Module;
 
 /// The module.
 pub static MODULE: Module = Module {
-    directives: &[blocks::DIRECTIVES, reading::DIRECTIVES, serving::DIRECTIVES],
+    directives: &[blocks::DIRECTIVES, reading::DIRECTIVES, serving::DIRECTIVES, gzip::DIRECTIVES],
     variables: variables::VARIABLES,
     prefixed: variables::PREFIXED,
     ..Module::named("http_core")

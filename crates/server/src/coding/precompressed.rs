@@ -1,0 +1,95 @@
+//! Files that somebody compressed before, next to the ones that they stand for: what `gzip_static` and its
+//! siblings share.
+
+use http::request::Method;
+use io::Errno;
+
+use crate::coding::apply;
+use crate::files;
+use crate::log::{Level, Reason};
+use crate::modules::static_file;
+use crate::phases::Step;
+use crate::request::Request;
+
+/// When such a file is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// `off`
+    #[default]
+    Off,
+    /// `on`: for clients that accept the coding.
+    On,
+    /// `always`: for all; who cannot read it has to have it decompressed on its way.
+    Always,
+}
+
+/// The words of the directives.
+pub(crate) const WORDS: &[(&str, Wanted)] =
+    &[("off", Wanted::Off), ("on", Wanted::On), ("always", Wanted::Always)];
+
+/// What one module looks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Sibling {
+    /// The name of the coding.
+    pub(crate) coding: &'static str,
+    /// What the name of the file has behind that of the original.
+    pub(crate) suffix: &'static str,
+    /// Whether the client of a request accepts the coding.
+    pub(crate) is_accepted: fn(&Request) -> bool,
+}
+
+impl Sibling {
+    /// Whether to look for a file at all. Where the answer has to say that it depends on what is accepted, one
+    /// that will not be sent is looked for as well.
+    pub(crate) fn is_wanted(&self, request: &Request, wanted: Wanted) -> bool {
+        matches!(request.method, Method::Get | Method::Head)
+            && request.uri.last() != Some(&b'/')
+            && match wanted {
+                Wanted::Off => false,
+                Wanted::On => request.scope().gzip_clients.vary || (self.is_accepted)(request),
+                Wanted::Always => true,
+            }
+    }
+
+    /// Answers with the file, or leaves it to the next handler.
+    pub(crate) async fn serve(&self, request: &mut Request, wanted: Wanted) -> Step {
+        let mut path = Vec::with_capacity(request.uri.len() + 64);
+        files::path_of(request, &request.uri, &mut path);
+        path.extend_from_slice(self.suffix.as_bytes());
+        let opened = match files::open(request, path.clone()).await {
+            Ok(opened) => opened,
+            Err(errno) => {
+                complain(request, &path, errno);
+                return Step::Next;
+            }
+        };
+        if wanted == Wanted::On {
+            apply::varies(request);
+            if !(self.is_accepted)(request) {
+                return Step::Next;
+            }
+        }
+        if files::is_dir(&opened.stat) {
+            return Step::Next;
+        }
+        if !files::is_file(&opened.stat) {
+            let path = files::display(&path);
+            request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
+            return Step::Status(404);
+        }
+        static_file::answer(request, opened);
+        let coding = self.coding.as_bytes().to_vec();
+        request.response.fields.push((b"Content-Encoding".to_vec(), coding));
+        Step::Done
+    }
+}
+
+/// That there is none is the usual case; everything else is worth a line, and no reason not to send the original.
+fn complain(request: &Request, path: &[u8], errno: Errno) {
+    let level = match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => return,
+        Errno::ACCESS | Errno::LOOP | Errno::XDEV => Level::Error,
+        _ => Level::Crit,
+    };
+    request.log(level, format_args!("open() \"{}\" failed ({})", files::display(path), Reason(errno)));
+}

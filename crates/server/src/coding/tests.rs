@@ -1,0 +1,285 @@
+//! Round trips through all codings, and what their calls cost.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::gzip::Decoder;
+use super::pool::Pool;
+use super::*;
+
+/// Words in no order, which compress as text does.
+fn text(len: usize) -> Vec<u8> {
+    const WORDS: &[&str] = &[
+        "<p>",
+        "</p>\n",
+        "the ",
+        "server ",
+        "of ",
+        "an ",
+        "answer ",
+        "is ",
+        "compressed ",
+        "to ",
+        "bytes, ",
+        "class=\"",
+    ];
+    let mut random = Random(len as u64 + 1);
+    let mut text = Vec::with_capacity(len + 16);
+    while text.len() < len {
+        let number = random.next();
+        text.extend_from_slice(WORDS[number as usize % WORDS.len()].as_bytes());
+        if number.is_multiple_of(7) {
+            text.extend_from_slice(number.to_string().as_bytes());
+        }
+    }
+    text.truncate(len);
+    text
+}
+
+/// Bytes that do not compress.
+fn noise(len: usize) -> Vec<u8> {
+    let mut random = Random(len as u64 + 2);
+    (0..len).map(|_| random.next() as u8).collect()
+}
+
+/// xorshift64*, good enough for bytes.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    }
+}
+
+fn gzip(level: u8) -> Settings {
+    Settings::Gzip(gzip::Settings { level, window_bits: 15 })
+}
+
+fn brotli(quality: u8) -> Settings {
+    Settings::Brotli(brotli::Settings { quality, window_bits: 19 })
+}
+
+fn zstd(level: i32) -> Settings {
+    Settings::Zstd(zstd::Settings { level, target_block: None, dictionary: None })
+}
+
+fn compressed(state: &mut State, body: &[u8], slice: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    for bytes in body.chunks(slice) {
+        state.push(bytes, &mut out).expect("it compresses");
+    }
+    state.finish(&mut out).expect("it ends");
+    out
+}
+
+fn decompressed(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    match settings {
+        Settings::Gzip(_) => {
+            let mut decoder = Decoder::default();
+            let (mut taken, mut len) = (0, usize::MAX);
+            while taken < bytes.len() || len != body.len() {
+                len = body.len();
+                taken += decoder.push(&bytes[taken..], 64 << 10, &mut body).expect("it is right");
+            }
+            decoder.finish().expect("it is whole");
+        }
+        Settings::Brotli(_) => {
+            ::brotli::Decompressor::new(bytes, 4096).read_to_end(&mut body).expect("it is right");
+        }
+        Settings::Zstd(zstd) => {
+            let dictionary = zstd.dictionary.as_deref().map_or(&[][..], Vec::as_slice);
+            let mut context = zstd_safe::DCtx::create();
+            context.load_dictionary(dictionary).expect("it is one");
+            let mut from = zstd_safe::InBuffer::around(bytes);
+            loop {
+                body.reserve(64 << 10);
+                let start = body.len();
+                let mut to = zstd_safe::OutBuffer::around_pos(&mut body, start);
+                if context.decompress_stream(&mut to, &mut from).expect("it is right") == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    body
+}
+
+#[test]
+fn bodies_come_back_whatever_their_size_and_slices() {
+    let low = [gzip(1), gzip(9), brotli(0), brotli(3), brotli(6), zstd(-3), zstd(1), zstd(6)];
+    for settings in low {
+        let mut state = None;
+        for len in [0, 1, 20, 4095, (64 << 10) - 1, 64 << 10, (64 << 10) + 1, 1 << 20] {
+            for (body, slice) in [(text(len), 16 << 10), (noise(len), 64 << 10), (text(len), 1000)] {
+                let mut encoder = State::begin(state.take(), &settings, Some(len as u64)).expect("it starts");
+                let coded = compressed(&mut encoder, &body, slice);
+                assert!(decompressed(&settings, &coded) == body, "{settings:?}, {len} bytes by {slice}");
+                assert!(coded.len() <= len + len / 1000 + 64, "{settings:?} makes {} of {len}", coded.len());
+                state = Some(encoder);
+            }
+        }
+    }
+}
+
+#[test]
+fn all_levels_make_text_small_that_can_be_read() {
+    let body = text(100_000);
+    let gzips = (1..=9).map(gzip);
+    let others = (0..=11).map(brotli).chain([-100, 3, 9, 13, 16, 19, 20, 22].map(zstd));
+    for settings in gzips.chain(others) {
+        let size_is_known = Some(body.len() as u64);
+        for size in [None, size_is_known] {
+            let mut state = State::new(&settings, size).expect("it starts");
+            let coded = compressed(&mut state, &body, 32 << 10);
+            assert!(decompressed(&settings, &coded) == body, "{settings:?}");
+            assert!(coded.len() < body.len(), "{settings:?} makes {}", coded.len());
+        }
+    }
+}
+
+#[test]
+fn windows_and_blocks_are_kept() {
+    let body = [noise(40_000), noise(40_000)].concat();
+    let of = |window_bits| {
+        let settings = Settings::Gzip(gzip::Settings { level: 6, window_bits });
+        let coded = compressed(&mut State::new(&settings, None).expect("it starts"), &body, 8192);
+        assert!(decompressed(&settings, &coded) == body);
+    };
+    (9..=15).for_each(of);
+    let of = |window_bits| {
+        let settings = Settings::Brotli(brotli::Settings { quality: 5, window_bits });
+        let coded = compressed(&mut State::new(&settings, None).expect("it starts"), &body, 8192);
+        assert!(decompressed(&settings, &coded) == body);
+        coded.len()
+    };
+    assert!(of(24) * 3 / 2 < of(10), "the second half repeats the first, within the larger window");
+    let target_block = Some(2000);
+    let settings = Settings::Zstd(zstd::Settings { level: 3, target_block, dictionary: None });
+    let coded = compressed(&mut State::new(&settings, None).expect("it starts"), &text(100_000), 8192);
+    assert!(decompressed(&settings, &coded) == text(100_000));
+}
+
+#[test]
+fn a_dictionary_helps_both_ends() {
+    let body = text(2000);
+    let dictionary = Some(Arc::new(body[..1500].to_vec()));
+    let with = Settings::Zstd(zstd::Settings { level: 3, target_block: None, dictionary });
+    let coded = |settings: &Settings, state: Option<State>| {
+        let mut state = State::begin(state, settings, None).expect("it starts");
+        (compressed(&mut state, &body, 500), state)
+    };
+    let (small, state) = coded(&with, None);
+    assert!(decompressed(&with, &small) == body);
+    assert!(small.len() * 2 < coded(&zstd(3), None).0.len());
+    // The same state without it, and with it again.
+    let (large, state) = coded(&zstd(3), Some(state));
+    assert!(decompressed(&zstd(3), &large) == body);
+    assert_eq!(coded(&with, Some(state)).0, small);
+}
+
+#[test]
+fn members_of_gzip_follow_each_other() {
+    let one = compressed(&mut State::new(&gzip(6), None).expect("it starts"), b"one, ", 8);
+    let two = compressed(&mut State::new(&gzip(1), None).expect("it starts"), &text(200_000), 8192);
+    let expected = [b"one, ".to_vec(), text(200_000)].concat();
+    assert!(decompressed(&gzip(6), &[one.clone(), two.clone()].concat()) == expected);
+    // By single bytes too, across the boundary.
+    let (mut decoder, mut body) = (Decoder::default(), Vec::new());
+    for byte in [one.clone(), one.clone()].concat() {
+        assert_eq!(decoder.push(&[byte], 100, &mut body), Ok(1));
+    }
+    assert_eq!((decoder.finish(), body.as_slice()), (Ok(()), &b"one, one, "[..]));
+    // Half of one is an error at the end, garbage behind one at once.
+    let (mut decoder, mut body) = (Decoder::default(), Vec::new());
+    assert_eq!(decoder.push(&one[..10], 100, &mut body), Ok(10));
+    assert!(decoder.finish().is_err());
+    let garbage = [one.as_slice(), b"garbage"].concat();
+    assert!(Decoder::default().push(&garbage, 1000, &mut body).is_err());
+    let mut corrupt = two;
+    corrupt[1000] ^= 0x55;
+    let (mut decoder, mut all) = (Decoder::default(), Vec::new());
+    assert!(decoder.push(&corrupt, 1 << 20, &mut all).is_err() || decoder.finish().is_err());
+}
+
+#[test]
+fn a_pool_keeps_what_is_used_and_has_an_end() {
+    let pool = Pool::default();
+    assert!(pool.take(&gzip(1)).is_none());
+    pool.put(gzip(1), State::new(&gzip(1), None).expect("it starts"));
+    assert!(pool.take(&gzip(2)).is_none() && pool.take(&gzip(1)).is_some() && pool.take(&gzip(1)).is_none());
+    for _ in 0..100 {
+        pool.put(gzip(1), State::new(&gzip(1), None).expect("it starts"));
+    }
+    let held = pool.clear();
+    assert!((8 << 20..=16 << 20).contains(&held), "{held} bytes are kept");
+    let mut large = State::new(&zstd(19), None).expect("it starts");
+    compressed(&mut large, b"text", 4);
+    pool.put(zstd(19), large);
+    assert_eq!(pool.clear(), 0, "what is too large goes");
+}
+
+/// Prints what calls cost that a worker thread makes, and bodies that it does at once. Run it in release:
+/// `cargo test --release -p server --lib coding::tests::measure -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a table for a person"]
+fn measure() {
+    let body = text(4 << 20);
+    println!("{:24} {:>9} {:>9} {:>7} {:>7} {:>7}", "", "slice", "MB/s", "mean", "p99", "max us");
+    let all =
+        (1..=9).map(gzip).chain((0..=3).map(brotli)).chain((-1..=3).filter(|&level| level != 0).map(zstd));
+    for settings in all {
+        let mut state = State::new(&settings, None).expect("it starts");
+        let mut calls: Vec<Duration> = Vec::new();
+        let mut out = Vec::new();
+        for bytes in body.chunks(settings.slice_max()) {
+            out.clear();
+            let began = Instant::now();
+            state.push(bytes, &mut out).expect("it compresses");
+            calls.push(began.elapsed());
+        }
+        let began = Instant::now();
+        state.finish(&mut out).expect("it ends");
+        calls.push(began.elapsed());
+        report(&settings, settings.slice_max(), body.len(), calls);
+    }
+    println!("bodies that are compressed at once");
+    for settings in (4..=11).map(brotli).chain((4..=22).map(zstd)) {
+        let most =
+            (1..=64).rev().map(|half_kib| half_kib * 512).find(|&len| !settings.is_long_work(Some(len)));
+        let Some(most) = most.map(|most| most as usize) else { continue };
+        let mut calls = Vec::new();
+        let mut state = None;
+        for body in body.chunks_exact(most).take(100) {
+            let began = Instant::now();
+            let mut encoder = State::begin(state.take(), &settings, Some(most as u64)).expect("it starts");
+            compressed(&mut encoder, body, settings.slice_max());
+            calls.push(began.elapsed());
+            state = Some(encoder);
+        }
+        report(&settings, most, most * calls.len(), calls);
+    }
+}
+
+fn report(settings: &Settings, slice: usize, len: usize, mut calls: Vec<Duration>) {
+    calls.sort();
+    let total: Duration = calls.iter().sum();
+    let (count, last) = (calls.len(), calls[calls.len() - 1]);
+    let level = match settings {
+        Settings::Gzip(gzip) => i32::from(gzip.level),
+        Settings::Brotli(brotli) => i32::from(brotli.quality),
+        Settings::Zstd(zstd) => zstd.level,
+    };
+    println!(
+        "{:20} {level:3} {slice:9} {:9.1} {:7} {:7} {:7}",
+        settings.name(),
+        len as f64 / total.as_secs_f64() / 1e6,
+        (total / count as u32).as_micros(),
+        calls[count * 99 / 100].as_micros(),
+        last.as_micros(),
+    );
+}
