@@ -360,8 +360,12 @@ impl Request {
     }
 
     /// Whether the path that was received had escapes, or pluses, which stand for blanks to many: only then is
-    /// what was taken from it escaped where it goes into a query. nginx's rule.
+    /// what was taken from it escaped where it goes into a query. nginx's rule; the path of a subrequest was never
+    /// received.
     pub(crate) fn was_encoded(&self) -> bool {
+        if self.depth > 0 {
+            return false;
+        }
         let input = self.head.request_uri(self.bytes());
         let path = &input[..memchr::memchr2(b'?', b'#', input).unwrap_or(input.len())];
         memchr::memchr2(b'%', b'+', path).is_some()

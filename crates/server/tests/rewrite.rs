@@ -120,3 +120,102 @@ fn geo_knows_the_client() {
     }
     assert_eq!(site.text("/fresh?ip=1.1.1.1"), "one two");
 }
+
+#[test]
+fn rewrite_log_tells_what_happens() {
+    let site = Site::start(
+        "rewrite-log",
+        r#"access_log off;
+         server { listen 127.0.0.1:PORT; error_log error.log notice; rewrite_log on; rewrite ^/first$ /second?a=1;
+           location / { if ($uri ~* "^/SEC") { rewrite ^/(s).*$ /third/$1 break; } return 200 $uri; }
+           location /moved { rewrite ^ http://there/$args? permanent; }
+           location /quiet { rewrite_log off; if ($uri ~ q) { rewrite ^ /third; } break; } }"#,
+    );
+    assert_eq!(site.status("/first?b"), 404);
+    let lines = site.lines("error.log", 5);
+    for (line, expected) in lines.iter().zip([
+        "\"^/first$\" matches \"/first\", client: 127.0.0.1",
+        "rewritten data: \"/second\", args: \"a=1&b\", client: ",
+        "\"^/SEC\" matches \"/second\", client: ",
+        "\"^/(s).*$\" matches \"/second\", client: ",
+        "rewritten data: \"/third/s\", args: \"a=1&b\", client: ",
+    ]) {
+        assert!(line.contains("[notice]") && line.contains(expected), "{line}");
+    }
+    assert_eq!(site.get("/moved?x").field("Location"), Some("http://there/x"));
+    let lines = site.lines("error.log", 9);
+    assert!(lines[6].contains("\"^/first$\" does not match \"/moved\""), "{lines:?}");
+    assert!(lines[8].contains("rewritten redirect: \"http://there/x\", client: "), "{lines:?}");
+    let before = lines.len();
+    assert_eq!(site.status("/quiet"), 404);
+    // The server's own rewrite is told, and the file that is not there.
+    let lines = site.lines("error.log", before + 2);
+    assert!(lines[before + 1].contains("open()") && lines.len() == before + 2, "{lines:?}");
+}
+
+#[test]
+fn files_are_tested_at_server_level_and_in_locations() {
+    let site = Site::start(
+        "file-tests",
+        r#"access_log off; root .;
+         server { listen 127.0.0.1:PORT; if (-f $document_root/closed) { return 503 closed; }
+           location / { if (!-e $request_filename) { rewrite ^/(.*)$ /front?q=$1 last; } return 200 "file $uri"; }
+           location = /front { return 200 "front $arg_q"; }
+           location /odd { if (-e $arg_p) { return 200 there; } return 200 "not there"; } }"#,
+    );
+    site.folder.write("a.html", "a");
+    assert_eq!(
+        (site.text("/a.html"), site.text("/b/c")),
+        ("file /a.html".to_owned(), "front b/c".to_owned())
+    );
+    assert_eq!(site.text("/odd?p="), "not there");
+    assert_eq!(site.text("/odd?p=/dev/null"), "not there");
+    assert_eq!(site.text(&format!("/odd?p={}", site.folder.path().display())), "there");
+    let long = format!("/odd?p=/{}", "x/".repeat(2500));
+    assert_eq!(site.text(&long), "not there");
+    site.folder.write("closed", "");
+    assert_eq!((site.status("/a.html"), site.text("/b/c")), (503, "closed".to_owned()));
+}
+
+#[test]
+fn settings_of_a_condition_hold_where_it_is_true() {
+    let site = Site::start(
+        "if",
+        r#"access_log off; root .;
+         server { listen 127.0.0.1:PORT;
+           location / { add_header X-Outer yes; if ($arg_own) { add_header X-If yes; } if ($arg_empty) { }
+             if ($arg_root) { root inner; } try_files /none $uri =410; }
+           location /deny { deny all; if ($arg_open) { return 200 opened; } }
+           location /status { stub_status; if ($arg_own) { add_header X-If yes; } } }"#,
+    );
+    site.folder.write("a.html", "outer");
+    site.folder.write("inner/a.html", "inner");
+    let fields = |target: &str| {
+        let response = site.get(target);
+        let field = |name: &str| response.field(name).is_some();
+        (response.head.status, field("X-Outer"), field("X-If"))
+    };
+    assert_eq!(fields("/a.html"), (200, true, false));
+    assert_eq!(fields("/a.html?own=1"), (200, false, true));
+    assert_eq!(fields("/a.html?empty=1"), (200, true, false));
+    assert_eq!(fields("/b.html"), (410, false, false));
+    // A condition has no files to try: as in nginx it is a location of its own.
+    assert_eq!(fields("/b.html?empty=1"), (404, false, false));
+    assert_eq!((site.text("/a.html?root=1"), site.text("/a.html")), ("inner".to_owned(), "outer".to_owned()));
+    assert_eq!((site.status("/deny"), site.text("/deny?open=1")), (403, "opened".to_owned()));
+    assert_eq!(fields("/status?own=1"), (200, false, true));
+    assert!(site.text("/status?own=1").starts_with("Active connections"));
+}
+
+#[test]
+fn an_access_log_of_a_condition_takes_its_requests() {
+    let site = Site::start(
+        "if-log",
+        r#"log_format own $uri; access_log all.log own;
+         server { listen 127.0.0.1:PORT; location / { set $x ""; if ($arg_own) { access_log own.log own; }
+           return 204; } }"#,
+    );
+    assert_eq!((site.status("/a"), site.status("/b?own=1"), site.status("/c")), (204, 204, 204));
+    assert_eq!(site.lines("own.log", 1), ["/b"]);
+    assert_eq!(site.lines("all.log", 2), ["/a", "/c"]);
+}
