@@ -85,6 +85,21 @@ fn cycles_are_told_and_have_no_value() {
 }
 
 #[test]
+fn long_chains_end_before_the_stack_does() {
+    let maps: String =
+        (1..150).map(|link| format!("map $v{} $v{link} {{ ~^(.*)$ \"$1.\"; }}\n", link - 1)).collect();
+    let conf = format!(
+        "access_log off; {maps}
+         server {{ listen 127.0.0.1:PORT; set $v0 start; location / {{ return 200 $v149; }}
+           location /short {{ return 200 $v99; }} }}"
+    );
+    let site = Site::start("chain", &conf);
+    assert_eq!(site.text("/short"), format!("start{}", ".".repeat(99)));
+    assert_eq!(site.text("/"), "");
+    assert!(site.lines("error.log", 1)[0].contains("cycle while evaluating variable \"v49\", client: "));
+}
+
+#[test]
 fn variables_may_be_assigned_behind_their_use() {
     let site = Site::start(
         "families",

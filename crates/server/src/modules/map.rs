@@ -234,7 +234,8 @@ mod tests {
             let found = error(&format!("http {{\nmap {head} {{ }} }}"));
             assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{head}");
         }
-        for name in ["map_hash_max_size", "map_hash_bucket_size"] {
+        let variables = ["variables_hash_max_size", "variables_hash_bucket_size"];
+        for name in ["map_hash_max_size", "map_hash_bucket_size"].into_iter().chain(variables) {
             let found = error(&format!("http {{\n{name} x; }}"));
             assert_eq!(found, format!("\"{name}\" directive invalid number in /conf/nginx.conf:2"));
             loaded(&format!("{name} 64;"));
