@@ -227,36 +227,50 @@ fn a_syslog_server_that_does_not_read_holds_up_nobody() {
     assert!(read > 100, "{read} lines were kept");
 }
 
+/// A FIFO that is open at both ends, so that neither the server nor the test waits to open it.
+fn fifo(label: &str) -> (TempDir, fs::File, String) {
+    let folder = TempDir::new(label);
+    let path = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("coreutils");
+    assert!(made.success());
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let mut options = fs::OpenOptions::new();
+    let pipe = options.read(true).write(true).custom_flags(nonblocking).open(&path).expect("a FIFO");
+    let path = path.display().to_string();
+    (folder, pipe, path)
+}
+
+/// The networks, and with them the ways that a log is written: the ring, and a pool of threads.
+const NETS: [&str; 2] = ["", "use epoll;"];
+
 #[test]
 fn a_pipe_that_nobody_reads_holds_up_nobody() {
     if !ours_only("nginx waits in write()") {
         return;
     }
-    let folder = TempDir::new("fifo");
-    let path = folder.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("coreutils");
-    assert!(made.success());
-    // Both ends, so that neither opening waits.
-    let mut pipe =
-        fs::OpenOptions::new().read(true).write(true).custom_flags(0o4000).open(&path).expect("a FIFO");
-    let log = format!("access_log {} long; access_log logs/access.log short; return 204;", path.display());
-    let server = serve(&one_server(&format!("{} log_format short '$arg_n';", long_format()), &log));
-    let mut client = client(&server);
-    for n in 0..400 {
-        assert_eq!(client.get(&format!("/?n={n}")).status, 204);
+    for net in NETS {
+        let (_folder, mut pipe, path) = fifo("fifo");
+        let log = format!("access_log {path} long; access_log logs/access.log short; return 204;");
+        let conf = one_server(&format!("{} log_format short '$arg_n';", long_format()), &log);
+        let server = serve(&conf.replace("events {}", &format!("events {{ {net} }}")));
+        let mut client = client(&server);
+        for n in 0..400 {
+            assert_eq!(client.get(&format!("/?n={n}")).status, 204);
+        }
+        // The other log is not held up either.
+        assert_eq!(server.wait_for_access_log(400, Deadline::default()).lines().count(), 400);
+        let line = server.wait_for_log("is too slow", Deadline::default());
+        assert!(line.contains("[alert] ") && line.contains("/pipe\" is too slow, 1 line was dropped"), "{line}");
+        let mut bytes = vec![0; 1 << 20];
+        let started = Instant::now();
+        while !server.error_log().contains("it works again") {
+            // Empty for a moment is no error worth a word.
+            let _ = pipe.read(&mut bytes);
+            assert!(started.elapsed() < PATIENCE, "what waits is written: {}", server.error_log());
+        }
+        let line = server.wait_for_log("it works again", Deadline::default());
+        assert!(line.contains("lines were dropped; it works again"), "{line}");
     }
-    // The other log is not held up either.
-    assert_eq!(server.wait_for_access_log(400, Deadline::default()).lines().count(), 400);
-    let line = server.wait_for_log("is too slow", Deadline::default());
-    assert!(line.contains("[alert] ") && line.contains("/pipe\" is too slow, 1 line was dropped"), "{line}");
-    let mut bytes = vec![0; 1 << 20];
-    let started = Instant::now();
-    while !server.error_log().contains("it works again") {
-        let _ = pipe.read(&mut bytes);
-        assert!(started.elapsed() < PATIENCE, "the lines that wait are written: {}", server.error_log());
-    }
-    let line = server.wait_for_log("it works again", Deadline::default());
-    assert!(line.contains("lines were dropped; it works again"), "{line}");
 }
 
 #[test]
@@ -264,18 +278,64 @@ fn a_pipe_that_nobody_reads_does_not_hold_up_the_end() {
     if !ours_only("nginx waits in write()") {
         return;
     }
-    let folder = TempDir::new("fifo-end");
-    let path = folder.path().join("pipe");
-    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("coreutils");
-    assert!(made.success());
-    let _pipe = fs::OpenOptions::new().read(true).write(true).open(&path).expect("a FIFO");
-    let conf = one_server(&long_format(), &format!("access_log {} long; return 204;", path.display()));
-    let server = serve(&format!("error_log logs/error.log notice; error_log {};\n{conf}", path.display()));
+    for net in NETS {
+        let (_folder, _pipe, path) = fifo("fifo-end");
+        let conf = one_server(&long_format(), &format!("access_log {path} long; return 204;"));
+        let conf = conf.replace("events {}", &format!("events {{ {net} }}"));
+        let server = serve(&format!("error_log logs/error.log notice; error_log {path};\n{conf}"));
+        let mut client = client(&server);
+        for n in 0..40 {
+            assert_eq!(client.get(&format!("/?n={n}")).status, 204);
+        }
+        assert!(server.quit_and_wait().success());
+    }
+}
+
+#[test]
+fn a_slow_disk_under_logs_holds_up_nobody() {
+    if !ours_only("the disk is made slow by the fault engine") {
+        return;
+    }
+    let conf = one_server("log_format own '$arg_n';", "access_log logs/access.log own; return 204;");
+    let server = serve(&conf.replace("events {}", "events { engine_fault write delay=100ms; }"));
     let mut client = client(&server);
-    for n in 0..40 {
+    let started = Instant::now();
+    for n in 0..100 {
         assert_eq!(client.get(&format!("/?n={n}")).status, 204);
     }
-    assert!(server.quit_and_wait().success());
+    assert!(started.elapsed() < PATIENCE / 2, "each write takes 100 ms: {:?}", started.elapsed());
+    let log = server.wait_for_access_log(100, Deadline::default());
+    assert!(log.lines().enumerate().all(|(n, line)| line == n.to_string()), "{log}");
+}
+
+#[test]
+fn reloads_neither_lose_lines_nor_keep_files() {
+    let conf = |name: &str, options: &str| {
+        let log = format!("access_log logs/access.log own {options}; access_log logs/{name}.log own; return 204;");
+        one_server("log_format own '$arg_n';", &log)
+    };
+    let mut server = serve(&conf("first", "buffer=32k"));
+    let mut client = client(&server);
+    let buffered = ["", "buffer=1k", "buffer=1k flush=1h", ""];
+    for (round, options) in buffered.into_iter().enumerate() {
+        assert_eq!(client.get(&format!("/?n={round}")).status, 204);
+        wait_for_lines(&server.path(&format!("logs/{}.log", name_of(round))), 1);
+        server.rewrite_conf(&conf(name_of(round + 1), options));
+        server.reload();
+        server.wait_for_log_count("exited with code 0", round + 1, Deadline::default());
+        client = self::client(&server);
+    }
+    let log = server.wait_for_access_log(4, Deadline::default());
+    assert_eq!(log, "0\n1\n2\n3\n");
+    testkit::wait::until("old logs are closed", Deadline::default(), || {
+        let old = (0..4).map(|round| server.path(&format!("logs/{}.log", name_of(round))));
+        (!old.into_iter().any(|path| is_open(&server, &path))).then_some(())
+    })
+    .expect("nothing needs them");
+}
+
+fn name_of(round: usize) -> &'static str {
+    ["first", "second", "third", "fourth", "fifth"][round]
 }
 
 #[test]

@@ -314,7 +314,12 @@ fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), 
             unclosed => cx.error(unclosed),
         })?;
         // Whether the variable exists is known when all of the configuration was read: `set` may come below.
-        parts.push(Part::Variable(cx.http.registry.reference(name, cx.statement)));
+        let variable = cx.http.registry.reference(name, cx.statement);
+        // nginx looks names up here and knows no groups, which belong to the last match, whichever that was.
+        if matches!(variable, VarRef::Capture(_)) {
+            return Err(cx.error(format_args!("unknown \"{name}\" variable")));
+        }
+        parts.push(Part::Variable(variable));
         rest = &after[len..];
     }
     if !rest.is_empty() {
@@ -584,6 +589,7 @@ mod tests {
             ("log_format a escape=x b;", "unknown log format escaping \"x\""),
             ("log_format a '$';", "invalid parameter \"$\""),
             ("log_format a '${x';", "the closing bracket in \"x\" variable is missing"),
+            ("log_format a $1;", "unknown \"1\" variable"),
             ("log_format a $nonexist;", "unknown \"nonexist\" variable"),
         ] {
             assert_eq!(
