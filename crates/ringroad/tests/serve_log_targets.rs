@@ -260,7 +260,10 @@ fn a_pipe_that_nobody_reads_holds_up_nobody() {
         // The other log is not held up either.
         assert_eq!(server.wait_for_access_log(400, Deadline::default()).lines().count(), 400);
         let line = server.wait_for_log("is too slow", Deadline::default());
-        assert!(line.contains("[alert] ") && line.contains("/pipe\" is too slow, 1 line was dropped"), "{line}");
+        assert!(
+            line.contains("[alert] ") && line.contains("/pipe\" is too slow, 1 line was dropped"),
+            "{line}"
+        );
         let mut bytes = vec![0; 1 << 20];
         let started = Instant::now();
         while !server.error_log().contains("it works again") {
@@ -311,7 +314,8 @@ fn a_slow_disk_under_logs_holds_up_nobody() {
 #[test]
 fn reloads_neither_lose_lines_nor_keep_files() {
     let conf = |name: &str, options: &str| {
-        let log = format!("access_log logs/access.log own {options}; access_log logs/{name}.log own; return 204;");
+        let log =
+            format!("access_log logs/access.log own {options}; access_log logs/{name}.log own; return 204;");
         one_server("log_format own '$arg_n';", &log)
     };
     let mut server = serve(&conf("first", "buffer=32k"));

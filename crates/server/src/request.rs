@@ -349,6 +349,15 @@ impl Request {
         self.raw.as_ref().map(|raw| &raw[self.raw_start..]).unwrap_or_default()
     }
 
+    /// The request line for logs; of one that cannot be read what came of it, up to its end.
+    pub(crate) fn line(&self) -> &[u8] {
+        let bytes = self.bytes();
+        match self.head.request_line().of(bytes) {
+            b"" => &bytes[..memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len())],
+            line => line,
+        }
+    }
+
     /// The first field of this name.
     pub(crate) fn header(&self, id: HeaderId) -> Option<&[u8]> {
         self.head.get(self.bytes(), id)

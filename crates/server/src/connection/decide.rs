@@ -322,6 +322,22 @@ pub(super) async fn run(course: &mut Course, request: &mut Request) -> Verdict {
     }
 }
 
+/// Decodes and normalises the URI of the head; whether it has one that can be.
+pub(super) fn read_uri(request: &mut Request) -> bool {
+    let (mut uri, mut args) = (std::mem::take(&mut request.uri), std::mem::take(&mut request.args));
+    let input = request.head.request_uri(request.bytes());
+    let parsed = http::uri::normalise(input, request.scope().core.merge_slashes, &mut uri);
+    args.clear();
+    if let Ok(parsed) = &parsed {
+        if parsed.is_clean() {
+            uri.extend_from_slice(parsed.path(input, b""));
+        }
+        args.extend_from_slice(parsed.args.map_or(b"", |span| span.of(input)));
+    }
+    (request.uri, request.args) = (uri, args);
+    parsed.is_ok()
+}
+
 /// Chooses the server and normalises the URI.
 fn begin(request: &mut Request, entrance: &Entrance) -> Result<(), u16> {
     request.method = request.head.method();
@@ -341,19 +357,8 @@ fn begin(request: &mut Request, entrance: &Entrance) -> Result<(), u16> {
     }
     request.host = host;
     request.location = request.server().root;
-    let (mut uri, mut args) = (std::mem::take(&mut request.uri), std::mem::take(&mut request.args));
-    let input = request.head.request_uri(request.bytes());
-    let parsed = http::uri::normalise(input, request.scope().core.merge_slashes, &mut uri);
-    args.clear();
-    if let Ok(parsed) = &parsed {
-        if parsed.is_clean() {
-            uri.extend_from_slice(parsed.path(input, b""));
-        }
-        args.extend_from_slice(parsed.args.map_or(b"", |span| span.of(input)));
-    }
-    (request.uri, request.args) = (uri, args);
-    match parsed {
-        Ok(_) if request.head.target() != Target::Asterisk => Ok(()),
+    match read_uri(request) {
+        true if request.head.target() != Target::Asterisk => Ok(()),
         _ => {
             request.log(
                 Level::Info,

@@ -1,13 +1,14 @@
 //! Reading request heads: from the bytes that came with the last request on, into a buffer that grows as
 //! `large_client_header_buffers` allows.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::request::{Policy, Progress};
 use io::{Buf, Errno};
 
-use crate::connection::Connection;
-use crate::log::Level;
+use crate::connection::{Connection, decide};
+use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::thread::Waits;
@@ -26,8 +27,9 @@ pub(super) enum Head {
     Complete,
     /// It is wrong; this is the status to answer with.
     Refused(u16),
-    /// It did not come in time. As in nginx that is logged as 408 and not answered.
-    TimedOut,
+    /// It did not come in time, or the client went away in the middle of it. As in nginx that is logged with this
+    /// status and not answered.
+    Abandoned(u16),
     /// The client is gone, or it was time to end.
     Closed,
 }
@@ -91,15 +93,23 @@ impl Connection {
             self.timer.set(deadline);
             match self.receive(policy.head_max as usize).await {
                 Ok(true) => {}
-                Ok(false) => return Head::Closed,
-                Err(Errno::TIMEDOUT) => {
-                    self.keep_for_messages(request);
-                    let what =
-                        "client timed out (110: Connection timed out) while reading client request headers";
-                    request.log(Level::Info, format_args!("{what}"));
-                    return Head::TimedOut;
+                Ok(false) => {
+                    return self.give_up_head(
+                        request,
+                        400,
+                        format_args!("client prematurely closed connection"),
+                    );
                 }
-                Err(_) => return Head::Closed,
+                Err(errno @ Errno::TIMEDOUT) => {
+                    let why = format_args!("client timed out ({})", Reason(errno));
+                    return self.give_up_head(request, 408, why);
+                }
+                // Of our own making: there was no memory for more.
+                Err(Errno::NOBUFS) => return Head::Closed,
+                Err(errno) => {
+                    let why = format_args!("recv() failed ({})", Reason(errno));
+                    return self.give_up_head(request, 400, why);
+                }
             }
         }
     }
@@ -171,11 +181,27 @@ impl Connection {
         Head::Complete
     }
 
-    /// Lets the log show what was received of a head that is not whole.
+    /// Tells why a head will not be whole.
+    fn give_up_head(&mut self, request: &mut Request, status: u16, why: fmt::Arguments<'_>) -> Head {
+        self.keep_for_messages(request);
+        // What came of the last line is not counted.
+        request.received = request.received.min(request.head.line_start().into());
+        let part = if request.head.in_request_line() { "line" } else { "headers" };
+        request.log(Level::Info, format_args!("{why} while reading client request {part}"));
+        Head::Abandoned(status)
+    }
+
+    /// Lets the log show what was received of a head that is not whole: as in nginx the request line as far as it
+    /// came, and where that is right, its parts.
     fn keep_for_messages(&mut self, request: &mut Request) {
         if let Input { buf: Some(buf), start } = std::mem::take(&mut self.input) {
-            request.received = (buf.len() - start) as u64;
+            let received = (buf.len() - start) as u64;
             request.take_head(buf, start);
+            if !request.head.request_line().is_empty() {
+                request.received = received;
+                // The head is refused already; what the URI is worth makes no difference.
+                let _ = decide::read_uri(request);
+            }
         }
     }
 }

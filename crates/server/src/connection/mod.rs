@@ -171,6 +171,8 @@ impl Connection {
     /// Reads a request and answers it.
     async fn exchange(&mut self, request: &mut Request) -> After {
         self.stage.set(Stage::Reading);
+        // Also one that turns out to be none counts, as in nginx.
+        self.info.requests.set(self.info.requests.get() + 1);
         match self.read_head(request).await {
             Head::Complete => {}
             Head::Refused(status) => {
@@ -178,15 +180,14 @@ impl Connection {
                 error_page::respond(request, status);
                 return self.answer(request).await;
             }
-            Head::TimedOut => {
-                request.response.status = 408;
+            Head::Abandoned(status) => {
+                request.response.status = status;
                 crate::log::access::write(request);
                 return After::Drop;
             }
             Head::Closed => return After::Drop,
         }
         self.stage.set(Stage::Writing);
-        self.info.requests.set(self.info.requests.get() + 1);
         request.keepalive = self.may_keep_alive(request);
         let (mut course, verdict) = Course::begin(request, &self.entrance);
         let verdict = match verdict {

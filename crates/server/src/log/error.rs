@@ -155,7 +155,7 @@ struct Facts<'a> {
 impl<'a> Facts<'a> {
     fn of(request: &'a Request) -> Facts<'a> {
         Facts {
-            line: request.head.request_line().of(request.bytes()),
+            line: request.line(),
             subrequest: if request.depth > 0 { &request.uri } else { b"" },
             host: request.head.host_text().of(request.bytes()),
             referrer: request.header(HeaderId::Referer),

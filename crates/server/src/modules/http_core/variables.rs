@@ -29,7 +29,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     // Can be set, which later handlers and `$arg_…` see.
     Variable {
         name: "args",
-        get: |request, out| some(&request.args, out),
+        get: |request, out| full(&request.args, out),
         set: Some(|request, value| request.args = value.to_vec()),
         help: "The query, without the question mark.",
     },
@@ -63,7 +63,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
     // Of the location that holds now; an alias counts as a root here, as in nginx.
     variable("document_root", document_root, "The folder that holds for the request."),
-    variable("document_uri", |request, out| some(&request.uri, out), "The same as `$uri`."),
+    variable("document_uri", |request, out| full(&request.uri, out), "The same as `$uri`."),
     // Never empty but for a server without a name: safe to build URLs from.
     variable("host", host, "The host that was asked for, else the server's first name."),
     // Looked up once, when the configuration is read.
@@ -121,7 +121,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         "The server's port from a PROXY protocol header; empty without one.",
     ),
     // nginx has two names for some values, and configurations use both.
-    variable("query_string", |request, out| some(&request.args, out), "The same as `$args`."),
+    variable("query_string", |request, out| full(&request.args, out), "The same as `$args`."),
     // A path with variables has none: it would have to be looked up for each request.
     variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
     // The peer of the socket, or what `realip` found in its place.
@@ -150,7 +150,11 @@ pub(super) const VARIABLES: &[Variable] = &[
         |request, out| number(request.received, out),
         "Bytes of the request, head and body.",
     ),
-    variable("request_method", |request, out| some(request.method_text(), out), "The method, such as `GET`."),
+    variable(
+        "request_method",
+        |request, out| has_line(request) && some(request.method_text(), out),
+        "The method, such as `GET`.",
+    ),
     variable("request_port", request_port, "The port that the client named; empty without one."),
     // From the first byte of the request to the moment of asking; in logs, to the last byte sent.
     variable("request_time", request_time, "Seconds since the request's first byte, with milliseconds."),
@@ -191,7 +195,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     // What locations are compared with.
     variable(
         "uri",
-        |request, out| some(&request.uri, out),
+        |request, out| full(&request.uri, out),
         "The decoded, normalised path; changed by internal redirects.",
     ),
     variable(
@@ -224,6 +228,16 @@ pub(super) const PREFIXED: &[Prefixed] = &[
     Prefixed { prefix: "sent_http_", get: response_header, help: "A field of the response." },
     Prefixed { prefix: "sent_trailer_", get: response_trailer, help: "A field behind the response's body." },
 ];
+
+/// A value that is missing when it is empty: logs show a dash for it, as nginx's do.
+fn full(value: &[u8], out: &mut Vec<u8>) -> bool {
+    !value.is_empty() && some(value, out)
+}
+
+/// Whether the request line could be read; without it a request has no method, no URI and no protocol.
+fn has_line(request: &Request) -> bool {
+    !request.head.request_line().is_empty()
+}
 
 /// A value that is there, be it empty.
 fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
@@ -377,14 +391,14 @@ fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
 }
 
-/// Without its line end; empty for a request that never had a whole one.
+/// Without its line end.
 fn request_line(request: &Request, out: &mut Vec<u8>) -> bool {
-    some(request.head.request_line().of(request.bytes()), out)
+    full(request.line(), out)
 }
 
 /// As the client sent it, whatever redirects did to `$uri`.
 fn request_uri(request: &Request, out: &mut Vec<u8>) -> bool {
-    some(request.head.request_uri(request.bytes()), out)
+    has_line(request) && some(request.head.request_uri(request.bytes()), out)
 }
 
 fn request_time(request: &Request, out: &mut Vec<u8>) -> bool {
@@ -407,6 +421,9 @@ fn request_id(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
+    if !has_line(request) {
+        return false;
+    }
     let _ = write!(out, "HTTP/1.{}", request.head.minor_version());
     true
 }
