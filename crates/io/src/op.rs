@@ -71,6 +71,10 @@ impl Fd {
     /// Makes reads of a file that was opened for reading go past the page cache. `flags` are its other status
     /// flags, such as `O_NONBLOCK`.
     pub fn set_direct(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
+        // A file that several share is changed once.
+        if self.0.direct.get() == Some(true) {
+            return Ok(());
+        }
         rustix::fs::fcntl_setfl(&self.0.fd, flags | rustix::fs::OFlags::DIRECT)?;
         self.0.direct.set(Some(true));
         Ok(())
@@ -316,8 +320,8 @@ pub enum Op {
         /// Bytes of names and their records at once, at least [`READ_DIR_BYTES_MIN`]; bounds how long a thread
         /// is held.
         bytes_max: u32,
-        /// Whether each entry is looked at; otherwise only its kind is told.
-        with_stat: bool,
+        /// How each entry is looked at.
+        look: EntryLook,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
@@ -427,6 +431,17 @@ pub struct Stat {
     pub mode: u32,
 }
 
+/// How the entries of a folder are looked at while they are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryLook {
+    /// Not at all: the names with their kinds.
+    Kind,
+    /// Each itself, links not followed.
+    Itself,
+    /// What each leads to, and a link itself where that is nothing.
+    Followed,
+}
+
 /// One entry of a folder. The folder itself and the one above it are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
@@ -435,7 +450,7 @@ pub struct DirEntry {
     /// The type bits of a mode (`S_IFMT`) of the entry itself, links not followed; 0 where it vanished before it
     /// could be looked at, on a file system that does not tell with the name.
     pub kind: u32,
-    /// What the name leads to, and a link itself where it leads nowhere. `None` when it was not asked for.
+    /// What was found by [`EntryLook`]; `None` when nothing was asked for.
     pub stat: Option<Result<Stat, Errno>>,
 }
 

@@ -62,6 +62,15 @@ http {
         location /untagged/ { etag off; alias ROOT/; }
         location /before/ { if_modified_since before; alias ROOT/; }
         location /relative/ { absolute_redirect off; alias ROOT/; }
+        location /gif { empty_gif; }
+        location /list/ { autoindex on; index nope; alias ROOT/; }
+        location /jsonp/ { autoindex on; index nope; autoindex_format jsonp; alias ROOT/; }
+        location /cached/ { open_file_cache max=10; open_file_cache_errors on; alias ROOT/; }
+        location /links/ { disable_symlinks on from=ROOT; alias ROOT/; }
+        location /trystatic/ { try_files none /trystatic/a.txt a.txt =404; alias ROOT/; }
+        location /trylast/ { try_files none $uri; alias ROOT/; }
+        location ~ ^/tryalias/(.*)$ { try_files /$1 /$1/ /dir/$1 =405; alias ROOT; }
+        location ~ ^/indexalias/(.*)$ { alias ROOT/$1; }
         location /unranged/ { max_ranges 0; alias ROOT/; }
     }
 }
@@ -90,6 +99,8 @@ fn site() -> TempDir {
         dir.write(name, text);
         set_time(&dir.path().join(name));
     }
+    std::os::unix::fs::symlink("a.txt", dir.path().join("link")).expect("a link is made");
+    std::os::unix::fs::symlink("dir", dir.path().join("linked")).expect("a link is made");
     let large = dir.path().join("large.bin");
     Content::new(3, 100_003).write_to(&large);
     set_time(&large);
@@ -178,6 +189,39 @@ fn locations_and_redirects() {
         get("/pageurl/missing"),
         get("/pagenamed/missing"),
         get("/deny/x"),
+    ]);
+}
+
+#[test]
+fn finding_and_listing() {
+    compare(vec![
+        get("/gif"),
+        ask("HEAD", "/gif", &[]),
+        ask("POST", "/gif", &[("Content-Length", "0")]),
+        ask("GET", "/gif", &[("If-Modified-Since", "Mon, 28 Sep 1970 06:00:00 GMT")]),
+        get("/list/").differs("H40"),
+        ask("HEAD", "/list/", &[]),
+        ask("POST", "/list/", &[("Content-Length", "0")]),
+        get("/list/missing/"),
+        get("/jsonp/?callback=a-b"),
+        get("/cached/a.txt"),
+        get("/cached/a.txt"),
+        get("/cached/dir"),
+        get("/cached/missing"),
+        get("/cached/missing"),
+        get("/links/a.txt"),
+        get("/links/link"),
+        get("/links/linked/b.txt"),
+        get("/links/linked/"),
+        get("/links/linked"),
+        get("/trystatic/x"),
+        get("/trylast/x"),
+        get("/tryalias/a.txt"),
+        get("/tryalias/b.txt"),
+        get("/tryalias/dir"),
+        get("/tryalias/missing"),
+        get("/indexalias/dir/"),
+        get("/indexalias/a.txt"),
     ]);
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use io::op::{DeviceId, DirEntry, OpenHow, Stat, StatTarget};
+use io::op::{DeviceId, DirEntry, EntryLook, OpenHow, Stat, StatTarget};
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::ReadWriteFlags;
@@ -59,11 +59,16 @@ impl File {
 
     /// Opens a file now if all of its path is in the kernel's lookup cache, which needs no disk; `EAGAIN` if
     /// not (`RESOLVE_CACHED`, Linux 5.12; openat2(2)). For local file systems: others may ask somebody.
-    pub fn open_cached(dir: Option<&Fd>, path: &CStr, how: OpenHow) -> Result<File, Errno> {
+    pub fn open_cached(dir: Option<BorrowedFd<'_>>, path: &CStr, how: OpenHow) -> Result<File, Errno> {
         let flags = OFlags::from_bits_retain(how.flags as u32) | OFlags::CLOEXEC;
         let resolve = ResolveFlags::from_bits_retain(how.resolve) | ResolveFlags::CACHED;
-        let dir = dir.map_or(rustix::fs::CWD, AsFd::as_fd);
+        let dir = dir.unwrap_or(rustix::fs::CWD);
         rustix::fs::openat2(dir, path, flags, Mode::from_raw_mode(how.mode), resolve).map(File::new)
+    }
+
+    /// Whether nobody else shares the file.
+    pub fn is_sole(&self) -> bool {
+        Rc::strong_count(&self.0) == 1
     }
 
     /// A file that somebody else has opened, or goes on to hold.
@@ -88,15 +93,7 @@ impl File {
 
     /// Size, times and kind, now: blocks where the file system asks another machine (FUSE, NFS).
     pub fn stat_inline(&self) -> Result<Stat, Errno> {
-        let stat = rustix::fs::fstat(self.fd())?;
-        Ok(Stat {
-            size: stat.st_size as u64,
-            modified: stat.st_mtime as i64,
-            modified_nanos: stat.st_mtime_nsec as u32,
-            inode: stat.st_ino as u64,
-            device: DeviceId(stat.st_dev as u64),
-            mode: stat.st_mode,
-        })
+        facts(self.as_fd())
     }
 
     /// Reads now what is in the page cache, up to `len` bytes at `offset` behind what is in `buf`; `EAGAIN` when
@@ -170,18 +167,17 @@ impl File {
         }
     }
 
-    /// The next entries of a folder, as many as fit into `bytes_max`; none at its end. With `with_stat` each is
-    /// looked at.
+    /// The next entries of a folder, as many as fit into `bytes_max`; none at its end.
     pub async fn read_dir(
         &self,
         bytes_max: u32,
-        with_stat: bool,
+        look: EntryLook,
         device: DeviceId,
         via: DiskVia,
     ) -> Result<Vec<DirEntry>, Errno> {
         let mut retries = Retries::default();
         loop {
-            let op = Op::ReadDir { dir: self.fd().clone(), bytes_max, with_stat, device, via };
+            let op = Op::ReadDir { dir: self.fd().clone(), bytes_max, look, device, via };
             let outcome = Running::new(&self.0.runtime, op).last().await;
             match (outcome.result, outcome.payload) {
                 (Ok(_), Payload::Entries(entries)) => return Ok(entries),
@@ -233,6 +229,27 @@ impl Drop for Opened {
 pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
     let target = StatTarget::Path(path);
     stat(&runtime::current(), Op::Stat { target, device, via }).await
+}
+
+/// Size, times and kind of what a path leads to, now, if all of it is in the kernel's lookup cache; `EAGAIN` if not.
+/// As [`File::open_cached`], for local file systems.
+pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
+    // There is no such flag for stat(2). An O_PATH descriptor opens no file, so its close cannot wait either.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED)?;
+    facts(found.as_fd())
+}
+
+fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok(Stat {
+        size: stat.st_size as u64,
+        modified: stat.st_mtime as i64,
+        modified_nanos: stat.st_mtime_nsec as u32,
+        inode: stat.st_ino as u64,
+        device: DeviceId(stat.st_dev as u64),
+        mode: stat.st_mode,
+    })
 }
 
 /// Removes a file.

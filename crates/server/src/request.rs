@@ -19,6 +19,7 @@ use crate::body::choose::Mover;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::extensions::Extensions;
 use crate::files::RootFacts;
+use crate::files::cache::Caches;
 use crate::log::named::NamedLogs;
 use crate::log::sink::Sink;
 use crate::process::InForce;
@@ -31,6 +32,8 @@ pub(crate) struct Generation {
     pub(crate) config: Arc<Config>,
     /// Facts about the roots, by location.
     pub(crate) roots: Arc<Vec<RootFacts>>,
+    /// `open_file_cache`
+    pub(crate) open_files: Caches,
     /// Has its number, and tells when the last thread and the last request are done with it.
     pub(crate) in_force: Arc<InForce>,
     /// Log targets, in the order of the configuration's list.

@@ -11,6 +11,7 @@ use rt::local::{Counted, Event, Gauge};
 
 use crate::coding::pool::Pool;
 use crate::config::ServerId;
+use crate::files::cache::Caches;
 use crate::log::files::{LogFiles, Opened};
 use crate::log::named::NamedLogs;
 use crate::process::Edition;
@@ -76,6 +77,11 @@ impl Thread {
             self.dates.borrow_mut().update(now, (self.zone.offset_at(now) / 60) as i16);
         }
         self.dates.borrow()
+    }
+
+    /// Seconds that local time is ahead of UTC now.
+    pub(crate) fn utc_offset_s(&self) -> i32 {
+        self.zone.offset_at(since_1970(rt::wall()).0)
     }
 
     /// The configuration that the next request starts under.
@@ -168,7 +174,8 @@ impl Thread {
 fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
     let Edition { config, roots, in_force } = edition;
     let sinks = logs.resolve(&config, files);
-    Generation { config, roots, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
+    let open_files = Caches::new(&config.http.open_file_caches);
+    Generation { config, roots, open_files, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
 }
 
 /// What a connection waits for.

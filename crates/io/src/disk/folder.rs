@@ -11,10 +11,10 @@ use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::disk::job::facts;
-use crate::op::{DirEntry, Stat};
+use crate::op::{DirEntry, EntryLook, Stat};
 
 /// The entries of the next buffer with any; none at the end of the folder.
-pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, with_stat: bool) -> Result<Vec<DirEntry>, Errno> {
+pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Result<Vec<DirEntry>, Errno> {
     let mut buffer = vec![MaybeUninit::uninit(); bytes_max];
     let mut raw = RawDir::new(dir, &mut buffer);
     let mut entries = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, with_stat: bool) -> Re
             Ok(found) => {
                 let name = found.file_name();
                 if !matches!(name.to_bytes(), b"." | b"..") {
-                    entries.push(entry(dir, name, found.file_type(), with_stat));
+                    entries.push(entry(dir, name, found.file_type(), look));
                 }
             }
             Err(Errno::INTR) => {}
@@ -37,21 +37,25 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, with_stat: bool) -> Re
     Ok(entries)
 }
 
-fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, with_stat: bool) -> DirEntry {
+fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, look: EntryLook) -> DirEntry {
     // Not every file system tells the kind with the name (getdents(2), DT_UNKNOWN).
     let kind = match kind {
-        FileType::Unknown => look(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| kind_of(&stat)),
+        FileType::Unknown => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| kind_of(&stat)),
         known => known.as_raw_mode(),
     };
-    let stat = with_stat.then(|| match look(dir, name, AtFlags::empty()) {
-        // A link that leads nowhere, or in a circle: what is left is the link.
-        Err(Errno::NOENT | Errno::LOOP) => look(dir, name, AtFlags::SYMLINK_NOFOLLOW),
-        found => found,
-    });
+    let stat = match look {
+        EntryLook::Kind => None,
+        EntryLook::Itself => Some(stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)),
+        EntryLook::Followed => Some(match stat(dir, name, AtFlags::empty()) {
+            // A link that leads nowhere, or in a circle: what is left is the link.
+            Err(Errno::NOENT | Errno::LOOP) => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
+            found => found,
+        }),
+    };
     DirEntry { name: name.to_bytes().into(), kind, stat }
 }
 
-fn look(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat, Errno> {
+fn stat(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat, Errno> {
     retry_on_intr(|| rustix::fs::statat(dir, name, flags)).map(|found| facts(&found))
 }
 

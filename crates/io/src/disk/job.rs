@@ -13,7 +13,9 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::disk::{folder, owner};
 use crate::op::Completion;
-use crate::op::{DeviceId, DirEntry, Op, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, Stat, StatTarget};
+use crate::op::{
+    DeviceId, DirEntry, EntryLook, Op, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, Stat, StatTarget,
+};
 use crate::slot::Slots;
 
 /// What a blocked thread needs to know of an operation.
@@ -28,7 +30,7 @@ enum Work {
     Read { file: RawFd, offset: u64, memory: *mut u8, len: usize },
     Write { file: RawFd, offset: u64, memory: *const u8, len: usize },
     Sendfile { socket: RawFd, file: RawFd, offset: u64, len: usize },
-    ReadDir { dir: RawFd, bytes_max: usize, with_stat: bool },
+    ReadDir { dir: RawFd, bytes_max: usize, look: EntryLook },
     Unlink { path: CString },
     Rename { from: CString, to: CString },
     Sync { file: RawFd },
@@ -83,10 +85,10 @@ impl Job {
                 offset: *offset,
                 len: *len as usize,
             },
-            Op::ReadDir { dir, bytes_max, with_stat, .. } => Work::ReadDir {
+            Op::ReadDir { dir, bytes_max, look, .. } => Work::ReadDir {
                 dir: dir.as_raw_fd(),
                 bytes_max: (*bytes_max).max(READ_DIR_BYTES_MIN) as usize,
-                with_stat: *with_stat,
+                look: *look,
             },
             Op::Unlink { path, .. } => Work::Unlink { path: std::mem::take(path) },
             Op::Rename { from, to, .. } => {
@@ -130,8 +132,8 @@ impl Job {
                 let (to, from) = (borrow(socket), borrow(file));
                 Outcome::count(retry_on_intr(|| rustix::fs::sendfile(to, from, Some(&mut offset), len)))
             }
-            Work::ReadDir { dir, bytes_max, with_stat } => {
-                Outcome::entries(folder::read(borrow(dir), bytes_max, with_stat))
+            Work::ReadDir { dir, bytes_max, look } => {
+                Outcome::entries(folder::read(borrow(dir), bytes_max, look))
             }
             Work::Unlink { path } => Outcome::done(rustix::fs::unlink(path)),
             Work::Rename { from, to } => Outcome::done(rustix::fs::rename(from, to)),

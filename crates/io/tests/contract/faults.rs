@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io::fault::FaultPlan;
-use io::op::{DeviceId, RecvInto, Source};
+use io::op::{DeviceId, EntryLook, RecvInto, Source};
 use io::{Drained, Errno, Fd, Op, Payload, Segments};
 
 use crate::harness::{
@@ -260,8 +260,13 @@ fn a_folder_is_read_in_spite_of_faults() {
         let mut names = std::collections::BTreeSet::new();
         loop {
             let via = bench.pair.via();
-            let op =
-                Op::ReadDir { dir: folder.clone(), bytes_max: 2048, with_stat: false, device: DEVICE, via };
+            let op = Op::ReadDir {
+                dir: folder.clone(),
+                bytes_max: 2048,
+                look: EntryLook::Kind,
+                device: DEVICE,
+                via,
+            };
             let done = bench.run(op);
             match (done.result, done.payload) {
                 (Ok(0), _) => break,

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-use io::op::{DeviceId, DirEntry, Interest, OpenHow, StatTarget};
+use io::op::{DeviceId, DirEntry, EntryLook, Interest, OpenHow, StatTarget};
 use io::{DiskVia, Errno, Fd, Op, Payload};
 
 use crate::harness::{Bench, PATIENCE, TempDir, connection, on_each_pair, on_each_pair_with, pattern};
@@ -107,11 +107,11 @@ fn a_file_is_written_renamed_looked_at_and_removed() {
 }
 
 /// Reads a folder to its end, in as many operations as it takes; the names in order and the number of operations.
-fn read_folder(bench: &mut Bench, dir: &Fd, with_stat: bool) -> (Vec<DirEntry>, usize) {
+fn read_folder(bench: &mut Bench, dir: &Fd, look: EntryLook) -> (Vec<DirEntry>, usize) {
     let (mut entries, mut operations) = (Vec::new(), 0);
     loop {
         let via = bench.pair.via();
-        let op = Op::ReadDir { dir: dir.clone(), bytes_max: 1024, with_stat, device: DEVICE, via };
+        let op = Op::ReadDir { dir: dir.clone(), bytes_max: 1024, look, device: DEVICE, via };
         let done = bench.run(op);
         let Payload::Entries(mut more) = done.payload else { panic!("{:?} without entries", done.result) };
         assert_eq!(done.result, Ok(more.len() as u32));
@@ -138,7 +138,7 @@ fn a_folder_is_read_in_pieces() {
     on_each_pair(|bench| {
         let path = dir.path("");
         let folder = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, operations) = read_folder(bench, &folder, true);
+        let (entries, operations) = read_folder(bench, &folder, EntryLook::Followed);
         assert_eq!(entries.len(), 300, "none twice, none left out, and not the folder itself");
         assert!(operations >= 10, "{operations} operations hold a thread for long");
         assert_eq!(entries.iter().take(5).map(|entry| entry.kind).collect::<Vec<_>>(), KINDS);
@@ -148,14 +148,17 @@ fn a_folder_is_read_in_pieces() {
         assert_eq!(stats[3].mode & libc::S_IFMT, libc::S_IFLNK, "one that leads nowhere is looked at itself");
         assert_eq!(stats[1].mode & libc::S_IFMT, libc::S_IFDIR);
         let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
-        let (entries, _) = read_folder(bench, &again, false);
+        let (entries, _) = read_folder(bench, &again, EntryLook::Kind);
         assert_eq!((entries.len(), &*entries[0].name), (300, b"000 file".as_slice()));
         assert!(entries.iter().all(|entry| entry.stat.is_none()));
+        let again = bench.open(&path, libc::O_DIRECTORY).unwrap();
+        let (entries, _) = read_folder(bench, &again, EntryLook::Itself);
+        assert_eq!(entries[2].stat.unwrap().unwrap().mode & libc::S_IFMT, libc::S_IFLNK);
         let no_folder = bench.open(&file, 0).unwrap();
         let op = Op::ReadDir {
             dir: no_folder,
             bytes_max: 1024,
-            with_stat: false,
+            look: EntryLook::Kind,
             device: DEVICE,
             via: bench.pair.via(),
         };

@@ -132,14 +132,12 @@ fn prepare(Wanted { folder, listen }: Wanted) -> Result<Request, Unservable> {
     // The folder is the visitor's: no pid file and no log is put into it.
     let mut places = Places::below(&absolute);
     (places.error_log, places.pid) = (None, None);
-    let has = |name: &str| !site::table().named(name).is_empty();
-    let text = configuration(listen, has("autoindex"));
+    let text = configuration(listen);
     Ok(Request { main: absolute.join(TEXT_NAME), globals: String::new(), places, text: Some(text) })
 }
 
 /// The configuration; the folder is the prefix, so that its name needs no quoting.
-fn configuration(listen: SocketAddr, has_listing: bool) -> String {
-    let listing = if has_listing { "autoindex on;" } else { "" };
+fn configuration(listen: SocketAddr) -> String {
     format!(
         "daemon off;
 worker_processes auto;
@@ -155,7 +153,7 @@ http {{
         root .;
         root_beneath on;
         http_strict on;
-        {listing}
+        autoindex on;
     }}
 }}
 "

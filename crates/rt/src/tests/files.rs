@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use io::op::{DeviceId, OpenHow};
+use io::op::{DeviceId, EntryLook, OpenHow};
 use io::{DiskVia, Errno, Payload};
 use rustix::fs::{Mode, OFlags};
 
@@ -142,7 +142,7 @@ fn a_folder_is_read_until_it_has_no_more() {
         let entry = io::op::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, stat: None };
         let read = || {
             let file = file.clone();
-            watch(async move { file.read_dir(1024, false, DEVICE, VIA).await })
+            watch(async move { file.read_dir(1024, EntryLook::Kind, DEVICE, VIA).await })
         };
         let first = read();
         settle().await;

@@ -5,8 +5,8 @@ use http::request::Method;
 use io::Errno;
 
 use crate::coding::apply;
-use crate::files;
-use crate::log::{Level, Reason};
+use crate::files::{self, Failure, Found};
+use crate::log::Level;
 use crate::modules::static_file;
 use crate::phases::Step;
 use crate::request::Request;
@@ -56,10 +56,10 @@ impl Sibling {
         let mut path = Vec::with_capacity(request.uri.len() + 64);
         files::path_of(request, &request.uri, &mut path);
         path.extend_from_slice(self.suffix.as_bytes());
-        let opened = match files::open(request, path.clone()).await {
-            Ok(opened) => opened,
-            Err(errno) => {
-                complain(request, &path, errno);
+        let found = match files::open(request, path.clone()).await {
+            Ok(found) => found,
+            Err(failure) => {
+                complain(request, &path, failure);
                 return Step::Next;
             }
         };
@@ -69,14 +69,15 @@ impl Sibling {
                 return Step::Next;
             }
         }
-        if files::is_dir(&opened.stat) {
-            return Step::Next;
-        }
-        if !files::is_file(&opened.stat) {
-            let path = files::display(&path);
-            request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
-            return Step::Status(404);
-        }
+        let opened = match found {
+            Found::File(opened) => opened,
+            Found::Folder => return Step::Next,
+            Found::Special => {
+                let path = files::display(&path);
+                request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
+                return Step::Status(404);
+            }
+        };
         static_file::answer(request, opened);
         let coding = self.coding.as_bytes().to_vec();
         request.response.fields.push((b"Content-Encoding".to_vec(), coding));
@@ -85,11 +86,11 @@ impl Sibling {
 }
 
 /// That there is none is the usual case; everything else is worth a line, and no reason not to send the original.
-fn complain(request: &Request, path: &[u8], errno: Errno) {
-    let level = match errno {
+fn complain(request: &Request, path: &[u8], failure: Failure) {
+    let level = match failure.errno {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => return,
         Errno::ACCESS | Errno::LOOP | Errno::XDEV => Level::Error,
         _ => Level::Crit,
     };
-    request.log(level, format_args!("open() \"{}\" failed ({})", files::display(path), Reason(errno)));
+    request.log(level, format_args!("{}", failure.at(path)));
 }

@@ -20,6 +20,7 @@ pub use cx::Cx;
 pub use resolve::{load, table};
 pub use scope::{Layered, Scope};
 
+use crate::files::cache::Limits;
 use crate::log::Targets;
 use crate::modules::charset::Charsets;
 use crate::modules::core::{EventsConf, MainConf, ProcessKey};
@@ -74,6 +75,10 @@ pub(crate) struct Http {
     pub(crate) zones: Zones,
     /// Files that directives read beside the text, such as dictionaries.
     pub(crate) data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
+    /// `open_file_cache`, each directive a cache; scopes name theirs by its place here.
+    pub(crate) open_file_caches: Vec<Limits>,
+    /// What relative paths start from, with a slash at its end.
+    pub(crate) prefix: Vec<u8>,
     /// The machine's name, for `$hostname`.
     pub(crate) hostname: String,
 }

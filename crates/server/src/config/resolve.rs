@@ -6,6 +6,7 @@
 //! before it is reported.
 
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -52,7 +53,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
         loader,
         main: MainConf::under(prefix),
         events: EventsConf::default(),
-        http: Http { hostname: hostname(), ..Http::default() },
+        http: Http { hostname: hostname(), prefix: folder(prefix), ..Http::default() },
         warnings: Vec::new(),
         blocks: 0,
     };
@@ -70,6 +71,13 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     }
     let config = Arc::new(Config { main, events, http });
     Ok(Loaded { config, sources: tree.files, warnings })
+}
+
+/// As the beginning of paths.
+fn folder(prefix: &Path) -> Vec<u8> {
+    let mut text = prefix.as_os_str().as_bytes().to_vec();
+    text.extend_from_slice(if text.ends_with(b"/") { b"" } else { b"/" });
+    text
 }
 
 /// In lower case, as hosts of requests are when they are compared with it.

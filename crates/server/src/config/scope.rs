@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use crate::modules::{
-    access, addition, auth_basic, auth_request, brotli, brotli_static, charset, gunzip, gzip, gzip_static,
-    headers, http_core, index, limit_conn, limit_req, log, mirror, realip, rewrite, stub_status, sub,
-    try_files, zstd, zstd_static,
+    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, charset, empty_gif, gunzip,
+    gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log, mirror, random_index, realip,
+    rewrite, stub_status, sub, try_files, zstd, zstd_static,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -30,11 +30,15 @@ pub struct Scope {
     /// Directives of the core: which clients get compressed answers.
     pub(crate) gzip_clients: http_core::gzip::Conf,
     pub(crate) gzip_static: gzip_static::Conf,
+    pub(crate) autoindex: autoindex::Conf,
+    /// Holds for this block only.
+    pub(crate) empty_gif: empty_gif::Conf,
     pub(crate) index: index::Conf,
     pub(crate) limit_conn: limit_conn::Conf,
     pub(crate) limit_req: limit_req::Conf,
     pub(crate) log: log::Conf,
     pub(crate) mirror: mirror::Conf,
+    pub(crate) random_index: random_index::Conf,
     pub(crate) realip: realip::Conf,
     /// Its script holds for this block only.
     pub(crate) rewrite: rewrite::Conf,
@@ -54,6 +58,7 @@ impl Scope {
             headers: self.headers.inherit(),
             rewrite: self.rewrite.inherit(),
             stub_status: Default::default(),
+            empty_gif: Default::default(),
             try_files: Default::default(),
             ..self.clone()
         }

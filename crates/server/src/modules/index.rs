@@ -9,7 +9,7 @@ use http::request::Method;
 use io::Errno;
 
 use crate::config::{Cx, Layered, Scope};
-use crate::files;
+use crate::files::{self, Failure, Kind};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
@@ -84,6 +84,8 @@ async fn run(request: &mut Request) -> Step {
     }
     let generation = Rc::clone(&request.generation);
     let index = &generation.config.location(request.location).scope.index;
+    let mut folder = Vec::new();
+    files::path_of(request, &request.uri, &mut folder);
     // Looking at the folder costs an operation, so it waits until a name was not found in it.
     let mut folder_is_there = false;
     for file in index.files.items() {
@@ -93,72 +95,72 @@ async fn run(request: &mut Request) -> Step {
             request.uri = name;
             return Step::Internal;
         }
-        // The name is added to the URI before the root is, so that an alias is applied to both at once.
-        let mut uri = request.uri.clone();
-        uri.extend_from_slice(&name);
-        let mut path = Vec::new();
-        files::path_of(request, &uri, &mut path);
-        let errno = match files::stat(request, &path).await {
+        let path = [folder.as_slice(), &name].concat();
+        let failure = match files::look(request, &path).await {
             Ok(_) => {
-                request.uri = uri;
+                request.uri.extend_from_slice(&name);
                 return Step::Internal;
             }
-            Err(errno) => errno,
+            Err(failure) => failure,
         };
-        match errno {
-            Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS => return refused(request, &path, errno),
-            // Once for all names: a folder that was there for the first is there for the next.
-            Errno::NOENT if folder_is_there => {}
-            Errno::NOENT => {
-                if let Err(step) = look_at_folder(request).await {
+        match failure.errno {
+            // A link that is not to be followed; its location would say no more than this.
+            Errno::LOOP | Errno::MLINK => return Step::Status(403),
+            Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::XDEV => {
+                return refused(request, &path, failure);
+            }
+            _ if !folder_is_there => {
+                if let Err(step) = look_at_folder(request, &folder, &path).await {
                     return step;
                 }
                 folder_is_there = true;
             }
-            _ => {
-                let (path, reason) = (files::display(&path), Reason(errno));
-                request.log(Level::Crit, format_args!("stat() \"{path}\" failed ({reason})"));
-                return Step::Status(500);
-            }
+            _ => {}
+        }
+        if failure.errno != Errno::NOENT {
+            request.log(Level::Crit, format_args!("{}", failure.at(&path)));
+            return Step::Status(500);
         }
     }
     Step::Next
 }
 
-/// A folder that is not there is answered with 404, and not with what follows where it has no index.
-async fn look_at_folder(request: &Request) -> Result<(), Step> {
-    let mut path = Vec::new();
-    files::path_of(request, &request.uri, &mut path);
-    match files::stat(request, &path).await {
-        Ok(stat) if files::is_dir(&stat) => Ok(()),
+/// A folder that is not there is answered with 404, and not with what follows where it has no index. `path` is
+/// that of the first name, which nginx writes to its log.
+async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result<(), Step> {
+    let folder = folder.strip_suffix(b"/").filter(|folder| !folder.is_empty()).unwrap_or(folder);
+    match files::look(request, folder).await {
+        Ok(Kind::Folder) => Ok(()),
         Ok(_) => {
-            request.log(Level::Alert, format_args!("\"{}\" is not a directory", files::display(&path)));
+            let folder = files::display(folder);
+            request.log(Level::Alert, format_args!("\"{folder}\" is not a directory"));
             Err(Step::Status(500))
         }
-        Err(errno) => Err(refused(request, &path, errno)),
+        Err(failure) => match failure.errno {
+            Errno::LOOP | Errno::MLINK => Err(Step::Status(403)),
+            Errno::NOENT => Err(refused(request, path, failure)),
+            // A name in it could be looked for, so it may be searched, if not read.
+            Errno::ACCESS => Ok(()),
+            _ => {
+                request.log(Level::Crit, format_args!("{}", failure.at(folder)));
+                Err(Step::Status(500))
+            }
+        },
     }
 }
 
-/// nginx's words and statuses for a folder or file that cannot be looked at.
-fn refused(request: &Request, path: &[u8], errno: Errno) -> Step {
-    let (path, reason) = (files::display(path), Reason(errno));
-    match errno {
-        Errno::ACCESS => {
-            request.log(Level::Error, format_args!("\"{path}\" is forbidden ({reason})"));
-            Step::Status(403)
-        }
-        // Usual on a site with broken links, so the line can be turned off.
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
-            if request.scope().core.log_not_found {
-                request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));
-            }
-            Step::Status(404)
-        }
-        _ => {
-            request.log(Level::Crit, format_args!("stat() \"{path}\" failed ({reason})"));
-            Step::Status(files::status_of(errno))
-        }
+/// nginx's words and statuses for a file that cannot be looked at, or whose folder is not there.
+fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
+    let (path, reason) = (files::display(path), Reason(failure.errno));
+    if matches!(failure.errno, Errno::ACCESS | Errno::XDEV) {
+        request.log(Level::Error, format_args!("\"{path}\" is forbidden ({reason})"));
+        return Step::Status(403);
     }
+    // Usual on a site with broken links, so the line can be turned off.
+    if request.scope().core.log_not_found {
+        request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));
+    }
+    Step::Status(404)
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@ pub mod access;
 pub mod addition;
 pub mod auth_basic;
 pub mod auth_request;
+pub mod autoindex;
 pub mod brotli;
 pub mod brotli_static;
 pub mod charset;
 pub mod core;
+pub mod empty_gif;
 pub mod geo;
 pub mod gunzip;
 pub mod gzip;
@@ -23,6 +25,7 @@ pub mod log;
 pub mod map;
 pub mod mirror;
 pub mod not_modified;
+pub mod random_index;
 pub mod range;
 pub mod realip;
 pub mod rewrite;
@@ -64,11 +67,15 @@ pub static MODULES: &[&Module] = &[
     &try_files::MODULE,
     &mirror::MODULE,
     &stub_status::MODULE,
+    // What answers for a whole location goes before what looks for files in it.
+    &empty_gif::MODULE,
+    &random_index::MODULE,
     &index::MODULE,
     // The best coding first, as nginx has it with these modules, and the originals last.
     &zstd_static::MODULE,
     &brotli_static::MODULE,
     &gzip_static::MODULE,
+    &autoindex::MODULE,
     &static_file::MODULE,
     &not_modified::MODULE,
     &headers::MODULE,

@@ -5,10 +5,9 @@ use std::rc::Rc;
 
 use http::conditional::Etag;
 use http::request::Method;
-use io::Errno;
 
 use crate::body::{FileBody, choose};
-use crate::files::{self, Opened};
+use crate::files::{self, Failure, Found, Opened};
 use crate::log::Level;
 use crate::modules::Module;
 use crate::phases::{Handler, Phase, Run, Step};
@@ -21,7 +20,8 @@ pub static MODULE: Module = Module {
     ..Module::named("http_static")
 };
 
-/// Everything but reading the disk.
+/// Everything but waiting for the disk: a file that is cached, or whose path the kernel has in memory, is answered
+/// without the state of something that waits.
 fn now(request: &mut Request) -> Option<Step> {
     // POST goes on up to the file, so that a folder or a missing file is answered as for the others, like nginx.
     if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
@@ -34,66 +34,57 @@ fn now(request: &mut Request) -> Option<Step> {
     if request.uri.last() == Some(&b'/') {
         return Some(Step::Next);
     }
+    let mut path = path(request);
+    let step = files::open_at_once(request, &mut path).map(|found| serve(request, found, &path));
+    request.path = path;
+    step
+}
+
+/// The same with waiting.
+fn later(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
+    Box::pin(async {
+        let path = path(request);
+        let found = files::open_by_engine(request, path.clone()).await;
+        let step = serve(request, found, &path);
+        request.path = path;
+        step
+    })
+}
+
+/// The path of the URI, in memory that the request keeps for it.
+fn path(request: &mut Request) -> Vec<u8> {
     let mut path = std::mem::take(&mut request.path);
     path.clear();
-    files::path_of(request, &request.uri, &mut path);
-    path.push(0);
-    let opened = files::open_now(request, &path);
-    request.path = path;
-    opened.map(|opened| answer_with(request, opened))
-}
-
-fn later(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(serve(request))
-}
-
-/// Answers with the file that the URI names.
-async fn serve(request: &mut Request) -> Step {
-    // The root is usually short; one allocation is enough for nearly all paths.
-    let mut path = Vec::with_capacity(request.uri.len() + 64);
-    files::path_of(request, &request.uri, &mut path);
-    let opened = files::open(request, path).await;
-    answer_with(request, opened)
-}
-
-fn answer_with(request: &mut Request, opened: Result<Opened, Errno>) -> Step {
-    let opened = match opened {
-        Ok(opened) => opened,
-        Err(errno) => return refused(request, errno),
-    };
-    if files::is_dir(&opened.stat) {
-        return add_slash(request);
-    }
-    // The open did not wait for the other end of a pipe, so a special file is noticed here and not by a hang.
-    if !files::is_file(&opened.stat) {
-        let path = request_path(request);
-        request.log(Level::Crit, format_args!("\"{}\" is not a regular file", files::display(&path)));
-        return Step::Status(404);
-    }
-    if request.method == Method::Post {
-        return Step::Status(405);
-    }
-    answer(request, opened);
-    Step::Done
-}
-
-/// The path again, for messages: the open took it.
-fn request_path(request: &Request) -> Vec<u8> {
-    let mut path = Vec::new();
     files::path_of(request, &request.uri, &mut path);
     path
 }
 
-/// The status that nginx gives this error, and its line: crit for what an operator must look at.
-fn refused(request: &Request, errno: Errno) -> Step {
-    let status = files::status_of(errno);
+/// Answers with what the path of the URI led to.
+fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> Step {
+    match found {
+        Ok(Found::File(_)) if request.method == Method::Post => Step::Status(405),
+        Ok(Found::File(opened)) => {
+            answer(request, opened);
+            Step::Done
+        }
+        Ok(Found::Folder) => add_slash(request),
+        // The open did not wait for the other end of a pipe, so a special file is noticed here and not by a hang.
+        Ok(Found::Special) => {
+            let path = files::display(path);
+            request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
+            Step::Status(404)
+        }
+        Err(failure) => refused(request, failure, path),
+    }
+}
+
+/// The status that nginx gives this failure, and its line: crit for what an operator must look at.
+fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
+    let status = files::status_of(failure.errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
+    // Usual on a site with broken links, so the line can be turned off.
     if status != 404 || request.scope().core.log_not_found {
-        let path = request_path(request);
-        request.log(
-            level,
-            format_args!("open() \"{}\" failed ({})", files::display(&path), crate::log::Reason(errno)),
-        );
+        request.log(level, format_args!("{}", failure.at(path)));
     }
     Step::Status(status)
 }

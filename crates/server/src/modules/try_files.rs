@@ -9,8 +9,8 @@ use conf::{Args, Contexts, Error, Spec};
 use io::Errno;
 
 use crate::config::{Cx, Scope};
-use crate::files;
-use crate::log::{Level, Reason};
+use crate::files::{self, Kind};
+use crate::log::Level;
 use crate::modules::http_core::conf::{Conf as Core, Root};
 use crate::modules::{Directive, Module};
 use crate::phases::{Handler, Phase, Run, Step};
@@ -104,10 +104,12 @@ async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let scope = &generation.config.location(request.location).scope;
     let Some(files) = &scope.try_files.0 else { return Step::Next };
+    let mut root = Vec::new();
+    files::root_of(request, &mut root);
     for wanted in &files.wanted {
         // Rendered for each, because a variable such as `$uri` differs from request to request.
-        let name = below_alias(&scope.core, wanted.name.rendered(request));
-        if is_there(request, &scope.core, &name, wanted.folder).await {
+        let name = below_alias(request, &scope.core, &wanted.name);
+        if is_there(request, &root, &name, wanted.folder).await {
             take(request, &scope.core, name, wanted.folder);
             return Step::Next;
         }
@@ -115,40 +117,35 @@ async fn run(request: &mut Request) -> Step {
     match &files.otherwise {
         // The last resort is not looked for: a status ends the search, a URI starts another one.
         Otherwise::Status(status) => Step::Status(*status),
-        Otherwise::Uri(uri) => go_to(request, uri.rendered(request)),
+        Otherwise::Uri(uri) => {
+            let uri = below_alias(request, &scope.core, uri);
+            go_to(request, uri)
+        }
     }
 }
 
-/// Under an alias, what a variable says of the URI still has the location's prefix, which the alias stands
-/// for.
-fn below_alias(core: &Core, name: Vec<u8>) -> Vec<u8> {
+/// Under an alias, what a variable says of the URI still has the location's prefix, which the alias stands for.
+/// nginx takes it from every text with a variable, from the last resort too; sites count on that.
+fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
+    let text = name.rendered(request);
     match core.root {
-        Root::Alias(_) if !core.by_pattern => {
-            let rest = name.strip_prefix(core.location_prefix.as_bytes()).map(<[u8]>::to_vec);
-            rest.unwrap_or(name)
+        Root::Alias(_) if !core.by_pattern && name.constant().is_none() => {
+            let rest = text.strip_prefix(core.location_prefix.as_bytes()).map(<[u8]>::to_vec);
+            rest.unwrap_or(text)
         }
-        _ => name,
+        _ => text,
     }
 }
 
 /// Anything but plain absence is worth a line in the log; the search goes on all the same.
-async fn is_there(request: &Request, core: &Core, name: &[u8], folder: bool) -> bool {
-    let mut path = core.root.template().rendered(request);
-    // The name begins with a slash; two in a row would be the same file, but not the same text in a log.
-    if matches!(core.root, Root::Root(_)) {
-        while path.last() == Some(&b'/') {
-            path.pop();
-        }
-    }
-    path.extend_from_slice(name);
-    match files::stat(request, &path).await {
-        Ok(stat) => files::is_dir(&stat) == folder,
-        Err(
-            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::LOOP | Errno::XDEV,
-        ) => false,
-        Err(errno) => {
-            let (path, reason) = (files::display(&path), Reason(errno));
-            request.log(Level::Crit, format_args!("stat() \"{path}\" failed ({reason})"));
+async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> bool {
+    let path = [root, name].concat();
+    match files::look(request, &path).await {
+        Ok(kind) => (kind == Kind::Folder) == folder,
+        Err(failure) => {
+            if !matches!(failure.errno, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) {
+                request.log(Level::Crit, format_args!("{}", failure.at(&path)));
+            }
             false
         }
     }
@@ -160,7 +157,7 @@ fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
         Root::Root(_) => request.uri = name,
         // An alias of a pattern stands for the whole URI: a folder keeps its own.
         Root::Alias(_) if core.by_pattern && folder => {}
-        Root::Alias(_) if core.by_pattern => request.uri = name,
+        Root::Alias(_) if core.by_pattern => files::set_found_below_alias(request, name),
         Root::Alias(_) => {
             let mut uri = core.location_prefix.as_bytes().to_vec();
             uri.extend_from_slice(&name);

@@ -27,13 +27,19 @@ pub(crate) struct Site {
 impl Site {
     /// Starts with what goes into `http`; `PORT` in it is where it listens.
     pub(crate) fn start(label: &str, http: &str) -> Site {
+        Site::start_with_events(label, "", http)
+    }
+
+    /// As [`Site::start`], with more in `events`.
+    pub(crate) fn start_with_events(label: &str, events: &str, http: &str) -> Site {
         let folder = TempDir::new(label);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         // As the master hands them over: a readiness engine must not wait in accept.
         listener.set_nonblocking(true).expect("a socket takes the flag");
         let address = listener.local_addr().expect("it is bound");
         let http = http.replace("PORT", &address.port().to_string());
-        let text = format!("events {{ use epoll; }} http {{ aio off; error_log error.log; {http} }}");
+        let text =
+            format!("events {{ use epoll; {events} }} http {{ aio off; error_log error.log; {http} }}");
         let source = Source::new("/nginx.conf");
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
         let loaded =

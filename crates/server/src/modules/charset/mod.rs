@@ -230,6 +230,14 @@ fn filter(request: &mut Request) {
     name(request, wanted);
 }
 
+/// Whether the answer, whose type is known, will go out as UTF-8.
+pub(crate) fn is_utf8(request: &Request) -> bool {
+    let conf = &request.scope().charset;
+    let named = named_by_type(request).map(Cow::Owned);
+    let charset = wanted(request, conf, named.is_some()).or(named);
+    charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
+}
+
 /// The charset that another server put behind the type.
 fn named_by_type(request: &Request) -> Option<Vec<u8>> {
     match &request.response.content_type {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use conf::{Error, Span, Statement};
 
 use crate::config::{Layered, LocationId};
+use crate::files::Opening;
 use crate::log::ErrorLog;
 use crate::modules::http_core::types::Types;
 use crate::template::Template;
@@ -17,8 +18,8 @@ pub(crate) struct Conf {
     // Where files are.
     /// `root` or `alias`.
     pub(crate) root: Root,
-    /// `root_beneath`: never follow anything out of the root.
-    pub(crate) root_beneath: bool,
+    /// By which rules, and what is kept open.
+    pub(crate) opening: Opening,
     /// `types`
     pub(crate) types: Arc<Types>,
     /// `default_type`
@@ -356,7 +357,7 @@ impl Default for Conf {
     fn default() -> Conf {
         Conf {
             root: Root::Root(Template::text("html")),
-            root_beneath: false,
+            opening: Opening::default(),
             types: Arc::default(),
             default_type: "text/plain".into(),
             sendfile: false,

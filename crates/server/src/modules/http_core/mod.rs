@@ -10,6 +10,7 @@ pub mod listen;
 pub(crate) mod locations;
 pub(crate) mod media_types;
 pub(crate) mod names;
+mod open_files;
 mod reading;
 mod serving;
 #[cfg(test)]
@@ -27,7 +28,13 @@ use crate::modules::Module;
 
 /// The module.
 pub static MODULE: Module = Module {
-    directives: &[blocks::DIRECTIVES, reading::DIRECTIVES, serving::DIRECTIVES, gzip::DIRECTIVES],
+    directives: &[
+        blocks::DIRECTIVES,
+        reading::DIRECTIVES,
+        serving::DIRECTIVES,
+        open_files::DIRECTIVES,
+        gzip::DIRECTIVES,
+    ],
     variables: variables::VARIABLES,
     prefixed: variables::PREFIXED,
     ..Module::named("http_core")

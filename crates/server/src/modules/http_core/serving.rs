@@ -35,7 +35,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new(OWN, "root_beneath", LEVELS, Args::Flag, "Never follows a symbolic link out of the root.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.root_beneath),
+        |scope, cx| cx.flag(&mut scope.core.opening.beneath),
     ),
     // The default is three types, as in nginx: whoever serves more includes a file of them.
     Directive::scope(

@@ -321,7 +321,7 @@ fn connection_time(request: &Request, out: &mut Vec<u8>) -> bool {
 fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
     // A root may be made of variables that lead back here.
     request.nested("document_root", || {
-        request.scope().core.root.template().render(request, out);
+        files::root_of(request, out);
         true
     })
 }

@@ -29,7 +29,7 @@ fn files_and_their_way() {
          tcp_nodelay off; send_timeout 5s; postpone_output 0; limit_rate 1k; limit_rate_after $arg_x;",
     );
     assert_eq!(conf.root.template().constant(), Some("/data"));
-    assert!(conf.root_beneath && conf.sendfile && conf.aio_write && conf.tcp_nopush && !conf.tcp_nodelay);
+    assert!(conf.opening.beneath && conf.sendfile && conf.aio_write && conf.tcp_nopush && !conf.tcp_nodelay);
     assert_eq!((&*conf.default_type, conf.sendfile_max_chunk), ("a/b", 1 << 20));
     assert_eq!(
         (conf.aio_sendfile, conf.directio, conf.directio_alignment),

@@ -1,0 +1,396 @@
+//! `open_file_cache`: what paths led to lately, kept by each worker thread for itself.
+//!
+//! An entry holds an open file with its size and times, or that there is a folder, or why there is nothing. It is
+//! believed for `open_file_cache_valid`; after that its path is looked at again, and the file stays open when it
+//! is still the same one. Entries that nobody asks for leave after `inactive`, the one unused for longest when
+//! there are `max`. Whoever is answering from a file shares it: it is closed through the engine with the last
+//! one. Entries form a list from the newest use to the oldest through a vector, so that a hit allocates nothing.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::files::links::{Refused, Rule};
+use crate::files::{Failure, Found, Opened};
+
+/// `open_file_cache`: the limits of one cache. Blocks that inherit the directive share the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Entries.
+    pub(crate) max: usize,
+    /// How long an entry stays that nobody asks for.
+    pub(crate) inactive: Duration,
+}
+
+/// Place of a cache among those of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CacheId(pub(crate) u16);
+
+/// The caches of one thread for one configuration; their files are closed when its last request has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Caches(Box<[RefCell<Cache>]>);
+
+/// How a path was opened: what is found under other rules is no answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// `disable_symlinks`
+    pub(crate) links: Rule,
+    /// `root_beneath`: how long the root is that must not be left.
+    pub(crate) beneath: Option<usize>,
+    /// `directio`: a file that was opened is read past the page cache by everybody who shares it.
+    pub(crate) directio: Option<u64>,
+}
+
+impl Rules {
+    /// Whether paths are taken as they are.
+    pub(crate) fn is_plain(self) -> bool {
+        !self.links.checks() && self.beneath.is_none()
+    }
+
+    /// Whether one call of the kernel opens a path.
+    pub(crate) fn is_one_call(self) -> bool {
+        self.links.from == 0 && self.links.refused != Refused::OfOthers
+    }
+}
+
+/// What the location of a request asks of the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// `open_file_cache_valid`
+    pub(crate) valid: Duration,
+    /// `open_file_cache_min_uses`
+    pub(crate) min_uses: u64,
+    /// `open_file_cache_errors`
+    pub(crate) errors: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms { valid: Duration::from_secs(60), min_uses: 1, errors: false }
+    }
+}
+
+/// What the cache knows.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// The answer.
+    Answer(Result<Found, Failure>),
+    /// The file that was there when its path was last looked at, which is too long ago.
+    Once(Opened),
+    /// Nothing.
+    Nothing,
+}
+
+impl Caches {
+    /// Empty ones with these limits.
+    pub(crate) fn new(limits: &[Limits]) -> Caches {
+        Caches(limits.iter().map(|&limits| RefCell::new(Cache::new(limits))).collect())
+    }
+
+    /// What is known about a path.
+    pub(crate) fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> Known {
+        self.0[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
+    }
+
+    /// The file of [`Known::Once`] again, for who could not look at its path without waiting.
+    pub(crate) fn earlier(&self, id: CacheId, path: &[u8], rules: Rules) -> Option<Opened> {
+        let cache = self.0[id.0 as usize].borrow();
+        let node = &cache.nodes[*cache.by_path.get(path)? as usize];
+        match &node.state {
+            State::Holds(Ok(Found::File(opened))) if node.rules == rules => Some(opened.clone()),
+            _ => None,
+        }
+    }
+
+    /// Remembers what a path led to just now.
+    pub(crate) fn store(
+        &self,
+        id: CacheId,
+        path: &[u8],
+        rules: Rules,
+        terms: Terms,
+        found: &Result<Found, Failure>,
+    ) {
+        self.0[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
+    }
+
+    /// Gives up open files that nobody is answering from, those unused for longest first; at most so many.
+    pub(crate) fn give_up(&self, most: usize) -> Vec<rt::File> {
+        let mut files = Vec::new();
+        for cache in &self.0 {
+            cache.borrow_mut().give_up(most, &mut files);
+        }
+        files
+    }
+}
+
+/// One cache.
+#[derive(Debug)]
+struct Cache {
+    limits: Limits,
+    by_path: HashMap<Rc<[u8]>, u32>,
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    newest: Option<u32>,
+    oldest: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Node {
+    path: Rc<[u8]>,
+    rules: Rules,
+    state: State,
+    /// When its path was looked at.
+    checked: Instant,
+    /// When it was asked for.
+    used: Instant,
+    /// How often it was asked for.
+    uses: u64,
+    newer: Option<u32>,
+    older: Option<u32>,
+}
+
+/// What an entry holds.
+#[derive(Debug)]
+enum State {
+    /// What is there, or why nothing is.
+    Holds(Result<Found, Failure>),
+    /// There is a file that is not asked for often enough to be kept open.
+    Counts,
+}
+
+impl Cache {
+    fn new(limits: Limits) -> Cache {
+        let (by_path, nodes, free) = (HashMap::new(), Vec::new(), Vec::new());
+        Cache { limits, by_path, nodes, free, newest: None, oldest: None }
+    }
+
+    fn look_up(&mut self, path: &[u8], rules: Rules, valid: Duration, now: Instant) -> Known {
+        self.expire(now);
+        let Some(&place) = self.by_path.get(path) else { return Known::Nothing };
+        self.touch(place, now);
+        let node = &mut self.nodes[place as usize];
+        node.uses += 1;
+        match &node.state {
+            State::Counts => Known::Nothing,
+            State::Holds(_) if node.rules != rules => Known::Nothing,
+            State::Holds(found) if now.saturating_duration_since(node.checked) < valid => {
+                Known::Answer(found.clone())
+            }
+            State::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
+            State::Holds(_) => Known::Nothing,
+        }
+    }
+
+    fn store(
+        &mut self,
+        path: &[u8],
+        rules: Rules,
+        terms: Terms,
+        found: &Result<Found, Failure>,
+        now: Instant,
+    ) {
+        let known = self.by_path.get(path).copied();
+        if found.as_ref().is_err_and(|failure| !terms.errors || !failure.is_about_the_path()) {
+            if let Some(place) = known {
+                self.remove(place);
+            }
+            return;
+        }
+        let uses = known.map_or(1, |place| self.nodes[place as usize].uses);
+        let state = match found {
+            Ok(Found::File(_)) if uses < terms.min_uses => State::Counts,
+            found => State::Holds(found.clone()),
+        };
+        match known {
+            Some(place) => {
+                let node = &mut self.nodes[place as usize];
+                (node.rules, node.state, node.checked) = (rules, state, now);
+                self.touch(place, now);
+            }
+            None => {
+                while self.by_path.len() >= self.limits.max {
+                    let Some(oldest) = self.oldest else { return };
+                    self.remove(oldest);
+                }
+                let path: Rc<[u8]> = path.into();
+                let (checked, used) = (now, now);
+                self.insert(Node { path, rules, state, checked, used, uses, newer: None, older: None });
+            }
+        }
+    }
+
+    /// As nginx, a few of the oldest at a time: the work of each request stays small and the same.
+    fn expire(&mut self, now: Instant) {
+        for _ in 0..EXPIRED_AT_ONCE {
+            match self.oldest {
+                Some(place) if now.saturating_duration_since(self.used(place)) > self.limits.inactive => {
+                    self.remove(place);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn used(&self, place: u32) -> Instant {
+        self.nodes[place as usize].used
+    }
+
+    fn give_up(&mut self, most: usize, files: &mut Vec<rt::File>) {
+        let mut at = self.oldest;
+        while let Some(place) = at {
+            if files.len() >= most {
+                return;
+            }
+            let node = &mut self.nodes[place as usize];
+            at = node.newer;
+            let idle = matches!(&node.state, State::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
+            if idle && let State::Holds(Ok(Found::File(opened))) = self.remove(place) {
+                files.push(opened.file);
+            }
+        }
+    }
+
+    fn insert(&mut self, node: Node) {
+        let path = Rc::clone(&node.path);
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.nodes[place as usize] = node;
+                place
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+        };
+        self.by_path.insert(path, place);
+        self.link(place);
+    }
+
+    /// Takes an entry out; its place is used again.
+    fn remove(&mut self, place: u32) -> State {
+        self.unlink(place);
+        let node = &mut self.nodes[place as usize];
+        let state = std::mem::replace(&mut node.state, State::Counts);
+        self.by_path.remove(&std::mem::take(&mut node.path));
+        self.free.push(place);
+        state
+    }
+
+    fn touch(&mut self, place: u32, now: Instant) {
+        self.nodes[place as usize].used = now;
+        if self.newest != Some(place) {
+            self.unlink(place);
+            self.link(place);
+        }
+    }
+
+    /// Puts an entry at the newest end.
+    fn link(&mut self, place: u32) {
+        let before = self.newest.replace(place);
+        let node = &mut self.nodes[place as usize];
+        (node.newer, node.older) = (None, before);
+        match before {
+            Some(before) => self.nodes[before as usize].newer = Some(place),
+            None => self.oldest = Some(place),
+        }
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let (newer, older) = (self.nodes[place as usize].newer, self.nodes[place as usize].older);
+        match newer {
+            Some(newer) => self.nodes[newer as usize].older = older,
+            None => self.newest = older,
+        }
+        match older {
+            Some(older) => self.nodes[older as usize].newer = newer,
+            None => self.oldest = newer,
+        }
+    }
+}
+
+/// Inactive entries that one request removes at most.
+const EXPIRED_AT_ONCE: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::Errno;
+
+    const TERMS: Terms = Terms { valid: Duration::from_secs(60), min_uses: 1, errors: true };
+
+    struct Clock(Cache, Instant);
+
+    impl Clock {
+        fn new(max: usize) -> Clock {
+            let inactive = Duration::from_secs(20);
+            Clock(Cache::new(Limits { max, inactive }), Instant::now())
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            self.1 += Duration::from_secs(seconds);
+        }
+
+        fn put(&mut self, path: &str, found: Result<Found, Failure>) {
+            self.0.store(path.as_bytes(), Rules::default(), TERMS, &found, self.1);
+        }
+
+        fn is_known(&mut self, path: &str) -> bool {
+            matches!(self.look(path, Rules::default()), Known::Answer(_))
+        }
+
+        fn look(&mut self, path: &str, rules: Rules) -> Known {
+            self.0.look_up(path.as_bytes(), rules, TERMS.valid, self.1)
+        }
+    }
+
+    fn failure(errno: Errno) -> Result<Found, Failure> {
+        Err(Failure { errno, call: "open()" })
+    }
+
+    #[test]
+    fn the_one_unused_for_longest_makes_room() {
+        let mut cache = Clock::new(3);
+        for path in ["a", "b", "c"] {
+            cache.put(path, Ok(Found::Folder));
+        }
+        assert!(cache.is_known("a"), "and it is the newest now");
+        cache.put("d", Ok(Found::Folder));
+        assert_eq!(["a", "b", "c", "d"].map(|path| cache.is_known(path)), [true, false, true, true]);
+        assert_eq!(cache.0.nodes.len(), 3, "places are used again");
+    }
+
+    #[test]
+    fn what_nobody_asks_for_leaves_and_the_rest_is_looked_at_again() {
+        let mut cache = Clock::new(10);
+        cache.put("idle", Ok(Found::Folder));
+        cache.put("busy", Ok(Found::Folder));
+        for _ in 0..3 {
+            cache.pass(19);
+            assert!(cache.is_known("busy"));
+        }
+        assert_eq!(cache.0.by_path.len(), 1);
+        cache.pass(3);
+        assert!(!cache.is_known("busy"), "valid for 60 s");
+    }
+
+    #[test]
+    fn other_rules_are_another_question() {
+        let mut cache = Clock::new(10);
+        cache.put("a", Ok(Found::Folder));
+        let other = Rules { directio: Some(1), ..Rules::default() };
+        assert!(matches!(cache.look("a", other), Known::Nothing));
+    }
+
+    #[test]
+    fn errors_of_the_path_alone_are_kept_and_only_if_wanted() {
+        let mut cache = Clock::new(10);
+        cache.put("none", failure(Errno::NOENT));
+        cache.put("broken", failure(Errno::IO));
+        assert_eq!(["none", "broken"].map(|path| cache.is_known(path)), [true, false]);
+        let terms = Terms { errors: false, ..TERMS };
+        cache.0.store(b"none", Rules::default(), terms, &failure(Errno::NOENT), cache.1);
+        assert!(!cache.is_known("none"), "what is not there any more is forgotten");
+    }
+}

@@ -1,0 +1,227 @@
+//! From a URI to a file: the path under the root, opening, looking at it.
+//!
+//! Everything that may touch a slow disk goes through the engine that the location chose. [`open()`] is the way to
+//! a file for all modules: it keeps to `disable_symlinks` and `root_beneath` and answers from `open_file_cache`;
+//! [`look`] is for those that only ask what is there, [`open_folder`] for those that list. [`root`] has what is
+//! known about a root, [`links`] and [`cache`] the two directives.
+
+pub(crate) mod cache;
+pub(crate) mod links;
+mod open;
+mod root;
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use io::Errno;
+use io::op::{DeviceId, Stat};
+use rustix::fs::{FileType, OFlags};
+
+use crate::config::LocationId;
+use crate::log::{Level, Reason};
+use crate::modules::http_core::conf::Root;
+use crate::request::Request;
+pub(crate) use open::{Folder, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere};
+pub(crate) use root::RootFacts;
+
+use cache::{CacheId, Terms};
+use links::Links;
+
+/// How files are opened, as blocks inherit it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Opening {
+    /// `root_beneath`: never follow anything out of the root.
+    pub(crate) beneath: bool,
+    /// `disable_symlinks`, where it is not off.
+    pub(crate) links: Option<Arc<Links>>,
+    /// `open_file_cache`
+    pub(crate) cache: Option<CacheId>,
+    /// What is asked of the cache.
+    pub(crate) terms: Terms,
+}
+
+/// Appends the path of `uri` under the root of the request's location (`$request_filename`).
+pub(crate) fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {
+    root_of(request, out);
+    let core = &request.scope().core;
+    match &core.root {
+        Root::Root(_) => out.extend_from_slice(uri),
+        Root::Alias(_) if !core.by_pattern => {
+            out.extend_from_slice(uri.get(core.location_prefix.len()..).unwrap_or_default());
+        }
+        // The alias of a pattern stands for the whole URI, but for one that `try_files` has found below it.
+        Root::Alias(_) => {
+            if request.extensions.get::<FoundBelowAlias>().is_some_and(|found| found.holds(request)) {
+                out.extend_from_slice(uri);
+            }
+        }
+    }
+}
+
+/// Appends the root or alias that holds for the request. A root has no slash at its end, because URIs begin with
+/// one; an alias is taken as it is written.
+pub(crate) fn root_of(request: &Request, out: &mut Vec<u8>) {
+    let root = &request.scope().core.root;
+    let start = out.len();
+    root.template().render(request, out);
+    // What is written without a variable was put behind the prefix when it was read.
+    if out.get(start) != Some(&b'/') {
+        out.splice(start..start, request.config().http.prefix.iter().copied());
+    }
+    if matches!(root, Root::Root(_)) {
+        let slashes = out[start..].iter().rev().take_while(|&&byte| byte == b'/').count();
+        out.truncate(out.len() - slashes);
+    }
+}
+
+/// How many bytes at the start of [`path_of`]'s answer are the root.
+pub(crate) fn root_len(request: &Request) -> usize {
+    let mut root = Vec::new();
+    root_of(request, &mut root);
+    root.len() - root.iter().rev().take_while(|&&byte| byte == b'/').count()
+}
+
+/// A URI that was found below the alias of a pattern: it is no URI of the client's, so the alias does not stand
+/// for it.
+struct FoundBelowAlias {
+    location: LocationId,
+    uri: Vec<u8>,
+}
+
+impl FoundBelowAlias {
+    fn holds(&self, request: &Request) -> bool {
+        self.location == request.location && self.uri == request.uri
+    }
+}
+
+/// Makes `uri`, which was found below the alias of a pattern, that of the request.
+pub(crate) fn set_found_below_alias(request: &mut Request, uri: Vec<u8>) {
+    request.extensions.insert(FoundBelowAlias { location: request.location, uri: uri.clone() });
+    request.uri = uri;
+}
+
+/// A file that was opened for a request, and what is known about it. Others may share the open file: it is read
+/// at places that are named, never in order.
+#[derive(Clone)]
+pub(crate) struct Opened {
+    pub(crate) file: rt::File,
+    pub(crate) stat: Stat,
+    pub(crate) device: DeviceId,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").field("stat", &self.stat).finish_non_exhaustive()
+    }
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug)]
+pub(crate) enum Found {
+    /// A regular file, open for reading.
+    File(Opened),
+    /// A folder.
+    Folder,
+    /// A device, pipe or socket.
+    Special,
+}
+
+/// What a path leads to, for those who do not read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A device, pipe or socket.
+    Special,
+}
+
+impl Kind {
+    fn of(stat: &Stat) -> Kind {
+        match FileType::from_raw_mode(stat.mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Folder,
+            _ => Kind::Special,
+        }
+    }
+}
+
+impl Found {
+    fn kind(&self) -> Kind {
+        match self {
+            Found::File(_) => Kind::File,
+            Found::Folder => Kind::Folder,
+            Found::Special => Kind::Special,
+        }
+    }
+}
+
+/// Why a path led to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) errno: Errno,
+    /// The call that failed, as nginx names it in its log.
+    pub(crate) call: &'static str,
+}
+
+impl Failure {
+    /// Whether the same path would fail in the same way for a while; otherwise the machine is in trouble.
+    fn is_about_the_path(self) -> bool {
+        matches!(
+            self.errno,
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::LOOP | Errno::XDEV
+        )
+    }
+
+    /// nginx's words: `open() "/a" failed (2: No such file or directory)`.
+    pub(crate) fn at(self, path: &[u8]) -> impl fmt::Display {
+        fmt::from_fn(move |f| {
+            write!(f, "{} \"{}\" failed ({})", self.call, display(path), Reason(self.errno))
+        })
+    }
+}
+
+/// Makes reads of a file that was opened here go past the page cache; an error where its file system cannot.
+pub(crate) fn set_direct(file: &rt::File) -> Result<(), Errno> {
+    file.fd().set_direct(OFlags::NONBLOCK)
+}
+
+/// Whether the path of a request cannot be told: an alias stands for the location's name at the start of the URI,
+/// and a rewrite has changed the URI without searching for its location. Whoever serves files answers with 500.
+pub(crate) fn alias_is_lost(request: &Request) -> bool {
+    let lost = request.left_location && matches!(request.scope().core.root, Root::Alias(_));
+    if lost {
+        let name = &request.location().name;
+        let what = format_args!("\"alias\" cannot be used in location \"{name}\" where URI was rewritten");
+        request.log(Level::Alert, what);
+    }
+    lost
+}
+
+/// Whether a mode is that of a folder.
+pub(crate) fn is_dir(stat: &Stat) -> bool {
+    Kind::of(stat) == Kind::Folder
+}
+
+/// Whether a mode is that of a regular file.
+pub(crate) fn is_file(stat: &Stat) -> bool {
+    Kind::of(stat) == Kind::File
+}
+
+/// The status that answers a failure to open or look at a file, as nginx maps them.
+pub(crate) fn status_of(errno: Errno) -> u16 {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => 404,
+        // EXDEV and ELOOP: a symbolic link that RESOLVE_BENEATH refuses.
+        Errno::ACCESS | Errno::XDEV | Errno::LOOP => 403,
+        _ => 500,
+    }
+}
+
+/// For messages: a path as text.
+pub(crate) fn display(path: &[u8]) -> std::path::Display<'_> {
+    Path::new(std::ffi::OsStr::from_bytes(path)).display()
+}

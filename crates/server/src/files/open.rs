@@ -1,0 +1,340 @@
+//! Opening for a request: by the rules of its location, from the cache, or through the engine.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use io::op::{DeviceId, DirEntry, EntryLook, OpenHow, Stat};
+use io::{DiskVia, Errno};
+use rustix::fs::{OFlags, ResolveFlags};
+
+use crate::body::choose;
+use crate::files::cache::{CacheId, Known, Rules, Terms};
+use crate::files::links::{self, Rule};
+use crate::files::root::RootFacts;
+use crate::files::{Failure, Found, Kind, Opened, root_len};
+use crate::request::Request;
+
+/// The device that counts an operation, and the backend that carries it out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Via {
+    device: DeviceId,
+    disk: DiskVia,
+}
+
+/// What is known where a request looks for files, and by what it looks.
+fn place(request: &Request) -> (&RootFacts, Via) {
+    let facts = &request.generation.roots[request.location.0 as usize];
+    let disk = choose::path_engine(&request.scope().core, &rt::caps());
+    (facts, Via { device: facts.device, disk })
+}
+
+/// The rules of the request's location for a path.
+fn rules(request: &Request, path: &[u8]) -> Rules {
+    let core = &request.scope().core;
+    Rules {
+        links: Rule::of(request, path),
+        beneath: core.opening.beneath.then(|| root_len(request)),
+        directio: core.directio,
+    }
+}
+
+/// The cache of the request's location, and what it asks of it.
+fn cache(request: &Request) -> Option<(CacheId, Terms)> {
+    let opening = &request.scope().core.opening;
+    opening.cache.map(|id| (id, opening.terms))
+}
+
+/// Opens what is at `path` for reading, or answers what `open_file_cache` knows about it.
+pub(crate) async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, Failure> {
+    match open_at_once(request, &mut path) {
+        Some(found) => found,
+        // Boxed: only those that have to wait pay for the state of that.
+        None => Box::pin(open_by_engine(request, path)).await,
+    }
+}
+
+/// As [`open()`] where nothing has to wait: the file is in `open_file_cache`, or the kernel has its path in memory.
+/// Otherwise nothing, and [`open_by_engine`] follows. The path is lent to be changed and is the same afterwards.
+pub(crate) fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Result<Found, Failure>> {
+    let rules = rules(request, path);
+    let Some((id, terms)) = cache(request) else { return open_resident(request, path, rules) };
+    let caches = &request.generation.open_files;
+    let found = match caches.look_up(id, path, rules, terms) {
+        Known::Answer(answer) => return Some(answer),
+        Known::Once(opened) => look_again_resident(request, path, rules, opened)?,
+        Known::Nothing => open_resident(request, path, rules)?,
+    };
+    caches.store(id, path, rules, terms, &found);
+    Some(found)
+}
+
+/// Opens a path that the kernel has in memory.
+fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
+    let (facts, _) = place(request);
+    if !rules.is_one_call() || !facts.may_try() {
+        return None;
+    }
+    let mut how = how(rules, OFlags::RDONLY);
+    let opened = match rules.beneath {
+        None => with_nul(path, |path| facts.open_resident(None, path, how))?,
+        Some(root) => {
+            how.resolve |= ResolveFlags::BENEATH.bits();
+            let path = CString::new(relative(&path[root..])).ok()?;
+            facts.open_resident(Some(facts.beneath()?), &path, how)
+        }
+    };
+    match opened? {
+        Ok(file) => Some(
+            file.stat_inline()
+                .map_or_else(|errno| Err(failure(errno, "fstat()")), |stat| Ok(found(file, stat))),
+        ),
+        // These take more than a call to answer.
+        Err(Errno::MFILE | Errno::NFILE) => None,
+        Err(Errno::LOOP) if rules.links.checks() => None,
+        Err(errno) => Some(Err(failure(errno, call(rules)))),
+    }
+}
+
+/// Looks at a path that the kernel has in memory, which led to an open file before.
+fn look_again_resident(
+    request: &Request,
+    path: &mut Vec<u8>,
+    rules: Rules,
+    opened: Opened,
+) -> Option<Result<Found, Failure>> {
+    if rules.is_plain() {
+        let (facts, _) = place(request);
+        if let Some(Ok(stat)) = with_nul(path, |path| facts.stat_resident(path))?
+            && is_same(&stat, &opened.stat)
+        {
+            return Some(Ok(Found::File(Opened { stat, ..opened })));
+        }
+    }
+    open_resident(request, path, rules)
+}
+
+/// Lends the path with the byte behind it that ends a text for the kernel; nothing where it has one inside.
+fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
+    path.push(0);
+    let answer = CStr::from_bytes_with_nul(path).ok().map(call);
+    path.pop();
+    answer
+}
+
+/// Opens what is at `path`, waiting for the disk: what [`open_at_once`] could not answer.
+pub(crate) async fn open_by_engine(request: &Request, path: Vec<u8>) -> Result<Found, Failure> {
+    let rules = rules(request, &path);
+    let Some((id, terms)) = cache(request) else { return open_new(request, path, rules).await };
+    let caches = &request.generation.open_files;
+    let found = match caches.earlier(id, &path, rules) {
+        Some(opened) => open_again(request, &path, rules, opened).await,
+        None => open_new(request, path.clone(), rules).await,
+    };
+    caches.store(id, &path, rules, terms, &found);
+    found
+}
+
+/// What is at `path`, for those who do not read it.
+pub(crate) async fn look(request: &Request, path: &[u8]) -> Result<Kind, Failure> {
+    let rules = rules(request, path);
+    // What the cache keeps is an open file; and below a folder that must not be left, or where links count, a
+    // path can only be looked at through one.
+    if cache(request).is_some() || !rules.is_plain() {
+        return open(request, path.to_vec()).await.map(|found| found.kind());
+    }
+    let stat = stat(request, path).await;
+    stat.map(|stat| Kind::of(&stat)).map_err(|errno| failure(errno, "stat()"))
+}
+
+/// Opens a path that the cache does not know.
+async fn open_new(request: &Request, path: Vec<u8>, rules: Rules) -> Result<Found, Failure> {
+    let file = open_by(request, path, rules, OFlags::RDONLY).await?;
+    let (facts, via) = place(request);
+    let stat = match facts.local {
+        true => file.stat_inline(),
+        false => file.stat(via.device, via.disk).await,
+    };
+    stat.map(|stat| found(file, stat)).map_err(|errno| failure(errno, "fstat()"))
+}
+
+/// Looks at the path of a file that is open: when it still leads to the same one, that is used on.
+async fn open_again(request: &Request, path: &[u8], rules: Rules, opened: Opened) -> Result<Found, Failure> {
+    // Where links count, looking is opening.
+    if rules.is_plain() {
+        let stat = stat(request, path).await.map_err(|errno| failure(errno, "stat()"))?;
+        if is_same(&stat, &opened.stat) {
+            return Ok(Found::File(Opened { stat, ..opened }));
+        }
+    }
+    open_new(request, path.to_vec(), rules).await
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.device, one.inode) == (other.device, other.inode)
+}
+
+fn found(file: rt::File, stat: Stat) -> Found {
+    match Kind::of(&stat) {
+        Kind::File => Found::File(Opened { file, stat, device: stat.device }),
+        Kind::Folder => Found::Folder,
+        Kind::Special => Found::Special,
+    }
+}
+
+fn failure(errno: Errno, call: &'static str) -> Failure {
+    Failure { errno, call }
+}
+
+/// The call that nginx makes by these rules.
+fn call(rules: Rules) -> &'static str {
+    if rules.links.checks() { "openat()" } else { "open()" }
+}
+
+fn how(rules: Rules, flags: OFlags) -> OpenHow {
+    // Without O_NONBLOCK the open of a FIFO would wait for a writer; O_PATH opens none and allows no other flag.
+    let waits_not = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
+    let flags = flags | waits_not | OFlags::CLOEXEC;
+    let mut how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
+    rules.links.apply(&mut how);
+    how
+}
+
+/// Opens a path by the rules, with these flags.
+async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) -> Result<rt::File, Failure> {
+    let (facts, via) = place(request);
+    let failed = |errno| failure(errno, call(rules));
+    let mut how = how(rules, flags);
+    let (dir, path) = if let Some(root) = rules.beneath {
+        how.resolve |= ResolveFlags::BENEATH.bits();
+        // The root was not there when the configuration was taken up, or depends on the request.
+        let dir = facts.beneath().ok_or(Errno::NOENT).and_then(copy).map_err(failed)?;
+        (Some(rt::File::new(dir)), relative(&path[root..]).to_vec())
+    } else if rules.links.from > 0 {
+        let from = Box::pin(links::start(facts, via, rules.links, &path)).await?;
+        (Some(from), relative(&path[rules.links.from..]).to_vec())
+    } else {
+        (None, path)
+    };
+    let dir = dir.as_ref().map(rt::File::fd);
+    let path = CString::new(path).map_err(|_| failed(Errno::INVAL))?;
+    match open_path(facts, dir, &path, how, via).await {
+        Ok(file) => Ok(file),
+        Err(Errno::LOOP) if rules.links.checks() => {
+            Err(failed(Box::pin(links::refine(facts, dir, &path, how, via)).await))
+        }
+        Err(Errno::MFILE | Errno::NFILE) if make_room(request).await => {
+            Box::pin(open_path(facts, dir, &path, how, via)).await.map_err(failed)
+        }
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+/// An operation owns its descriptors, so it gets a copy of one that stays.
+fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 0)
+}
+
+/// Opens a path through the engine. A signal is no reason to fail, and
+/// neither is a folder that was renamed while a path below the root was followed (openat2(2), `EAGAIN` with
+/// `RESOLVE_BENEATH`).
+pub(super) async fn open_path(
+    facts: &RootFacts,
+    dir: Option<&io::Fd>,
+    path: &CStr,
+    how: OpenHow,
+    via: Via,
+) -> Result<rt::File, Errno> {
+    // What one call opens was tried without waiting before; these have not been.
+    if dir.is_some()
+        && facts.may_try()
+        && let Some(opened) = facts.open_resident(dir.map(AsFd::as_fd), path, how)
+    {
+        return opened;
+    }
+    let mut tries = OPEN_TRIES;
+    loop {
+        tries -= 1;
+        match rt::File::open(dir, path.to_owned(), how, via.device, via.disk).await {
+            Err(Errno::INTR | Errno::AGAIN) if tries > 0 => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Attempts to open a file whose path changes under the kernel's feet; more would be an attack.
+const OPEN_TRIES: u32 = 8;
+
+/// What is at a path that the configuration asks about, be it under the root or not.
+pub(crate) async fn stat_anywhere(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
+    let rules = Rules { beneath: None, ..rules(request, path) };
+    if !rules.links.checks() {
+        return stat(request, path).await;
+    }
+    // Where links count, a path is looked at through a descriptor.
+    let found = Box::pin(open_by(request, path.to_vec(), rules, OFlags::PATH)).await;
+    found.map_err(|failure| failure.errno)?.stat_inline()
+}
+
+/// What is at `path`, without opening it.
+async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
+    let (facts, via) = place(request);
+    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+    match facts.stat_resident(&path) {
+        Some(stat) => stat,
+        None => rt::file::stat_path(path, via.device, via.disk).await,
+    }
+}
+
+/// Closes cached files that nobody is answering from, so that another one can be opened; whether there were any.
+pub(crate) async fn make_room(request: &Request) -> bool {
+    let files = request.generation.open_files.give_up(ROOM);
+    let any = !files.is_empty();
+    for file in files {
+        file.close().await;
+    }
+    any
+}
+
+/// Descriptors that are given up at once when there are no more: enough for the requests of the next moment.
+const ROOM: usize = 16;
+
+/// A folder that is open to be listed.
+pub(crate) struct Folder {
+    file: rt::File,
+    via: Via,
+    look: EntryLook,
+}
+
+/// Opens a folder to list it. It is never shared: the kernel keeps the place in it with the open file. Links in it
+/// are followed for what is told of them, but not out of a root that must not be left.
+pub(crate) async fn open_folder(request: &Request, path: Vec<u8>) -> Result<Folder, Failure> {
+    let rules = rules(request, &path);
+    let opened = open_by(request, path, rules, OFlags::RDONLY | OFlags::DIRECTORY).await;
+    let file = opened.map_err(|failure| Failure { call: "opendir()", ..failure })?;
+    let look = if rules.beneath.is_some() { EntryLook::Itself } else { EntryLook::Followed };
+    Ok(Folder { file, via: place(request).1, look })
+}
+
+impl Folder {
+    /// The next entries; none at the end.
+    pub(crate) async fn read(&self) -> Result<Vec<DirEntry>, Errno> {
+        self.read_as(self.look).await
+    }
+
+    /// The names and kinds of the next entries.
+    pub(crate) async fn read_kinds(&self) -> Result<Vec<DirEntry>, Errno> {
+        self.read_as(EntryLook::Kind).await
+    }
+
+    async fn read_as(&self, look: EntryLook) -> Result<Vec<DirEntry>, Errno> {
+        self.file.read_dir(READ_DIR_BYTES, look, self.via.device, self.via.disk).await
+    }
+}
+
+/// Names that one operation reads, in bytes: about a thousand entries, which is a few milliseconds of a thread.
+const READ_DIR_BYTES: u32 = 32 << 10;
+
+fn relative(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    if start == path.len() { b"." } else { &path[start..] }
+}

@@ -1,0 +1,185 @@
+//! What is known about the root of a location: found once, when the configuration is taken up, and learnt while it
+//! serves.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use io::Errno;
+use io::op::{DeviceId, OpenHow, Stat};
+use rustix::fs::{Mode, OFlags};
+
+use crate::config::Config;
+use crate::modules::http_core::conf::Conf;
+
+/// What is known about the root of one location.
+#[derive(Debug, Default)]
+pub(crate) struct RootFacts {
+    /// The device that the per-device limits count on.
+    pub(crate) device: DeviceId,
+    /// Whether fstat(2) on an open file cannot block: false for network and FUSE file systems, and for
+    /// roots that depend on the request.
+    pub(crate) local: bool,
+    /// The root without symbolic links (`$realpath_root`).
+    real: Option<Vec<u8>>,
+    /// Whether anything may be tried beside the engine: the file system is local, `try_cached` is on, and no faults
+    /// are injected, which such calls would not meet.
+    direct_calls: bool,
+    /// Whether paths lately were in the kernel's lookup cache.
+    names: Hunch,
+    /// Whether files lately were in the page cache.
+    data: Hunch,
+    /// The root itself, held open where nothing outside of it may be reached.
+    beneath: Option<OwnedFd>,
+}
+
+impl RootFacts {
+    /// The facts of each location, in their order. Blocks on the disk: for start and reload.
+    pub(crate) fn of_all(config: &Config) -> Vec<RootFacts> {
+        let events = config.events();
+        let direct_calls = events.try_cached && events.faults.is_empty();
+        let facts = |core: &Conf| match core.root.template().constant() {
+            Some(path) => RootFacts::of(Path::new(path), core.opening.beneath, direct_calls),
+            None => RootFacts::default(),
+        };
+        config.http.locations.iter().map(|location| facts(&location.scope.core)).collect()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the configuration is being taken up: nobody waits yet")]
+    fn of(root: &Path, beneath: bool, direct_calls: bool) -> RootFacts {
+        let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
+        let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(root, flags, Mode::empty()).ok();
+        let real = std::fs::canonicalize(root).ok().map(|path| path.into_os_string().into_vec());
+        let device = DeviceId(stat.st_dev);
+        RootFacts {
+            device,
+            local,
+            real,
+            direct_calls: local && direct_calls,
+            names: Hunch::default(),
+            data: Hunch::default(),
+            beneath: beneath.then(open).flatten(),
+        }
+    }
+
+    /// The root without symbolic links, as it was when the configuration was taken up.
+    pub(crate) fn real(&self) -> Option<&[u8]> {
+        self.real.as_deref()
+    }
+
+    /// Whether a call that asks the kernel for what it has in memory is likely to pay.
+    pub(super) fn may_try(&self) -> bool {
+        self.direct_calls && self.names.is_worth_trying()
+    }
+
+    /// Opens a file when all of its path is known to the kernel, which [`RootFacts::may_try`] said is worth asking;
+    /// `None` leaves it to the engine. A call that succeeds costs less than half of an operation on the ring and its
+    /// completion.
+    pub(super) fn open_resident(
+        &self,
+        dir: Option<BorrowedFd<'_>>,
+        path: &CStr,
+        how: OpenHow,
+    ) -> Option<Result<rt::File, Errno>> {
+        if how.same_owner {
+            return None;
+        }
+        self.noted(rt::File::open_cached(dir, path, how))
+    }
+
+    /// As [`RootFacts::open_resident`], for looking at a path alone. On a ring that is always a kernel worker's job,
+    /// which costs several times as much as these calls.
+    pub(super) fn stat_resident(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
+        if !self.may_try() {
+            return None;
+        }
+        self.noted(rt::file::stat_cached(path))
+    }
+
+    fn noted<T>(&self, answer: Result<T, Errno>) -> Option<Result<T, Errno>> {
+        let missed = matches!(answer, Err(Errno::AGAIN | Errno::NOSYS | Errno::INVAL));
+        self.names.note(!missed);
+        (!missed).then_some(answer)
+    }
+
+    /// Reads at once what is in memory, when that is worth trying; otherwise nothing.
+    pub(crate) fn read_resident(&self, file: &rt::File, offset: u64, len: u32, buf: &mut io::Buf) -> u32 {
+        if !self.direct_calls || !self.data.is_worth_trying() {
+            return 0;
+        }
+        let read = file.read_resident(offset, len, buf);
+        self.data.note(read.is_ok());
+        read.unwrap_or(0)
+    }
+
+    /// The root as a place to open from, with `RESOLVE_BENEATH`.
+    pub(super) fn beneath(&self) -> Option<BorrowedFd<'_>> {
+        self.beneath.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// Whether trying something cheap first is likely to pay: what succeeds lately is tried, what fails is left
+/// alone for a while. All threads share it; a steady state writes nothing.
+#[derive(Debug)]
+pub(crate) struct Hunch(AtomicU8);
+
+/// Below this nothing is tried.
+const CONFIDENT: u8 = 64;
+
+impl Default for Hunch {
+    fn default() -> Hunch {
+        Hunch(AtomicU8::new(CONFIDENT))
+    }
+}
+
+impl Hunch {
+    /// Whether to try. Each time it is not, the next trial comes nearer: one in about thirteen.
+    pub(crate) fn is_worth_trying(&self) -> bool {
+        let confidence = self.0.load(Ordering::Relaxed);
+        if confidence < CONFIDENT {
+            self.0.store(confidence + 4, Ordering::Relaxed);
+        }
+        confidence >= CONFIDENT
+    }
+
+    /// Says how it went.
+    pub(crate) fn note(&self, success: bool) {
+        let before = self.0.load(Ordering::Relaxed);
+        let after = if success { before.saturating_add(16) } else { before / 4 };
+        if after != before {
+            self.0.store(after, Ordering::Relaxed);
+        }
+    }
+}
+
+/// File systems whose attributes wait for another machine or process (magic numbers of statfs(2)).
+fn is_local(magic: u64) -> bool {
+    const NFS: u64 = 0x6969;
+    const FUSE: u64 = 0x6573_5546;
+    const CIFS: u64 = 0xff53_4d42;
+    const SMB2: u64 = 0xfe53_4d42;
+    const CEPH: u64 = 0x00c3_6400;
+    const V9FS: u64 = 0x0102_1997;
+    const AFS: u64 = 0x5346_414f;
+    ![NFS, FUSE, CIFS, SMB2, CEPH, V9FS, AFS].contains(&(magic & 0xffff_ffff))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_tried_seldom_and_what_succeeds_always() {
+        let hunch = Hunch::default();
+        let trials =
+            |hit: bool| (0..1300).filter(|_| hunch.is_worth_trying()).map(|_| hunch.note(hit)).count();
+        assert_eq!(trials(true), 1300);
+        let misses = trials(false);
+        assert!((80..120).contains(&misses), "{misses} of 1300");
+        assert!(trials(true) > 1280, "it recovers with the first success");
+    }
+}
