@@ -22,6 +22,7 @@ use crate::files::RootFacts;
 use crate::files::cache::Caches;
 use crate::log::named::NamedLogs;
 use crate::log::sink::Sink;
+use crate::modules::userid;
 use crate::process::InForce;
 use crate::response::Response;
 use crate::slots::{Captures, Slots};
@@ -165,6 +166,8 @@ pub struct Request {
     pub(crate) completed: bool,
     /// `$request_id`, made when asked for.
     pub(crate) id: Cell<Option<[u8; 16]>>,
+    /// What `userid` knows of the client, found when asked for.
+    pub(crate) userid: OnceCell<Box<userid::Found>>,
     /// How the body of the answer moves, when it is a file.
     pub(crate) mover: Option<Mover>,
     /// `$limit_rate`, when it was set.
@@ -221,6 +224,7 @@ impl Request {
             keepalive: false,
             completed: false,
             id: Cell::new(None),
+            userid: OnceCell::new(),
             mover: None,
             limit_rate: None,
             extensions: Extensions::default(),
@@ -266,6 +270,7 @@ impl Request {
         (self.received, self.sent, self.sent_head) = (0, 0, 0);
         (self.pipelined, self.keepalive, self.completed) = (false, false, false);
         self.id.set(None);
+        self.userid.take();
         (self.mover, self.limit_rate) = (None, None);
         self.extensions.clear();
         self.common.clear();
@@ -286,6 +291,7 @@ impl Request {
         child.limit_rate = self.limit_rate;
         (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
         child.id.set(self.id.get());
+        child.userid = self.userid.clone();
         (child.internal, child.depth) = (true, self.depth + 1);
         Some(child)
     }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 /// Values by name; names and hosts are in lower case.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct HostTable<T> {
     exact: HashMap<Box<[u8]>, T>,
     /// `*.example.com` by `example.com`.

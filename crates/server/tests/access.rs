@@ -302,3 +302,150 @@ fn a_slow_hash_holds_nobody_up() {
         "the quick answers came while it was made"
     );
 }
+
+#[test]
+fn links_are_checked_against_their_hash() {
+    let site = Site::start(
+        "links",
+        "access_log off; server { listen 127.0.0.1:PORT;
+           location /p { secure_link_secret word; return 200 \"[$secure_link]\"; }
+           location /s { secure_link $arg_md5,$arg_expires; secure_link_md5 \"$secure_link_expires$uri secret\";
+             return 200 \"[$secure_link|$secure_link_expires]\"; }
+           location /w { secure_link $arg_md5; secure_link_md5 \"$uri secret\"; return 200 \"[$secure_link|$secure_link_expires]\"; }
+           location /loop { secure_link $secure_link; secure_link_md5 x; return 200 \"[$secure_link]\"; }
+           location /off { return 200 \"[$secure_link|$secure_link_expires]\"; } }",
+    );
+    // The hashes are nginx's recipe: openssl md5 -binary | base64 | tr +/ -_ | tr -d =
+    for (target, expected) in [
+        ("/p/29245bdc2d04a9e0e729927ed0f84e26/link", "[link]"),
+        ("/p/fdbef4c35cd44df62d1dbcd91f5b91b7/link?x=1", "[link?x=1]"),
+        ("/p/29245bdc2d04a9e0e729927ed0f84e26/other", "[]"),
+        ("/s?md5=CD10rU3DBUHNWImnonZ0OQ&expires=4102444800", "[1|4102444800]"),
+        ("/s?md5=CD10rU3DBUHNWImnonZ0OQ==&expires=4102444800", "[1|4102444800]"),
+        ("/s?md5=TGOa88yizzdo5hKBXkO3Rw&expires=1000", "[0|1000]"),
+        ("/s?md5=TGOa88yizzdo5hKBXkO3Rw&expires=4102444800", "[|4102444800]"),
+        ("/s?md5=tMH-LZV8C4n3wFIz2ybEMg&expires=0", "[|]"),
+        ("/s", "[|]"),
+        ("/s?md5=!&expires=4102444800", "[|4102444800]"),
+        ("/w?md5=CD10rU3DBUHNWImnonZ0OQ", "[|]"),
+        ("/loop", "[]"),
+        ("/off", "[|]"),
+    ] {
+        assert_eq!(site.text(target), expected, "{target}");
+    }
+}
+
+#[test]
+fn referring_sites_are_told_apart() {
+    let site = Site::start(
+        "referers",
+        "access_log off; server { listen 127.0.0.1:PORT; server_name own.example; valid_referers blocked server_names *.ex.com;
+           location / { if ($invalid_referer) { return 403; } return 200 welcome; }
+           location /none { valid_referers none a.example; return 200 \"[$invalid_referer]\"; } }
+         server { listen 127.0.0.1:PORT; server_name free; location / { return 200 \"[$invalid_referer]\"; } }",
+    );
+    let ask = |target: &str, referer: &str| {
+        site.client().request("GET", target, &[("Host", "own.example"), ("Referer", referer)]).head.status
+    };
+    assert_eq!((ask("/", "https://www.ex.com/x"), ask("/", "http://own.example:80/")), (200, 200));
+    assert_eq!((ask("/", "https://ex.com.evil/"), ask("/", "gone"), site.status("/")), (403, 200, 403));
+    assert_eq!(site.text("/none"), "[]");
+    let free = [("Host", "free"), ("Referer", "http://any.where/")];
+    assert_eq!(site.client().request("GET", "/", &free).text(), "[]");
+}
+
+#[test]
+fn browsers_get_what_they_need() {
+    let site = Site::start(
+        "browsers",
+        "access_log off; modern_browser unlisted; ancient_browser Lynx; modern_browser_value new; ancient_browser_value old;
+         server { listen 127.0.0.1:PORT; location / { return 200 \"[$modern_browser|$ancient_browser|$msie]\"; }
+           msie_refresh on; location /moved { return 301 http://x/?a&b\\\"c; } location /kept { return 307 /x; }
+           location /page { error_page 404 http://there/; return 404; }
+           location /plain { msie_refresh off; return 301 /x; } }",
+    );
+    const MSIE: &str = "Mozilla/4.0 (compatible; MSIE 6.0; X)";
+    let ask = |target: &str, agent: &str| {
+        site.client().request("GET", target, &[("Host", "a"), ("User-Agent", agent)])
+    };
+    assert_eq!(ask("/", "curl").text(), "[new||]");
+    assert_eq!(ask("/", "Lynx/2").text(), "[|old|]");
+    assert_eq!(ask("/", MSIE).text(), "[new||1]");
+    let page = ask("/moved", MSIE);
+    assert_eq!(
+        (page.head.status, page.field("Location"), page.field("Content-Type")),
+        (200, None, Some("text/html"))
+    );
+    assert_eq!(
+        page.text(),
+        "<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=http://x/?a&b%22c\"></head><body></body></html>\r\n"
+    );
+    assert_eq!((ask("/kept", MSIE).head.status, ask("/moved", "curl").head.status), (307, 301));
+    assert!(ask("/page", MSIE).text().contains("URL=http://there/\""));
+    assert_eq!((ask("/page", "curl").head.status, ask("/plain", MSIE).head.status), (302, 301));
+}
+
+#[test]
+fn clients_are_told_apart_by_cookies() {
+    let site = Site::start(
+        "userid",
+        "log_format ids '$uri $uid_got $uid_set'; access_log ids.log ids; error_log info.log info;
+         server { listen 127.0.0.1:PORT; userid on; userid_p3p 'policyref=\"x\"'; add_header X-First yes;
+           location / { set $uid_reset $arg_reset; return 200 \"$uid_got|$uid_set|$uid_reset\"; }
+           location /v1 { userid v1; userid_service 77; userid_mark z; userid_p3p none; return 200 x; }
+           location /log { userid log; return 200 \"$uid_got|$uid_set\"; }
+           location /off { userid off; return 200 \"$uid_got|$uid_set\"; }
+           location /error { return 404; } }",
+    );
+    let ask = |target: &str, cookie: &str| {
+        site.client().request("GET", target, &[("Host", "a"), ("Cookie", cookie)])
+    };
+    let response = site.get("/");
+    let cookie = response.field("Set-Cookie").expect("a client without one gets a cookie").to_owned();
+    assert!(cookie.starts_with("uid=fwAAA") && cookie.ends_with("==; path=/"), "{cookie}");
+    assert_eq!(response.field("P3P"), Some("policyref=\"x\""));
+    let names: Vec<&str> = response.head.fields.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names[names.len() - 3..], ["X-First", "Set-Cookie", "P3P"]);
+    let id = response.text();
+    assert!(id.starts_with("|uid=0100007F") && id.len() == "|uid=|".len() + 32, "{id}");
+    // The same client comes again.
+    let value = cookie.split(';').next().expect("it has a value");
+    let again = ask("/", value);
+    assert_eq!(
+        (again.field("Set-Cookie"), again.text()),
+        (None, format!("{}||", id[1..].trim_end_matches('|')))
+    );
+    let another = site.get("/").text();
+    assert_ne!(another, id);
+    let known = "uid=AAAAAAECAwQFBgcICQoLDA==";
+    let shown = "uid=0000000004030201080706050C0B0A09";
+    for (reset, is_new) in [("", false), ("0", false), ("1", true), ("log", true)] {
+        let response = ask(&format!("/?reset={reset}"), known);
+        assert_eq!(response.field("Set-Cookie").is_some(), is_new, "{reset}");
+        assert!(response.text().starts_with(&format!("{shown}|")), "{}", response.text());
+    }
+    // An unmarked one gets the mark and stays what it was.
+    assert_eq!(ask("/v1", known).field("Set-Cookie"), Some("uid=AAAAAAECAwQFBgcICQoLDAz=; path=/"));
+    assert_eq!(ask("/v1", "uid=AAAAAAECAwQFBgcICQoLDAz=").field("Set-Cookie"), None);
+    let first = ask("/v1", "other=1").field("Set-Cookie").expect("a new one").to_owned();
+    assert!(first.starts_with("uid=TQAAA") && first.ends_with("z=; path=/"), "{first}");
+    assert_eq!((ask("/log", known).text(), ask("/log", "a=b").text()), (format!("{shown}|"), "|".to_owned()));
+    assert_eq!(
+        (ask("/off", known).text(), site.get("/error").field("Set-Cookie").is_some()),
+        ("|".to_owned(), true)
+    );
+    for wrong in ["uid=AA", "uid=AAAAAAECAwQFBgcICQo!DA=="] {
+        assert!(ask("/", wrong).field("Set-Cookie").is_some(), "{wrong}");
+    }
+    let log = site.lines("info.log", 3).join("\n");
+    for text in [
+        &format!("userid cookie \"{shown}\" was reset, client"),
+        "client sent too short userid cookie \"uid=AA\", client",
+        "client sent invalid userid cookie \"uid=AAAAAAECAwQFBgcICQo!DA==\", client",
+    ] {
+        assert!(log.contains(text), "{text}: {log}");
+    }
+    // The log sees the identifier that was sent.
+    let line = site.lines("ids.log", 1).remove(0);
+    assert_eq!(line, format!("/ - {}", id[1..].trim_end_matches('|')));
+}

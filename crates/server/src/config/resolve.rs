@@ -152,6 +152,7 @@ impl Resolver<'_> {
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
         scope.core.check(&statement.end)?;
         draft.complete();
+        scope.referer.know(&draft.names, &statement.end)?;
         self.conditions(&inner, Contexts::SERVER, &mut scope, "server")?;
         scope.rewrite.finish_server();
         let root = self.add_location("server", scope.clone());
@@ -173,6 +174,7 @@ impl Resolver<'_> {
             let mut scope = around.scope.inherit();
             name.mark(&mut scope.core);
             let nested = self.simple(statement.children(), Contexts::LOCATION, &mut scope, None)?;
+            scope.referer.check(&statement.end)?;
             self.conditions(&nested, Contexts::LOCATION, &mut scope, &name.as_written())?;
             scope.rewrite.finish_location();
             let id = self.add_location(name.as_written(), scope.clone());

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use crate::modules::{
-    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, charset, empty_gif, gunzip,
-    gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log, mirror, random_index, realip,
-    rewrite, stub_status, sub, try_files, zstd, zstd_static,
+    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, charset,
+    empty_gif, gunzip, gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log, mirror,
+    random_index, realip, referer, rewrite, secure_link, stub_status, sub, try_files, userid, zstd,
+    zstd_static,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -20,6 +21,7 @@ pub struct Scope {
     pub(crate) auth_request: auth_request::Conf,
     pub(crate) addition: addition::Conf,
     pub(crate) sub: sub::Conf,
+    pub(crate) browser: browser::Conf,
     pub(crate) charset: charset::Conf,
     pub(crate) headers: headers::Conf,
     pub(crate) auth_basic: auth_basic::Conf,
@@ -40,6 +42,8 @@ pub struct Scope {
     pub(crate) mirror: mirror::Conf,
     pub(crate) random_index: random_index::Conf,
     pub(crate) realip: realip::Conf,
+    pub(crate) referer: referer::Conf,
+    pub(crate) secure_link: secure_link::Conf,
     /// Its script holds for this block only.
     pub(crate) rewrite: rewrite::Conf,
     /// Holds for this block only.
@@ -48,6 +52,7 @@ pub struct Scope {
     pub(crate) try_files: try_files::Conf,
     pub(crate) zstd: zstd::Conf,
     pub(crate) zstd_static: zstd_static::Conf,
+    pub(crate) userid: userid::Conf,
 }
 
 impl Scope {

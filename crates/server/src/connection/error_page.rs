@@ -28,11 +28,35 @@ pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
     let may_go = request.error_status.is_none() || core.recursive_error_pages;
     match page.filter(|_| may_go && status != 444) {
         Some(page) => go_to(request, page, status),
+        None if matches!(status, 301 | 302) && wants_refresh(request) => {
+            refresh(request);
+            None
+        }
         None => {
             respond(request, status);
             None
         }
     }
+}
+
+/// Whether a redirect is to be a page that leads on (`msie_refresh`).
+fn wants_refresh(request: &Request) -> bool {
+    request.scope().core.msie.refresh
+        && request.response.location.is_some()
+        && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).msie)
+}
+
+/// Answers with a page that leads where the redirect would have led, as nginx writes it.
+fn refresh(request: &mut Request) {
+    let Response { location, fields, .. } = std::mem::take(&mut request.response);
+    let mut page = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
+    let target = location.unwrap_or_default();
+    http::uri::escape(http::uri::Escape::Refresh, &target, &mut page);
+    page.extend_from_slice(b"\"></head><body></body></html>\r\n");
+    request.error_status = None;
+    let content_type = ContentType::Text("text/html".into());
+    request.response = Response { status: 200, fields, content_type, ..Response::default() };
+    request.response.set_bytes(Source::Vec(page));
 }
 
 /// Follows an `error_page`; without a further step the answer is made: a redirect, or an error.
@@ -72,7 +96,10 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
             request.response.location = Some(target).or(location);
             // A URL is for the client to follow, so the status that led here is not what it sees.
             request.error_status = None;
-            respond(request, code);
+            match wants_refresh(request) {
+                true => refresh(request),
+                false => respond(request, code),
+            }
             None
         }
     }
@@ -93,7 +120,7 @@ pub(crate) fn built_in(request: &mut Request, status: u16) {
     let core = &request.scope().core;
     let signature = effect::signature(&core.server_tokens, request);
     // Only for browsers that showed a page of their own in the place of a short one.
-    let padded = core.msie_padding
+    let padded = core.msie.padding
         && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).wants_padding());
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
     let response = &mut request.response;

@@ -35,6 +35,7 @@ impl Connection {
                     return false;
                 }
             }
+            // A reload may wake it meanwhile, so the end is set each time.
             self.timer.set(end);
             let waiting = self.thread.waits(Waits::First, &self.timer);
             let received = self.timer.limit(self.socket.recv()).await;

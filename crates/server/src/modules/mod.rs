@@ -9,6 +9,7 @@ pub mod auth_request;
 pub mod autoindex;
 pub mod brotli;
 pub mod brotli_static;
+pub mod browser;
 pub mod charset;
 pub mod core;
 pub mod empty_gif;
@@ -28,13 +29,16 @@ pub mod not_modified;
 pub mod random_index;
 pub mod range;
 pub mod realip;
+pub mod referer;
 pub mod rewrite;
+pub mod secure_link;
 pub mod split_clients;
 pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
 pub mod sub;
 pub mod try_files;
+pub mod userid;
 pub mod zstd;
 pub mod zstd_static;
 
@@ -57,6 +61,9 @@ pub static MODULES: &[&Module] = &[
     &geo::MODULE,
     &split_clients::MODULE,
     &rewrite::MODULE,
+    &browser::MODULE,
+    &referer::MODULE,
+    &secure_link::MODULE,
     // Before the access modules, and what limits clients: both judge the address that this one finds.
     &realip::MODULE,
     &limit_req::MODULE,
@@ -79,6 +86,7 @@ pub static MODULES: &[&Module] = &[
     &static_file::MODULE,
     &not_modified::MODULE,
     &headers::MODULE,
+    &userid::MODULE,
     &gunzip::MODULE,
     &addition::MODULE,
     &sub::MODULE,

@@ -78,6 +78,7 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 const VARIABLES: &[Variable] = &[
+    // To log which proxy a request came through.
     Variable {
         name: "realip_remote_addr",
         get: |request, out| request.conn.peer.show_address(out),
@@ -95,6 +96,7 @@ const VARIABLES: &[Variable] = &[
 /// Whom to believe, and where to look.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
+    /// Whoever connects from elsewhere is a client, whatever it says.
     from: Layered<Network>,
     source: Source,
     recursive: bool,
@@ -103,10 +105,14 @@ pub struct Conf {
 /// Where the client's address is.
 #[derive(Clone, Debug, Default)]
 enum Source {
+    /// `X-Real-IP`: one address.
     #[default]
     RealIp,
+    /// `X-Forwarded-For`: a list to which each proxy adds, in one field or several.
     ForwardedFor,
+    /// What came before the first request.
     ProxyProtocol,
+    /// The first field of this name.
     Field(Arc<str>),
 }
 
@@ -127,6 +133,7 @@ fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// What was found first stays: the second phase is for locations with other settings.
 fn run(request: &mut Request) -> Step {
     if request.real_client.is_none() {
         request.real_client = find(request);
@@ -152,6 +159,7 @@ fn find(request: &Request) -> Option<Address> {
         }
         Source::ProxyProtocol => {
             let proxy = request.conn.proxy.get()?;
+            // The port is not part of the text there.
             let ip = search.back(peer, [proxy.src_addr.as_slice()])?.ip();
             return Some(Address::Inet((ip, proxy.src_port).into()));
         }
@@ -161,7 +169,9 @@ fn find(request: &Request) -> Option<Address> {
 
 /// A walk from the connection's peer towards the client.
 pub(crate) struct Search<'a> {
+    /// Whether what an address says of its own client is believed.
     pub(crate) trusted: &'a dyn Fn(&Address) -> bool,
+    /// Whether the walk goes on over addresses that are trusted.
     pub(crate) recursive: bool,
 }
 

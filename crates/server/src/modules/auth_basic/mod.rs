@@ -79,10 +79,12 @@ const DIRECTIVES: &[Directive] = &[
 /// Whom to ask, and where the answers are.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
+    /// What is shown to the user, or `off`.
     realm: Option<Arc<Template>>,
     user_file: Option<Arc<Template>>,
 }
 
+/// With either directive alone nginx asks nobody.
 fn is_active(scope: &Scope) -> bool {
     let Conf { realm, user_file } = &scope.auth_basic;
     user_file.is_some() && realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
@@ -107,10 +109,12 @@ impl Credentials {
         Some(Credentials { decoded, colon })
     }
 
+    /// The name.
     pub(crate) fn user(&self) -> &[u8] {
         &self.decoded[..self.colon]
     }
 
+    /// All behind the first colon; it may have colons of its own.
     fn password(&self) -> &[u8] {
         &self.decoded[self.colon + 1..]
     }
@@ -172,6 +176,7 @@ async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
     rt::offload(move || crypt::verify(&password, &stored)).await
 }
 
+/// Asks for a name and a password (RFC 7235 section 4.1).
 fn refuse(request: &mut Request, realm: &[u8]) -> Step {
     let challenge = [b"Basic realm=\"", realm, b"\""].concat();
     request.response.www_authenticate = vec![challenge];

@@ -25,7 +25,9 @@ const OPEN_TRIES: u32 = 8;
 /// Why a file could not be searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileError {
+    /// It is not there, or not for this process.
     Open(Errno),
+    /// It is a folder, or the disk fails.
     Read(Errno),
     /// The buffers of this thread are at their limit.
     NoMemory,
@@ -63,6 +65,7 @@ pub(super) async fn find(request: &Request, path: &[u8], user: &[u8]) -> Result<
     }
 }
 
+/// Opens the file for reading.
 async fn open(path: &[u8], device: DeviceId, via: DiskVia) -> Result<rt::File, Errno> {
     let path = CString::new(path).map_err(|_| Errno::NOENT)?;
     // Without O_NONBLOCK the open of a FIFO would wait for a writer.

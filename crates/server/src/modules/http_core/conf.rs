@@ -128,8 +128,8 @@ pub(crate) struct Conf {
     pub(crate) server_name_in_redirect: bool,
     /// `port_in_redirect`
     pub(crate) port_in_redirect: bool,
-    /// `msie_padding`
-    pub(crate) msie_padding: bool,
+    /// What old browsers need.
+    pub(crate) msie: Msie,
     /// `log_not_found`
     pub(crate) log_not_found: bool,
     pub(crate) subrequests: Subrequests,
@@ -319,6 +319,15 @@ const METHODS: [&str; 14] = [
     "PATCH",
 ];
 
+/// Help for Internet Explorer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Msie {
+    /// `msie_padding`: short error pages are made long enough to be shown.
+    pub(crate) padding: bool,
+    /// `msie_refresh`: redirects are pages that lead on.
+    pub(crate) refresh: bool,
+}
+
 /// How the answers of the access phase are put together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Satisfy {
@@ -410,7 +419,7 @@ impl Default for Conf {
             absolute_redirect: true,
             server_name_in_redirect: false,
             port_in_redirect: true,
-            msie_padding: true,
+            msie: Msie { padding: true, refresh: false },
             log_not_found: true,
             subrequests: Subrequests { log: false, output_buffer_size: 4 << 10, post_action: None },
             error_log: ErrorLog::default(),

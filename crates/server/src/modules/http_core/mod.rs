@@ -16,7 +16,7 @@ mod serving;
 #[cfg(test)]
 mod tests;
 pub(crate) mod types;
-mod variables;
+pub(crate) mod variables;
 
 pub(crate) use blocks::NO_HASH;
 pub use blocks::ServerDraft;

@@ -46,6 +46,16 @@ impl ServerName {
         Ok(ServerName { text, pattern: None })
     }
 
+    /// In lower case; of a pattern, what follows its `~`.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The pattern, where it is one.
+    pub(crate) fn pattern(&self) -> Option<&Arc<Pattern>> {
+        self.pattern.as_ref()
+    }
+
     /// As `$server_name` has it.
     pub(crate) fn shown(&self) -> String {
         match &self.pattern {

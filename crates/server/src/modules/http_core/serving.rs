@@ -304,11 +304,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.core.msie_padding),
+        |scope, cx| cx.flag(&mut scope.core.msie.padding),
     ),
-    Directive::nothing(
+    // Browsers of that age did not follow redirects to some addresses.
+    Directive::scope(
         core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
-        "no browser in use needs it",
+        |scope, cx| cx.flag(&mut scope.core.msie.refresh),
     ),
     // Off keeps the error log readable where files are expected to be missing.
     Directive::scope(

@@ -448,7 +448,7 @@ fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
 
 /// The value goes to the next semicolon, also over commas and blanks; a name stands behind a semicolon or a
 /// comma. Both are nginx's.
-fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+pub(crate) fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let mut rest = line;
     while let Some((start, behind)) = rest.split_at_checked(name.len()) {
         if start.eq_ignore_ascii_case(name)

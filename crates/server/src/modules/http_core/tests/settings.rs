@@ -115,7 +115,7 @@ fn what_responses_say() {
     assert!(
         !conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect
     );
-    assert!(!conf.msie_padding && !conf.log_not_found);
+    assert!(!conf.msie.padding && !conf.log_not_found);
     assert_eq!((conf.if_modified_since, conf.max_ranges), (IfModifiedSince::Before, Some(0)));
     assert!(matches!(conf.server_tokens, ServerTokens::Off));
     assert!(matches!(core("server_tokens build;").server_tokens, ServerTokens::Build));
