@@ -6,7 +6,7 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 
 use crate::body::filter::{BodyFilter, FilterError, Output};
-use crate::config::{Cx, Scope};
+use crate::config::Cx;
 use crate::modules::http_core::LEVELS;
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::{Directive, Module};
