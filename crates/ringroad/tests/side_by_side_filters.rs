@@ -54,6 +54,8 @@ http {
         location /recode/ { alias ROOT/; source_charset koi8-r; charset utf-8; }
         location /bytes/ { alias ROOT/; source_charset koi8-r; charset windows-1251; }
         location /back/ { alias ROOT/; source_charset utf-8; charset koi8-r; }
+        location /list/ { alias ROOT/list/; autoindex on; autoindex_format xml; source_charset koi8-r; charset windows-1251; }
+        location /listed/ { alias ROOT/list/; autoindex on; autoindex_format xml; charset koi8-r; override_charset on; }
         location /unknown/ { alias ROOT/; source_charset koi8-r; charset $arg_charset; }
         location /sub/ { alias ROOT/; sub_filter one "[$uri]"; sub_filter '<P>' '<b>'; }
         location /suball/ { alias ROOT/; sub_filter one 1; sub_filter text 2; sub_filter_once off; sub_filter_last_modified on; sub_filter_types *; }
@@ -76,7 +78,7 @@ http {
 /// Files that do not change, so that both servers say the same of them.
 fn site() -> TempDir {
     let dir = TempDir::new("filters");
-    let files: [(&str, &[u8]); 10] = [
+    let files: [(&str, &[u8]); 11] = [
         ("a.html", b"<p>one ONE one text</p><p>"),
         ("a.txt", b"one text"),
         ("a.css", b"one {}"),
@@ -86,6 +88,7 @@ fn site() -> TempDir {
         ("after.html", b"|after one"),
         ("koi.txt", b"a\xc1\xc2\x80\xff<one>"),
         ("koi.html", b"a\xc1\xc2\x80\xff<one>"),
+        ("list/\u{430}\u{44f}", b""),
         ("utf.txt", "a\u{430}\u{431}\u{2500}\u{44f}\u{1f600}b".as_bytes()),
     ];
     for (name, bytes) in files {
@@ -185,6 +188,8 @@ fn charsets() {
         raw("GET /bytes/koi.txt HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
         get("/back/utf.txt"),
         get("/back/koi.txt").differs("H14"),
+        get("/list/").differs("H40"),
+        get("/listed/"),
         get("/unknown/koi.txt?charset=x"),
         get("/unknown/koi.txt?charset=KOI8-R"),
         get("/unknown/koi.txt").differs("H15"),

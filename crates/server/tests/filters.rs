@@ -31,6 +31,7 @@ fn fields_are_added_to_answers_that_went_well() {
          server { listen 127.0.0.1:PORT; location = /text { return 200 text; } location = /moved { return 302 /there; }
            location = /none { return 204; } location = /own { add_header X-Own 2; return 200 own; }
            location = /refused { return 403; } error_page 403 /page; location = /page { return 200 page; }
+           location = /if { add_header X-If no; if ($arg_x) { add_header X-If yes; expires max; charset utf-8; return 200 yes; } return 200 no; }
            location = /merged { add_header X-Own 2; add_header_inherit merge; return 200; }
            location = /inject { add_header X-Text \"a$uri\"; return 200; } location ~ ^/inject. { add_header X-Text $uri; return 200; }
            location = /lists { add_header Cache-Control public; add_header Cache-Control no-transform; add_header Link a;
@@ -54,6 +55,14 @@ fn fields_are_added_to_answers_that_went_well() {
         assert_eq!(found, (status, all, fine), "{target}");
     }
     assert_eq!(site.get("/own").field("X-Own"), Some("2"));
+    let response = site.get("/if?x=1");
+    assert_eq!((response.field("X-If"), response.field("Expires").is_some()), (Some("yes"), true));
+    assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
+    let response = site.get("/if");
+    assert_eq!(
+        (response.field("X-If"), response.field("Expires"), response.text().as_str()),
+        (Some("no"), None, "no")
+    );
     let response = site.get("/merged");
     assert_eq!((response.field("X-Own"), response.field("X-All")), (Some("2"), Some("1")));
     let response = ask(&site, "HEAD", "/text", &[]);
@@ -293,7 +302,9 @@ fn texts_are_recoded() {
            location /same/ { charset koi8-r; } location /back/ { source_charset utf-8; charset koi8-r; }
            location = /return { source_charset utf-8; charset koi8-r; return 200 \"\u{430}\u{44f}!\"; }
            location = /empty { charset utf-8; return 200; } location /image/ { charset utf-8; types { } default_type image/png; }
-           location /nobody/ { charset $arg_to; } error_page 404 /utf/page; }",
+           location /nobody/ { charset $arg_to; } location /named/ { source_charset koi8-r; charset koi8-r; autoindex on; autoindex_format xml;
+             location /named/anew/ { override_charset on; } location /named/same/ { override_charset on; charset UTF-8; } }
+           error_page 404 /utf/page; }",
     );
     let koi = b"a\xc1\xc2b".repeat(1 << 18);
     let utf = "a\u{430}\u{431}b".repeat(1 << 18).into_bytes();
@@ -326,6 +337,21 @@ fn texts_are_recoded() {
     assert_eq!((response.field("Content-Length"), response.field("Transfer-Encoding")), (None, None));
     let text = raw(&site, "GET /utf/page HTTP/1.0");
     assert!(text.ends_with("\r\n\r\n\u{430}") && text.contains("\r\nConnection: close\r\n"), "{text}");
+    // What an answer says of itself goes before the configuration, unless that insists.
+    for name in ["named/\u{430}", "named/anew/\u{430}", "named/same/\u{430}"] {
+        site.folder.write(name, "");
+    }
+    let has = |response: &Response, name: &[u8]| response.body.windows(name.len()).any(|bytes| bytes == name);
+    let response = client.get("/named/");
+    assert_eq!(response.field("Content-Type"), Some("text/xml; charset=utf-8"));
+    assert!(has(&response, ">\u{430}<".as_bytes()));
+    let response = client.get("/named/anew/");
+    assert_eq!(response.field("Content-Type"), Some("text/xml; charset=koi8-r"));
+    assert!(has(&response, b">\xc1<"));
+    let response = client.get("/named/same/");
+    // The first spelling in the configuration is the one that is sent.
+    assert_eq!(response.field("Content-Type"), Some("text/xml; charset=utf-8"));
+    assert!(has(&response, ">\u{430}<".as_bytes()));
     // Without a map the text stays as it is, and the log says so.
     let response = client.get("/nobody/big?to=ibm866");
     assert_eq!(response.field("Content-Type"), Some("text/plain"));

@@ -1,4 +1,7 @@
 //! `add_before_body` and `add_after_body`: the answers of subrequests around a body.
+//!
+//! The subrequests are made while the body is sent, not before: a client sees the first part while the last one
+//! is still worked on, and where one fails its error page takes the place, as in nginx.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +29,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
+    // An empty text is how nginx lets a location do without what it inherits.
     Directive::scope(
         spec("add_before_body", Args::Exactly(1), "A URI whose answer is put before bodies; empty for none."),
         |scope, cx| set(&mut scope.addition.before, cx),
@@ -45,8 +49,11 @@ const DIRECTIVES: &[Directive] = &[
 /// What is added to bodies.
 #[derive(Clone, Debug)]
 pub struct Conf {
+    /// `add_before_body`
     before: Option<Arc<str>>,
+    /// `add_after_body`
     after: Option<Arc<str>>,
+    /// `addition_types`
     types: MediaTypes,
 }
 
@@ -57,6 +64,7 @@ impl Default for Conf {
 }
 
 impl Conf {
+    /// Types alone add nothing.
     fn is_active(&self) -> bool {
         self.before.is_some() || self.after.is_some()
     }
@@ -94,6 +102,7 @@ struct Addition {
 
 impl BodyFilter for Addition {
     fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        // Taken, so that it comes before the first piece only.
         if let Some(before) = self.before.take() {
             out.subrequest(before);
         }

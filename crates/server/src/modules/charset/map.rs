@@ -1,4 +1,7 @@
 //! `charset_map`: how the characters of one charset are written in another.
+//!
+//! The tables are made when the configuration is read and shared by all threads; a text then costs a look into
+//! a table for each character.
 
 use std::sync::Arc;
 
@@ -17,7 +20,9 @@ pub(crate) struct Charsets {
 /// A `charset_map`, which serves both ways.
 #[derive(Debug)]
 pub(super) struct Map {
+    /// The charset of the first column.
     from: Arc<str>,
+    /// That of the second one.
     to: Arc<str>,
     pub(super) tables: Tables,
 }
@@ -126,7 +131,8 @@ impl Utf8Table {
 }
 
 impl Tables {
-    /// What holds before the rows are read: ASCII is the same everywhere, and the rest is unknown.
+    /// What holds before the rows are read: ASCII is the same everywhere, so that maps need not list it, and the
+    /// rest is unknown.
     fn start(is_utf8: bool) -> Tables {
         let ascii = |byte: usize| byte < 128;
         if is_utf8 {

@@ -1,4 +1,8 @@
 //! `charset`: says in which charset a text is, and writes it in another one.
+//!
+//! Without `source_charset` nothing is known of the text, and the name is only put behind its type. With it, or
+//! where another server named the charset of its answer, the text is recoded by a `charset_map` ([`map`]) on its
+//! way ([`recode`]). Nothing is guessed from the text itself.
 
 mod map;
 mod recode;
@@ -34,6 +38,7 @@ const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static
 }
 
 const DIRECTIVES: &[Directive] = &[
+    // `off` is a word here and would be a charset in `source_charset`, as in nginx.
     Directive::scope(
         spec(
             "charset",
@@ -87,9 +92,13 @@ const DIRECTIVES: &[Directive] = &[
 /// What a block says of charsets.
 #[derive(Clone, Debug)]
 pub struct Conf {
+    /// What the client is to get; `None` is `off`.
     charset: Option<Charset>,
+    /// What the files are in.
     source: Option<Charset>,
+    /// `override_charset`
     overrides: bool,
+    /// `charset_types`; they do not matter for answers that came with a charset.
     types: MediaTypes,
     /// The directive that spoke last, for the complaint that there is no map.
     span: Option<Span>,
@@ -114,7 +123,9 @@ impl Default for Conf {
 enum Charset {
     /// The one that nearly everybody names, which then costs no memory with each answer.
     Utf8,
+    /// In the spelling that was first.
     Name(Arc<str>),
+    /// Named by each request; whether there is a map is known only then.
     Variable(VarRef),
 }
 
@@ -129,6 +140,7 @@ impl Conf {
 }
 
 impl Charset {
+    /// The usual spelling; another one is sent as it was written.
     const UTF8: &str = "utf-8";
 
     /// A name, or a variable with one.
@@ -168,6 +180,7 @@ impl Charset {
     }
 }
 
+/// Remembers the place too, since what is missing is found when all maps are read.
 fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     scope.charset.charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
     scope.charset.span = Some(cx.statement.span().clone());
@@ -183,6 +196,7 @@ fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// Fails where a location asks for what no map can do.
 pub(crate) fn check(http: &Http) -> Result<(), Error> {
     for conf in http.locations.iter().map(|location| &location.scope.charset) {
+        // What a variable names is looked at with each request.
         let constant =
             |charset: &Option<Charset>| charset.as_ref().and_then(Charset::constant).map(str::to_owned);
         let (Some(from), Some(to), Some(span)) =
@@ -202,13 +216,14 @@ pub(crate) fn check(http: &Http) -> Result<(), Error> {
 fn filter(request: &mut Request) {
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.charset;
-    let named = named_by_type(request);
+    let named = named(request);
     let wanted = match request.depth {
         0 => wanted(request, conf, named.is_some()),
         _ => request.extensions.get::<Wanted>().map(|Wanted(name)| name.clone()),
     };
     let Some(wanted) = wanted else { return };
-    let source = named.map(Cow::Owned).or_else(|| conf.source.as_ref()?.name(request));
+    let source = named.or_else(|| conf.source.as_ref()?.name(request));
+    // Nothing is known of the text: it is taken to be what the client is told.
     let Some(source) = source else { return name(request, wanted) };
     if source.eq_ignore_ascii_case(&wanted) {
         return name(request, wanted);
@@ -223,6 +238,7 @@ fn filter(request: &mut Request) {
         return request.log(Level::Error, what);
     };
     let recode = Recode::new(way);
+    // Ranges need no more than this: without a length there are none.
     if request.depth == 0 && !recode.keeps_length() {
         request.response.content_length = None;
     }
@@ -233,23 +249,26 @@ fn filter(request: &mut Request) {
 /// Whether the answer, whose type is known, will go out as UTF-8.
 pub(crate) fn is_utf8(request: &Request) -> bool {
     let conf = &request.scope().charset;
-    let named = named_by_type(request).map(Cow::Owned);
+    let named = named(request);
     let charset = wanted(request, conf, named.is_some()).or(named);
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
 }
 
-/// The charset that another server put behind the type.
-fn named_by_type(request: &Request) -> Option<Vec<u8>> {
-    match &request.response.content_type {
-        ContentType::Text(text) => split_charset(text).1.map(|name| name.as_bytes().to_vec()),
+/// The charset that the answer came with: said by who made it, or put behind the type by another server.
+fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
+    let response = &request.response;
+    let behind_type = || match &response.content_type {
+        ContentType::Text(text) => split_charset(text).1.map(|name| Cow::Owned(name.as_bytes().to_vec())),
         ContentType::None | ContentType::OfUri => None,
-    }
+    };
+    response.charset.clone().or_else(behind_type)
 }
 
 /// The charset that the client is to get.
 fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
     let charset = conf.charset.as_ref()?;
     request.response.content_type.of(request)?;
+    // A charset that came with the answer is left alone, whatever the type, unless the configuration insists.
     let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };
     charset.name(request).filter(|_| concerned)
 }
@@ -285,7 +304,7 @@ pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
     let wanted = match parent.extensions.get::<Wanted>() {
         Some(Wanted(name)) => Some(name.clone()),
         None if parent.depth > 0 => None,
-        None => parent.response.charset.clone().or_else(|| named_by_type(parent).map(Cow::Owned)),
+        None => named(parent),
     };
     if let Some(name) = wanted {
         child.extensions.insert(Wanted(name));

@@ -1,4 +1,7 @@
 //! The body in another charset.
+//!
+//! The result does not depend on where the pieces of the body are cut: only UTF-8 has characters that a cut can
+//! divide, and their beginning waits for the rest.
 
 use std::io::Write;
 
@@ -8,6 +11,7 @@ use crate::request::Request;
 
 /// Writes a text in another charset.
 pub(super) struct Recode {
+    /// The tables and the direction.
     way: Way,
     /// The beginning of a character whose end is not here yet.
     held: Vec<u8>,
@@ -23,6 +27,7 @@ impl Recode {
         matches!(self.way.map.tables, Tables::Bytes { .. })
     }
 
+    /// Appends `input` in the other charset.
     fn recode(&mut self, input: &[u8], out: &mut Vec<u8>) {
         match (&self.way.map.tables, self.way.is_back) {
             (Tables::Bytes { forth: table, .. }, false) | (Tables::Bytes { back: table, .. }, true) => {
@@ -33,6 +38,7 @@ impl Recode {
                     out.extend_from_slice(forth[usize::from(byte)].as_bytes());
                 }
             }
+            // A copy is made only where a character was divided.
             (Tables::Utf8 { back, .. }, true) if self.held.is_empty() => {
                 self.held = from_utf8(back, input, out);
             }
@@ -52,6 +58,7 @@ fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
     for chunk in input.utf8_chunks() {
         for character in chunk.valid().chars() {
             match table.byte(character) {
+                // As in nginx ASCII is never looked up in this direction.
                 _ if character.is_ascii() => out.push(character as u8),
                 Some(byte) => out.push(byte),
                 None => {

@@ -1,4 +1,6 @@
-//! `expires`: how long an answer may be kept, as `Expires` and `Cache-Control`.
+//! `expires`: how long an answer may be kept, as `Expires` and `Cache-Control` (RFC 9111 section 5).
+//!
+//! Both are sent, the first one for clients of HTTP/1.0; they always say the same.
 
 use std::fmt;
 
@@ -15,7 +17,12 @@ pub(super) enum Setting {
     /// The same for all answers.
     Fixed(Expires),
     /// Depends on the request.
-    Variable { text: Template, modified: bool },
+    Variable {
+        /// What is read when the variables are known.
+        text: Template,
+        /// Whether times count from the last change of the file.
+        modified: bool,
+    },
 }
 
 /// When an answer becomes old. Times are seconds.
@@ -35,7 +42,7 @@ pub(super) enum Expires {
     Daily(i64),
 }
 
-/// What is wrong with a text.
+/// What is wrong with a text, in nginx's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Invalid,
@@ -81,6 +88,7 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// The words have no meaning behind `modified`, where nginx takes them for times and refuses them.
 fn parse(text: &str, modified: bool) -> Result<Expires, Fault> {
     match text {
         "epoch" if !modified => return Ok(Expires::Epoch),
@@ -145,6 +153,7 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
 /// The end of the year 9999.
 const DATE_MAX: i64 = 253_402_300_799;
 
+/// What another server said of its answer is replaced, several lines of it by one.
 fn put(request: &mut Request, expires: &[u8], cache_control: &[u8]) {
     let fields = &mut request.response.fields;
     for (name, value) in [("Expires", expires), ("Cache-Control", cache_control)] {

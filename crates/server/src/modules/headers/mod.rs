@@ -1,4 +1,7 @@
 //! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to answers.
+//!
+//! They see the answer before other modules change its body, as in nginx: `$status` in a value is that of the
+//! whole file where a range of it will be sent.
 
 mod expires;
 
@@ -61,14 +64,18 @@ const INHERIT: &[(&str, Inherit)] = &[("off", Inherit::Off), ("on", Inherit::On)
 /// What a block adds.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
+    /// `None` is `off`, which is inherited like any other value.
     expires: Option<Arc<expires::Setting>>,
+    /// `add_header`
     headers: List,
+    /// `add_trailer`
     trailers: List,
 }
 
 /// The fields of one block and of those around it.
 #[derive(Clone, Debug, Default)]
 struct List {
+    /// What the block itself says.
     own: Arc<Vec<Field>>,
     /// Those that hold in the block around this one.
     outer: Arc<Vec<Field>>,
@@ -90,7 +97,9 @@ enum Inherit {
 /// One `add_header` or `add_trailer`.
 #[derive(Clone, Debug)]
 struct Field {
+    /// As written, a token.
     name: Box<str>,
+    /// Rendered for each answer, for a trailer when the body is out.
     value: Template,
     /// Whether errors have it too.
     always: bool,
@@ -102,6 +111,7 @@ impl Conf {
         Conf { headers: self.headers.inherit(), trailers: self.trailers.inherit(), ..self.clone() }
     }
 
+    /// Whether there is anything to add: `add_header_inherit off` may have left nothing.
     fn is_active(&self) -> bool {
         let has_some = |list: &List| list.fields().next().is_some();
         self.expires.is_some() || has_some(&self.headers) || has_some(&self.trailers)
@@ -132,6 +142,7 @@ impl List {
     }
 }
 
+/// The values stay templates: what they show is the answer's, and that is not made yet.
 fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
     let value = cx.template(cx.arg(1))?;
@@ -170,6 +181,7 @@ fn filter(request: &mut Request) {
         let value = value_of(field, request);
         put(field, value, request);
     }
+    // Only where there will be some: the body goes out in chunks for their sake.
     if conf.trailers.fields().any(|field| is_fine || field.always) {
         request.response.trailers.push(trailers);
     }

@@ -1,4 +1,7 @@
 //! `sub_filter`: replaces texts in bodies.
+//!
+//! The directives and the decision are here; the search through a body that comes in pieces is in [`replace`].
+//! It is no parser: a text is found in a comment or a script as well, and in an encoded body it is not found.
 
 mod replace;
 
@@ -29,6 +32,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
+    // Both parts may have variables; those of the first make the search a new one for each request.
     Directive::scope(
         spec(
             "sub_filter",
@@ -66,18 +70,24 @@ const PATTERNS_MAX: usize = 255;
 /// What is replaced.
 #[derive(Clone, Debug)]
 pub struct Conf {
+    /// In the order of the text, which decides where two begin at the same place.
     pairs: Layered<Pair>,
     /// The patterns, where none of them depends on the request.
     patterns: Option<Arc<Patterns>>,
+    /// `sub_filter_types`
     types: MediaTypes,
+    /// `sub_filter_once`
     once: bool,
+    /// `sub_filter_last_modified`
     keeps_date: bool,
 }
 
 /// One `sub_filter`.
 #[derive(Clone, Debug)]
 struct Pair {
+    /// What is looked for.
     pattern: Template,
+    /// What takes its place.
     text: Template,
 }
 
@@ -88,6 +98,7 @@ impl Default for Conf {
     }
 }
 
+/// Checked here, so that a start fails and not a request.
 fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if cx.arg(0).is_empty() {
         return Err(cx.error("empty search pattern"));
@@ -98,6 +109,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
     }
     pairs.push(pair);
+    // Made anew with each pair of the block: how many follow is not known, and a block has few.
     let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
     scope.sub.patterns = match constants.map(Patterns::new) {
         None => None,
@@ -114,6 +126,7 @@ fn filter(request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;
     }
+    // An empty body has nothing to replace, and keeps what is known of it.
     let patterns = match &conf.patterns {
         Some(patterns) => Arc::clone(patterns),
         None => {
@@ -128,6 +141,7 @@ fn filter(request: &mut Request) {
     if patterns.is_empty() {
         return;
     }
+    // Also where nothing will be found: the head goes out before the body is looked at.
     request.response.becomes_another(conf.keeps_date);
     request.response.filters.push(Box::new(Replace::new(patterns, conf.pairs.clone(), conf.once)));
 }

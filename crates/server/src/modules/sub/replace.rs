@@ -1,7 +1,10 @@
 //! Finding texts in a body that comes in pieces, and putting others in their place.
 //!
 //! The first of the texts that begins earliest counts. What could be the beginning of one is held back until
-//! more of the body is here.
+//! more of the body is here, and nothing else: an event that is sent alone must not wait for the next one.
+//!
+//! Where a pattern is done with, the automaton still finds it; the few others are then compared one by one, which
+//! is cheaper than to build another automaton for the rest of the body.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ pub(super) struct Patterns {
     /// In lower case, with the number of the `sub_filter`.
     texts: Vec<(Vec<u8>, usize)>,
     automaton: AhoCorasick,
+    /// Of the longest one: no more than that less one byte is ever held back.
     len_max: usize,
 }
 
@@ -30,6 +34,7 @@ impl Patterns {
             texts.into_iter().enumerate().map(|(pair, text)| (text.as_ref().to_ascii_lowercase(), pair));
         let texts: Vec<_> = texts.filter(|(text, _)| !text.is_empty()).collect();
         let mut builder = AhoCorasickBuilder::new();
+        // nginx's rule; letters are those of ASCII there too, whatever the charset of the body.
         builder.match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true);
         let automaton = builder.build(texts.iter().map(|(text, _)| text))?;
         let len_max = texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
@@ -105,6 +110,7 @@ impl Search {
 
     /// Where the input ends within a text that would go before what was found: there it has to wait.
     fn find_partial(&self, input: &[u8], from: usize, found: Option<&Found>) -> Option<usize> {
+        // What begins earlier would have been found whole.
         let first = from.max((input.len() + 1).saturating_sub(self.patterns.len_max));
         let end = found.map_or(input.len(), |found| (found.range.start + 1).min(input.len()));
         (first..end).find(|&start| {
@@ -117,6 +123,7 @@ impl Search {
         })
     }
 
+    /// With `sub_filter_once` a pattern that was replaced is done with.
     fn note_use(&mut self, pattern: usize) {
         if self.once {
             self.used[pattern] = true;
@@ -147,6 +154,7 @@ impl Replace {
                 out.extend_from_slice(&input[done..start]);
                 return start;
             }
+            // Nothing is found, and nothing begins at the end: all of it goes out.
             let Some(found) = found else { break };
             out.extend_from_slice(&input[done..found.range.start]);
             let (_, pair) = self.search.patterns.texts[found.pattern];
@@ -171,6 +179,7 @@ impl Replace {
 impl BodyFilter for Replace {
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
         let render = |text: &Template| text.rendered(request);
+        // Most pieces follow one that ended with nothing held back, and are searched where they are.
         if self.held.is_empty() {
             let rest = self.replace(input, false, out.bytes(), render);
             self.held.extend_from_slice(&input[rest..]);
@@ -189,6 +198,7 @@ impl BodyFilter for Replace {
         Ok(())
     }
 
+    /// A text does not go on behind the answer of a subrequest.
     fn interrupt(&mut self, request: &mut Request, out: &mut Output) {
         self.flush(request, out);
     }
@@ -242,6 +252,47 @@ mod tests {
         // The first one is done with, and what it hid is found.
         assert_eq!(replaced(&[("abc", "1"), ("ab", "2"), ("c", "3")], true, "abcabcabc"), "123abc");
         assert_eq!(replaced(&[("a", "1"), ("a", "2")], true, "aaa"), "12a");
+    }
+
+    /// What the rule says, with the whole input at hand.
+    fn by_the_rule(pairs: &[(&str, &str)], once: bool, input: &str) -> String {
+        let (mut rest, mut out, mut used) = (input, String::new(), vec![false; pairs.len()]);
+        while let Some(next) = rest.get(..1) {
+            let here = |place: &usize| !used[*place] && rest.starts_with(pairs[*place].0);
+            let found = (0..pairs.len()).find(here);
+            let (taken, put) = found.map_or((next, next), |place| pairs[place]);
+            if let Some(place) = found {
+                used[place] = once;
+            }
+            out.push_str(put);
+            rest = &rest[taken.len()..];
+        }
+        out
+    }
+
+    #[test]
+    fn texts_of_few_letters_in_all_their_overlaps() {
+        // Numbers of a linear congruence (Knuth's), so that a failure comes again.
+        let mut state = 1_u64;
+        let mut below = |limit: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % limit
+        };
+        for _ in 0..400 {
+            let mut word = |min: usize, max: usize| {
+                let len = min + below(max - min + 1);
+                (0..len).map(|_| if below(3) == 0 { 'b' } else { 'a' }).collect::<String>()
+            };
+            let (texts, input) = ([word(1, 5), word(1, 4), word(2, 6)], word(1, 24));
+            let pairs = [(texts[0].as_str(), "1"), (texts[1].as_str(), "2"), (texts[2].as_str(), "3")];
+            for once in [false, true] {
+                assert_eq!(
+                    replaced(&pairs, once, &input),
+                    by_the_rule(&pairs, once, &input),
+                    "{pairs:?} once={once} {input}"
+                );
+            }
+        }
     }
 
     #[test]
