@@ -300,3 +300,34 @@ fn what_was_found_below_a_pattern_is_served() {
     assert_eq!(site.status("/last/a.txt"), 404);
     assert_eq!(site.text("/relative/x"), "a", "a root that begins with a variable is below the prefix");
 }
+
+#[test]
+fn open_files_make_room_for_connections() {
+    // Each second accept fails for want of descriptors.
+    let site = Site::start_with_events(
+        "room for connections",
+        "engine_fault \"accept error=EMFILE every=2; accept end\";",
+        "access_log off; root .; open_file_cache max=10; server { listen 127.0.0.1:PORT; }",
+    );
+    site.folder.write("a", "old");
+    assert_eq!(site.text("/a"), "old");
+    replace(&site, "a", "new");
+    assert_eq!(site.text("/a"), "new", "the old file was closed for the connection");
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_is_an_error() {
+    let site = Site::start_with_events(
+        "unreadable",
+        "engine_fault \"readdir error=EIO path=/; open delay=1ms\";",
+        "access_log off; root .; autoindex on; server { listen 127.0.0.1:PORT; }",
+    );
+    site.folder.write("folder/a", "a");
+    assert_eq!(site.status("/folder/"), 500);
+    let lines = site.lines("error.log", 1);
+    assert!(
+        lines[0].contains("readdir() \"") && lines[0].contains("/folder\" failed (5: Input/output error)"),
+        "{}",
+        lines[0]
+    );
+}

@@ -23,7 +23,9 @@ use crate::config::LocationId;
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Root;
 use crate::request::Request;
-pub(crate) use open::{Folder, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere};
+pub(crate) use open::{
+    Folder, look, make_room, open, open_at_once, open_by_engine, open_folder, stat_anywhere,
+};
 pub(crate) use root::RootFacts;
 
 use cache::{CacheId, Terms};
@@ -177,10 +179,18 @@ impl Failure {
     }
 
     /// nginx's words: `open() "/a" failed (2: No such file or directory)`.
-    pub(crate) fn at(self, path: &[u8]) -> impl fmt::Display {
-        fmt::from_fn(move |f| {
-            write!(f, "{} \"{}\" failed ({})", self.call, display(path), Reason(self.errno))
-        })
+    pub(crate) fn at(self, path: &[u8]) -> FailureAt<'_> {
+        FailureAt(self, path)
+    }
+}
+
+/// A failure with its path, for messages.
+pub(crate) struct FailureAt<'a>(Failure, &'a [u8]);
+
+impl fmt::Display for FailureAt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FailureAt(Failure { errno, call }, path) = self;
+        write!(f, "{call} \"{}\" failed ({})", display(path), Reason(*errno))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::files::cache::{CacheId, Known, Rules, Terms};
 use crate::files::links::{self, Rule};
 use crate::files::root::RootFacts;
 use crate::files::{Failure, Found, Kind, Opened, root_len};
-use crate::request::Request;
+use crate::request::{Generation, Request};
 
 /// The device that counts an operation, and the backend that carries it out.
 #[derive(Clone, Copy, Debug)]
@@ -222,7 +222,7 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
         Err(Errno::LOOP) if rules.links.checks() => {
             Err(failed(Box::pin(links::refine(facts, dir, &path, how, via)).await))
         }
-        Err(Errno::MFILE | Errno::NFILE) if make_room(request).await => {
+        Err(Errno::MFILE | Errno::NFILE) if make_room(&request.generation).await => {
             Box::pin(open_path(facts, dir, &path, how, via)).await.map_err(failed)
         }
         Err(errno) => Err(failed(errno)),
@@ -286,8 +286,8 @@ async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
 }
 
 /// Closes cached files that nobody is answering from, so that another one can be opened; whether there were any.
-pub(crate) async fn make_room(request: &Request) -> bool {
-    let files = request.generation.open_files.give_up(ROOM);
+pub(crate) async fn make_room(generation: &Generation) -> bool {
+    let files = generation.open_files.give_up(ROOM);
     let any = !files.is_empty();
     for file in files {
         file.close().await;

@@ -10,6 +10,7 @@ use rt::local::Gauge;
 use rt::net::Stopper;
 
 use crate::connection::{self, Entrance};
+use crate::files;
 use crate::log::{Level, Reason, error};
 use crate::modules::http_core::listen::ListenAddr;
 use crate::request::Address;
@@ -102,8 +103,10 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr)
             Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => {}
             Err(errno) => {
                 complain(&thread, Level::Crit, "accept4()", errno);
-                // A connection that idles holds a descriptor that another could use.
-                if !thread.end_an_idle_one() {
+                // A file that is only kept open, or a connection that idles, holds a descriptor that this could use.
+                let is_full = matches!(errno, Errno::MFILE | Errno::NFILE);
+                let has_room = is_full && files::make_room(&thread.generation()).await;
+                if !has_room && !thread.end_an_idle_one() {
                     rt::sleep_until(rt::now() + PAUSE).await;
                 }
             }

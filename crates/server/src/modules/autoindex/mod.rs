@@ -110,7 +110,7 @@ async fn run(request: &mut Request) -> Step {
     if request.method == Method::Head {
         return Step::Done;
     }
-    let mut entries = match listing.entries(request).await {
+    let entries = match listing.entries(request).await {
         Ok(entries) => entries,
         Err(step) => return step,
     };
@@ -124,7 +124,7 @@ async fn run(request: &mut Request) -> Step {
     };
     writer.begin(&request.uri, &callback);
     let mut count = 0;
-    while let Some(entry) = entries.next() {
+    for entry in entries {
         writer.entry(&entry);
         count += 1;
         if count % ENTRIES_AT_ONCE == 0 {
