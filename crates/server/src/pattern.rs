@@ -70,6 +70,42 @@ impl Match<'_> {
     }
 }
 
+/// What a search found.
+pub(crate) struct Groups {
+    /// Start and end of the match and of each group.
+    pub(crate) spans: Vec<Option<(usize, usize)>>,
+    /// Names of groups, and their numbers.
+    pub(crate) names: Vec<(String, usize)>,
+}
+
+/// Searches for a pattern that did not come with the configuration, and is used once; an error says what PCRE
+/// found. Bytes that are no ASCII stand for themselves.
+pub(crate) fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> {
+    let mut text = String::with_capacity(pattern.len());
+    let mut escaped = false;
+    for &byte in pattern {
+        if byte.is_ascii() {
+            text.push(byte.into());
+        } else {
+            // The compiler takes text only: the byte is named, without a backslash that stands before it already.
+            if escaped {
+                text.pop();
+            }
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+        escaped = byte == b'\\' && !escaped;
+    }
+    let regex = RegexBuilder::new().build(&text);
+    let regex = regex.map_err(|error| Complaint { text: &text, error }.to_string())?;
+    let mut locations = regex.capture_locations();
+    let found = regex.captures_read(&mut locations, subject);
+    let found = found.map_err(|error| format!("pcre2_match() failed: {error} using \"{text}\""))?;
+    let spans = found.map(|_| (0..locations.len()).map(|group| locations.get(group)).collect());
+    let names = regex.capture_names().iter().enumerate();
+    let names = names.filter_map(|(group, name)| Some((name.clone()?, group))).collect();
+    Ok(spans.map(|spans| Groups { spans, names }))
+}
+
 /// What PCRE says about a pattern that it refuses.
 struct Complaint<'a> {
     text: &'a str,

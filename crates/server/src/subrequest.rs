@@ -30,7 +30,7 @@ pub(crate) struct Subrequest {
 }
 
 /// Subrequests inside of each other; more are a loop (nginx's limit).
-const DEPTH_MAX: u8 = 50;
+const DEPTH_MAX: u8 = 51;
 
 /// Subrequests of one request of a client, counted together (what nginx's counter of references allows). Without
 /// it a page that includes itself twice would be 2 to the power of 50.
@@ -77,6 +77,24 @@ pub(crate) fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
     };
     parent.log(Level::Error, format_args!("{what} while processing \"{}\"", uri.escape_ascii()));
     false
+}
+
+/// Takes a URI from a page apart into path, decoded, and query; `None`, with a line in the log, where it leads out
+/// of the root.
+pub(crate) fn parse_uri(request: &Request, text: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let question = memchr::memchr(b'?', text);
+    let (coded, args) = match question {
+        Some(place) => (&text[..place], &text[place + 1..]),
+        None => (text, &b""[..]),
+    };
+    let mut path = Vec::with_capacity(coded.len());
+    http::uri::unescape(coded, &mut path);
+    let climbs = |path: &[u8]| path.split(|&byte| byte == b'/').any(|segment| segment == b"..");
+    if coded.is_empty() || climbs(coded) || climbs(&path) || path.contains(&0) {
+        request.log(Level::Error, format_args!("unsafe URI \"{}\" was detected", text.escape_ascii()));
+        return None;
+    }
+    Some((path, args.to_vec()))
 }
 
 fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {

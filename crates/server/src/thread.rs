@@ -84,6 +84,11 @@ impl Thread {
         self.zone.offset_at(since_1970(rt::wall()).0)
     }
 
+    /// The machine's time zone.
+    pub(crate) fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
     /// The configuration that the next request starts under.
     pub(crate) fn generation(&self) -> Rc<Generation> {
         Rc::clone(&self.generation.borrow())

@@ -39,6 +39,14 @@ impl Zone {
             }
         }
     }
+
+    /// A moment in the words of strftime(3), as local time or as GMT; `None` where the format cannot be followed.
+    pub(crate) fn format(&self, seconds: i64, gmt: bool, format: &str) -> Option<String> {
+        // Under this name, and not as UTC, C libraries and with them nginx know it.
+        let zone = if gmt { TimeZone::posix("GMT0").ok()? } else { self.0.clone() };
+        let moment = Timestamp::from_second(seconds).ok()?.to_zoned(zone);
+        jiff::fmt::strtime::format(format, &moment).ok()
+    }
 }
 
 /// Seconds and milliseconds since 1970.

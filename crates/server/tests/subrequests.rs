@@ -1,5 +1,5 @@
-//! Requests that the server makes of itself, asked for over a socket: `auth_request`, `mirror`, `post_action`,
-//! `ssi`.
+//! Requests that the server makes of itself, asked for over a socket: `auth_request`, `mirror` and
+//! `post_action`.
 
 mod support;
 

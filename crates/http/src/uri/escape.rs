@@ -12,6 +12,8 @@ pub enum Escape {
     Args,
     /// All but letters, digits and `-` `.` `_` `~`.
     UriComponent,
+    /// A text as a part of an address in HTML: what `Refresh` has, and `#` `%`.
+    Html,
     /// An address in a `Refresh` attribute of HTML: space `"` `'` `<` `>` and the last column of the path's set.
     Refresh,
 }
@@ -24,6 +26,7 @@ impl Escape {
         let set: &[u8] = match self {
             Self::Uri => b"\"#%<>?\\^`{|}",
             Self::Args => b"\"#%<>?\\^`{|}&+;",
+            Self::Html => b"\"#%'<>\\^`{|}",
             Self::Refresh => b"\"'<>\\^`{|}",
             Self::UriComponent => return !(byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)),
         };

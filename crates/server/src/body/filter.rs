@@ -1,6 +1,6 @@
 //! What may change a body between its source and the socket: `sub`, `ssi`, `gzip` and their like.
 //!
-//! A module's head filter puts a [`BodyFilter`] into the response; [`crate::body::flow`] feeds it. A filter is
+//! A module's head filter puts a [`BodyFilter`] into the response; [`crate::body::levels`] feeds it. A filter is
 //! given bytes and gives bytes, and waits for nothing itself: where the answer of a subrequest belongs into the
 //! body, it says so and the flow fetches it.
 

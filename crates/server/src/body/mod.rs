@@ -7,6 +7,7 @@
 pub(crate) mod choose;
 pub(crate) mod filter;
 pub(crate) mod flow;
+mod levels;
 mod read;
 mod sendfile;
 mod shared;

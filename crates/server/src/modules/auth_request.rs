@@ -86,6 +86,7 @@ async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.auth_request;
     let Some(uri) = &conf.uri else { return Step::Next };
+    // As in nginx without the client's query; who needs it finds it in `$request_uri`.
     let wanted = Subrequest { uri: uri.as_bytes().to_vec(), ..Subrequest::default() };
     let Some(mut child) = subrequest::answer(request, &wanted).await else { return Step::Status(500) };
     let mut values = Vec::new();
@@ -98,6 +99,7 @@ async fn run(request: &mut Request) -> Step {
     let status = child.response.status;
     let questions = std::mem::take(&mut child.response.www_authenticate);
     subrequest::finish(request, child);
+    // Once more for those that are part of the request itself, such as `$limit_rate`.
     for (variable, value) in values {
         variable.assign(request, &value);
     }

@@ -83,12 +83,14 @@ fn add_uri(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// Starts the copies; a copy is not copied again.
 fn run(request: &mut Request) -> Step {
+    // Otherwise two locations that mirror each other would never end.
     if request.depth > 0 {
         return Step::Next;
     }
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.mirror;
     for uri in conf.uris.items() {
+        // The query is the client's; a URI of the configuration is taken as it is, question marks and all.
         let (uri, args) = (uri.as_bytes().to_vec(), request.args.clone());
         let wanted = Subrequest { uri, args, keeps_method: true, ..Subrequest::default() };
         if !subrequest::in_background(request, &wanted) {

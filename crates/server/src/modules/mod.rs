@@ -33,6 +33,7 @@ pub mod referer;
 pub mod rewrite;
 pub mod secure_link;
 pub mod split_clients;
+pub mod ssi;
 pub mod ssl;
 pub mod static_file;
 pub mod stub_status;
@@ -91,6 +92,7 @@ pub static MODULES: &[&Module] = &[
     &addition::MODULE,
     &sub::MODULE,
     &charset::MODULE,
+    &ssi::MODULE,
     // The first that the client takes compresses, in the same order; behind all that changes texts.
     &zstd::MODULE,
     &brotli::MODULE,

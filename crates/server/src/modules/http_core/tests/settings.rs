@@ -215,6 +215,8 @@ fn wrong_values_are_refused_as_in_nginx() {
         ("limit_rate x;", "\"limit_rate\" directive invalid value"),
         ("etag x;", "invalid value \"x\" in \"etag\" directive, it must be \"on\" or \"off\""),
         ("etag on; etag on;", "\"etag\" directive is duplicate"),
+        ("subrequest_output_buffer_size x;", "\"subrequest_output_buffer_size\" directive invalid value"),
+        ("post_action /a; post_action /b;", "\"post_action\" directive is duplicate"),
         ("types { a b { } }", "unexpected \"{\""),
     ] {
         let found = error(&format!("http {{ server {{\n{text} }} }}"));

@@ -1,0 +1,337 @@
+//! A body on its way through its filters, and the answers of subrequests that are put into it.
+//!
+//! Each request whose answer is under way is a level: the one of the client at the bottom, a subrequest that was
+//! made for it above, and so on. The top one goes on. They are a list and no recursion: fifty of them in each
+//! other are allowed, and a thread's stack is small.
+
+use std::ops::{Deref, DerefMut, Range};
+
+use io::op::Source;
+use io::{Buf, DiskVia};
+
+use crate::body::choose::Mover;
+use crate::body::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
+use crate::body::flow::Flow;
+use crate::body::read::{self, Chunks};
+use crate::body::{self, BodyError, FileBody};
+use crate::connection::decide;
+use crate::log::Level as LogLevel;
+use crate::request::Request;
+use crate::response::Body;
+use crate::subrequest::{self, Subrequest};
+
+/// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
+const SUBREQUEST_RUN: usize = 4 << 10;
+
+/// One request whose body is under way.
+struct Level<'r> {
+    request: Owner<'r>,
+    filters: Vec<Box<dyn BodyFilter>>,
+    /// Bytes that the filters take at once.
+    slice: usize,
+    origin: Origin,
+    /// What was read and has not passed.
+    input: Option<(Held, Range<usize>)>,
+    /// Pieces between the filters, with the filter that is next for each; the next piece is the last one.
+    work: Vec<(usize, Piece)>,
+    /// Filters that know that the body is over.
+    ended: usize,
+    purpose: Purpose,
+}
+
+/// Whose request it is.
+enum Owner<'r> {
+    Client(&'r mut Request),
+    Subrequest(Box<Request>),
+}
+
+/// Where a body is read from.
+enum Origin {
+    /// It has been read.
+    Done,
+    Bytes(Source),
+    File {
+        file: FileBody,
+        pieces: smallvec::IntoIter<[body::Piece; 1]>,
+        chunks: Option<Chunks>,
+    },
+}
+
+/// Memory with bytes of a body.
+enum Held {
+    Source(Source),
+    Buf(Buf),
+}
+
+/// What becomes of an answer.
+enum Purpose {
+    /// It goes to the client.
+    Send,
+    /// It goes there in its place, or this does when the answer is empty.
+    Include { stub: Option<Vec<u8>>, before: u64 },
+    /// The filter below that asked for it gets it.
+    Capture { filter: usize, body: Vec<u8> },
+}
+
+/// Passes the body of `request` through its filters into the flow.
+pub(super) async fn pass(request: &mut Request, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+    let mut levels = Levels { list: vec![Level::new(Owner::Client(request), Purpose::Send)] };
+    let done = levels.run(flow).await;
+    // After an error those that are left are only told.
+    while levels.list.len() > 1 {
+        levels.leave();
+    }
+    done
+}
+
+/// All levels, top one last.
+struct Levels<'r> {
+    list: Vec<Level<'r>>,
+}
+
+impl<'r> Levels<'r> {
+    fn top(&mut self) -> &mut Level<'r> {
+        self.list.last_mut().expect("the client's request stays")
+    }
+
+    /// Goes on until the client's request has nothing left to send.
+    async fn run(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        loop {
+            let top = self.top();
+            if let Some((stage, piece)) = top.work.pop() {
+                self.take(stage, piece, flow).await?;
+            } else if let Some((held, mut range)) = top.input.take() {
+                range.start += self.feed(&held.bytes()[range.clone()], flow).await?;
+                self.top().input = (!range.is_empty()).then_some((held, range));
+            } else if top.read().await? || top.end_filter()? {
+                // There is something to do again.
+            } else if self.list.len() > 1 {
+                self.end(flow).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Gives the next bytes to the first filter; how many it took.
+    async fn feed(&mut self, bytes: &[u8], flow: &mut Flow<'_, '_>) -> Result<usize, BodyError> {
+        let top = self.top();
+        let slice = &bytes[..bytes.len().min(top.slice)];
+        if top.filters.is_empty() {
+            self.write(slice, flow).await?;
+            return Ok(slice.len());
+        }
+        top.push(0, slice)
+    }
+
+    /// Takes a piece to the filter that is next for it.
+    async fn take(&mut self, stage: usize, piece: Piece, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        let top = self.top();
+        let is_out = stage == top.filters.len();
+        match piece {
+            Piece::Bytes(bytes) if is_out => self.write(&bytes, flow).await?,
+            Piece::Bytes(mut bytes) => {
+                // The rest has its place in the list before what the filter makes, which goes first.
+                let place = top.work.len();
+                let used = top.push(stage, &bytes)?;
+                if used < bytes.len() {
+                    bytes.drain(..used);
+                    top.work.insert(place, (stage, Piece::Bytes(bytes)));
+                }
+            }
+            Piece::Subrequest(wanted) if wanted.capture || is_out => self.begin(stage, wanted, flow).await,
+            Piece::Subrequest(wanted) => {
+                top.work.push((stage + 1, Piece::Subrequest(wanted)));
+                let mut out = Output::default();
+                top.filters[stage].interrupt(&mut top.request, &mut out);
+                top.add(stage + 1, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes bytes that no filter of their level changes any more.
+    async fn write(&mut self, bytes: &[u8], flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        // What is inside of an answer that is captured belongs to it.
+        let capture = self.list.iter().rposition(|level| matches!(level.purpose, Purpose::Capture { .. }));
+        let Some(capture) = capture else { return flow.write(&mut self.list[0].request, bytes).await };
+        let Level { request, purpose, .. } = &mut self.list[capture];
+        let most = request.scope().core.subrequests.output_buffer_size;
+        if let Purpose::Capture { body, .. } = purpose {
+            let len = body.len() + bytes.len();
+            if len as u64 > most {
+                request.log(LogLevel::Error, format_args!("too big subrequest response: {len}"));
+                return Err(BodyError::Filter);
+            }
+            body.extend_from_slice(bytes);
+        }
+        flow.take_turns(bytes.len()).await;
+        Ok(())
+    }
+
+    /// Carries out a subrequest up to its answer, which is the new top.
+    async fn begin(&mut self, stage: usize, wanted: Subrequest, flow: &mut Flow<'_, '_>) {
+        flow.take_turns(SUBREQUEST_RUN).await;
+        let top = self.top();
+        let Some(mut child) = subrequest::answer(&mut top.request, &wanted).await else {
+            if wanted.capture {
+                top.filters[stage - 1].captured(&mut top.request, 500, Vec::new());
+            }
+            return;
+        };
+        let mut stub = wanted.stub;
+        if child.response.status >= 300 && stub.is_some() {
+            // As in nginx the text passes the filters of the subrequest, as its body would.
+            let content_type = top.request.response.content_type.of(&top.request).map(str::to_owned);
+            decide::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
+        }
+        let purpose = match wanted.capture {
+            true => Purpose::Capture { filter: stage - 1, body: Vec::new() },
+            false => Purpose::Include { stub, before: flow.passed() },
+        };
+        self.list.push(Level::new(Owner::Subrequest(child), purpose));
+    }
+
+    /// The top is over.
+    async fn end(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        let stub = match &mut self.top().purpose {
+            Purpose::Include { stub, before } if flow.passed() == *before => stub.take(),
+            _ => None,
+        };
+        if let Some(stub) = stub {
+            self.write(&stub, flow).await?;
+        }
+        let (status, purpose) = self.leave();
+        if let Purpose::Capture { filter, body } = purpose {
+            let top = self.top();
+            top.filters[filter].captured(&mut top.request, status, body);
+        }
+        Ok(())
+    }
+
+    /// Takes the top away, and gives what it had borrowed to the one below.
+    fn leave(&mut self) -> (u16, Purpose) {
+        let Some(Level { request: Owner::Subrequest(child), purpose, .. }) = self.list.pop() else {
+            unreachable!("only subrequests are left")
+        };
+        let status = child.response.status;
+        subrequest::finish(&mut self.top().request, child);
+        (status, purpose)
+    }
+}
+
+impl<'r> Level<'r> {
+    fn new(mut request: Owner<'r>, purpose: Purpose) -> Level<'r> {
+        let filters = std::mem::take(&mut request.response.filters);
+        let slice = filters.iter().map(|filter| filter.slice_max()).fold(SLICE_MAX, usize::min);
+        let origin = match std::mem::take(&mut request.response.body) {
+            Body::None => Origin::Done,
+            Body::Bytes(source) => Origin::Bytes(source),
+            Body::File(mut file) => {
+                file.open_direct();
+                let pieces = std::mem::take(&mut file.pieces).into_iter();
+                Origin::File { file, pieces, chunks: None }
+            }
+        };
+        Level { request, filters, slice, origin, input: None, work: Vec::new(), ended: 0, purpose }
+    }
+
+    /// Gives bytes to a filter, and puts what becomes of them on the list; how many it took.
+    fn push(&mut self, stage: usize, bytes: &[u8]) -> Result<usize, BodyError> {
+        let mut out = Output::default();
+        let pushed = self.filters[stage].push(&mut self.request, bytes, &mut out);
+        let used = pushed.map_err(|error| broken(&self.request, &error))?;
+        debug_assert!(used > 0 || bytes.is_empty(), "a filter that takes nothing would be asked for ever");
+        self.add(stage + 1, out);
+        Ok(used)
+    }
+
+    fn add(&mut self, stage: usize, out: Output) {
+        self.work.extend(out.into_reversed().map(|piece| (stage, piece)));
+    }
+
+    /// Tells the next filter that the body is over; `false` when all know it.
+    fn end_filter(&mut self) -> Result<bool, BodyError> {
+        let Some(filter) = self.filters.get_mut(self.ended) else { return Ok(false) };
+        self.ended += 1;
+        let mut out = Output::default();
+        filter.finish(&mut self.request, &mut out).map_err(|error| broken(&self.request, &error))?;
+        self.add(self.ended, out);
+        Ok(true)
+    }
+
+    /// Reads on, by the engine that would read it for a body that is not changed; `false` at the end.
+    async fn read(&mut self) -> Result<bool, BodyError> {
+        match &mut self.origin {
+            Origin::Done => return Ok(false),
+            Origin::Bytes(_) => {
+                if let Origin::Bytes(source) = std::mem::replace(&mut self.origin, Origin::Done) {
+                    let range = 0..source.bytes().len();
+                    self.input = (!range.is_empty()).then_some((Held::Source(source), range));
+                }
+            }
+            Origin::File { file, pieces, chunks } => {
+                if let Some(chunk) = chunks.as_mut().and_then(Iterator::next) {
+                    let buf = read::read_chunk(file, reader(file.mover), &chunk).await?;
+                    let start = chunk.skip as usize;
+                    self.input = Some((Held::Buf(buf), start..start + chunk.wanted() as usize));
+                    return Ok(true);
+                }
+                match pieces.next() {
+                    Some(body::Piece::Text(text)) => {
+                        let range = 0..text.len();
+                        self.input = Some((Held::Source(Source::Vec(text)), range));
+                    }
+                    Some(body::Piece::Range { start, end }) => {
+                        *chunks = Some(Chunks::new(start..end, SLICE_MAX as u64, file.direct));
+                    }
+                    None => self.origin = Origin::Done,
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The engine that reads where the mover would have read, or would have used sendfile.
+fn reader(mover: Mover) -> DiskVia {
+    match mover {
+        Mover::Read { via, .. } | Mover::Sendfile(via) | Mover::Shared { via, .. } => via,
+        Mover::Resident { otherwise } => otherwise,
+    }
+}
+
+/// A body cannot go on, and the log says why.
+pub(super) fn broken(request: &Request, error: &FilterError) -> BodyError {
+    request.log(LogLevel::Error, format_args!("{error} while sending to client"));
+    BodyError::Filter
+}
+
+impl Held {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Held::Source(source) => source.bytes(),
+            Held::Buf(buf) => buf,
+        }
+    }
+}
+
+impl Deref for Owner<'_> {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        match self {
+            Owner::Client(request) => request,
+            Owner::Subrequest(request) => request,
+        }
+    }
+}
+
+impl DerefMut for Owner<'_> {
+    fn deref_mut(&mut self) -> &mut Request {
+        match self {
+            Owner::Client(request) => request,
+            Owner::Subrequest(request) => request,
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Finding commands in text: `<!--#name parameter="value" ... -->`, in pieces of any size.
+//!
+//! ```text
+//!   Text --> Begin(1..4) --#--> BeforeName --> Name --> BeforeParameter --> Parameter --> BeforeEquals
+//!    ^                                          |        ^  |                                 |
+//!    |                                          |        |  |    AfterValue <-- Value <-- BeforeValue
+//!    +--------- '>' -- End(2) <-- End(1) <--'-'-+--------|--+--------+  |         |
+//!    |                   |          |                    +--------------+      Escaped
+//!    +--------- '>' -- Skip(2) <-- Skip(1) <-- Skip(0) <-- anything that does not belong there
+//! ```
+//!
+//! What a command means is not known here.
+
+use std::ops::Range;
+
+/// How a command begins, before the `#`.
+const BEGIN: &[u8] = b"<!--";
+
+/// Bytes of a command's or a parameter's name, nginx's limits.
+const NAME_MAX: usize = 32;
+
+/// Parameters of a command, nginx's limit.
+pub(super) const PARAMETERS_MAX: usize = 16;
+
+/// Takes text apart. What was found is in [`Parser::command`] when a command has ended.
+pub(super) struct Parser {
+    state: State,
+    command: Command,
+    /// Bytes of a value at most (`ssi_value_length`).
+    value_max: usize,
+}
+
+/// A command with its parameters.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Command {
+    pub(super) name: Vec<u8>,
+    /// One more than allowed at most, so that too many can be told.
+    pub(super) parameters: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In text.
+    Text,
+    /// So many bytes of [`BEGIN`] were seen.
+    Begin(usize),
+    /// White space before the name.
+    BeforeName,
+    Name,
+    /// White space before a parameter or the end.
+    BeforeParameter,
+    Parameter,
+    /// White space before `=`.
+    BeforeEquals,
+    /// White space before the quote.
+    BeforeValue,
+    /// In a value, up to this quote.
+    Value(u8),
+    /// Behind a backslash in a value with this quote.
+    Escaped(u8),
+    /// Right behind the closing quote.
+    AfterValue,
+    /// So many bytes of `--` at the end of a command.
+    End(usize),
+    /// In a command with a fault, and so many bytes of `--`.
+    Skip(usize),
+}
+
+/// What comes next in the text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing; all input is used up.
+    Nothing,
+    /// Text, a range of the input.
+    Text(Range<usize>),
+    /// Text that was held back because it could have been the beginning of a command.
+    Held(&'static [u8]),
+    /// A whole command.
+    Command,
+    /// Something is wrong with a command, for the log.
+    Fault(String),
+    /// The end of a command in which something was wrong.
+    Broken,
+}
+
+impl Parser {
+    pub(super) fn new(value_max: usize) -> Parser {
+        Parser { state: State::Text, command: Command::default(), value_max }
+    }
+
+    /// The command that was found last.
+    pub(super) fn take_command(&mut self) -> Command {
+        std::mem::take(&mut self.command)
+    }
+
+    /// Finds the next thing; how much of the input it took.
+    pub(super) fn next(&mut self, input: &[u8]) -> (usize, Found) {
+        let mut at = 0;
+        while let Some(&byte) = input.get(at) {
+            match self.state {
+                State::Text => {
+                    let end = memchr::memchr(b'<', &input[at..]).map(|place| at + place);
+                    if let Some(begin) = end {
+                        self.state = State::Begin(1);
+                        if begin == at {
+                            at += 1;
+                            continue;
+                        }
+                    }
+                    // The first byte of a beginning is taken with the text, and held back.
+                    let text = at..end.unwrap_or(input.len());
+                    return (end.map_or(input.len(), |begin| begin + 1), Found::Text(text));
+                }
+                State::Begin(seen) => {
+                    if byte == *BEGIN.get(seen).unwrap_or(&b'#') {
+                        let whole = seen == BEGIN.len();
+                        self.state = if whole { State::BeforeName } else { State::Begin(seen + 1) };
+                        at += 1;
+                        continue;
+                    }
+                    // Another beginning may start here; any other byte is text and looked at again.
+                    let again = byte == b'<';
+                    self.state = if again { State::Begin(1) } else { State::Text };
+                    return (at + usize::from(again), Found::Held(&BEGIN[..seen]));
+                }
+                _ => {
+                    at += 1;
+                    match self.take(byte) {
+                        Found::Nothing => {}
+                        found => return (at, found),
+                    }
+                }
+            }
+        }
+        (at, Found::Nothing)
+    }
+
+    /// The text is over: what was held back of it. A command that does not end is dropped, as in nginx.
+    pub(super) fn finish(&mut self) -> &'static [u8] {
+        match std::mem::replace(&mut self.state, State::Text) {
+            State::Begin(seen) => &BEGIN[..seen],
+            _ => b"",
+        }
+    }
+
+    /// Takes a byte of a command.
+    fn take(&mut self, byte: u8) -> Found {
+        let is_space = matches!(byte, b' ' | b'\r' | b'\n' | b'\t');
+        let before = self.state;
+        let last = self.command.parameters.last();
+        let (name_len, value_len) = last.map_or((0, 0), |(name, value)| (name.len(), value.len()));
+        let state = match before {
+            state @ (State::BeforeName
+            | State::BeforeParameter
+            | State::BeforeEquals
+            | State::BeforeValue)
+                if is_space =>
+            {
+                state
+            }
+            State::BeforeName => {
+                self.command = Command { name: vec![byte], parameters: Vec::new() };
+                State::Name
+            }
+            State::Name | State::AfterValue if is_space => State::BeforeParameter,
+            State::Name | State::BeforeParameter | State::AfterValue if byte == b'-' => State::End(1),
+            State::Name if self.command.name.len() < NAME_MAX => {
+                self.command.name.push(byte);
+                State::Name
+            }
+            State::BeforeParameter => {
+                // More than one too many is only counted as that.
+                self.command.parameters.truncate(PARAMETERS_MAX);
+                self.command.parameters.push((vec![byte], Vec::new()));
+                State::Parameter
+            }
+            // White space may stand on both sides of the sign.
+            State::Parameter if is_space => State::BeforeEquals,
+            State::Parameter | State::BeforeEquals if byte == b'=' => State::BeforeValue,
+            State::Parameter if byte != b'-' && name_len < NAME_MAX => {
+                self.parameter().0.push(byte);
+                State::Parameter
+            }
+            State::BeforeValue if matches!(byte, b'"' | b'\'') => State::Value(byte),
+            State::Value(quote) if byte == quote => State::AfterValue,
+            State::Value(quote) | State::Escaped(quote) if value_len < self.value_max => {
+                self.parameter().1.push(byte);
+                // The backslash stays: what it means depends on the command.
+                let escapes = byte == b'\\' && before == State::Value(quote);
+                if escapes { State::Escaped(quote) } else { State::Value(quote) }
+            }
+            // Both dashes and the bracket follow each other, or it is no end.
+            State::End(1) if byte == b'-' => State::End(2),
+            State::End(2) if byte == b'>' => {
+                self.state = State::Text;
+                return Found::Command;
+            }
+            State::Skip(2) if byte == b'>' => {
+                self.state = State::Text;
+                return Found::Broken;
+            }
+            State::Skip(seen) => {
+                self.state = State::Skip(if byte == b'-' && seen < 2 { seen + 1 } else { 0 });
+                return Found::Nothing;
+            }
+            _ => return self.fault(byte),
+        };
+        self.state = state;
+        Found::Nothing
+    }
+
+    /// The parameter that is being read.
+    fn parameter(&mut self) -> &mut (Vec<u8>, Vec<u8>) {
+        self.command.parameters.last_mut().expect("its first byte made it")
+    }
+
+    /// Goes on behind the command and says what is wrong with it, in nginx's words.
+    fn fault(&mut self, byte: u8) -> Found {
+        let (name, shown) = (self.command.name.escape_ascii(), byte.escape_ascii());
+        let none = Default::default();
+        let (parameter, value) = self.command.parameters.last().unwrap_or(&none);
+        let (parameter, value) = (parameter.escape_ascii(), value.escape_ascii());
+        let text = match self.state {
+            State::Name => format!("the \"{name}{shown}...\" SSI command is too long"),
+            State::Parameter if byte == b'-' => {
+                format!("invalid \"{parameter}-\" parameter in \"{name}\" SSI command")
+            }
+            State::Parameter => {
+                format!("too long \"{parameter}{shown}...\" parameter in \"{name}\" SSI command")
+            }
+            State::BeforeEquals => {
+                format!(
+                    "unexpected \"{shown}\" symbol after \"{parameter}\" parameter in \"{name}\" SSI command"
+                )
+            }
+            State::BeforeValue => format!(
+                "unexpected \"{shown}\" symbol before value of \"{parameter}\" parameter in \"{name}\" SSI command"
+            ),
+            State::Value(_) | State::Escaped(_) => format!(
+                "too long \"{value}{shown}...\" value of \"{parameter}\" parameter in \"{name}\" SSI command"
+            ),
+            State::AfterValue => format!(
+                "unexpected \"{shown}\" symbol after \"{value}\" value of \"{parameter}\" parameter \
+                 in \"{name}\" SSI command"
+            ),
+            _ => format!("unexpected \"{shown}\" symbol in \"{name}\" SSI command"),
+        };
+        // Where a dash is what does not belong there it may be the first one of the end, as in nginx.
+        let may_end = matches!(self.state, State::Parameter | State::BeforeEquals | State::BeforeValue);
+        self.state = State::Skip(usize::from(may_end && byte == b'-'));
+        Found::Fault(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found, as text: commands in brackets, faults with an exclamation mark.
+    fn parse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, value_max: usize) -> String {
+        let (mut parser, mut out) = (Parser::new(value_max), Vec::new());
+        for piece in pieces {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let (used, found) = parser.next(rest);
+                match found {
+                    Found::Nothing => assert_eq!(used, rest.len()),
+                    Found::Text(range) => out.extend_from_slice(&rest[range]),
+                    Found::Held(text) => out.extend_from_slice(text),
+                    Found::Fault(text) => out.extend_from_slice(format!("!{text}!").as_bytes()),
+                    Found::Broken => out.extend_from_slice(b"[broken]"),
+                    Found::Command => {
+                        let command = parser.take_command();
+                        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                        let parameters: String = (command.parameters.iter())
+                            .map(|(name, value)| format!(" {}={}", text(name), text(value)))
+                            .collect();
+                        out.extend_from_slice(format!("[{}{parameters}]", text(&command.name)).as_bytes());
+                    }
+                }
+                rest = &rest[used..];
+            }
+        }
+        out.extend_from_slice(parser.finish());
+        String::from_utf8_lossy(&out).into_owned()
+    }
+
+    const CASES: &[(&str, &str)] = &[
+        ("text", "text"),
+        ("", ""),
+        ("a<b<!c<!-d<!--e", "a<b<!c<!-d<!--e"),
+        ("<<!<!-<!--<!--#a -->", "<<!<!-<!--[a]"),
+        ("<!-", "<!-"),
+        ("x<!--#echo var=\"a\" -->y", "x[echo var=a]y"),
+        ("<!--#\r\n echo\tvar = 'a\"b' default=\"c'd\"-->", "[echo var=a\"b default=c'd]"),
+        ("<!--#endif-->", "[endif]"),
+        ("<!--#a b=\"\\\"c\\\\\" -->", "[a b=\\\"c\\\\]"),
+        ("<!--#a b=\"-->\" -->", "[a b=-->]"),
+        ("<!--#a b=\"c\"", ""),
+        ("<!--#a b -->z", "!unexpected \"-\" symbol after \"b\" parameter in \"a\" SSI command![broken]z"),
+        ("<!--#a b-->z", "!invalid \"b-\" parameter in \"a\" SSI command![broken]z"),
+        (
+            "<!--#a b=c -->",
+            "!unexpected \"c\" symbol before value of \"b\" parameter in \"a\" SSI command![broken]",
+        ),
+        (
+            "<!--#a b=\"c\"d -->",
+            "!unexpected \"d\" symbol after \"c\" value of \"b\" parameter in \"a\" SSI command![broken]",
+        ),
+        ("<!--#a -x-->", "!unexpected \"x\" symbol in \"a\" SSI command![broken]"),
+        ("<!--#a --x -->", "!unexpected \"x\" symbol in \"a\" SSI command![broken]"),
+        ("<!--#a b=\"0123456789\" -->", "[a b=0123456789]"),
+        (
+            "<!--#a b=\"0123456789a\" -->",
+            "!too long \"0123456789a...\" value of \"b\" parameter in \"a\" SSI command![broken]",
+        ),
+        (
+            "<!--#a b=\"012345678\\\"\" -->",
+            "!too long \"012345678\\\\\\\"...\" value of \"b\" parameter in \"a\" SSI command![broken]",
+        ),
+    ];
+
+    #[test]
+    fn commands_are_found_at_every_split_point() {
+        for (input, expected) in CASES {
+            let bytes = input.as_bytes();
+            for split in 0..=bytes.len() {
+                assert_eq!(parse([&bytes[..split], &bytes[split..]], 10), *expected, "{input} at {split}");
+            }
+            assert_eq!(parse(bytes.chunks(1), 10), *expected, "{input} by bytes");
+        }
+    }
+
+    #[test]
+    fn names_and_parameters_have_limits() {
+        let name = "n".repeat(NAME_MAX);
+        assert_eq!(
+            parse([format!("<!--#{name} {name}='x'-->").as_bytes()], 10),
+            format!("[{name} {name}=x]")
+        );
+        let long = parse([format!("<!--#{name}x -->").as_bytes()], 10);
+        assert_eq!(long, format!("!the \"{name}x...\" SSI command is too long![broken]"));
+        let long = parse([format!("<!--#a {name}x='' -->").as_bytes()], 10);
+        assert_eq!(long, format!("!too long \"{name}x...\" parameter in \"a\" SSI command![broken]"));
+        let mut parser = Parser::new(10);
+        let many = format!("<!--#a {} -->", "b='' ".repeat(1000));
+        assert_eq!(parser.next(many.as_bytes()), (many.len(), Found::Command));
+        assert_eq!(parser.take_command().parameters.len(), PARAMETERS_MAX + 1);
+    }
+
+    #[test]
+    fn no_input_panics_and_pieces_do_not_matter() {
+        // A generator of numbers is enough: what matters is that the signs of the grammar meet in all orders.
+        let mut seed = 1u64;
+        let mut next = move |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % below
+        };
+        const PARTS: &[&[u8]] = &[
+            b"<!--#", b"-->", b"<", b"!", b"-", b"#", b"=", b"\"", b"'", b"\\", b" ", b"if", b"echo",
+            b"expr", b"a", b"\0", b"\xff", b"<!--", b"--", b">",
+        ];
+        for _ in 0..3000 {
+            let count = next(40);
+            let input: Vec<u8> = (0..count).flat_map(|_| PARTS[next(PARTS.len())].to_vec()).collect();
+            let whole = parse([&input[..]], 6);
+            let split = next(input.len() + 1);
+            assert_eq!(parse([&input[..split], &input[split..]], 6), whole, "{}", input.escape_ascii());
+            assert_eq!(parse(input.chunks(1), 6), whole, "{}", input.escape_ascii());
+        }
+    }
+}
