@@ -4,6 +4,7 @@
 mod support;
 
 use support::Site;
+use testkit::client::basic;
 
 #[test]
 fn realip_takes_the_address_of_a_trusted_proxy() {
@@ -141,20 +142,6 @@ fn no_start_of_a_connection_hurts() {
     assert_eq!(answer.head.status, 200);
 }
 
-/// The field for a name and a password.
-fn basic(user_and_password: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::from("Basic ");
-    for group in user_and_password.as_bytes().chunks(3) {
-        let bits = group.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        for index in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * index) & 63) as usize];
-            text.push(if index <= group.len() { digit.into() } else { '=' });
-        }
-    }
-    text
-}
-
 /// Asks with a name and a password.
 fn ask_as(site: &Site, target: &str, user_and_password: &str) -> testkit::Response {
     site.client().request("GET", target, &[("Host", "a"), ("Authorization", &basic(user_and_password))])
@@ -271,6 +258,20 @@ fn satisfy_asks_one_or_all() {
     let log = site.lines("info.log", 10).join("\n");
     assert_eq!(log.matches("delaying unauthorized request, client").count(), 4, "{log}");
     assert!(log.matches("access forbidden by rule, client").count() >= 6, "{log}");
+}
+
+/// Nobody is kept who does not want to wait for the answer.
+#[test]
+fn a_client_that_leaves_ends_its_delay() {
+    let site = Site::start(
+        "delay",
+        "access_log own.log; server { listen 127.0.0.1:PORT; auth_delay 1h; auth_basic r; auth_basic_user_file none;
+           error_log info.log info; }",
+    );
+    drop(site.client().send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").half_close());
+    let lines = site.lines("info.log", 3);
+    assert!(lines[2].contains("client prematurely closed connection"), "{lines:#?}");
+    assert!(site.lines("own.log", 1)[0].contains("\" 499 "), "nginx's status for it");
 }
 
 /// Hashes that take long are made elsewhere: another connection of the same thread is answered meanwhile.

@@ -327,3 +327,17 @@ impl Write for Stream {
         Ok(())
     }
 }
+
+/// The value of `Authorization` for a name and a password, with a colon between them (RFC 7617).
+pub fn basic(user_and_password: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::from("Basic ");
+    for group in user_and_password.as_bytes().chunks(3) {
+        let bits = group.iter().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        for index in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * index) & 63) as usize];
+            text.push(if index <= group.len() { digit.into() } else { '=' });
+        }
+    }
+    text
+}

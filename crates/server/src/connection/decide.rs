@@ -1,10 +1,12 @@
 //! From a head to an answer: server, URI, location, phases, error pages.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use http::framing::BodyFraming;
 use http::request::{Method, Target};
 use io::op::Source;
+use rt::{Either, select};
 
 use crate::connection::{Entrance, error_page, respond};
 use crate::files;
@@ -254,8 +256,24 @@ fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
 
 /// Lets the time of `auth_delay` pass.
 async fn hold_back(request: &mut Request) -> Step {
-    rt::sleep_until(rt::now() + request.scope().core.satisfy.auth_delay).await;
-    Step::Status(401)
+    let until = rt::now() + request.scope().core.satisfy.auth_delay;
+    match pause(request, until).await {
+        Step::Next => Step::Status(401),
+        step => step,
+    }
+}
+
+/// Lets a request wait until a moment, or until its client is gone.
+pub(crate) async fn pause(request: &Request, until: Instant) -> Step {
+    let socket = request.conn.socket.borrow().clone();
+    let Some(socket) = socket else { return Step::Gone };
+    match select(rt::sleep_until(until), rt::net::hung_up(&socket)).await {
+        Either::Left(()) => Step::Next,
+        Either::Right(()) => {
+            request.log(Level::Info, format_args!("client prematurely closed connection"));
+            Step::Gone
+        }
+    }
 }
 
 /// Decides on the answer to a subrequest.

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conf::{Args, Contexts, Error, Spec, Statement, value};
-use rt::{Either, select};
 
 use crate::config::{Cx, Layered, Scope};
+use crate::connection::decide::pause;
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
@@ -503,16 +503,7 @@ async fn wait(request: &mut Request) -> Step {
     let Some(Outcome { verdict: Verdict::Delayed(until), .. }) = request.extensions.get() else {
         return Step::Next;
     };
-    let turn = rt::sleep_until(*until);
-    let socket = request.conn.socket.borrow().clone();
-    let Some(socket) = socket else { return Step::Gone };
-    match select(turn, rt::net::hung_up(&socket)).await {
-        Either::Left(()) => Step::Next,
-        Either::Right(()) => {
-            request.log(Level::Info, format_args!("client prematurely closed connection"));
-            Step::Gone
-        }
-    }
+    pause(request, *until).await
 }
 
 #[cfg(test)]
