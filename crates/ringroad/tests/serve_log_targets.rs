@@ -313,6 +313,9 @@ fn a_slow_disk_under_logs_holds_up_nobody() {
 
 #[test]
 fn reloads_neither_lose_lines_nor_keep_files() {
+    if !ours_only("the harness cannot pick the port of nginx again") {
+        return;
+    }
     let conf = |name: &str, options: &str| {
         let log =
             format!("access_log logs/access.log own {options}; access_log logs/{name}.log own; return 204;");
@@ -544,6 +547,38 @@ fn error_logs_have_levels_and_are_inherited() {
         assert!(lines.len() == 1 && lines[0].contains(&format!("html{uri}\" failed")), "{name}: {lines:?}");
     }
     assert_eq!(text(&log("crit")), "");
+}
+
+#[test]
+fn errors_do_not_wait_for_the_buffer_of_an_access_log() {
+    let server = serve(&one_server(
+        "log_format own '$request';",
+        "access_log logs/both.log own buffer=32k; error_log logs/both.log; root html;",
+    ));
+    assert_eq!(client(&server).get("/missing").status, 404);
+    let lines = wait_for_lines(&server.path("logs/both.log"), 1);
+    assert!(lines.len() == 1 && lines[0].contains("html/missing\" failed"), "{lines:?}");
+}
+
+#[test]
+fn an_error_log_that_nobody_reads_holds_up_nobody() {
+    if !ours_only("nginx waits in write()") {
+        return;
+    }
+    let (_folder, _pipe, path) = fifo("fifo-errors");
+    let conf = one_server("large_client_header_buffers 4 64k;", "root html; access_log off;");
+    // The process's own log too: reports about it go to the other one, and process control does not wait.
+    let server = serve(&format!("error_log logs/error.log notice; error_log {path} info;\n{conf}"));
+    let mut client = client(&server);
+    let long = "x".repeat(30_000);
+    for n in 0..700 {
+        assert_eq!(client.get(&format!("/{n}?{long}")).status, 404);
+    }
+    let line = server.wait_for_log("is too slow", Deadline::default());
+    assert!(line.contains(&format!("writing to \"{path}\" is too slow, 1 line was dropped")), "{line}");
+    server.reload();
+    server.wait_for_log("exited with code 0", Deadline::default());
+    assert!(server.quit_and_wait().success());
 }
 
 #[test]

@@ -34,6 +34,7 @@ pub(super) fn write_beside(thread: &Thread, about: &Target, level: Level, messag
     write_to_process(thread, Some(about), level, message);
 }
 
+/// The process's log is that of the configuration in force, whatever a request under way started with.
 fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, message: fmt::Arguments<'_>) {
     let generation = thread.generation();
     let line = Line { level, connection: None, message, about: About::Nothing };
@@ -42,6 +43,7 @@ fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, messag
 
 /// Writes one line for a request that may have ended.
 pub(super) fn write_of(thread: &Thread, origin: &Origin, level: Level, text: &str) {
+    // The configuration of then: places of targets are its own.
     let generation = &origin.generation;
     let log = &generation.config.location(origin.location).scope.core.error_log;
     let (connection, about) = (Some(origin.connection), About::Text(&origin.about));
@@ -64,6 +66,7 @@ impl Request {
         self.write(level, message, About::Nothing);
     }
 
+    /// To the targets of the location that the request is in now.
     fn write(&self, level: Level, message: fmt::Arguments<'_>, about: About<'_>) {
         let line = Line { level, connection: Some(self.conn.number), message, about };
         line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
@@ -128,6 +131,7 @@ impl Line<'_> {
         if let Some(connection) = self.connection {
             object = object.number("connection", connection);
         }
+        // What was put together as text cannot be taken apart again, and stays with the message.
         object = match &self.about {
             About::Text(about) => object.text("message", format_args!("{}{about}", self.message)),
             About::Nothing | About::Request(_) => object.text("message", self.message),

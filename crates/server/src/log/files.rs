@@ -57,6 +57,8 @@ impl LogFiles {
     pub(crate) fn resolve(&self, config: &Config, files: Opened) -> Vec<Rc<Sink>> {
         let files = by_path(files);
         self.renew(&files);
+        // Equal in the target and in how lines gather: what gathers otherwise is a sink of its own, which may still
+        // hold back lines of the last configuration.
         let known = self.alive();
         let sinks: Vec<Rc<Sink>> = config
             .http
@@ -100,6 +102,7 @@ impl LogFiles {
     pub(crate) async fn flush(&self, thread: &Thread) {
         let until = rt::now() + LAST_WRITES;
         loop {
+            // Reports first: they are lines themselves.
             self.outgoing.write(thread);
             for sink in self.alive() {
                 sink.release();
@@ -111,10 +114,12 @@ impl LogFiles {
         }
     }
 
+    /// Those that some configuration still holds.
     fn alive(&self) -> Vec<Rc<Sink>> {
         self.sinks.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Gives targets their new files.
     fn renew(&self, files: &HashMap<PathBuf, File>) {
         for sink in self.alive() {
             // Sockets and the standard stream are not opened by the master and stay as they are.
@@ -127,6 +132,7 @@ impl LogFiles {
         }
     }
 
+    /// Opens a target for lines; `None` when the master could not open its file.
     fn stream(&self, spec: &TargetSpec, files: &HashMap<PathBuf, File>) -> Option<Rc<Stream>> {
         let way = match &spec.target {
             Target::File(path) => Way::File(files.get(path)?.clone()),
@@ -137,6 +143,7 @@ impl LogFiles {
     }
 }
 
+/// Two targets may share a file, so each path is looked up.
 fn by_path(files: Opened) -> HashMap<PathBuf, File> {
     files.into_iter().map(|(path, fd)| (path, File::new(fd))).collect()
 }

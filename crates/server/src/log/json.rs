@@ -20,7 +20,8 @@ impl<'a> Object<'a> {
     pub fn text(mut self, name: &str, value: impl fmt::Display) -> Object<'a> {
         self.name(name);
         self.out.push(b'"');
-        // A vector takes every write.
+        // Put together in the line itself: a message may be long, and needs no other memory. A vector takes every
+        // write.
         let _ = fmt::write(&mut Escaped(self.out), format_args!("{value}"));
         self.out.push(b'"');
         self
@@ -31,6 +32,7 @@ impl<'a> Object<'a> {
     pub fn bytes(mut self, name: &str, value: &[u8]) -> Object<'a> {
         self.name(name);
         self.out.push(b'"');
+        // Where it ends being UTF-8 is where the escapes begin, so that a reader can undo them.
         for chunk in value.utf8_chunks() {
             escape(chunk.valid(), self.out);
             for byte in chunk.invalid() {
@@ -54,6 +56,7 @@ impl<'a> Object<'a> {
         self.out.push(b'}');
     }
 
+    /// The name of the next field, with what parts it from the last one.
     fn name(&mut self, name: &str) {
         if !std::mem::take(&mut self.first) {
             self.out.push(b',');
@@ -82,6 +85,7 @@ fn escape(text: &str, out: &mut Vec<u8>) {
             b'\n' => out.extend_from_slice(b"\\n"),
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
+            // DEL need not be escaped, but a terminal should not get it.
             0..0x20 | 0x7f => {
                 let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
                 out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);

@@ -18,6 +18,8 @@ pub(crate) mod named;
 pub(crate) mod reports;
 pub(crate) mod sink;
 pub mod syslog;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::fmt;
@@ -126,7 +128,15 @@ pub(crate) struct Targets(Vec<TargetSpec>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetSpec {
     pub(crate) target: Target,
+    kind: Kind,
     pub(crate) hold: Option<Hold>,
+}
+
+/// What a target is for: errors never gather for the buffer of an access log in the same file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Access,
+    Error,
 }
 
 /// `buffer=`, `flush=`, `gzip=` of an `access_log`.
@@ -142,10 +152,10 @@ pub(crate) struct Hold {
 
 impl Targets {
     /// The place of a target, which is new or known.
-    pub(crate) fn intern(&mut self, target: &Target) -> TargetId {
-        let known = self.0.iter().position(|spec| spec.target == *target);
+    pub(crate) fn intern(&mut self, kind: Kind, target: &Target) -> TargetId {
+        let known = self.0.iter().position(|spec| spec.kind == kind && spec.target == *target);
         let place = known.unwrap_or_else(|| {
-            self.0.push(TargetSpec { target: target.clone(), hold: None });
+            self.0.push(TargetSpec { target: target.clone(), kind, hold: None });
             self.0.len() - 1
         });
         TargetId(place as u32)

@@ -106,6 +106,7 @@ impl NamedLogs {
         path: &Template,
         line: impl FnOnce(&mut Vec<u8>),
     ) {
+        // The memory is taken out, because a value of the name may be worth a line in another such log.
         let mut name = self.name.take();
         name.clear();
         path.render(request, &mut name);
@@ -126,6 +127,7 @@ impl NamedLogs {
 
     /// The file of this name; `None` when too much waits.
     fn named(self: &Rc<Self>, name: &[u8], cache: Option<FileCache>) -> Option<Rc<Named>> {
+        // Numbers of caches start from 1, so that 0 is left for none.
         let place = cache.map_or(0, |cache| cache.number as usize);
         let mut tables = self.tables.borrow_mut();
         if tables.len() <= place {
@@ -138,6 +140,8 @@ impl NamedLogs {
         if let Some(named) = table.get(name) {
             return Some(Rc::clone(named));
         }
+        // As in nginx the one that was not used for longest makes room. The search through all of them comes with a
+        // new name only, which costs an opening anyway.
         if let Some(cache) = cache
             && table.len() as u64 >= cache.max
             && let Some(oldest) = table.values().min_by_key(|named| named.used.get()).cloned()
@@ -158,6 +162,7 @@ impl NamedLogs {
             dismissed: Cell::new(false),
             losses: Losses::default(),
         });
+        // The task owns the file: what is in the table may be dismissed while lines wait.
         table.insert(name.into(), Rc::clone(&named));
         let (task, logs) = (Rc::clone(&named), Rc::downgrade(self));
         rt::spawn(async move { task.run(logs).await });
@@ -182,10 +187,12 @@ impl Drop for NamedLogs {
 }
 
 impl Shared {
+    /// More waits.
     fn charge(&self, bytes: usize) {
         self.waiting.set(self.waiting.get() + bytes);
     }
 
+    /// Something was written, lost or closed.
     fn credit(&self, bytes: usize) {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
     }
@@ -215,6 +222,8 @@ impl Named {
         }
         self.uses.set(self.uses.get() + 1);
         self.used.set(rt::now());
+        // Only where the file is not open: then a line costs an opening, and what is kept of the request is little
+        // beside that.
         if self.file.borrow().is_none() && self.asker.borrow().is_none() {
             let mut root = Vec::new();
             request.scope().core.root.template().render(request, &mut root);
@@ -234,6 +243,7 @@ impl Named {
         self.bell.ring();
     }
 
+    /// Ends the task as soon as nothing waits.
     fn dismiss(&self) {
         self.dismissed.set(true);
         self.bell.ring();
@@ -249,6 +259,7 @@ impl Named {
                 continue;
             }
             let Some(cache) = self.cache.filter(|_| !self.dismissed.get()) else { break };
+            // Remembered, so that its uses add up, but not open.
             if self.uses.get() < cache.min_uses {
                 self.file.take();
             }
@@ -260,6 +271,7 @@ impl Named {
             // An alarm that comes too early, because the file was used again, is set anew.
             let _ = timer.limit(self.bell.wait()).await;
         }
+        // Without a wait since nothing waited: a line that comes now finds no file and makes another one.
         if let Some(logs) = logs.upgrade() {
             logs.forget(&self);
         }
@@ -288,6 +300,7 @@ impl Named {
             return rt::sleep_until(rt::now() + Duration::from_millis(10)).await;
         };
         let count = buf.len();
+        // In append mode the kernel ignores places, write(2).
         let (result, _) = open.file.write_at(0, buf, open.device, via).await;
         if let Err(errno) = result {
             self.losses.fail(lines, Cause::Write(errno));
@@ -316,6 +329,7 @@ impl Named {
             if rt::now().saturating_duration_since(open.checked) < valid {
                 return Ok(open);
             }
+            // The name leads elsewhere when somebody has rotated the log, or nowhere.
             let there = rt::file::stat_path(self.path()?, open.device, via).await;
             if there.is_ok_and(|there| (there.device, there.inode) == (open.stat.device, open.stat.inode)) {
                 open.checked = rt::now();
@@ -349,13 +363,14 @@ impl Named {
             if let Some(errno) =
                 found.map(|stat| (!is_folder(stat)).then_some(Errno::NOTDIR)).unwrap_or_else(Some)
             {
-                let root = asker.root.escape_ascii();
+                let root = String::from_utf8_lossy(&asker.root);
                 return Err((
                     Level::Error,
                     format!("testing \"{root}\" existence failed ({}){WHILE}", Reason(errno)),
                 ));
             }
         }
+        // nginx's words and level; the host that is missing is mostly that of a client's own making.
         let failed = |errno| {
             let path = String::from_utf8_lossy(&self.path);
             (Level::Crit, format!("open() \"{path}\" failed ({}){WHILE}", Reason(errno)))

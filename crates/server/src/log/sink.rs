@@ -25,6 +25,7 @@ impl Sink {
 
     /// Goes on with another file; what waits is still written to the old one.
     pub(super) fn renew(&self, stream: Rc<Stream>) {
+        // The old file may be stuck for good; the new one begins at once.
         if let Some(old) = self.stream.replace(Some(stream)) {
             old.close();
         }

@@ -28,6 +28,7 @@ pub struct Peer {
     hostname: String,
 }
 
+/// Where it listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Address {
     Inet(SocketAddr),
@@ -97,6 +98,7 @@ impl Peer {
     /// Appends the header of a message; `level` is that of a line of the error log, and `time` the form of
     /// [`syslog_time`].
     pub fn header(&self, level: Option<Level>, time: &[u8], out: &mut Vec<u8>) {
+        // nginx replaces what was configured by the level of each error.
         let severity = level.map_or(self.severity, |level| level as u8);
         out.push(b'<');
         http::push_decimal(out, u64::from(self.facility) * 8 + u64::from(severity));
@@ -130,10 +132,12 @@ fn once<T>(name: &str, known: &Option<T>) -> Result<(), String> {
     }
 }
 
+/// A tag in nginx's bounds.
 fn checked_tag(tag: &str) -> Result<&str, String> {
     if tag.len() > TAG_MAX {
         return Err("syslog tag length exceeds 32".to_owned());
     }
+    // RFC 3164 knows letters and digits; nginx lets underscores pass too.
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if !tag.bytes().all(is_allowed) {
         return Err("syslog \"tag\" only allows alphanumeric characters and underscore".to_owned());
@@ -157,6 +161,7 @@ impl Address {
             Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or("invalid port")?)),
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
+        // Port 0 could be sent to, but nobody can listen there.
         let port = match port {
             None => PORT,
             Some(port) => port.parse().ok().filter(|&port| port > 0).ok_or("invalid port")?,
@@ -167,6 +172,7 @@ impl Address {
         if host.contains(['/', '?', '#']) {
             return Err("invalid host");
         }
+        // The first address, as in nginx: a datagram cannot tell whether another one would do better.
         let found = (host, port).to_socket_addrs().ok().and_then(|mut found| found.next());
         found.map(Address::Inet).ok_or("host not found")
     }
@@ -221,11 +227,13 @@ impl Socket {
     /// Sends one message now, or not at all. After an error the next one goes through a new socket: a server that was
     /// restarted has a new one too.
     pub fn send(&self, message: &[u8]) -> Result<(), SendError> {
+        // Taken out, so that whatever is not put back below is closed.
         let mut place = self.fd.borrow_mut();
         let fd = match place.take() {
             Some(fd) => fd,
             None => self.open().map_err(|(call, errno)| SendError::Failed(call, errno))?,
         };
+        // The flag beside that of the socket: descriptors that were handed on could lack it.
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         match rustix::io::retry_on_intr(|| rustix::net::send(&fd, message, flags)) {
             Ok(_) => {
@@ -246,6 +254,7 @@ impl Socket {
         }
     }
 
+    /// A connected socket: errors of the other side are told to the next send, udp(7).
     fn open(&self) -> Result<OwnedFd, (&'static str, Errno)> {
         let family = match &self.peer.address {
             Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -265,6 +274,7 @@ impl Socket {
     }
 }
 
+/// Names in the abstract namespace are none of nginx's, so the path is one in the file system.
 fn unix_address(path: &Path) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(path)
 }

@@ -145,6 +145,7 @@ impl Stream {
         self.bell.ring();
     }
 
+    /// Whether there is something to write, and it need not wait for more.
     fn may_go(&self) -> bool {
         let waiting = self.waiting.borrow().len();
         let enough = self.hold.map_or(0, |hold| hold.bytes);
@@ -160,6 +161,7 @@ impl Stream {
             output.device = stat.map_or(DeviceId::default(), |stat| device_of(&stat));
         }
         loop {
+            // Lines that come meanwhile need no ring: they are seen before the next wait.
             self.writing.set(true);
             while self.may_go() {
                 match &self.way {
@@ -227,6 +229,7 @@ impl Stream {
                 self.tell();
                 continue;
             };
+            // Copied into memory that the engine knows; what a packer made may be longer than that.
             let taken = buf.append(&output.bytes);
             output.bytes.drain(..taken);
             let mut write = pin!(file.write_at(0, buf, output.device, output.via));
@@ -241,6 +244,7 @@ impl Stream {
         }
         self.consume(count);
         self.works.set(result.is_ok());
+        // Not tried again: how much of it was written nobody knows, and lines that stand twice are worse.
         if let Err(errno) = result {
             self.losses.fail(lines, Cause::Write(errno));
         }
@@ -249,6 +253,7 @@ impl Stream {
 
     /// Messages for a syslog server, as many as it takes now.
     async fn send_some(&self, socket: &Socket) {
+        // There is no event to wait for: a unix datagram socket is writable while the queue of its peer is full.
         let (mut pause, mut stuck) = (WAIT_FIRST, Duration::ZERO);
         loop {
             let (used, busy) = self.send_batch(socket);
@@ -309,6 +314,7 @@ impl Stream {
         true
     }
 
+    /// Counts a message that will not go out.
     fn lose(&self, error: SendError) {
         self.works.set(false);
         self.losses.fail(1, Cause::Send(error));
@@ -377,6 +383,7 @@ pub(super) fn end_frame(start: usize, out: &mut [u8]) {
     out[start - FRAME_HEAD..start].copy_from_slice(&len.to_le_bytes());
 }
 
+/// The message of the first frame.
 fn first_message(frames: &[u8]) -> Option<&[u8]> {
     let (head, rest) = frames.split_first_chunk::<FRAME_HEAD>()?;
     rest.get(..u32::from_le_bytes(*head) as usize)

@@ -10,7 +10,7 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::{Cx, Layered, Scope};
 use crate::log::syslog::Peer;
-use crate::log::{Hold, Target, TargetId, Targets};
+use crate::log::{Hold, Kind, Target, TargetId, Targets};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
@@ -99,7 +99,7 @@ pub(crate) struct FileCache {
 impl Conf {
     /// What holds without `access_log`.
     pub(crate) fn under(prefix: &Path, targets: &mut Targets) -> Conf {
-        let to = LogTo::Target(targets.intern(&Target::File(prefix.join("logs/access.log"))));
+        let to = LogTo::Target(targets.intern(Kind::Access, &Target::File(prefix.join("logs/access.log"))));
         let log = AccessLog { to, format: Arc::new(LogFormat::combined()), condition: None };
         Conf { logs: Layered::from(vec![log]), ..Conf::default() }
     }
@@ -135,7 +135,7 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         scope.log.logs.own(cx.block).clear();
         return Ok(());
     }
-    // In nginx's order, so that of several faults the same one is reported.
+    // Where to first, then the format, then the options: nginx's order, so that of several faults the same one is reported.
     let target = match text.strip_prefix("syslog:") {
         Some(options) => {
             let peer = Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?;
@@ -145,11 +145,12 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         None => Some(Target::File(cx.path(text))),
     };
     let to = match &target {
-        Some(target) => LogTo::Target(cx.http.targets.intern(target)),
+        Some(target) => LogTo::Target(cx.http.targets.intern(Kind::Access, target)),
         // Always below the prefix, also where the name starts with a variable.
         None => LogTo::Named(cx.template(&cx.prefix.join(text).to_string_lossy())?),
     };
     let mut log = AccessLog { to, format: format_of(cx)?, condition: None };
+    // Options of the buffer come in any order, and are put together when all are read.
     let mut gather = Gather::default();
     for option in cx.statement.texts().skip(2) {
         gather.read(&mut log, option, cx)?;
@@ -207,10 +208,12 @@ impl Gather {
             let size = value::size(text).ok().filter(|&size| size > 0);
             self.bytes = Some(size.ok_or_else(|| cx.error(format_args!("invalid buffer size \"{text}\"")))?);
         } else if let Some(text) = option.strip_prefix("flush=") {
+            // Zero would flush each line, which is what no buffer does.
             let time = value::milliseconds(text).ok().filter(|&time| time > 0);
             let time = time.ok_or_else(|| cx.error(format_args!("invalid flush time \"{text}\"")))?;
             self.flush = Some(Duration::from_millis(time));
         } else if option == "gzip" {
+            // A `buffer=` behind it replaces the size again.
             (self.gzip, self.bytes) = (Some(GZIP_LEVEL), self.bytes.or(Some(GZIP_BUFFER)));
         } else if let Some(text) = option.strip_prefix("gzip=") {
             let level = value::number(text).ok().filter(|level| (1..=9).contains(level));
@@ -247,6 +250,7 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         valid: Duration::from_secs(60),
         min_uses: 1,
     };
+    // nginx reads on behind `off`, so that what stands there has to be right too.
     let mut off = false;
     for option in cx.statement.texts() {
         let (name, text) = option.split_once('=').unwrap_or((option, ""));
@@ -266,6 +270,7 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if !off && cache.max == 0 {
         return Err(cx.error("\"open_log_file_cache\" must have \"max\" parameter"));
     }
+    // Each directive has files of its own, as in nginx; blocks that inherit it share them.
     cx.http.log_caches += u32::from(!off);
     scope.log.cache = (!off).then_some(cache);
     Ok(())
@@ -357,7 +362,7 @@ impl LogEscape {
     const NAMES: [(&'static str, LogEscape); 3] =
         [("default", LogEscape::Default), ("json", LogEscape::Json), ("none", LogEscape::None)];
 
-    /// How many bytes longer a byte becomes.
+    /// How many bytes longer a byte becomes. Bytes above ASCII stay in JSON, where UTF-8 is as good as an escape.
     fn growth(self, byte: u8) -> usize {
         match (self, byte) {
             (LogEscape::Default, b'"' | b'\\' | 0..0x20 | 0x7f..) => 3,
@@ -421,6 +426,7 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
     // Nearly all values have nothing to escape, and are looked through once without being moved.
     let Some(first) = out[start..].iter().position(|&byte| escape.growth(byte) > 0) else { return };
     let first = start + first;
+    // Counted before anything moves, so that the line grows once.
     let growth: usize = out[first..].iter().map(|&byte| escape.growth(byte)).sum();
     let (mut from, mut to) = (out.len(), out.len() + growth);
     out.resize(to, 0);
@@ -431,6 +437,7 @@ fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
         let len = 1 + escape.growth(byte);
         to -= len;
         match len {
+            // By its length each form is known: these are the lengths that `growth` gives.
             1 => out[to] = byte,
             2 => out[to..to + 2].copy_from_slice(&[b'\\', json_letter(byte)]),
             4 => out[to..to + 4].copy_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte & 15)]),

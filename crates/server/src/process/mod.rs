@@ -129,6 +129,14 @@ impl Edition {
     }
 }
 
+#[cfg(test)]
+impl Edition {
+    /// The first of a process that does not run.
+    pub(crate) fn for_tests(config: &Arc<Config>) -> Edition {
+        Edition::new(config, 1, &Events::new().expect("a descriptor is free"))
+    }
+}
+
 /// Orders that may wait for a thread; more means that it is stuck.
 const ORDERS_MAX: usize = 64;
 

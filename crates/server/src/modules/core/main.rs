@@ -8,7 +8,7 @@ use conf::{Args, Contexts, Error, Spec};
 
 use crate::config::Cx;
 use crate::log::syslog::Peer;
-use crate::log::{ErrorLog, ErrorTarget, Form, Level, Target};
+use crate::log::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
 use crate::modules::core::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, load_module};
 use crate::modules::{Directive, Walk};
 
@@ -131,7 +131,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "error_log",
             Contexts::MAIN,
             Args::AtLeast(1),
-            "Where errors go, and from which level on.",
+            "Where errors go, from which level on, and with `format=json` as JSON.",
         )
         .many()
         .default("logs/error.log error"),
@@ -298,7 +298,7 @@ pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), 
             None => level = Some(found),
         }
     }
-    let id = cx.http.targets.intern(&target);
+    let id = cx.http.targets.intern(Kind::Error, &target);
     // `error` is what nginx takes when no level is written.
     let (level, form) = (level.unwrap_or(Level::Error), form.unwrap_or_default());
     log.targets.own(cx.block).push(ErrorTarget { target, id, level, form });

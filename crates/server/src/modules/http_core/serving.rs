@@ -323,7 +323,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // A block with one has only its own: lines go to the targets of the innermost block.
     Directive::scope(
-        core("error_log", LEVELS, Args::AtLeast(1), "Where errors go, and from which level on.").many(),
+        core(
+            "error_log",
+            LEVELS,
+            Args::AtLeast(1),
+            "Where errors go, from which level on, and with `format=json` as JSON.",
+        )
+        .many(),
         |scope, cx| read_error_log(&mut scope.core.error_log, cx),
     ),
     // They are memory of the server for each client: what a page keeps in a variable is short.
