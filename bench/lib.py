@@ -82,7 +82,9 @@ class Server:
         command = [program, "-p", f"{self.dir}/", "-c", "conf/nginx.conf"]
         if program == session.nginx:
             command += ["-e", "logs/error.log"]
+        self.start(session, command, groups)
 
+    def start(self, session, command, groups):
         def settle():
             for group in groups:
                 group.join()
@@ -149,6 +151,15 @@ class Server:
                 if os.getsid(pid) == self.process.pid:
                     os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+
+class Bare(Server):
+    """A program without a configuration, which listens on the address that it is told."""
+
+    def __init__(self, session, label, program, groups=()):
+        self.label, self.port, self.dir = label, free_port(), session.dir / label.replace(" ", "-")
+        (self.dir / "logs").mkdir(parents=True)
+        self.start(session, [program, f"127.0.0.1:{self.port}"], groups)
 
 
 class Group:

@@ -2,7 +2,8 @@
 
 All servers run at once, one worker each on processor 0, and are fed in turns by wrk with 100 connections on
 processor 1, so that drift of the machine meets all of them alike. The figure is the server's user and system time
-divided by its requests; medians of the rounds, and ratios to nginx's best row of the same run.
+divided by its requests; medians of the rounds, and ratios to nginx's best row of the same run. The floor is the same
+ring with a fixed answer and nothing between them (crates/io/examples/responder.rs); it is left out where it is not built.
 """
 
 import lib
@@ -46,8 +47,12 @@ def run(session, options):
         "ring": lib.Server(session, "ringroad ring", str(session.binary), conf("ring", files, ""), groups),
         "epoll": lib.Server(session, "ringroad epoll", str(session.binary), conf("epoll", files, ""), groups),
     }
+    responder = session.binary.parent / "examples" / "responder"
+    if responder.exists():
+        servers["floor"] = lib.Bare(session, "floor of the ring", str(responder), groups)
     rows = [("return 200", name, "/return") for name in servers]
-    rows += [("1 KiB warm", name, path) for name in servers for path in ("/read/1k.bin", "/sendfile/1k.bin")]
+    servers_of_files = [name for name in servers if name != "floor"]
+    rows += [("1 KiB warm", name, path) for name in servers_of_files for path in ("/read/1k.bin", "/sendfile/1k.bin")]
     rows.append(("1 KiB warm", "nginx", "/cached/1k.bin"))
     runs = {row: [] for row in rows}
     for _, name, path in rows:

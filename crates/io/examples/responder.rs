@@ -1,0 +1,86 @@
+//! The floor under the HTTP server: the same engine and the same answer as `return 200`, with nothing between
+//! them. What a received head says is not looked at. `bench/side-by-side.sh` measures it beside the servers, so that
+//! a figure can be told from the cost of the kernel's network path.
+//!
+//! ```sh
+//! cargo run --release -p io --example responder -- 127.0.0.1:8080
+//! ```
+
+#![allow(clippy::print_stderr, reason = "a command-line tool reports its errors")]
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::process::ExitCode;
+
+use io::engine::EngineConfig;
+use io::op::{RecvInto, Source};
+use io::{Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\n\
+Content-Type: text/plain\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n";
+
+fn main() -> ExitCode {
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    match serve(&address) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("responder on {address}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let listener = Fd::from(std::os::fd::OwnedFd::from(TcpListener::bind(address)?));
+    let mut engine = io::build(EngineConfig::default())?;
+    // The socket that each receive in flight belongs to.
+    let mut sockets = HashMap::new();
+    let mut batch = Vec::new();
+    accept(&mut *engine, &listener);
+    loop {
+        engine.turn(Wait::Forever, &mut batch)?;
+        for completion in batch.drain(..) {
+            handle(&mut *engine, &listener, &mut sockets, completion);
+        }
+    }
+}
+
+/// Ends of sends and of failed operations are nothing to act on.
+fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut HashMap<OpId, Fd>, completion: Completion) {
+    let Completion { id, result, more, payload } = completion;
+    match payload {
+        Payload::Accepted(socket) => {
+            accept(engine, listener);
+            receive(engine, sockets, Fd::from(socket));
+        }
+        Payload::Buf(_) if result.is_ok_and(|count| count > 0) => {
+            let Some(socket) = sockets.get(&id).cloned() else { return };
+            let mut data = Segments::new();
+            data.push(Source::Static(ANSWER));
+            let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
+            submit(engine, send);
+            if !more {
+                sockets.remove(&id);
+                receive(engine, sockets, socket);
+            }
+        }
+        _ if !more => drop(sockets.remove(&id)),
+        _ => {}
+    }
+}
+
+fn accept(engine: &mut dyn Engine, listener: &Fd) {
+    submit(engine, Op::Accept { listener: listener.clone(), multishot: false });
+}
+
+fn receive(engine: &mut dyn Engine, sockets: &mut HashMap<OpId, Fd>, socket: Fd) {
+    let op = Op::Recv { socket: socket.clone(), into: RecvInto::Stream };
+    if let Some(id) = submit(engine, op) {
+        sockets.insert(id, socket);
+    }
+}
+
+/// The table of operations holds more than the connections that a bench makes.
+fn submit(engine: &mut dyn Engine, op: Op) -> Option<OpId> {
+    engine.submit(op).ok()
+}
