@@ -170,6 +170,9 @@ pub struct OpenHow {
     /// Whether each symbolic link on the way must belong to the owner of what it leads to; `ELOOP` where one
     /// does not. No single call of the kernel does that, so it is a thread's work, whatever the backend.
     pub same_owner: bool,
+    /// Whether the path is not expected in memory: a ring hands it to a kernel worker at once, without a first try
+    /// that would look up half of it in vain.
+    pub is_cold: bool,
 }
 
 /// Address of a peer.
@@ -423,6 +426,8 @@ pub struct Stat {
     pub modified: i64,
     /// Nanoseconds of the last modification.
     pub modified_nanos: u32,
+    /// Last change of content, owner, mode or links (`st_ctime`), in seconds since 1970 and nanoseconds.
+    pub changed: (i64, u32),
     /// Inode number.
     pub inode: u64,
     /// Device that holds the file.

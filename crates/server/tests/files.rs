@@ -201,6 +201,54 @@ fn open_files_are_used_on() {
     assert_eq!(site.text("/try/"), "index");
 }
 
+/// Whether this process, which is the server too, has a file of that name open, deleted or not.
+fn is_open(site: &Site, name: &str) -> bool {
+    let path = site.folder.path().join(name).into_os_string().into_string().expect("a path of text");
+    let open = rustix::fs::Dir::read_from(
+        rustix::fs::open(
+            "/proc/self/fd",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY,
+            rustix::fs::Mode::empty(),
+        )
+        .expect("the list of descriptors"),
+    );
+    open.expect("a folder").flatten().any(|entry| {
+        let number = entry.file_name().to_string_lossy().into_owned();
+        let target = rustix::fs::readlink(format!("/proc/self/fd/{number}"), Vec::new());
+        target.is_ok_and(|target| target.to_string_lossy().starts_with(&path))
+    })
+}
+
+#[test]
+fn a_file_that_stays_open_for_a_moment_is_answered_as_it_is_now() {
+    let site = Site::start(
+        "held",
+        "access_log off; root .; server { listen 127.0.0.1:PORT; location /off/ { open_file_cache off; } }",
+    );
+    for name in ["a", "b", "off/a", "dir/a"] {
+        site.folder.write(name, "old");
+        assert_eq!(
+            (site.text(&format!("/{name}")), site.text(&format!("/{name}"))),
+            ("old".into(), "old".into())
+        );
+    }
+    assert!(is_open(&site, "a"), "the second request did not open it");
+    assert!(!is_open(&site, "off/a"), "this location was told not to");
+    replace(&site, "a", "new");
+    assert_eq!(site.text("/a"), "new", "another file of that name");
+    site.folder.write("a", "longer than before");
+    assert_eq!(site.text("/a"), "longer than before", "the same file with other content");
+    remove(&site, "b");
+    assert_eq!(site.status("/b"), 404);
+    let folder = |name: &str| site.folder.path().join(name);
+    rustix::fs::rename(folder("dir"), folder("moved")).expect("it is renamed");
+    assert_eq!((site.status("/dir/a"), site.text("/moved/a")), (404, "old".to_owned()));
+    // A deleted file's space and a disk's mount are free again after a moment.
+    let none = || (!["a", "b", "dir/a", "moved/a"].iter().any(|name| is_open(&site, name))).then_some(());
+    let deadline = testkit::Deadline::after(std::time::Duration::from_secs(20));
+    testkit::wait::until("files to be closed", deadline, none).expect("all of them are let go");
+}
+
 #[test]
 fn open_files_make_room_when_there_are_no_descriptors() {
     // Each second open fails for want of descriptors.

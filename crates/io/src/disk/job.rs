@@ -230,6 +230,7 @@ pub(super) fn facts(found: &rustix::fs::Stat) -> Stat {
         size: found.st_size as u64,
         modified: found.st_mtime,
         modified_nanos: found.st_mtime_nsec as u32,
+        changed: (found.st_ctime, found.st_ctime_nsec as u32),
         inode: found.st_ino,
         device: DeviceId(found.st_dev),
         mode: found.st_mode,

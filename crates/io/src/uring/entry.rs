@@ -68,7 +68,8 @@ pub(super) fn build(
         Op::Open { how: OpenHow { same_owner: true, .. }, .. } => return Err(Errno::NOSYS),
         Op::Open { dir, path, how, .. } => {
             let dir = dir.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
-            opcode::OpenAt2::new(Raw(dir), path.as_ptr(), flights.scratch(id).how(*how)).build()
+            let entry = opcode::OpenAt2::new(Raw(dir), path.as_ptr(), flights.scratch(id).how(*how)).build();
+            if how.is_cold { entry.flags(Flags::ASYNC) } else { entry }
         }
         Op::Stat { target, .. } => stat(target, flights.scratch(id).stat_buffer().cast()),
         Op::Read { file, offset, len, buf, .. } => {

@@ -236,6 +236,7 @@ impl Scratch {
             size: stat.size,
             modified: stat.modified.seconds,
             modified_nanos: stat.modified.nanoseconds,
+            changed: (stat.changed.seconds, stat.changed.nanoseconds),
             inode: stat.inode,
             device: DeviceId(libc::makedev(stat.device_major, stat.device_minor)),
             mode: stat.mode.into(),

@@ -290,7 +290,7 @@ impl Bench {
 /// An open operation.
 pub(crate) fn open(path: &std::path::Path, flags: i32, device: DeviceId, via: DiskVia) -> Op {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-    let how = OpenHow { flags, mode: 0o600, resolve: 0, same_owner: false };
+    let how = OpenHow { flags, mode: 0o600, ..OpenHow::default() };
     Op::Open { dir: None, path, how, device, via }
 }
 

@@ -22,7 +22,7 @@ fn content(len: usize) -> Vec<u8> {
 }
 
 async fn open(path: &Path, flags: i32, pair: Pair) -> Result<File, Errno> {
-    let how = OpenHow { flags, mode: 0o600, resolve: 0, same_owner: false };
+    let how = OpenHow { flags, mode: 0o600, ..OpenHow::default() };
     File::open(None, c_path(path), how, DEVICE, pair.via).await
 }
 

@@ -28,8 +28,52 @@ pub(crate) struct Limits {
 pub(crate) struct CacheId(pub(crate) u16);
 
 /// The caches of one thread for one configuration; their files are closed when its last request has ended.
-#[derive(Debug, Default)]
-pub(crate) struct Caches(Box<[RefCell<Cache>]>);
+#[derive(Debug)]
+pub(crate) struct Caches {
+    configured: Box<[RefCell<Cache>]>,
+    /// Files that stay open for a moment where no cache is configured.
+    pub(super) held: Held,
+}
+
+/// Files that were asked for a moment ago. Each use looks at the path first, so that nothing is answered which opening
+/// would not have answered; what is saved is the opening. A held file keeps its names in the kernel's memory, so that
+/// looking does not wait for the disk; it must not keep a deleted file's space or an unmounted disk for long.
+#[derive(Debug)]
+pub(super) struct Held(RefCell<Cache>);
+
+/// Few descriptors beside those of the connections, and a moment that nobody who deletes or unmounts notices.
+pub(super) const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
+
+/// A held file is looked at before each use.
+const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
+
+impl Held {
+    /// The file that a path led to a moment ago.
+    pub(super) fn find(&self, path: &[u8]) -> Option<Opened> {
+        match self.0.borrow_mut().look_up(path, Rules::default(), HELD_TERMS.valid, rt::now()) {
+            Known::Once(opened) => Some(opened),
+            Known::Answer(_) | Known::Nothing => None,
+        }
+    }
+
+    /// Holds what a path led to just now, if that is a file; whether it is the first one.
+    pub(super) fn keep(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
+        let mut cache = self.0.borrow_mut();
+        let was_empty = cache.by_path.is_empty();
+        match found {
+            Ok(Found::File(_)) => cache.store(path, Rules::default(), HELD_TERMS, found, rt::now()),
+            _ => cache.forget(path),
+        }
+        was_empty && !cache.by_path.is_empty()
+    }
+
+    /// Closes what nobody asked for lately; whether anything is left.
+    pub(super) fn let_go(&self) -> bool {
+        let mut cache = self.0.borrow_mut();
+        while cache.expire(rt::now()) {}
+        !cache.by_path.is_empty()
+    }
+}
 
 /// How a path was opened: what is found under other rules is no answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,17 +129,18 @@ pub(crate) enum Known {
 impl Caches {
     /// Empty ones with these limits.
     pub(crate) fn new(limits: &[Limits]) -> Caches {
-        Caches(limits.iter().map(|&limits| RefCell::new(Cache::new(limits))).collect())
+        let configured = limits.iter().map(|&limits| RefCell::new(Cache::new(limits))).collect();
+        Caches { configured, held: Held(RefCell::new(Cache::new(HELD))) }
     }
 
     /// What is known about a path.
     pub(crate) fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> Known {
-        self.0[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
+        self.configured[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
     }
 
     /// The file of [`Known::Once`] again, for who could not look at its path without waiting.
     pub(crate) fn earlier(&self, id: CacheId, path: &[u8], rules: Rules) -> Option<Opened> {
-        let cache = self.0[id.0 as usize].borrow();
+        let cache = self.configured[id.0 as usize].borrow();
         let node = &cache.nodes[*cache.by_path.get(path)? as usize];
         match &node.state {
             State::Holds(Ok(Found::File(opened))) if node.rules == rules => Some(opened.clone()),
@@ -112,13 +157,13 @@ impl Caches {
         terms: Terms,
         found: &Result<Found, Failure>,
     ) {
-        self.0[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
+        self.configured[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
     }
 
     /// Gives up open files that nobody is answering from, those unused for longest first; at most so many.
     pub(crate) fn give_up(&self, most: usize) -> Vec<rt::File> {
         let mut files = Vec::new();
-        for cache in &self.0 {
+        for cache in self.configured.iter().chain([&self.held.0]) {
             cache.borrow_mut().give_up(most, &mut files);
         }
         files
@@ -193,9 +238,7 @@ impl Cache {
     ) {
         let known = self.by_path.get(path).copied();
         if found.as_ref().is_err_and(|failure| !terms.errors || !failure.is_about_the_path()) {
-            if let Some(place) = known {
-                self.remove(place);
-            }
+            self.forget(path);
             return;
         }
         let uses = known.map_or(1, |place| self.nodes[place as usize].uses);
@@ -221,15 +264,23 @@ impl Cache {
         }
     }
 
-    /// As nginx, a few of the oldest at a time: the work of each request stays small and the same.
-    fn expire(&mut self, now: Instant) {
+    /// As nginx, a few of the oldest at a time: the work of each request stays small and the same. Whether there
+    /// may be more.
+    fn expire(&mut self, now: Instant) -> bool {
         for _ in 0..EXPIRED_AT_ONCE {
             match self.oldest {
                 Some(place) if now.saturating_duration_since(self.used(place)) > self.limits.inactive => {
                     self.remove(place);
                 }
-                _ => return,
+                _ => return false,
             }
+        }
+        true
+    }
+
+    fn forget(&mut self, path: &[u8]) {
+        if let Some(&place) = self.by_path.get(path) {
+            self.remove(place);
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Opening {
     pub(crate) links: Option<Arc<Links>>,
     /// `open_file_cache`
     pub(crate) cache: Option<CacheId>,
+    /// `open_file_cache off` written out: no file stays open, not even for a moment.
+    pub(crate) lets_go: bool,
     /// What is asked of the cache.
     pub(crate) terms: Terms,
 }

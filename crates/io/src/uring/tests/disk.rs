@@ -19,7 +19,7 @@ fn files_are_opened_written_read_renamed_and_removed() {
         let dir = std::env::temp_dir().join(format!("ringroad-uring-{}-{role:?}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let path = |name: &str| CString::new(dir.join(name).into_os_string().into_encoded_bytes()).unwrap();
-        let how = OpenHow { flags: libc::O_RDWR | libc::O_CREAT, mode: 0o640, resolve: 0, same_owner: false };
+        let how = OpenHow { flags: libc::O_RDWR | libc::O_CREAT, mode: 0o640, ..OpenHow::default() };
         let opened = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
         let Payload::Opened(fd) = opened.payload else { panic!("not open: {:?}", opened.result) };
         let file = Fd::from(fd);

@@ -93,6 +93,7 @@ fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             return Err(cx.error(format_args!("invalid \"open_file_cache\" parameter \"{text}\"")));
         }
     }
+    scope.core.opening.lets_go = off;
     if off {
         scope.core.opening.cache = None;
         return Ok(());
