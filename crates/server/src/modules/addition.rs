@@ -64,6 +64,12 @@ impl Default for Conf {
 }
 
 impl Conf {
+    /// The types that something is added to.
+    #[cfg(test)]
+    pub(crate) fn types(&self) -> &MediaTypes {
+        &self.types
+    }
+
     /// Types alone add nothing.
     fn is_active(&self) -> bool {
         self.before.is_some() || self.after.is_some()

@@ -313,6 +313,7 @@ pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::config::testing::{error, loaded, warnings};
 
     #[test]
@@ -333,6 +334,17 @@ mod tests {
         // The first spelling is the one that is sent.
         assert_eq!(charset("/c").as_deref(), Some("koi8-r"));
         assert!(conf("/c").overrides && !conf("/a").overrides);
+        let config = loaded(
+            "charset_map a b { } source_charset a; override_charset on; server { location /in { }
+             location /own { source_charset b; override_charset off; } }",
+        );
+        let found = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let conf = &location.expect("it is there").scope.charset;
+            (conf.source.as_ref().and_then(Charset::constant).map(str::to_owned), conf.overrides)
+        };
+        assert_eq!(found("/in"), (Some("a".to_owned()), true));
+        assert_eq!(found("/own"), (Some("b".to_owned()), false));
     }
 
     #[test]

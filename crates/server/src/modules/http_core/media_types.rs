@@ -103,6 +103,45 @@ pub(crate) fn split_charset(text: &str) -> (&str, Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::testing::{error, loaded, warnings};
+
+    /// What `addition_types` lists in a location, for all directives of the kind.
+    fn listed(http: &str, name: &str) -> Vec<String> {
+        let config = loaded(http);
+        let location = config.http.locations.iter().find(|location| location.name == name);
+        match &location.expect("it is there").scope.addition.types().chosen {
+            Chosen::Default => vec!["default".to_owned()],
+            Chosen::Any => vec!["*".to_owned()],
+            Chosen::List(list) => list.iter().map(|name| name.to_string()).collect(),
+        }
+    }
+
+    #[test]
+    fn lists_add_up_in_a_block_and_replace_inherited_ones() {
+        let http = "addition_types text/A; addition_types text/b; server { location /in { }
+            location /own { addition_types text/c; } location /any { addition_types text/c *; addition_types text/d; } }";
+        assert_eq!(listed(http, "/in"), ["text/html", "text/a", "text/b"]);
+        assert_eq!(listed(http, "/own"), ["text/html", "text/c"]);
+        assert_eq!(listed(http, "/any"), ["*"]);
+        assert_eq!(
+            listed("addition_types *; server { addition_types text/x; }", "server"),
+            ["text/html", "text/x"]
+        );
+        assert_eq!(listed("server { }", "server"), ["default"]);
+    }
+
+    #[test]
+    fn wrong_lists() {
+        let found = warnings("http {\naddition_types text/a TEXT/A text/html; }");
+        let duplicate = |name: &str| format!("duplicate MIME type \"{name}\" in /conf/nginx.conf:2");
+        assert_eq!(found, [duplicate("text/a"), duplicate("text/html")]);
+        for name in ["addition_types", "charset_types", "sub_filter_types"] {
+            let found = error(&format!("http {{\n{name}; }}"));
+            let expected =
+                format!("invalid number of arguments in \"{name}\" directive in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{found}");
+        }
+    }
 
     #[test]
     fn a_charset_is_told_from_other_parameters() {
