@@ -223,6 +223,25 @@ fn settings_of_a_condition_hold_where_it_is_true() {
 }
 
 #[test]
+fn nothing_is_left_for_the_next_request_of_a_connection() {
+    let site = Site::start(
+        "next",
+        r#"log_format own "$uri $logged"; map $status $logged { ~^2 yes; default no; }
+         access_log own.log own if=$wanted; map $arg_log $wanted { default 1; 0 0; }
+         map $arg_a $mapped { ~(.) "got $1"; }
+         server { listen 127.0.0.1:PORT; location / { return 200 "$mapped|$1|$own"; }
+           location /set { set $own set; rewrite ^/s(e)t /other; break; return 500; } }"#,
+    );
+    let mut client = site.client();
+    let mut text = |target: &str| client.request("GET", target, &[("Host", "a")]).text();
+    assert_eq!(text("/?a=xy"), "got x|x|");
+    assert!(text("/set").contains("404"));
+    assert_eq!(text("/?log=0"), "||");
+    assert_eq!(text("/last"), "||");
+    assert_eq!(site.lines("own.log", 3), ["/ yes", "/other no", "/last yes"]);
+}
+
+#[test]
 fn an_access_log_of_a_condition_takes_its_requests() {
     let site = Site::start(
         "if-log",
