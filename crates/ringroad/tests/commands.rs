@@ -77,12 +77,12 @@ fn check_judges_every_directive_and_each_location() {
     assert!(said.stdout.contains("/big: "), "the engine of each location: {}", said.stdout);
     assert!(said.stdout.contains("\nThis configuration loads: "), "{}", said.stdout);
 
-    let file = dir.write("bad.conf", "events {}\nhttp {\n  gzip on;\n  sendfil on;\n  root;\n}\nstream {}\n");
+    let file = dir.write("bad.conf", "events {}\nhttp {\n  proxy_buffering on;\n  sendfil on;\n  root;\n}\nstream {}\n");
     let path = file.display().to_string();
     let said = run(BINARY, &["check", &path]);
     assert_eq!(said.status.code(), Some(1));
     for line in [
-        format!("{path}:3: not built yet gzip: of module http_gzip\n"),
+        format!("{path}:3: not built yet proxy_buffering: of module http_proxy\n"),
         format!("{path}:4: unknown sendfil: did you mean \"sendfile\"?\n"),
         format!("{path}:5: wrong root: invalid number of arguments"),
         format!("{path}:7: not built yet stream: "),
