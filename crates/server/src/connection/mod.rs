@@ -6,8 +6,8 @@
 //!        +------------------------------------- keep-alive ----------------------------------------+
 //! ```
 //!
-//! [`proxy`] reads what a proxy says first, [`input`] reads requests, [`decide`] runs the phases, [`respond`] writes, [`rest`] deals with request bodies that
-//! nobody wanted and with the end of the connection.
+//! [`proxy`] reads what a proxy says first, [`input`] reads requests, [`decide`] runs the phases, [`respond`]
+//! writes, [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
 
 pub(crate) mod decide;
 pub(crate) mod effect;

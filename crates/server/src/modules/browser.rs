@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn rules_are_inherited_together() {
         let config = loaded(
-            "modern_browser unlisted; ancient_browser a b; modern_browser_value m;
+            "modern_browser unlisted; ancient_browser a b; modern_browser_value m; ancient_browser_value o;
              server { location /a { } location /b { modern_browser msie 5.0; ancient_browser c; } }",
         );
         let conf = |name: &str| {
@@ -344,7 +344,7 @@ mod tests {
         let (a, b) = (conf("/a"), conf("/b"));
         assert!(a.modern.rules.unlisted && !b.modern.rules.unlisted);
         assert_eq!((a.ancient.rules.names.len(), b.ancient.rules.names.len()), (2, 1));
-        assert_eq!(b.modern_value.as_deref(), Some("m"));
+        assert_eq!((b.modern_value.as_deref(), b.ancient_value.as_deref()), (Some("m"), Some("o")));
         assert_eq!(b.modern.rules.browsers, [(&KINDS[0], NEVER), (&KINDS[1], 5 * SCALE)]);
     }
 

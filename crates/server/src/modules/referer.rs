@@ -304,6 +304,7 @@ mod tests {
                 "conflicting parameter \"a.b\"",
             ),
             ("valid_referers ~(;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
+            ("referer_hash_bucket_size -1;", "\"referer_hash_bucket_size\" directive invalid number"),
             ("referer_hash_max_size x;", "\"referer_hash_max_size\" directive invalid number"),
         ] {
             let found = error(&format!("http {{ server {{\n{text} }} }}"));

@@ -89,6 +89,7 @@ fn wrong_addresses_and_options_are_refused_as_in_nginx() {
         ("80 so_keepalive=x", "invalid so_keepalive value: \"x\""),
         ("80 so_keepalive=::", "invalid so_keepalive value: \"::\""),
         ("80 so_keepalive=a:b:c", "invalid so_keepalive value: \"a:b:c\""),
+        ("80 proxy_protocol=on", "invalid parameter \"proxy_protocol=on\""),
         ("80 foo", "invalid parameter \"foo\""),
         ("80 setfib=1", "invalid parameter \"setfib=1\""),
         ("80 ssl", "\"ssl\" in \"listen\" directive is not built yet"),

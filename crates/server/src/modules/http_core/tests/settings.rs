@@ -125,7 +125,7 @@ fn what_responses_say() {
 #[test]
 fn blocks_inherit_what_they_do_not_set() {
     let config = loaded(
-        "etag off; keepalive_timeout 10 20; error_page 404 /a;
+        "etag off; keepalive_timeout 10 20; error_page 404 /a; auth_delay 3s; satisfy any; msie_refresh on;
          server { keepalive_timeout 30; location /x { internal; error_page 500 /b; location /x/y { etag on; } } }",
     );
     let core = |name: &str| {
@@ -135,6 +135,9 @@ fn blocks_inherit_what_they_do_not_set() {
     assert_eq!(core("server").keepalive_header, Some(20), "the second argument is inherited by itself");
     assert_eq!(core("server").keepalive_timeout, Duration::from_secs(30));
     assert!(!core("/x").etag && core("/x/y").etag);
+    let satisfy = core("/x/y").satisfy;
+    assert_eq!((satisfy.any, satisfy.auth_delay), (true, Duration::from_secs(3)));
+    assert!(core("/x/y").msie.refresh && core("/x/y").msie.padding);
     assert!(core("/x").internal && core("/x/y").internal && !core("server").internal);
     let pages =
         |name: &str| core(name).error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>();
@@ -178,6 +181,8 @@ fn types_replace_inherited_ones() {
 
 #[test]
 fn wrong_values_are_refused_as_in_nginx() {
+    let found = error("http { server {\nsatisfy one; } }");
+    assert_eq!(found, "invalid value \"one\" in /conf/nginx.conf:2; it must be one of all, any");
     for (text, expected) in [
         ("connection_pool_size 100;", "the pool size must be no less than 112"),
         ("connection_pool_size 257;", "the pool size must be a multiple of 16"),
@@ -212,6 +217,15 @@ fn wrong_values_are_refused_as_in_nginx() {
         ("output_buffers 0 1k;", "\"output_buffers\" directive invalid value"),
         ("keepalive_timeout x;", "\"keepalive_timeout\" directive invalid value"),
         ("keepalive_requests x;", "\"keepalive_requests\" directive invalid number"),
+        ("auth_delay x;", "\"auth_delay\" directive invalid value"),
+        (
+            "msie_refresh x;",
+            "invalid value \"x\" in \"msie_refresh\" directive, it must be \"on\" or \"off\"",
+        ),
+        (
+            "msie_padding x;",
+            "invalid value \"x\" in \"msie_padding\" directive, it must be \"on\" or \"off\"",
+        ),
         ("limit_rate x;", "\"limit_rate\" directive invalid value"),
         ("etag x;", "invalid value \"x\" in \"etag\" directive, it must be \"on\" or \"off\""),
         ("etag on; etag on;", "\"etag\" directive is duplicate"),
