@@ -83,6 +83,7 @@ impl Connection {
 /// A header that cannot be used, in nginx's words.
 struct Complaint<'a> {
     error: ProxyError,
+    /// What was received instead of a header.
     input: &'a [u8],
 }
 

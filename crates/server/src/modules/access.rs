@@ -22,9 +22,11 @@ pub static MODULE: Module = Module {
     ..Module::named("http_access")
 };
 
+/// Also where some methods are set apart.
 const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
 
 const DIRECTIVES: &[Directive] = &[
+    // Without any rule everybody is let in.
     Directive::scope(
         Spec::new(
             "http_access",
@@ -65,7 +67,9 @@ struct Rule {
 /// Whom a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
+    /// Whoever comes, from wherever.
     All,
+    /// Addresses that belong together.
     Network(Network),
 }
 

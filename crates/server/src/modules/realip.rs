@@ -123,6 +123,7 @@ fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         scope.realip.from.own(cx.block).push(network);
         return Ok(());
     }
+    // All addresses of the name are trusted.
     let lost = || cx.error(format_args!("host not found in set_real_ip_from \"{text}\""));
     let found = (text, 0).to_socket_addrs().map_err(|_| lost())?;
     let networks: Vec<Network> = found.map(|address| address.ip().into()).collect();
@@ -151,6 +152,7 @@ fn find(request: &Request) -> Option<Address> {
     let found = match &conf.source {
         Source::RealIp => search.back(peer, [request.header(HeaderId::XRealIp)?]),
         Source::ForwardedFor => {
+            // Each proxy adds behind what it got, so the last field is the nearest.
             let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
             search.back(peer, values.into_iter().rev())
         }

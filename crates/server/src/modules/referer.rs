@@ -192,6 +192,7 @@ impl List {
         if end > HOST_LEN_MAX {
             return false;
         }
+        // Hosts have no case, paths have.
         let host = address[..end].to_ascii_lowercase();
         match self.hosts.find(&host) {
             Some(None) => true,

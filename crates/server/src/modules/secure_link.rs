@@ -108,7 +108,9 @@ pub enum Conf {
 /// A hash with a time; either text may be inherited alone.
 #[derive(Clone, Debug, Default)]
 pub struct Signed {
+    /// Where hash and time are in a request.
     link: Option<Arc<Template>>,
+    /// What the hash is made of.
     hashed: Option<Arc<Template>>,
     /// The block that said something last.
     block: u32,
@@ -182,6 +184,7 @@ fn is_current(signed: &Signed, request: &Request) -> Option<bool> {
     }
     let hash = base64::decode(hash, base64::Alphabet::Url).filter(|hash| hash.len() == 16)?;
     let made = Md5::digest(hashed.rendered(request));
+    // The second in which a link ends is its last.
     let now = since_1970(rt::wall()).0;
     bool::from(made.ct_eq(&hash)).then(|| end.is_none_or(|(end, _)| end >= now))
 }

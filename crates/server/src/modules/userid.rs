@@ -303,6 +303,7 @@ fn look(request: &Request) -> Found {
     let Some((line, cookie)) = lines.find_map(|line| Some((line, cookie_in(line, name)?))) else {
         return Found::default();
     };
+    // Kept with all that follows the identifier: a mark, or garbage of former days.
     let cookie = cookie.to_vec();
     let Some(encoded) = cookie.get(..ENCODED_LEN) else {
         let line = line.escape_ascii();

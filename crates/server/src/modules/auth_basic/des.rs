@@ -36,6 +36,7 @@ pub(super) fn crypt(password: &[u8], salt: [u8; 2]) -> Option<[u8; 13]> {
 /// The digits of crypt(3), by value.
 pub(super) const DIGITS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
+/// The value of a digit.
 fn digit(character: u8) -> Option<u32> {
     DIGITS.iter().position(|&digit| digit == character).map(|value| value as u32)
 }
@@ -81,25 +82,30 @@ fn last_permutation(block: u64) -> u64 {
     (0..64).fold(0, |out, bit| out << 1 | (block >> (63 - source(bit)) & 1))
 }
 
+/// The first choice of bits of a key: its left half,
 const KEY_LEFT: [u8; 28] = [
     56, 48, 40, 32, 24, 16, 8, 0, 57, 49, 41, 33, 25, 17, 9, 1, 58, 50, 42, 34, 26, 18, 10, 2, 59, 51, 43, 35,
 ];
 
+/// and its right half.
 const KEY_RIGHT: [u8; 28] = [
     62, 54, 46, 38, 30, 22, 14, 6, 61, 53, 45, 37, 29, 21, 13, 5, 60, 52, 44, 36, 28, 20, 12, 4, 27, 19, 11,
     3,
 ];
 
+/// The second choice, of 48 out of 56.
 const KEY_CHOICE: [u8; 48] = [
     13, 16, 10, 23, 0, 4, 2, 27, 14, 5, 20, 9, 22, 18, 11, 3, 25, 7, 15, 6, 26, 19, 12, 1, 40, 51, 30, 36,
     46, 54, 29, 39, 50, 44, 32, 47, 43, 48, 38, 55, 33, 52, 45, 41, 49, 35, 28, 31,
 ];
 
+/// Where the bits of the boxes go.
 const MIX: [u8; 32] = [
     15, 6, 19, 20, 28, 11, 27, 16, 0, 14, 22, 25, 4, 17, 30, 9, 1, 7, 23, 13, 31, 26, 2, 8, 18, 12, 29, 5,
     21, 10, 3, 24,
 ];
 
+/// Four rows of sixteen for each; the outer bits of a group choose the row.
 #[rustfmt::skip]
 const BOXES: [[u8; 64]; 8] = [
     [14,4,13,1,2,15,11,8,3,10,6,12,5,9,0,7, 0,15,7,4,14,2,13,1,10,6,12,11,9,5,3,8,

@@ -92,6 +92,7 @@ fn is_active(scope: &Scope) -> bool {
 
 /// What was given with the request.
 pub(crate) struct Credentials {
+    /// Name and password, out of their Base64.
     decoded: Vec<u8>,
     /// Where the name ends and its colon is.
     colon: usize,
@@ -132,6 +133,7 @@ fn ask(request: &mut Request) -> Option<Step> {
         return None;
     }
     let Some(realm) = realm(request) else { return Some(Step::Next) };
+    // Every browser asks like this first, so it is no error.
     let what = format_args!("no user/password was provided for basic authentication");
     request.log(Level::Info, what);
     Some(refuse(request, &realm))
@@ -147,6 +149,7 @@ async fn check(request: &mut Request) -> Step {
         Ok(stored) => stored,
         Err(error) => return fail(request, &path, error),
     };
+    // The client chose it: no terminal should see its bytes as they are.
     let user = credentials.user().escape_ascii();
     let Some(stored) = stored else {
         let path = files::display(&path);
@@ -169,6 +172,7 @@ async fn check(request: &mut Request) -> Step {
 /// Whether this is the stored password, without holding the thread up for longer than a quick hash takes; `None`
 /// after a panic.
 async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
+    // A copy and a way to another thread and back cost more than these.
     if !crypt::Form::of(&stored).is_slow() {
         return Some(crypt::verify(password, &stored));
     }
@@ -178,6 +182,7 @@ async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
 
 /// Asks for a name and a password (RFC 7235 section 4.1).
 fn refuse(request: &mut Request, realm: &[u8]) -> Step {
+    // The realm is the operator's text and stands there as it is, as in nginx.
     let challenge = [b"Basic realm=\"", realm, b"\""].concat();
     request.response.www_authenticate = vec![challenge];
     Step::Status(401)
