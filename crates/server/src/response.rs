@@ -36,7 +36,7 @@ pub struct Response {
     pub(crate) encoder: Option<Box<Encoder>>,
     /// Charset of a text, sent behind its type.
     pub(crate) charset: Option<Cow<'static, [u8]>>,
-    /// Whether the answer depends on `Accept-Encoding`.
+    /// Whether the answer depends on `Accept-Encoding`, which is told where `gzip_vary` says so.
     pub(crate) vary_accept_encoding: bool,
     /// Make the fields that follow the body.
     pub(crate) trailers: Vec<Trailers>,

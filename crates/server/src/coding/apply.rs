@@ -14,15 +14,8 @@ pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaT
         && response.content_length.is_none_or(|length| length >= min_length)
         && response.field(b"Content-Encoding").is_none_or(<[u8]>::is_empty)
         && types.matches(request);
-    if eligible {
-        varies(request);
-    }
+    request.response.vary_accept_encoding |= eligible;
     eligible
-}
-
-/// The answer depends on `Accept-Encoding`, which is told where `gzip_vary` wants it.
-pub(crate) fn varies(request: &mut Request) {
-    request.response.vary_accept_encoding |= request.scope().gzip_clients.vary;
 }
 
 /// The answer goes out compressed. Its length is not known before the end, so neither can there be ranges of it.

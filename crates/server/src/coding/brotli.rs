@@ -3,7 +3,7 @@
 //! The encoder takes its memory from a [`Store`], which keeps it for the next body: tables of half a megabyte
 //! to many, by the quality.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 
 use brotli::enc::combined_alloc::BrotliAlloc;
 use brotli::enc::encode::{
@@ -26,6 +26,9 @@ pub(crate) struct Settings {
 pub(crate) const WINDOW_BITS_MIN: u8 = 10;
 pub(crate) const WINDOW_BITS_MAX: u8 = 24;
 
+/// The smallest window that has a table of its own with the middle qualities.
+const TABLE_WINDOW_BITS_MIN: u8 = 17;
+
 impl Settings {
     /// Bytes that are compressed in about half a millisecond. From the fourth quality on a block is 64 KiB or
     /// more, and all the work is done at its end.
@@ -41,21 +44,23 @@ impl Settings {
     pub(super) fn at_once_max(self) -> Option<u64> {
         match self.quality {
             0..=3 => None,
-            4 => Some(48 << 10),
-            5 => Some(28 << 10),
-            6 => Some(22 << 10),
-            7 => Some(18 << 10),
-            8 => Some(13 << 10),
+            4 => Some(32 << 10),
+            5 => Some(24 << 10),
+            6 => Some(16 << 10),
+            7 => Some(14 << 10),
+            8 => Some(10 << 10),
             9 => Some(8 << 10),
-            10 => Some(1 << 10),
+            10 => Some(768),
             _ => Some(512),
         }
     }
 
-    /// A body that is known to be short needs no window larger than itself.
+    /// A body that is known to be short needs no window larger than itself. But for small windows and the middle
+    /// qualities the encoder has no table of their size, and would take its largest one, of 32 MiB.
     fn window_bits(self, size: Option<u64>) -> u8 {
+        let least = if matches!(self.quality, 5..=9) { TABLE_WINDOW_BITS_MIN } else { WINDOW_BITS_MIN };
         let size = size.unwrap_or(u64::MAX);
-        (WINDOW_BITS_MIN..self.window_bits).find(|bits| size <= 1 << bits).unwrap_or(self.window_bits)
+        (least..self.window_bits).find(|bits| size <= 1 << bits).unwrap_or(self.window_bits)
     }
 }
 
@@ -165,7 +170,9 @@ impl<T> SliceWrapperMut<T> for Piece<T> {
 impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
     type AllocatedMemory = Piece<T>;
 
-    /// The encoder relies on fresh values, as it would get them from the system.
+    /// The values are fresh, as they would be from the system, but in large tables of positions: what stands there
+    /// from another body is compared with this one before it is used, and clearing would cost more than short
+    /// bodies do.
     fn alloc_cell(&mut self, len: usize) -> Piece<T> {
         if len == 0 {
             return Piece(Vec::new());
@@ -179,7 +186,10 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
         let kept = place.and_then(|place| self.free.swap_remove(place).downcast::<Vec<T>>().ok());
         match kept {
             Some(mut vec) => {
-                vec.clear();
+                let is_table = TypeId::of::<T>() == TypeId::of::<u32>() && len >= TABLE_MIN;
+                if !is_table {
+                    vec.clear();
+                }
                 vec.resize(len, T::default());
                 Piece(*vec)
             }
@@ -199,6 +209,9 @@ impl<T: Clone + Default + Send + 'static> Allocator<T> for Store {
         }
     }
 }
+
+/// Positions in a large table.
+const TABLE_MIN: usize = 16 << 10;
 
 /// Bytes of a piece that is kept.
 const PIECE_MIN: usize = 4 << 10;

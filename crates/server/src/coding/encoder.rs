@@ -17,6 +17,10 @@ pub(crate) struct Encoder {
     settings: Settings,
     /// Bytes of the body, where that is known.
     size: Option<u64>,
+    /// Whether another thread does the work.
+    aside: bool,
+    /// The memory of an earlier body.
+    kept: Option<State>,
     /// Made when the first bytes come; away while another thread works with it.
     state: Option<State>,
     /// Bytes that one call gets. It shrinks where they turn out to take too long, as very repetitive ones do, or
@@ -53,16 +57,29 @@ impl Encoder {
     /// For the answer of `request` as it is: with its length, if that is known.
     pub(crate) fn new(settings: Settings, request: &Request) -> Encoder {
         let thread = Rc::clone(&request.conn.thread);
-        let (slice, size) = (settings.slice_max(), request.response.content_length);
-        let (run, waiting) = (Duration::ZERO, Vec::new());
-        Encoder { settings, size, state: None, slice, run, waiting, taken: 0, given: 0, thread }
+        let size = request.response.content_length;
+        let kept = thread.encoders.take(&settings);
+        let aside = settings.is_long_work(size) || (kept.is_none() && settings.is_slow_to_start());
+        Encoder {
+            aside,
+            kept,
+            size,
+            state: None,
+            slice: settings.slice_max(),
+            settings,
+            run: Duration::ZERO,
+            waiting: Vec::new(),
+            taken: 0,
+            given: 0,
+            thread,
+        }
     }
 
     /// Takes bytes of the body and appends what comes out.
     pub(crate) async fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         let start = out.len();
         self.taken += input.len() as u64;
-        if self.settings.is_long_work(self.size) {
+        if self.aside {
             self.waiting.extend_from_slice(input);
             if self.waiting.len() >= BATCH_MIN {
                 self.elsewhere(out, |_, _| Ok(())).await?;
@@ -85,7 +102,7 @@ impl Encoder {
         out: &mut Vec<u8>,
     ) -> Result<(), CodingError> {
         let start = out.len();
-        if self.settings.is_long_work(self.size) {
+        if self.aside {
             self.elsewhere(out, State::finish).await?;
         } else {
             self.here(0, |state| state.finish(out)).await?;
@@ -105,7 +122,7 @@ impl Encoder {
         let began = Instant::now();
         let mut state = match self.state.take() {
             Some(state) => state,
-            None => State::begin(self.thread.encoders.take(&self.settings), &self.settings, self.size)?,
+            None => State::begin(self.kept.take(), &self.settings, self.size)?,
         };
         let done = work(&mut state);
         self.state = Some(state);
@@ -129,8 +146,7 @@ impl Encoder {
         out: &mut Vec<u8>,
         work: impl FnOnce(&mut State, &mut Vec<u8>) -> Result<(), CodingError> + Send + 'static,
     ) -> Result<(), CodingError> {
-        let begun = self.state.take();
-        let kept = if begun.is_none() { self.thread.encoders.take(&self.settings) } else { None };
+        let (begun, kept) = (self.state.take(), self.kept.take());
         let (settings, size, input) = (self.settings.clone(), self.size, std::mem::take(&mut self.waiting));
         let answer = rt::offload(move || {
             // New tables of high levels are megabytes that have to be cleared: they are made there as well.
@@ -156,7 +172,7 @@ impl Encoder {
 impl Drop for Encoder {
     /// The memory stays with the thread, also of a body that was given up.
     fn drop(&mut self) {
-        if let Some(state) = self.state.take() {
+        if let Some(state) = self.state.take().or(self.kept.take()) {
             self.thread.encoders.put(self.settings.clone(), state);
         }
     }

@@ -24,8 +24,8 @@ impl Settings {
     pub(super) fn slice_max(self) -> usize {
         match self.level {
             0..=3 => 32 << 10,
-            4..=7 => 16 << 10,
-            _ => 8 << 10,
+            4..=6 => 16 << 10,
+            _ => 4 << 10,
         }
     }
 }

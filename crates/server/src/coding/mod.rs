@@ -70,6 +70,12 @@ impl Settings {
         };
         at_once_max.is_some_and(|most| size.is_none_or(|size| size > most))
     }
+
+    /// Whether an encoder without the memory of an earlier one has so much to set up that a body of any size is for
+    /// another thread.
+    fn is_slow_to_start(&self) -> bool {
+        matches!(self, Settings::Brotli(brotli::Settings { quality: 6..=9, .. }))
+    }
 }
 
 /// Compresses: the memory and the progress of one body.

@@ -20,8 +20,8 @@ struct Kept {
 /// levels, which is larger alone, is not kept.
 const MEMORY_MAX: usize = 16 << 20;
 
-/// Bytes that one of them may hold.
-const STATE_MAX: usize = MEMORY_MAX / 2;
+/// Bytes that one of them may hold: brotli up to level 7 and zstd up to 8 do.
+const STATE_MAX: usize = 12 << 20;
 
 impl Pool {
     /// One that was used with these settings.

@@ -4,7 +4,6 @@
 use http::request::Method;
 use io::Errno;
 
-use crate::coding::apply;
 use crate::files::{self, Failure, Found};
 use crate::log::Level;
 use crate::modules::static_file;
@@ -64,7 +63,7 @@ impl Sibling {
             }
         };
         if wanted == Wanted::On {
-            apply::varies(request);
+            request.response.vary_accept_encoding = true;
             if !(self.is_accepted)(request) {
                 return Step::Next;
             }

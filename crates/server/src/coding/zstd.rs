@@ -42,12 +42,14 @@ impl Settings {
         match (self.level, &self.dictionary) {
             // To take in a dictionary costs more than most bodies.
             (_, Some(_)) => Some(0),
-            (..=3, None) => None,
+            (..=2, None) => None,
+            // Its first call has tables to clear.
+            (3, None) => Some(128 << 10),
             (4 | 5, None) => Some(64 << 10),
             (6, None) => Some(48 << 10),
             (7 | 8, None) => Some(32 << 10),
-            (9 | 10, None) => Some(20 << 10),
-            (11 | 12, None) => Some(12 << 10),
+            (9 | 10, None) => Some(16 << 10),
+            (11 | 12, None) => Some(6 << 10),
             (13 | 14, None) => Some(4 << 10),
             _ => Some(1 << 10),
         }

@@ -67,8 +67,11 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let location = std::mem::take(&mut request.response.location);
     // A page in the place of the built-in one still asks for the password.
     let www_authenticate = std::mem::take(&mut request.response.www_authenticate);
+    let vary_accept_encoding = request.response.vary_accept_encoding;
     request.response.clear();
     request.response.www_authenticate = www_authenticate;
+    // What the client accepts led here, and not somewhere else.
+    request.response.vary_accept_encoding = vary_accept_encoding;
     match target.first() {
         Some(b'/') => {
             let question = target.iter().position(|&byte| byte == b'?').unwrap_or(target.len());
@@ -107,8 +110,10 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
 
 /// Answers with this status and the built-in page, if there is one; a `Location` that is set stays.
 pub(crate) fn respond(request: &mut Request, status: u16) {
-    let Response { location, fields, www_authenticate, .. } = std::mem::take(&mut request.response);
-    request.response = Response { location, fields, www_authenticate, ..Response::default() };
+    let Response { location, fields, www_authenticate, vary_accept_encoding, .. } =
+        std::mem::take(&mut request.response);
+    request.response =
+        Response { location, fields, www_authenticate, vary_accept_encoding, ..Response::default() };
     request.error_status = None;
     built_in(request, status);
 }

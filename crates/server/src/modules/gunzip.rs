@@ -8,8 +8,8 @@ use conf::{Args, Spec, State};
 use http::request::Method;
 
 use crate::body::filter::{BodyFilter, FilterError, Output};
+use crate::coding::accept;
 use crate::coding::gzip::Decoder;
-use crate::coding::{accept, apply};
 use crate::config::Scope;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
@@ -64,7 +64,7 @@ fn filter(request: &mut Request) {
         return;
     }
     // Either form is right for somebody, which caches have to know.
-    apply::varies(request);
+    request.response.vary_accept_encoding = true;
     if accept::gzip(request) {
         return;
     }
