@@ -77,7 +77,10 @@ fn check_judges_every_directive_and_each_location() {
     assert!(said.stdout.contains("/big: "), "the engine of each location: {}", said.stdout);
     assert!(said.stdout.contains("\nThis configuration loads: "), "{}", said.stdout);
 
-    let file = dir.write("bad.conf", "events {}\nhttp {\n  proxy_buffering on;\n  sendfil on;\n  root;\n}\nstream {}\n");
+    let file = dir.write(
+        "bad.conf",
+        "events {}\nhttp {\n  proxy_buffering on;\n  sendfil on;\n  root;\n}\nstream {}\n",
+    );
     let path = file.display().to_string();
     let said = run(BINARY, &["check", &path]);
     assert_eq!(said.status.code(), Some(1));

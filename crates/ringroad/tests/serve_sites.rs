@@ -233,7 +233,7 @@ fn many_tenants() {
     }
     assert_eq!(get(&server, "/none", &[("Host", "anna.sites.test")]).status, 404);
     let log = lines(&server, "logs/anna.log", 2);
-    assert!(log[0].ends_with(" anna.sites.test \"GET / HTTP/1.1\" 200 26"), "{log:?}");
+    assert!(log.iter().any(|line| line.ends_with(" anna.sites.test \"GET / HTTP/1.1\" 200 26")), "{log:?}");
     assert_eq!((log.len(), lines(&server, "logs/shop.log", 1).len()), (2, 1));
 }
 
@@ -294,8 +294,9 @@ fn logs_as_json() {
     assert_eq!(get(&server, "/live", &[]).status, 204);
     assert_eq!(get(&server, "/broken", &[]).status, 500);
     assert_eq!(get(&server, "/none", &[]).status, 404);
+    // Each thread writes its own lines at its own time.
     let log = lines(&server, "logs/access.json", 3);
-    let first = &log[0];
+    let first = log.iter().find(|line| line.contains("\"status\":200,")).expect("the first request is there");
     assert!(first.starts_with("{\"time\":\"20") && first.ends_with("\"}"), "{first}");
     assert!(first.contains(&format!("\"id\":\"{id}\",\"client\":\"127.0.0.1\"")), "{first}");
     assert!(
@@ -305,7 +306,9 @@ fn logs_as_json() {
     assert!(first.contains("\"agent\":\"a \\\"strange\\\"\\\\agent\""), "{first}");
     assert!(log.iter().all(|line| !line.contains("/live")), "{log:?}");
     let errors = lines(&server, "logs/errors.json", 2);
-    assert!(errors[0].contains("\"status\":500,") && errors[1].contains("\"status\":404,"), "{errors:?}");
+    for status in ["\"status\":500,", "\"status\":404,"] {
+        assert!(errors.len() == 2 && errors.iter().any(|line| line.contains(status)), "{errors:?}");
+    }
 }
 
 #[test]
