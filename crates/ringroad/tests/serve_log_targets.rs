@@ -401,6 +401,42 @@ fn names_may_have_variables() {
     assert!(!is_open(&server, &server.path("logs/a.log")), "without a cache it is closed");
 }
 
+#[test]
+fn links_in_names_with_variables_are_followed_as_configured() {
+    let server = serve_with(
+        &one_server(
+            "log_format own '$request';",
+            "root html; access_log logs/$arg_v.log own;
+             location /on { disable_symlinks on; return 204; }
+             location /from { disable_symlinks on from=${document_root}/..; return 204; }
+             location /owner { disable_symlinks if_not_owner; return 204; }
+             location /off { return 204; }",
+        ),
+        |builder| {
+            let builder = builder.text("html/index.html", "index").text("elsewhere/a.log", "");
+            let folder = builder.dir().join("logs");
+            fs::create_dir_all(&folder).expect("it is ours");
+            for name in ["logs", "elsewhere", "elsewhere/a.log"] {
+                for_everybody(builder.dir().join(name));
+            }
+            let _ = std::os::unix::fs::symlink("../elsewhere/a.log", folder.join("link.log"));
+            builder
+        },
+    );
+    let mut client = client(&server);
+    for (told, target) in ["/on?v=link", "/from?v=link", "/owner?v=link"].into_iter().enumerate() {
+        client.get(target);
+        let line = server.wait_for_log_count("logs/link.log\" failed", told + 1, Deadline::default());
+        assert!(line.contains("[crit]") && line.contains("*1 openat() \""), "{line}");
+        assert!(line.contains("failed (40: Too many levels of symbolic links)"), "{line}");
+    }
+    for target in ["/off?v=link", "/owner?v=link", "/owner?v=new", "/from?v=new"] {
+        client.get(target);
+    }
+    assert_eq!(wait_for_lines(&server.path("elsewhere/a.log"), 1), ["GET /off?v=link HTTP/1.1"]);
+    assert_eq!(wait_for_lines(&server.path("logs/new.log"), 2).len(), 2);
+}
+
 /// Whether a worker has the file open.
 fn is_open(server: &Server, path: &Path) -> bool {
     let open = server.workers().into_iter().flat_map(fd_targets);

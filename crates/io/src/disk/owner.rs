@@ -61,6 +61,10 @@ impl How {
     fn step(self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
         let link_itself =
             How { flags: OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, ..How::plain(self.resolve) };
+        if self.flags.contains(OFlags::CREATE) {
+            // As in nginx: what may be made is never made through a link, whoever that belongs to.
+            return How { flags: self.flags | OFlags::NOFOLLOW, ..self }.open(dir, name);
+        }
         let link = link_itself.open(dir, name)?;
         let stat = rustix::fs::fstat(&link)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {

@@ -18,6 +18,7 @@ use rt::{File, Timer};
 use rustix::fs::{FileType, OFlags};
 
 use crate::body::choose;
+use crate::files::links::Rule;
 use crate::log::bell::Bell;
 use crate::log::losses::{Cause, Losses};
 use crate::log::reports::{Origin, Outgoing, Report, Whose};
@@ -67,6 +68,8 @@ struct Named {
     waiting: RefCell<Vec<u8>>,
     bell: Bell,
     file: RefCell<Option<Open>>,
+    /// `disable_symlinks`: the same path by another rule is another file here.
+    links: Rule,
     /// For the report, and the root that has to exist, when the file is opened.
     asker: RefCell<Option<Asker>>,
     uses: Cell<u64>,
@@ -111,7 +114,8 @@ impl NamedLogs {
         name.clear();
         path.render(request, &mut name);
         let cache = request.scope().log.file_cache();
-        match self.named(&name, cache) {
+        let links = Rule::of(request, &name);
+        match self.named(&name, links, cache) {
             Some(named) => named.append(request, line),
             None => self.shared.lose(&name),
         }
@@ -126,7 +130,7 @@ impl NamedLogs {
     }
 
     /// The file of this name; `None` when too much waits.
-    fn named(self: &Rc<Self>, name: &[u8], cache: Option<FileCache>) -> Option<Rc<Named>> {
+    fn named(self: &Rc<Self>, name: &[u8], links: Rule, cache: Option<FileCache>) -> Option<Rc<Named>> {
         // Numbers of caches start from 1, so that 0 is left for none.
         let place = cache.map_or(0, |cache| cache.number as usize);
         let mut tables = self.tables.borrow_mut();
@@ -137,8 +141,11 @@ impl NamedLogs {
         if self.shared.waiting.get() >= WAITING_MAX {
             return None;
         }
-        if let Some(named) = table.get(name) {
-            return Some(Rc::clone(named));
+        // Another rule is rare enough to end what the first one has opened: its lines are written before.
+        match table.get(name) {
+            Some(named) if named.links == links => return Some(Rc::clone(named)),
+            Some(other) => other.dismiss(),
+            None => {}
         }
         // As in nginx the one that was not used for longest makes room. The search through all of them comes with a
         // new name only, which costs an opening anyway.
@@ -156,6 +163,7 @@ impl NamedLogs {
             waiting: RefCell::default(),
             bell: Bell::default(),
             file: RefCell::default(),
+            links,
             asker: RefCell::default(),
             uses: Cell::new(0),
             used: Cell::new(rt::now()),
@@ -373,13 +381,21 @@ impl Named {
         // nginx's words and level; the host that is missing is mostly that of a client's own making.
         let failed = |errno| {
             let path = String::from_utf8_lossy(&self.path);
-            (Level::Crit, format!("open() \"{path}\" failed ({}){WHILE}", Reason(errno)))
+            let call = if self.links.checks() { "openat" } else { "open" };
+            (Level::Crit, format!("{call}() \"{path}\" failed ({}){WHILE}", Reason(errno)))
         };
-        let path = CString::new(&*self.path).map_err(|_| failed(Errno::INVAL))?;
         // Without O_NONBLOCK the open of a FIFO would wait for a reader.
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let how = OpenHow { flags: flags.bits() as i32, mode: 0o644, ..OpenHow::default() };
-        let file = File::open(None, path, how, DeviceId::default(), via).await.map_err(failed)?;
+        let mut how = OpenHow { flags: flags.bits() as i32, mode: 0o644, ..OpenHow::default() };
+        self.links.apply(&mut how);
+        // Links are checked from here on: `from=` of `disable_symlinks`.
+        let (above, below) = self.path.split_at(self.links.from);
+        let from = if above.is_empty() { None } else { Some(open_folder(above, via).await.map_err(failed)?) };
+        // From a folder on a path is relative.
+        let slashes = below.iter().take_while(|&&byte| from.is_some() && byte == b'/').count();
+        let path = CString::new(&below[slashes..]).map_err(|_| failed(Errno::INVAL))?;
+        let dir = from.as_ref().map(File::fd);
+        let file = File::open(dir, path, how, DeviceId::default(), via).await.map_err(failed)?;
         let stat = file.stat(DeviceId::default(), via).await.map_err(failed)?;
         Ok(Open { file, stat, device: device_of(&stat), checked: rt::now() })
     }
@@ -394,6 +410,14 @@ impl Named {
         let whose = asker.map_or_else(process, |asker| Whose::Request(asker.origin));
         self.shared.outgoing.report(Report { level, text, whose });
     }
+}
+
+/// A folder to open from.
+async fn open_folder(path: &[u8], via: DiskVia) -> Result<File, Errno> {
+    let path = CString::new(path).map_err(|_| Errno::INVAL)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
+    File::open(None, path, how, DeviceId::default(), via).await
 }
 
 /// The file could not be opened.
