@@ -39,6 +39,8 @@ http {
         location /limited { limit_except GET { auth_basic r; } try_files /none @user; }
         location /header { auth_basic r; add_header X-Always yes always; add_header X-Ok yes; try_files /none @user; }
         location /var { auth_basic $arg_realm; try_files /none @user; }
+        location /in-realm/ { auth_basic $uri; }
+        location /early { secure_link x,$arg_end; return 200 "[$secure_link_expires]\n"; }
         location @user { return 200 "for $remote_user\n"; }
         location @asks { return 200 "who are you\n"; }
         location /remote-user { return 200 "<$remote_user>\n"; }
@@ -203,11 +205,13 @@ fn names_and_passwords() {
         "/var?realm=off",
         "/var",
     ] {
-        let twice = |case: Case| if target == "/twice" { case.differs("H31") } else { case };
+        let twice = |case: Case| if target == "/twice" { case.differs("A1") } else { case };
         cases.push(twice(get(target)));
         cases.push(twice(with_password(target, "plain:wrong")));
         cases.push(with_password(target, "plain:secret"));
     }
+    cases.push(get("/in-realm/a%20b"));
+    cases.push(get("/in-realm/a%0d%0aX-Own:%20x").differs("A3"));
     cases.push(ask("POST", "/limited", &[("Content-Length", "0")]));
     compare(cases);
 }
@@ -268,6 +272,8 @@ fn sites_and_links() {
     ] {
         cases.push(get(target));
     }
+    cases.push(get("/early?end=7").differs("A5"));
+    cases.push(get("/early"));
     compare(cases);
 }
 
