@@ -67,6 +67,17 @@ http {
         }
         location /b-opera { modern_browser opera 9.0; return 200 "[$modern_browser|$ancient_browser|$msie]\n"; }
         location /b-none { return 200 "[$modern_browser|$ancient_browser|$msie]\n"; }
+        location /set {
+            valid_referers *.ex.com;
+            modern_browser unlisted;
+            set $before "$invalid_referer|$modern_browser|$ancient_browser|$msie";
+            set $invalid_referer r;
+            set $modern_browser m;
+            set $ancient_browser "";
+            set $msie 2;
+            set $msie 3;
+            return 200 "$before [$invalid_referer|$modern_browser|$ancient_browser|$msie]\n";
+        }
         location /moved { msie_refresh on; return 301 http://x/?a&b"c; }
         location /kept { msie_refresh on; return 307 /x; }
         location /sent { msie_refresh on; error_page 404 =303 http://there/; return 404; }
@@ -303,7 +314,7 @@ fn browsers_and_cookies() {
             cases.push(ask("GET", target, &[("User-Agent", agent)]));
         }
     }
-    for target in ["/b", "/b-opera", "/b-none"] {
+    for target in ["/b", "/b-opera", "/b-none", "/set"] {
         cases.push(get(target));
     }
     for cookie in [

@@ -90,26 +90,29 @@ const VARIABLES: &[Variable] = &[
     // One of these two has a value, never both.
     Variable {
         name: "modern_browser",
-        get: |request, out| show(request, true, out),
-        set: None,
+        get: |request, out| request.replaced_variable("modern_browser", out) || show(request, true, out),
+        set: Some(|request, value| request.replace_variable("modern_browser", value)),
         help: "A value for modern browsers, else empty.",
     },
     Variable {
         name: "ancient_browser",
-        get: |request, out| show(request, false, out),
-        set: None,
+        get: |request, out| request.replaced_variable("ancient_browser", out) || show(request, false, out),
+        set: Some(|request, value| request.replace_variable("ancient_browser", value)),
         help: "A value for browsers that are not modern, else empty.",
     },
     // By the same rules as `msie_padding` and `msie_refresh`.
     Variable {
         name: "msie",
         get: |request, out| {
-            if request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).msie) {
+            let is_msie = |agent| Browser::detect(agent).msie;
+            if !request.replaced_variable("msie", out)
+                && request.header(HeaderId::UserAgent).is_some_and(is_msie)
+            {
                 out.push(b'1');
             }
             true
         },
-        set: None,
+        set: Some(|request, value| request.replace_variable("msie", value)),
         help: "`1` for Internet Explorer, else empty.",
     },
 ];

@@ -49,12 +49,12 @@ const fn hash(name: &'static str, default: &'static str) -> Directive {
 const VARIABLES: &[Variable] = &[Variable {
     name: "invalid_referer",
     get: |request, out| {
-        if !is_valid(request) {
+        if !request.replaced_variable("invalid_referer", out) && !is_valid(request) {
             out.push(b'1');
         }
         true
     },
-    set: None,
+    set: Some(|request, value| request.replace_variable("invalid_referer", value)),
     help: "`1` when `valid_referers` does not list where the request came from, else empty.",
 }];
 
