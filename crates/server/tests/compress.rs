@@ -431,5 +431,36 @@ fn what_is_stored_compressed_is_decompressed_for_others() {
         assert!(client.try_response().is_err(), "{target} has no end");
     }
     let lines = site.lines("error.log", 2);
-    assert!(lines.iter().all(|line| line.contains("inflate() failed")), "{lines:?}");
+    assert!(lines[0].contains(" inflate() failed: 0, -3 while sending"), "{lines:?}");
+    assert!(lines[1].contains(" inflate() returned -5 on response end while sending"), "{lines:?}");
+}
+
+#[test]
+fn what_other_modules_make_of_a_body_is_compressed_as_a_whole() {
+    let site = Site::start(
+        "behind",
+        "access_log off; root .; types { text/html html; } gzip on; brotli on; zstd on; brotli_comp_level 5;
+         server { listen 127.0.0.1:PORT;
+           location /changed/ { alias ./; sub_filter line ROW; sub_filter_once off;
+             add_before_body /before.html; add_after_body /after.html; }
+           location /if/ { alias ./; gzip off; brotli off; zstd off; if ($arg_gzip) { gzip on; } } }",
+    );
+    let page = text(300_000);
+    site.folder.write("page.html", &page);
+    site.folder.write("before.html", "<!-- before, and long enough to be compressed alone -->");
+    site.folder.write("after.html", "<!-- after, and long enough to be compressed alone -->");
+    let changed = String::from_utf8(page).expect("it is text").replace("line", "ROW");
+    let expected = [
+        b"<!-- before, and long enough to be compressed alone -->".to_vec(),
+        changed.into_bytes(),
+        b"<!-- after, and long enough to be compressed alone -->".to_vec(),
+    ]
+    .concat();
+    for coding in ["gzip", "br", "zstd"] {
+        let response = accepting(&site, "/changed/page.html", coding);
+        assert_eq!(head(&response), (200, Some(coding), None, false));
+        assert!(body(&response) == expected, "{coding}");
+    }
+    assert_eq!(accepting(&site, "/if/page.html", "gzip").field("Content-Encoding"), None);
+    assert_eq!(accepting(&site, "/if/page.html?gzip=1", "gzip").field("Content-Encoding"), Some("gzip"));
 }

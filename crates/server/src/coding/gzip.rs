@@ -74,6 +74,10 @@ impl Encoder {
     }
 }
 
+// zlib's numbers, which the lines of nginx's log have.
+const Z_DATA_ERROR: i32 = -3;
+const Z_BUF_ERROR: i32 = -5;
+
 /// Decompresses one body, which may consist of several members (RFC 1952 section 2.2).
 pub(crate) struct Decoder {
     inflate: Decompress,
@@ -111,7 +115,7 @@ impl Decoder {
             taken += (self.inflate.total_in() - before_in) as usize;
             filled += (self.inflate.total_out() - before_out) as usize;
             match status {
-                Err(error) => break Err(failed("inflate", &error)),
+                Err(_) => break Err(CodingError(format!("inflate() failed: 0, {Z_DATA_ERROR}"))),
                 Ok(Status::StreamEnd) => self.at_end = true,
                 Ok(Status::Ok | Status::BufError) => {}
             }
@@ -127,11 +131,8 @@ impl Decoder {
 
     /// The body is over; an error where it is in the middle of a member.
     pub(crate) fn finish(&self) -> Result<(), CodingError> {
-        if self.at_end {
-            Ok(())
-        } else {
-            Err(CodingError("inflate() failed: the body ends too early".into()))
-        }
+        let early = || CodingError(format!("inflate() returned {Z_BUF_ERROR} on response end"));
+        self.at_end.then_some(()).ok_or_else(early)
     }
 }
 
