@@ -100,3 +100,23 @@ fn numbers_go_on_after_a_reload_in_place() {
     let (accepted, handled, requests) = numbers(&server);
     assert!(accepted >= 18 && accepted == handled && accepted == requests, "{accepted} {handled} {requests}");
 }
+
+#[test]
+fn a_request_and_its_subrequests_are_looked_at_once() {
+    let conf = "events { } http { limit_req_zone $server_name zone=one:1m rate=1r/m;
+        limit_conn_zone $server_name zone=two:1m;
+        server { listen 127.0.0.1:0; server_name a; root html; log_subrequest on;
+          location = /page { ssi on; ssi_types *; default_type text/html; }
+          location /part { limit_req zone=one; limit_conn two 1; }
+          location = /whole { ssi on; ssi_types *; limit_req zone=one burst=9 nodelay; limit_conn two 1; } } }";
+    let server = serve(conf);
+    let page = "<!--#include virtual=\"/part\" wait=\"yes\" -->|".repeat(3);
+    for (name, text) in [("page", page.as_str()), ("whole", &page), ("part", "ok")] {
+        std::fs::write(server.path(&format!("html/{name}")), text).expect("a file of the test");
+    }
+    let text = |target: &str| Client::connect(server.addr(0)).get(target).text();
+    assert_eq!(text("/page"), "ok|ok|ok|", "the first part is looked at, and stands for the others");
+    let again = text("/page");
+    assert!(again.contains("503 Service") && again.ends_with("|ok|ok|"), "refused once: {again}");
+    assert_eq!(text("/whole"), "ok|ok|ok|", "the page itself was looked at");
+}

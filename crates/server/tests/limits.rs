@@ -160,7 +160,7 @@ fn wait_for_status(site: &Site, target: &str, status: u16) {
 fn requests_above_the_limit_of_connections_are_refused() {
     let site = start(
         "limit_conn",
-        "limit_conn_zone $arg_key zone=one:1m; limit_conn_zone $server_name zone=all:1m;
+        "error_log error.log info; limit_conn_zone $arg_key zone=one:1m; limit_conn_zone $server_name zone=all:1m;
          server { listen 127.0.0.1:PORT; server_name a; limit_conn one 2; limit_conn all 3;
                   location /dry { alias html; limit_conn_dry_run on; }
                   location /429 { alias html; limit_conn_status 429; limit_conn_log_level info; } }",
@@ -181,6 +181,10 @@ fn requests_above_the_limit_of_connections_are_refused() {
         logged(&site, "limiting connections").starts_with("limiting connections by zone \"one\", client")
     );
     assert!(logged(&site, "dry run").starts_with("dry run by zone \"one\""));
+    assert_eq!(
+        (level(&site, "limiting connections"), level(&site, "GET /429")),
+        ("error".into(), "info".into())
+    );
     // Whichever way a request ends, it no longer counts.
     first.reset();
     drop(second);

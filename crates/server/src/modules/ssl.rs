@@ -10,6 +10,7 @@ use crate::modules::{Directive, Module};
 /// The module.
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_ssl") };
 
+/// What most of them take. Arguments are counted and not read: files need not be there.
 const ONE: Args = Args::Exactly(1);
 
 // A certificate for each kind of key, and commands of the library, may be several; all others are written once.
@@ -47,10 +48,12 @@ const DIRECTIVES: &[Directive] = &[
     row("ssl_verify_depth", ONE, "Length of a chain of certificates."),
 ];
 
+/// Written once in a block.
 const fn row(name: &'static str, args: Args, help: &'static str) -> Directive {
     with_a_warning(Spec::new("http_ssl", name, SERVER_LEVELS, args, help))
 }
 
+/// Written as often as one likes.
 const fn several(name: &'static str, args: Args, help: &'static str) -> Directive {
     with_a_warning(Spec::new("http_ssl", name, SERVER_LEVELS, args, help).many())
 }

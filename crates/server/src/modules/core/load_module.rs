@@ -9,11 +9,10 @@ use conf::{Error, ErrorKind, Span, Statement, Tree, Verdict};
 use crate::config::{Cx, table};
 use crate::modules::MODULES;
 
-/// Words in the names of directives of modules that are not nginx's own, by the name of their file.
+/// Words in the names of directives of modules that are not nginx's own, by the name of their file: of those that
+/// distributions have as packages. A directive of another one is an unknown directive, at its own line.
 const FOREIGN: &[(&str, &[&str])] = &[
     ("http_auth_pam", &["auth_pam"]),
-    ("http_brotli", &["brotli"]),
-    ("http_brotli_static", &["brotli"]),
     ("http_cache_purge", &["_cache_purge"]),
     ("http_dav_ext", &["dav_ext"]),
     ("http_echo", &["echo"]),
@@ -57,6 +56,7 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
 fn module_of(path: &str) -> String {
+    // Only the name counts: nobody looks whether the file is there, because nobody reads it.
     let file = Path::new(path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let name = file.strip_suffix(".so").unwrap_or(&file);
     let name = name.strip_suffix("_module").unwrap_or(name);
@@ -66,6 +66,7 @@ fn module_of(path: &str) -> String {
 
 /// Whether one of our modules is that one.
 fn is_built_in(module: &str) -> bool {
+    // By the names of directives too: one of our modules may hold what are several in nginx.
     let name = |name: &'static str| name.strip_suffix("_filter").unwrap_or(name);
     MODULES.iter().any(|ours| name(ours.name) == module)
         || MODULES.iter().flat_map(|ours| ours.directives()).any(|ours| name(ours.spec.module) == module)
@@ -73,6 +74,7 @@ fn is_built_in(module: &str) -> bool {
 
 /// The first directive in the configuration that this module would bring, and its place.
 fn first_use<'t>(tree: &'t Tree, module: &str) -> Option<(&'t str, &'t Span)> {
+    // The whole text is looked at, because what needs a module stands below the line that loads it.
     let mut first: Option<&Statement> = None;
     conf::visit(tree, table(), &mut |visit| {
         let Verdict::Fault(error) = &visit.verdict else { return };
@@ -109,6 +111,8 @@ mod tests {
     fn a_module_that_is_built_in_or_not_used_is_told_and_passed_over() {
         for (path, expected) in [
             ("modules/ngx_http_realip_module.so", "what it holds is built in"),
+            ("modules/ngx_http_brotli_filter_module.so", "what it holds is built in"),
+            ("modules/ngx_http_brotli_static_module.so", "what it holds is built in"),
             ("/usr/lib/nginx/modules/ngx_http_geoip_module.so", "no directive of it is used"),
             ("modules/ngx_http_image_filter_module.so", "no directive of it is used"),
             ("modules/ngx_stream_module.so", "no directive of it is used"),
