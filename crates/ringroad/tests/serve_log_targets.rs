@@ -362,6 +362,36 @@ fn a_full_disk_costs_lines_and_is_told_once_a_minute() {
 }
 
 #[test]
+fn a_disk_that_has_room_again_is_told_of() {
+    if !ours_only("nginx does not say what was lost") {
+        return;
+    }
+    // A limit on the size of files, setrlimit(2), is a full disk that needs no root: 512 KiB here.
+    let conf = one_server(&long_format(), "access_log logs/access.log long; return 204;");
+    let limited = |builder: testkit::ServerBuilder| builder.shell("trap '' XFSZ; ulimit -f 1024");
+    let server = serve_with(&conf, limited);
+    let mut client = client(&server);
+    for n in 0..20 {
+        assert_eq!(client.get(&format!("/?n={n}")).status, 204);
+    }
+    let line = server.wait_for_log("write() to ", Deadline::default());
+    assert!(line.contains("/access.log\" failed (27: File too large), "), "{line}");
+    fs::OpenOptions::new()
+        .write(true)
+        .open(server.path("logs/access.log"))
+        .and_then(|file| file.set_len(0))
+        .expect("it is ours");
+    assert_eq!(client.get("/?n=after").status, 204);
+    let line = server.wait_for_log("it works again", Deadline::default());
+    assert!(
+        line.contains("failed (27: File too large), ") && line.contains(" lines were lost; it works"),
+        "{line}"
+    );
+    let written = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("after x").then_some(());
+    wait_for(&server.path("logs/access.log"), written);
+}
+
+#[test]
 fn names_may_have_variables() {
     let server = serve_open(&one_server(
             "log_format own '$request|$status';",
