@@ -174,13 +174,16 @@ impl Caches {
 #[derive(Debug)]
 struct Cache {
     limits: Limits,
+    /// Places in `nodes`. Paths are clients' to choose, so the hash is one that cannot be aimed at.
     by_path: HashMap<Rc<[u8]>, u32>,
     nodes: Vec<Node>,
+    /// Places whose entry is gone.
     free: Vec<u32>,
     newest: Option<u32>,
     oldest: Option<u32>,
 }
 
+/// One entry, and its neighbours by last use.
 #[derive(Debug)]
 struct Node {
     path: Rc<[u8]>,
@@ -211,7 +214,9 @@ impl Cache {
         Cache { limits, by_path, nodes, free, newest: None, oldest: None }
     }
 
+    /// What is known; counts as a use, be it known or only counted.
     fn look_up(&mut self, path: &[u8], rules: Rules, valid: Duration, now: Instant) -> Known {
+        // Here and not by a timer: a server that nobody asks keeps what it has, and does nothing.
         self.expire(now);
         let Some(&place) = self.by_path.get(path) else { return Known::Nothing };
         self.touch(place, now);
@@ -224,10 +229,12 @@ impl Cache {
                 Known::Answer(found.clone())
             }
             State::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
+            // Of a folder or an error there is nothing that could be used on.
             State::Holds(_) => Known::Nothing,
         }
     }
 
+    /// Takes what was found into the entry of its path, or makes one.
     fn store(
         &mut self,
         path: &[u8],
@@ -237,6 +244,7 @@ impl Cache {
         now: Instant,
     ) {
         let known = self.by_path.get(path).copied();
+        // What cannot be kept must not leave the old answer either: the path leads somewhere else now.
         if found.as_ref().is_err_and(|failure| !terms.errors || !failure.is_about_the_path()) {
             self.forget(path);
             return;
@@ -288,6 +296,7 @@ impl Cache {
         self.nodes[place as usize].used
     }
 
+    /// Removes entries with open files into `files`. One that is being sent would give no descriptor back.
     fn give_up(&mut self, most: usize, files: &mut Vec<rt::File>) {
         let mut at = self.oldest;
         while let Some(place) = at {
@@ -303,6 +312,7 @@ impl Cache {
         }
     }
 
+    /// Adds an entry as the newest.
     fn insert(&mut self, node: Node) {
         let path = Rc::clone(&node.path);
         let place = match self.free.pop() {
@@ -329,6 +339,7 @@ impl Cache {
         state
     }
 
+    /// Makes an entry the newest; free of work for the one that is.
     fn touch(&mut self, place: u32, now: Instant) {
         self.nodes[place as usize].used = now;
         if self.newest != Some(place) {
@@ -348,6 +359,7 @@ impl Cache {
         }
     }
 
+    /// Takes an entry out of the list, with its place kept.
     fn unlink(&mut self, place: u32) {
         let (newer, older) = (self.nodes[place as usize].newer, self.nodes[place as usize].older);
         match newer {

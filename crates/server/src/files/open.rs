@@ -22,11 +22,16 @@ pub(super) struct Via {
     disk: DiskVia,
 }
 
-/// What is known where a request looks for files, and by what it looks.
+/// What is known where a request looks for files, and by what it looks when it has to wait.
 fn place(request: &Request) -> (&RootFacts, Via) {
-    let facts = &request.generation.roots[request.location.0 as usize];
+    let facts = facts(request);
     let disk = choose::path_engine(&request.scope().core, &rt::caps());
     (facts, Via { device: facts.device, disk })
+}
+
+/// What is known where a request looks for files.
+fn facts(request: &Request) -> &RootFacts {
+    &request.generation.roots[request.location.0 as usize]
 }
 
 /// The rules of the request's location for a path.
@@ -112,7 +117,7 @@ async fn let_go(generation: Weak<Generation>) {
 
 /// Opens a path that the kernel has in memory.
 fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
-    let (facts, _) = place(request);
+    let facts = facts(request);
     if !rules.is_one_call() || !facts.may_try() {
         return None;
     }
@@ -130,7 +135,7 @@ fn open_resident(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<
             file.stat_inline()
                 .map_or_else(|errno| Err(failure(errno, "fstat()")), |stat| Ok(found(file, stat))),
         ),
-        // These take more than a call to answer.
+        // These take more than a call to answer: closing others, and finding out which link it was.
         Err(Errno::MFILE | Errno::NFILE) => None,
         Err(Errno::LOOP) if rules.links.checks() => None,
         Err(errno) => Some(Err(failure(errno, call(rules)))),
@@ -145,7 +150,7 @@ fn look_again_resident(
     opened: Opened,
 ) -> Option<Result<Found, Failure>> {
     if rules.is_plain() {
-        let (facts, _) = place(request);
+        let facts = facts(request);
         if let Some(Ok(stat)) = with_nul(path, |path| facts.stat_resident(path))?
             && is_same(&stat, &opened.stat)
         {
@@ -211,10 +216,12 @@ async fn open_again(request: &Request, path: &[u8], rules: Rules, opened: Opened
     open_new(request, path.to_vec(), rules).await
 }
 
+/// Whether both are facts about one file, whatever became of its size and times.
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.device, one.inode) == (other.device, other.inode)
 }
 
+/// What an open file is. Only a regular one is kept open, because nothing else is read.
 fn found(file: rt::File, stat: Stat) -> Found {
     match Kind::of(&stat) {
         Kind::File => Found::File(Opened { file, stat, device: stat.device }),
@@ -232,6 +239,7 @@ fn call(rules: Rules) -> &'static str {
     if rules.links.checks() { "openat()" } else { "open()" }
 }
 
+/// The flags of a call that opens by these rules.
 fn how(rules: Rules, flags: OFlags) -> OpenHow {
     // Without O_NONBLOCK the open of a FIFO would wait for a writer; O_PATH opens none and allows no other flag.
     let waits_not = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK };
@@ -376,6 +384,7 @@ impl Folder {
 /// Names that one operation reads, in bytes: about a thousand entries, which is a few milliseconds of a thread.
 const READ_DIR_BYTES: u32 = 32 << 10;
 
+/// A path as seen from a folder above it.
 fn relative(path: &[u8]) -> &[u8] {
     let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
     if start == path.len() { b"." } else { &path[start..] }

@@ -95,7 +95,9 @@ async fn run(request: &mut Request) -> Step {
             request.uri = name;
             return Step::Internal;
         }
+        // Behind the folder's path and not the URI: the alias of a pattern stands for the URI alone.
         let path = [folder.as_slice(), &name].concat();
+        // Anything that is there counts, a folder too: its own location sends the client on to it.
         let failure = match files::look(request, &path).await {
             Ok(_) => {
                 request.uri.extend_from_slice(&name);

@@ -71,6 +71,7 @@ async fn run(request: &mut Request) -> Step {
         Ok(listing) => listing,
         Err(step) => return step,
     };
+    // The kind comes with the name, so no file is looked at for this.
     let (mut chosen, mut seen) = (None, 0);
     loop {
         let entries = match listing.read_kinds(request).await {
@@ -91,6 +92,7 @@ async fn run(request: &mut Request) -> Step {
     // A folder without files is for the modules behind this one.
     let Some(name) = chosen else { return Step::Next };
     request.uri.extend_from_slice(&name);
+    // The redirect changes the URI alone, so the name stays known to the location that serves it.
     request.extensions.insert(Chosen(name));
     Step::Internal
 }

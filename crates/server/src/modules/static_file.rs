@@ -34,6 +34,7 @@ fn now(request: &mut Request) -> Option<Step> {
     if request.uri.last() == Some(&b'/') {
         return Some(Step::Next);
     }
+    // The path comes back unchanged, for messages and for its memory.
     let mut path = path(request);
     let step = files::open_at_once(request, &mut path).map(|found| serve(request, found, &path));
     request.path = path;

@@ -63,7 +63,7 @@ impl Writer {
             }
             Form::Json => self.text("["),
             Form::Jsonp => {
-                // A comment first: the name of a function could be the start of a file of another kind.
+                // As in nginx, a comment comes first: the name of a function could be the start of a file of another kind.
                 self.text("/* callback */\r\n");
                 self.out.extend_from_slice(callback);
                 self.text("([");
@@ -99,15 +99,18 @@ impl Writer {
         self.out.extend_from_slice(text.as_bytes());
     }
 
+    /// A line of the page: a link, blanks up to the column of the time, the time and the size.
     fn html(&mut self, entry: &Entry) {
         let is_folder = entry.kind == EntryKind::Folder;
         self.text("<a href=\"");
+        // Everything that has a meaning in a URI is escaped, a colon too: "a:b" would be a scheme.
         escape(Escape::UriComponent, &entry.name, &mut self.out);
         self.text(if is_folder { "/\">" } else { "\">" });
         let mut columns = self.name(&entry.name);
         if columns > NAME_COLUMNS {
             self.text("..&gt;</a>");
         } else {
+            // The slash is part of the name's columns, and is left out where it has none.
             if is_folder && columns < NAME_COLUMNS {
                 self.text("/");
                 columns += 1;
@@ -149,6 +152,7 @@ impl Writer {
         columns
     }
 
+    /// An object with a comma, which [`Writer::end`] takes back from the last one.
     fn json(&mut self, entry: &Entry) {
         self.text("\r\n{ \"name\":\"");
         escape_json(&entry.name, &mut self.out);
@@ -163,6 +167,7 @@ impl Writer {
         self.text(" },");
     }
 
+    /// An element named after the kind.
     fn xml(&mut self, entry: &Entry) {
         let kind = kind_name(entry.kind);
         let Civil { year, month, day, hour, minute, second, .. } = Civil::from_unix(entry.modified.max(0));
@@ -177,6 +182,7 @@ impl Writer {
     }
 }
 
+/// The word for a kind, the same in JSON and XML.
 fn kind_name(kind: EntryKind) -> &'static str {
     match kind {
         EntryKind::Folder => "directory",

@@ -48,6 +48,7 @@ impl Listing {
         if files::alias_is_lost(request) {
             return Err(Step::Status(500));
         }
+        // The path is opened without the slash at its end, which messages do not have either.
         let mut path = Vec::new();
         files::path_of(request, &request.uri, &mut path);
         if path.len() > 1 && path.ends_with(b"/") {
@@ -69,6 +70,7 @@ impl Listing {
         self.shown(request, self.folder.read_kinds().await)
     }
 
+    /// Leaves hidden entries out, and tells an end from a failure.
     fn shown(
         &self,
         request: &Request,
@@ -152,6 +154,7 @@ struct Piece {
 }
 
 impl Merged {
+    /// Adds a piece in any order.
     fn add(&mut self, mut entries: Vec<Entry>) {
         entries.sort_unstable();
         let mut rest = entries.into_iter();
@@ -165,6 +168,7 @@ impl Iterator for Merged {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {
+        // The heap is put in order when `piece` goes: one move down for each entry.
         let mut piece = self.0.peek_mut()?;
         match piece.0.rest.next() {
             Some(next) => Some(std::mem::replace(&mut piece.0.first, next)),

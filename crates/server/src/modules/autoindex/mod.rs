@@ -38,16 +38,18 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    // Behind the index: a folder that has one never shows its other files.
+    // It stands behind the index: a folder that has one never shows its other files.
     Directive::scope(
         spec("autoindex", Args::Flag, "Lists the files of a folder that has no index.").default("off"),
         |scope, cx| cx.flag(&mut scope.autoindex.on),
     ),
+    // For HTML alone, too: a program can round for itself.
     Directive::scope(
         spec("autoindex_exact_size", Args::Flag, "Sizes in bytes; otherwise rounded to K, M and G.")
             .default("on"),
         |scope, cx| cx.flag(&mut scope.autoindex.exact_size),
     ),
+    // JSONP without a function is JSON, so that one location can serve both.
     Directive::scope(
         spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json or jsonp.")
             .default("html"),
@@ -114,6 +116,7 @@ async fn run(request: &mut Request) -> Step {
         Ok(entries) => entries,
         Err(step) => return step,
     };
+    // The offset of now for all times, as in nginx, be they of summer or winter.
     let offset_s = if conf.localtime { request.conn.thread.utc_offset_s() } else { 0 };
     let mut writer = Writer {
         form,
@@ -124,6 +127,7 @@ async fn run(request: &mut Request) -> Step {
     };
     writer.begin(&request.uri, &callback);
     let mut count = 0;
+    // Merging and writing is the work that grows with the folder, so it stops for others now and then.
     for entry in entries {
         writer.entry(&entry);
         count += 1;

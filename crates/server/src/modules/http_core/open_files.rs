@@ -52,6 +52,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("off"),
         |scope, cx| cx.flag(&mut scope.core.opening.terms.errors),
     ),
+    // Known to nginx's parser and not to its documentation.
     Directive::nothing(
         core("open_file_cache_events", LEVELS, Args::Flag, "Watches the files in the cache for changes.")
             .default("off"),
@@ -72,6 +73,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 
 /// `max=N [inactive=time]` or `off`.
 fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    // All words are looked at before one of them counts: `off` does not excuse a wrong one beside it.
     let (mut max, mut inactive, mut off) = (None, INACTIVE_DEFAULT, false);
     for text in cx.statement.texts() {
         let read = match text.split_once('=') {
@@ -112,6 +114,7 @@ const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// `off`, or `on` or `if_not_owner` with an optional `from=`.
 fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    // In any order; a second word for the same thing is told from a missing one below.
     let (mut refused, mut from) = (None, None);
     for text in cx.statement.texts() {
         match text {
@@ -132,6 +135,7 @@ fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         let (first, second) = (cx.arg(0), cx.arg(1));
         return Err(cx.error(format_args!("duplicate parameters \"{first} {second}\"")));
     }
+    // `off` costs no request anything: it is the same as never having been written.
     scope.core.opening.links = match refused {
         Refused::Nothing => None,
         refused => Some(Arc::new(Links { refused, from })),
