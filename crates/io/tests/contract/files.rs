@@ -207,6 +207,13 @@ fn links_of_the_same_owner_are_followed() {
             assert_eq!(open(bench, Some(&folder), name.as_ref(), 0).err(), Some(error), "{name}");
         }
         assert!(open(bench, Some(&folder), "folder/".as_ref(), libc::O_DIRECTORY).is_ok());
+        // What may be made is never made through a link as the last name.
+        let make = libc::O_WRONLY | libc::O_CREAT;
+        assert!(open(bench, Some(&folder), "folder/new".as_ref(), make).is_ok());
+        assert!(open(bench, Some(&folder), "real/a".as_ref(), make).is_ok());
+        for name in ["folder/link", "broken"] {
+            assert_eq!(open(bench, Some(&folder), name.as_ref(), make).err(), Some(Errno::LOOP), "{name}");
+        }
         if foreign {
             for name in ["foreign", "foreign folder/version"] {
                 assert_eq!(open(bench, Some(&folder), name.as_ref(), 0).err(), Some(Errno::LOOP), "{name}");
