@@ -43,7 +43,7 @@ const CALL_MIN: Duration = Duration::from_micros(100);
 /// What a slice shrinks to at most: below, the calls themselves would be what costs.
 const SLICE_MIN: usize = 1 << 10;
 
-/// Bytes that are worth the way to another thread and back, which takes some ten microseconds.
+/// Bytes that are worth the way to another thread and back, which takes some tens of microseconds.
 const BATCH_MIN: usize = 64 << 10;
 
 /// What became of a body, kept with the request for the variables.
