@@ -66,6 +66,14 @@ http {
         location /after/ { alias ROOT/; add_after_body /after.html; addition_types text/plain; }
         location /lost/ { alias ROOT/; add_before_body /missing; add_after_body /deny; }
         location /mixed/ { alias ROOT/; add_before_body /koi; add_after_body /after.html; source_charset koi8-r; charset utf-8; sub_filter one 1; sub_filter_once off; }
+        location /included/ { alias ROOT/; ssi on; sub_filter one 1; sub_filter_once off; source_charset koi8-r; charset utf-8; add_before_body /koi; add_header X-A a; add_trailer X-T $uri; }
+        location /commands/ { alias ROOT/; ssi on; sub_filter '<#' '<!--#'; sub_filter '#>' '-->'; sub_filter_once off; add_after_body /after.html; }
+        location /paged/ { alias ROOT/; error_page 412 416 /page; }
+        location /again/ { alias ROOT/; error_page 412 416 =200 /a.html; }
+        location /named/ { alias ROOT/; error_page 412 416 = @page; }
+        location = /page { add_header X-B b always; return 200 "page of $status"; }
+        location @page { add_header X-B b always; return 202 "page of $status"; }
+        error_page 400 /page;
         location = /emptyaround { default_type text/html; add_before_body /before; add_after_body /after.html; return 200; }
         location = /before { default_type text/plain; return 200 "before $uri|"; }
         location = /koi { default_type text/plain; source_charset koi8-r; alias ROOT/koi.txt; }
@@ -78,7 +86,7 @@ http {
 /// Files that do not change, so that both servers say the same of them.
 fn site() -> TempDir {
     let dir = TempDir::new("filters");
-    let files: [(&str, &[u8]); 11] = [
+    let files: [(&str, &[u8]); 13] = [
         ("a.html", b"<p>one ONE one text</p><p>"),
         ("a.txt", b"one text"),
         ("a.css", b"one {}"),
@@ -88,6 +96,8 @@ fn site() -> TempDir {
         ("after.html", b"|after one"),
         ("koi.txt", b"a\xc1\xc2\x80\xff<one>"),
         ("koi.html", b"a\xc1\xc2\x80\xff<one>"),
+        ("ssi.html", b"\xc1<!--# include virtual=\"/koi\" -->one<!--# include virtual=\"/sub/a.html\" --><!--# echo var=\"uri\" -->"),
+        ("made.html", b"<# echo var=\"uri\" #>!<# include virtual=\"/before\" #>"),
         ("list/\u{430}\u{44f}", b""),
         ("utf.txt", "a\u{430}\u{431}\u{2500}\u{44f}\u{1f600}b".as_bytes()),
     ];
@@ -125,6 +135,15 @@ fn fields() {
         range("/fields/a.html", "bytes=100-").differs("H10"),
         ask("GET", "/fields/a.html", &[("If-Match", "\"x\"")]),
         raw("GET /fields/a.html HTTP/1.0\r\n\r\n"),
+        ask("GET", "/paged/a.html", &[("If-Match", "\"x\"")]),
+        ask("GET", "/again/a.html", &[("If-Match", "\"x\"")]).differs("H17"),
+        ask("GET", "/named/a.html", &[("If-Match", "\"x\"")]),
+        range("/paged/a.txt", "bytes=100-").differs("H10"),
+        raw("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+        raw("GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n"),
+        raw("GET / HTTP/1.1\r\n\r\n"),
+        raw("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n"),
+        raw("BROKEN\r\n\r\n"),
         get("/seen"),
         get("/created"),
         get("/moved"),
@@ -229,6 +248,10 @@ fn changed_bodies() {
         get("/lost/a.html"),
         get("/emptyaround"),
         get("/mixed/koi.html"),
+        get("/included/ssi.html"),
+        ask("HEAD", "/included/ssi.html", &[]),
+        range("/included/ssi.html", "bytes=0-1"),
+        get("/commands/made.html"),
         ask("POST", "/text", &[("Content-Length", "0")]),
     ]);
 }

@@ -42,6 +42,8 @@ pub struct Response {
     pub(crate) trailers: Vec<Trailers>,
     /// The fields that followed it, for the log.
     pub(crate) sent_trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Set by a filter which finds that the client is to have an error instead, whose page may be another answer.
+    pub(crate) refusal: Option<u16>,
     /// Whether the body goes out in chunks, known when the head is written.
     pub(crate) chunked: bool,
 }

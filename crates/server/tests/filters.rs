@@ -80,6 +80,33 @@ fn fields_are_added_to_answers_that_went_well() {
 }
 
 #[test]
+fn refused_requests_have_their_fields_too() {
+    let site = Site::start(
+        "refused",
+        "access_log off; charset utf-8; gzip on; gzip_min_length 1; ssi on; sub_filter nginx x; sub_filter_types *; expires max; error_page 400 /page;
+         add_header X-All \"$request_method|$http_x|$http_host|$uri|$arg_a|$cookie_a|$host\" always; add_trailer X-End 1 always;
+         server { listen 127.0.0.1:PORT; location = /page { add_header X-Page $uri always; add_header_inherit merge; return 200 page; } }",
+    );
+    for request in [
+        "GET /?a=1 HTTP/1.1\r\nX: 1\r\nAccept-Encoding: gzip\r\n\r\n",
+        "GET / HTTP/1.1\r\nAccept-Encoding: gzip\r\nHost: a\r\nX: a\0b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nRange: bytes=0-1\r\nHost: b\r\n\r\n",
+        "GET /%zz HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n",
+        "BROKEN\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: x\r\n\r\n",
+        "\x16\x03\x01\x02\r\n\r\n",
+    ] {
+        let mut client = site.client();
+        let response = client.send(request).response();
+        assert_eq!(response.status, 400, "{request}");
+        assert!(response.field("X-All").is_some(), "{request}");
+        assert_eq!(response.field("X-Page"), Some("/page"), "{request}");
+        assert_eq!(response.field("Expires"), None, "{request}");
+        client.expect_end();
+    }
+}
+
+#[test]
 fn validators_are_replaced_by_fields_of_their_names() {
     let site = Site::start(
         "validators",

@@ -35,7 +35,7 @@ fn variables_have_nginxs_values() {
         site.client().request("GET", "/c", &[("Host", "x:99")]).text(),
         format!("127.0.0.1|127.0.0.1|{port}|HTTP/1.1|99|:")
     );
-    assert_eq!(site.text("/d/x"), "/data/d/x|/data|GET /d/x HTTP/1.1|000||.|1.31.5");
+    assert_eq!(site.text("/d/x"), "/data/d/x|/data|GET /d/x HTTP/1.1|200||.|1.31.5");
     let text = site.text("/e");
     let parts: Vec<&str> = text.split('|').collect();
     assert_eq!((parts[0].len(), parts[2], parts[4].len()), (32, "1", 25), "{text}");

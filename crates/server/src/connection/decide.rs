@@ -276,6 +276,26 @@ pub(crate) async fn pause(request: &Request, until: Instant) -> Step {
     }
 }
 
+/// Answers with an error that was found out beside the phases, or with its page.
+pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
+    let mut course = Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None };
+    match course.take(request, Step::Status(status)) {
+        Some(verdict) => verdict,
+        None => run(&mut course, request).await,
+    }
+}
+
+/// Puts an error in the place of an answer that was made, of which nothing is left but what was asked for in vain.
+pub(super) async fn replace(request: &mut Request, status: u16) -> Verdict {
+    let content_range = request.response.content_range.take();
+    request.response.clear();
+    let verdict = refuse(request, status).await;
+    if request.error_status.unwrap_or(request.response.status) == status {
+        request.response.content_range = content_range;
+    }
+    verdict
+}
+
 /// Decides on the answer to a subrequest.
 pub(crate) async fn run_subrequest(request: &mut Request) {
     let mut course = Course::of_subrequest(request);

@@ -177,8 +177,7 @@ impl Connection {
             Head::Complete => {}
             Head::Refused(status) => {
                 request.keepalive = false;
-                error_page::respond(request, status);
-                return self.answer(request).await;
+                return self.answer_error(request, status).await;
             }
             Head::Abandoned(status) => {
                 request.response.status = status;
@@ -200,7 +199,7 @@ impl Connection {
         }
         if self.body_is_broken(request) {
             request.keepalive = false;
-            error_page::respond(request, 400);
+            return self.answer_error(request, 400).await;
         }
         match self.answer(request).await {
             After::KeepAlive if !BodyFraming::of(&request.head).has_body() => After::KeepAlive,
@@ -211,9 +210,23 @@ impl Connection {
         }
     }
 
+    /// Sends an error in the place of what was decided.
+    async fn answer_error(&mut self, request: &mut Request, status: u16) -> After {
+        // Boxed as all that most requests do without.
+        match Box::pin(decide::replace(request, status)).await {
+            Verdict::Answer => self.answer(request).await,
+            Verdict::Drop => {
+                crate::log::access::write(request);
+                After::Drop
+            }
+        }
+    }
+
     /// Sends what was decided and writes it to the logs.
     async fn answer(&mut self, request: &mut Request) -> After {
-        respond::filter(request);
+        if let Some(status) = respond::filter(request) {
+            return Box::pin(self.answer_error(request, status)).await;
+        }
         let after = self.respond(request).await;
         if request.scope().core.subrequests.post_action.is_some() {
             Box::pin(decide::post_action(request)).await;

@@ -17,8 +17,8 @@ use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
 
-/// Lets the modules change the answer before it is sent.
-pub(super) fn filter(request: &mut Request) {
+/// Lets the modules change the answer before it is sent. One of them may find that it is to be an error instead.
+pub(super) fn filter(request: &mut Request) -> Option<u16> {
     if let Some(status) = request.error_status.filter(|&status| status != 0) {
         request.response.status = status;
     }
@@ -30,7 +30,11 @@ pub(super) fn filter(request: &mut Request) {
     let generation = Rc::clone(&request.generation);
     for filter in generation.config.location(request.location).handlers.filters() {
         filter(request);
+        if let refusal @ Some(_) = request.response.refusal.take() {
+            return refusal;
+        }
     }
+    None
 }
 
 impl Connection {

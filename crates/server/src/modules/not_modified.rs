@@ -38,6 +38,6 @@ fn filter(request: &mut Request) {
             response.body = Body::None;
         }
         // The page replaces the file, and takes the validators with it: they are not those of the page.
-        Outcome::PreconditionFailed => crate::connection::error_page::built_in(request, 412),
+        Outcome::PreconditionFailed => request.response.refusal = Some(412),
     }
 }

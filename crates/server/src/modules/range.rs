@@ -8,8 +8,7 @@ use http::request::{HeaderId, Method};
 use smallvec::smallvec;
 
 use crate::body::Piece;
-use crate::connection::error_page;
-use crate::modules::{Module, charset};
+use crate::modules::Module;
 use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::{Body, ContentType};
@@ -46,12 +45,10 @@ fn filter(request: &mut Request) {
     match range::parse(value, size, max_ranges, &mut ranges) {
         RangeOutcome::Whole => {}
         RangeOutcome::NotSatisfiable => {
-            // The page first: it clears the fields of the file, and this one belongs to the answer.
-            error_page::built_in(request, 416);
-            charset::of_page(request);
             let mut text = Vec::new();
             range::push_unsatisfied_range(size, &mut text);
             request.response.content_range = Some(text);
+            request.response.refusal = Some(416);
         }
         RangeOutcome::Partial => match ranges.as_slice() {
             &[single] => one(request, single, size),

@@ -290,15 +290,6 @@ fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
     response.charset = Some(charset).filter(|_| !matches!(response.status, 301 | 302));
 }
 
-/// Names the charset of a page that takes the place of an answer whose charset was looked at.
-pub(crate) fn of_page(request: &mut Request) {
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.charset;
-    if let Some(wanted) = wanted(request, conf, false).filter(|_| conf.source.is_none()) {
-        name(request, wanted);
-    }
-}
-
 /// Tells a subrequest which charset its answer becomes a part of.
 pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
     let wanted = match parent.extensions.get::<Wanted>() {

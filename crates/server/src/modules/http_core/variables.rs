@@ -430,7 +430,9 @@ fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Three digits, as in nginx; 000 while nothing is decided.
 fn status(request: &Request, out: &mut Vec<u8>) -> bool {
-    let _ = write!(out, "{:03}", request.response.status);
+    // While a page is made for it, the status that the page is for.
+    let status = request.error_status.filter(|&status| status != 0).unwrap_or(request.response.status);
+    let _ = write!(out, "{status:03}");
     true
 }
 

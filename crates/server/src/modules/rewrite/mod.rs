@@ -265,6 +265,8 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     if status == CLOSE {
         return Step::Drop;
     }
+    // Known before the text, which may show it.
+    request.response.status = status;
     if matches!(status, 301 | 302 | 303 | 307 | 308) {
         request.response.location = text.map(|text| text.rendered(request));
         return Step::Status(status);
