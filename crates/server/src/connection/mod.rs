@@ -264,3 +264,17 @@ fn is_same_machine(peer: &Address, local: &Address) -> bool {
 fn default_server(generation: &Generation, entrance: &Entrance, local: &Address) -> ServerId {
     entrance.listen(generation).map_or(ServerId(0), |listen| listen.lookup(local).0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many thousands of them wait at the same time, and those at work share the processor's cache.
+    #[test]
+    fn a_connection_is_small() {
+        fn bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
+            size_of::<F>()
+        }
+        assert!(bytes(serve) <= 1408, "{} bytes", bytes(serve));
+    }
+}
