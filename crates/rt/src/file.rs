@@ -254,11 +254,11 @@ pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
 fn of_kernel(stat: &rustix::fs::Stat) -> Stat {
     Stat {
         size: stat.st_size as u64,
-        modified: stat.st_mtime as i64,
+        modified: stat.st_mtime,
         modified_nanos: stat.st_mtime_nsec as u32,
-        changed: (stat.st_ctime as i64, stat.st_ctime_nsec as u32),
-        inode: stat.st_ino as u64,
-        device: DeviceId(stat.st_dev as u64),
+        changed: (stat.st_ctime, stat.st_ctime_nsec as u32),
+        inode: stat.st_ino,
+        device: DeviceId(stat.st_dev),
         mode: stat.st_mode,
     }
 }

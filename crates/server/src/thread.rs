@@ -42,6 +42,7 @@ pub(crate) struct Thread {
     /// The machine's time zone.
     pub(crate) zone: Zone,
     /// Ended requests, with their memory, to be used again: the last one first, as it is in the cache.
+    #[expect(clippy::vec_box, reason = "a request is lent and comes back: its box moves, it does not")]
     spare_requests: RefCell<Vec<Box<Request>>>,
     /// Encoders that wait for a body.
     pub(crate) encoders: Pool,
