@@ -336,3 +336,26 @@ fn split_traffic() {
     assert_eq!(chosen.status, 302);
     assert!(chosen.field("Set-Cookie").is_some_and(|cookie| cookie.starts_with("version=new;")));
 }
+
+#[test]
+fn pages_from_parts() {
+    let server = start("pages-from-parts");
+    let page = get(&server, "/?x=1", &[]);
+    let text = page.text();
+    assert!(text.starts_with("<!doctype html>") && text.contains("<title>Start</title>"), "{text}");
+    assert!(
+        text.contains("<p>You asked for /?x=1.</p>") && text.contains("Hello, whoever you are."),
+        "{text}"
+    );
+    assert!(text.contains("<pre>Active connections: ") && text.contains("<footer>Made on 20"), "{text}");
+    assert!(!text.contains("<!--#"), "{text}");
+    assert_eq!((page.field("Last-Modified"), page.field("Cache-Control")), (None, Some("no-cache")));
+    assert!(get(&server, "/?name=%3Cb%3EAnna", &[]).text().contains("<p>Hello, %3Cb%3EAnna.</p>"));
+    assert!(get(&server, "/news.html", &[]).text().contains("<p>There is no news.</p>"));
+    fs::write(server.path("html/parts/newest.html"), "<p>It is here.</p>").expect("a part");
+    let news = get(&server, "/news.html", &[]).text();
+    assert!(news.contains("<p>It is here.</p>") && !news.contains("no news"), "{news}");
+    for part in ["/parts/head.html", "/parts/count"] {
+        assert_eq!(get(&server, part, &[]).status, 404, "{part}");
+    }
+}
