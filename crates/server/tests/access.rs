@@ -268,7 +268,7 @@ fn a_client_that_leaves_ends_its_delay() {
         "access_log own.log; server { listen 127.0.0.1:PORT; auth_delay 1h; auth_basic r; auth_basic_user_file none;
            error_log info.log info; }",
     );
-    drop(site.client().send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").half_close());
+    let _ = site.client().send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").half_close();
     let lines = site.lines("info.log", 3);
     assert!(lines[2].contains("client prematurely closed connection"), "{lines:#?}");
     assert!(site.lines("own.log", 1)[0].contains("\" 499 "), "nginx's status for it");
