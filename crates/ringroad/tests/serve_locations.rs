@@ -63,6 +63,44 @@ fn locations_nest() {
 }
 
 #[test]
+fn predicates_come_behind_everything_but_prefixes() {
+    if !common::ours_only("predicates, which Debian's nginx is too old for") {
+        return;
+    }
+    let server = serve(&one_server(
+        "map $arg_one $one { yes 1; zero 0; double 00; } map $made $seen { cat 1; }",
+        r"location / { return 200 root; }
+          location $one { return 200 one; }
+          location ${arg_two} { location ^~ /in { return 200 in-two; } return 200 two; }
+          location = /exact { return 200 exact; }
+          location ^~ /kept { return 200 kept; }
+          location ^~ /deep { location $one { return 200 deep-one; } return 200 deep; }
+          location ~ x$ { return 200 x; }
+          location ~ ^/(?<made>[a-z]+)\.y$ { location $seen { return 200 y-$made; } return 200 y; }",
+    ));
+    texts(
+        &server,
+        &[
+            ("/", "root"),
+            ("/?one=yes", "one"),
+            ("/?one=zero", "root"),
+            ("/?one=double", "one"),
+            ("/?one=yes&two=1", "one"),
+            ("/?two=1", "two"),
+            ("/?two=0", "root"),
+            ("/in?two=1", "in-two"),
+            ("/exact?one=yes", "exact"),
+            ("/kept?one=yes", "kept"),
+            ("/deep", "deep"),
+            ("/deep?one=yes", "deep-one"),
+            ("/x?one=yes", "x"),
+            ("/cat.y", "y-cat"),
+            ("/dog.y?one=yes", "y"),
+        ],
+    );
+}
+
+#[test]
 fn server_names() {
     // All on one address, which a port that the kernel picks anew for each `listen` could not be.
     let dir = TempDir::new("names");

@@ -12,7 +12,8 @@ pub fn reference() -> String {
     let mut page = String::from(
         "# Directives and variables\n\n\
          Made from the tables in the code; do not edit. Directives of module `ringroad` are this server's own, \
-         the others are nginx's and work as nginx documents them unless it says otherwise here.\n",
+         the others are nginx's and work as nginx documents them unless it says otherwise here. `include FILE;` is \
+         no directive of a module: it stands in every block, and FILE may be a pattern.\n",
     );
     // By name and not by the order of the tables: a moved row must not move half of the page.
     let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();

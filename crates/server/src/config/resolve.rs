@@ -183,7 +183,7 @@ impl Resolver<'_> {
             self.http.locations[id.0 as usize].nested = self.locations(&nested, &inside)?;
             found.push((name, id, statement));
         }
-        Locations::build(found)
+        Locations::build(found, &self.http.locations)
     }
 
     /// The `limit_except` block of a location, which is a location of its own for some methods.

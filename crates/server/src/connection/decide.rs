@@ -422,8 +422,11 @@ fn nobody_answers(request: &mut Request) -> Step {
 fn find_location(request: &mut Request) {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;
-    let uri = std::mem::take(&mut request.uri);
     let server = config.server(request.server);
+    if server.locations.has_predicates() {
+        return server.locations.ask(&config.http.locations, request);
+    }
+    let uri = std::mem::take(&mut request.uri);
     let found = server.locations.find(&config.http.locations, &uri);
     if let Some(location) = found.location {
         request.location = location;

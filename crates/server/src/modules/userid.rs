@@ -28,7 +28,7 @@ pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
     filter: Some(Filter { active: |scope| scope.userid.get().mode >= Mode::V1, run: send_cookie }),
-    ..Module::named("http_userid_filter")
+    ..Module::named("http_userid")
 };
 
 const DIRECTIVES: &[Directive] = &[
@@ -118,7 +118,7 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
-    Spec::new("http_userid_filter", name, LEVELS, args, help)
+    Spec::new("http_userid", name, LEVELS, args, help)
 }
 
 const VARIABLES: &[Variable] = &[

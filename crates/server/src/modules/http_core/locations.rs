@@ -2,8 +2,9 @@
 //!
 //! nginx's search: an exact name ends it. Otherwise the longest prefix is remembered and searched inside
 //! of; then patterns are tried in order, unless the prefix forbids it (`^~`), and the first that matches
-//! wins. Tables are sorted, and each prefix knows the next shorter one, so a search costs one binary search
-//! and a few steps back.
+//! wins. Where neither an exact name nor a pattern is found, predicates are tried in order: variables whose
+//! value sends a request into their location. Tables are sorted, and each prefix knows the next shorter one, so
+//! a search costs one binary search and a few steps back.
 
 use conf::{Error, Statement};
 
@@ -11,6 +12,8 @@ use crate::config::{Cx, Location, LocationId};
 use crate::modules::http_core::Conf;
 use crate::modules::http_core::conf::FoundBy;
 use crate::pattern::{Match, Pattern};
+use crate::request::Request;
+use crate::template::{self, Template};
 
 /// What a `location` is found by.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ enum Kind {
     Prefix { keeps_patterns_out: bool },
     /// `~ x`, or `~* x`, which takes no notice of case.
     Pattern { pattern: Pattern, caseless: bool },
+    /// `$x`: requests for which the variable has a value that is not `0`.
+    Predicate(Template),
     /// `@x`
     Named,
 }
@@ -43,6 +48,7 @@ impl Name {
         let prefix = |keeps_patterns_out| Kind::Prefix { keeps_patterns_out };
         let kind = match modifier {
             "" if text.starts_with('@') && statement.args.len() == 1 => Kind::Named,
+            "" if text.starts_with('$') && statement.args.len() == 1 => Kind::Predicate(predicate(cx, text)?),
             "" if statement.args.len() == 1 => prefix(false),
             "=" => Kind::Exact,
             "^~" => prefix(true),
@@ -68,7 +74,8 @@ impl Name {
                 Err(format!("location \"{inner}\" cannot be inside the named location \"{outer}\""))
             }
             (_, Kind::Named) => Err(format!("named location \"{inner}\" can be on the server level only")),
-            (_, Kind::Pattern { .. }) => Ok(()),
+            // A predicate says nothing about the URI, so nothing inside of it can contradict.
+            (Kind::Predicate(_), _) | (_, Kind::Pattern { .. } | Kind::Predicate(_)) => Ok(()),
             _ if inner.starts_with(outer) => Ok(()),
             _ => Err(format!("location \"{inner}\" is outside location \"{outer}\"")),
         }
@@ -78,7 +85,8 @@ impl Name {
     pub(crate) fn mark(&self, core: &mut Conf) {
         core.found_by = match self.kind {
             Kind::Exact | Kind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
-            Kind::Pattern { .. } => FoundBy::Pattern,
+            // Neither has a part of the URI that an alias could stand for.
+            Kind::Pattern { .. } | Kind::Predicate(_) => FoundBy::Pattern,
             Kind::Named => FoundBy::Name,
         };
     }
@@ -90,9 +98,18 @@ impl Name {
             Kind::Prefix { keeps_patterns_out: true } => "^~ ",
             Kind::Pattern { caseless: false, .. } => "~ ",
             Kind::Pattern { caseless: true, .. } => "~* ",
-            Kind::Prefix { .. } | Kind::Named => "",
+            Kind::Prefix { .. } | Kind::Predicate(_) | Kind::Named => "",
         };
         format!("{modifier}{}", self.text)
+    }
+}
+
+/// The one variable that a predicate consists of. More text behind it belongs to its name in nginx, where no
+/// variable is called so.
+fn predicate(cx: &mut Cx<'_>, text: &str) -> Result<Template, Error> {
+    match template::variable_name(&text[1..]) {
+        Ok((_, length)) if length == text.len() - 1 => cx.template(text),
+        _ => Err(cx.error(format_args!("unknown \"{}\" variable", &text[1..]))),
     }
 }
 
@@ -112,6 +129,10 @@ pub(crate) struct Locations {
     prefixes: Vec<Prefix>,
     /// In the order of the configuration.
     patterns: Vec<(Pattern, LocationId)>,
+    /// In the order of the configuration.
+    predicates: Vec<(Template, LocationId)>,
+    /// Whether a search may meet a predicate, here or in a location of these tables.
+    has_predicates: bool,
     named: Vec<(String, LocationId)>,
 }
 
@@ -122,6 +143,47 @@ struct Prefix {
     keeps_patterns_out: bool,
     /// The next shorter path in the table that this one starts with.
     shorter: Option<u32>,
+}
+
+/// What a search tells as it goes, and what it asks.
+trait Seeker<'c> {
+    /// A location that fits better than those before.
+    fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>);
+    /// Whether the predicate sends the request into its location.
+    fn holds(&mut self, predicate: &Template) -> bool;
+}
+
+/// A search that ends in a request: what a pattern matched is known to the predicates inside of its location.
+struct Asking<'r> {
+    request: &'r mut Request,
+    uri: &'r [u8],
+}
+
+impl<'c> Seeker<'c> for Asking<'_> {
+    fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>) {
+        self.request.location = location;
+        if let Some(matched) = matched {
+            matched.store(self.uri, self.request);
+        }
+    }
+
+    fn holds(&mut self, predicate: &Template) -> bool {
+        !matches!(predicate.rendered(self.request).as_slice(), b"" | b"0")
+    }
+}
+
+impl<'c> Seeker<'c> for Found<'c> {
+    fn enter(&mut self, location: LocationId, matched: Option<Match<'c>>) {
+        self.location = Some(location);
+        if matched.is_some() {
+            self.matched = matched;
+        }
+    }
+
+    /// Only tables without predicates are searched without a request.
+    fn holds(&mut self, _: &Template) -> bool {
+        false
+    }
 }
 
 /// What a search found.
@@ -135,9 +197,15 @@ pub(crate) struct Found<'c> {
 
 impl Locations {
     /// The tables of the locations of one block.
-    pub(crate) fn build(found: Vec<(Name, LocationId, &Statement)>) -> Result<Locations, Error> {
+    ///
+    /// `arena` holds the locations that the names belong to, with their own tables.
+    pub(crate) fn build(
+        found: Vec<(Name, LocationId, &Statement)>,
+        arena: &[Location],
+    ) -> Result<Locations, Error> {
         let mut locations = Locations::default();
         for (name, location, statement) in found {
+            locations.has_predicates |= arena[location.0 as usize].nested.has_predicates;
             let Name { text, kind } = name;
             let path: Box<[u8]> = text.as_bytes().into();
             let duplicate = || Error::at(statement, format_args!("duplicate location \"{text}\""));
@@ -156,6 +224,10 @@ impl Locations {
                     }
                 }
                 Kind::Pattern { pattern, .. } => locations.patterns.push((pattern, location)),
+                Kind::Predicate(predicate) => {
+                    locations.predicates.push((predicate, location));
+                    locations.has_predicates = true;
+                }
                 Kind::Named => locations.named.push((text, location)),
             }
         }
@@ -178,7 +250,18 @@ impl Locations {
         }
     }
 
-    /// The location of a URI. `arena` holds the locations that these tables number.
+    /// Whether the location of a URI also depends on variables, so that [`Locations::ask`] has to find it.
+    pub(crate) fn has_predicates(&self) -> bool {
+        self.has_predicates
+    }
+
+    /// Puts a request into the location of its URI, where predicates have a say.
+    pub(crate) fn ask(&self, arena: &[Location], request: &mut Request) {
+        let uri = request.uri.clone();
+        self.search(arena, &uri, &mut Asking { request, uri: &uri });
+    }
+
+    /// The location of a URI where none depends on a predicate. `arena` holds the locations that these tables number.
     pub(crate) fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Found<'c> {
         let mut found = Found::default();
         self.search(arena, uri, &mut found);
@@ -195,28 +278,40 @@ impl Locations {
         let texts = self.exact.iter().map(|(_, location)| *location);
         let prefixes = self.prefixes.iter().map(|prefix| prefix.location);
         let patterns = self.patterns.iter().map(|(_, location)| *location);
-        texts.chain(prefixes).chain(patterns).chain(self.named.iter().map(|(_, location)| *location))
+        let predicates = self.predicates.iter().map(|(_, location)| *location);
+        texts
+            .chain(prefixes)
+            .chain(patterns)
+            .chain(predicates)
+            .chain(self.named.iter().map(|(_, location)| *location))
     }
 
-    /// Whether the search is over: an exact name or a pattern was found.
-    fn search<'c>(&'c self, arena: &'c [Location], uri: &[u8], found: &mut Found<'c>) -> bool {
+    /// Whether the search is over: an exact name, a pattern or a predicate was found.
+    fn search<'c>(&'c self, arena: &'c [Location], uri: &[u8], seeker: &mut impl Seeker<'c>) -> bool {
         if let Ok(place) = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)) {
-            found.location = Some(self.exact[place].1);
+            seeker.enter(self.exact[place].1, None);
             return true;
         }
         let mut try_patterns = true;
         if let Some(prefix) = self.longest_prefix(uri) {
-            found.location = Some(prefix.location);
+            seeker.enter(prefix.location, None);
             try_patterns = !prefix.keeps_patterns_out;
-            if arena[prefix.location.0 as usize].nested.search(arena, uri, found) {
+            if arena[prefix.location.0 as usize].nested.search(arena, uri, seeker) {
                 return true;
             }
         }
-        let mut patterns = self.patterns.iter().filter(|_| try_patterns);
-        let matching = patterns.find_map(|(pattern, location)| Some((pattern.find(uri)?, *location)));
-        let Some((matched, location)) = matching else { return false };
-        (found.location, found.matched) = (Some(location), Some(matched));
-        arena[location.0 as usize].nested.search(arena, uri, found);
+        if !try_patterns {
+            return false;
+        }
+        let mut patterns = self.patterns.iter();
+        let matching = patterns.find_map(|(pattern, location)| Some((*location, Some(pattern.find(uri)?))));
+        let found = matching.or_else(|| {
+            let (_, location) = self.predicates.iter().find(|(predicate, _)| seeker.holds(predicate))?;
+            Some((*location, None))
+        });
+        let Some((location, matched)) = found else { return false };
+        seeker.enter(location, matched);
+        arena[location.0 as usize].nested.search(arena, uri, seeker);
         true
     }
 

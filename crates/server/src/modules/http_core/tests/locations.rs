@@ -86,6 +86,22 @@ fn names_with_and_without_a_space() {
 }
 
 #[test]
+fn tables_know_whether_a_search_needs_the_request() {
+    for (text, expected) in [
+        ("location / {}", false),
+        ("location = $args {} location /$args {}", false),
+        ("location $args {}", true),
+        ("location /a { location ~ b { location ${args} {} } }", true),
+    ] {
+        let config = server(text);
+        assert_eq!(config.server(ServerId(0)).locations.has_predicates(), expected, "{text}");
+    }
+    let config = server("location $args { location /a {} alias /x; }");
+    assert_eq!(config.http.locations[1].name, "$args");
+    assert!(config.http.locations[1].scope.core.by_pattern);
+}
+
+#[test]
 fn a_location_knows_how_it_is_found() {
     let config =
         server("location /a { alias /x; location /a/b { } location ~ c { } } location ~ b { alias /y$uri; }");
@@ -112,6 +128,13 @@ fn wrong_locations_are_refused_as_in_nginx() {
         ("location @a {location /b {} }", "location \"/b\" cannot be inside the named location \"@a\""),
         ("location /a {location @b {} }", "named location \"@b\" can be on the server level only"),
         ("location ! /a {}", "invalid location modifier \"!\""),
+        ("location $nobody {}", "unknown \"nobody\" variable"),
+        ("location $args$uri {}", "unknown \"args$uri\" variable"),
+        ("location $ {}", "unknown \"\" variable"),
+        (
+            "location = /a {location $args {} }",
+            "location \"$args\" cannot be inside the exact location \"/a\"",
+        ),
         ("location ~ ( {}", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
         ("location /a { limit_except FOO {} }", "invalid method \"FOO\""),
         (

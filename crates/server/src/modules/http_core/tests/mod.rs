@@ -24,6 +24,16 @@ fn the_tables_agree_with_nginx() {
     assert!(count > 115, "{count} directives");
 }
 
+/// A directive is in the module that nginx has it in: `-V` tells tools by that name what is there.
+#[test]
+fn directives_are_in_their_modules() {
+    for spec in crate::config::table().specs() {
+        let mut rows = conf::nginx_directives().iter().filter(|row| row.name == spec.name).peekable();
+        let known = rows.peek().is_none() || rows.any(|row| row.module == spec.module);
+        assert!(known || spec.module == "ringroad", "{} in {}", spec.name, spec.module);
+    }
+}
+
 /// What this server does not have of nginx's HTTP core is a list that somebody decided on.
 #[test]
 fn what_is_missing_of_the_core_is_known() {
