@@ -19,6 +19,7 @@ mod network;
 mod pattern;
 pub mod phases;
 pub mod process;
+mod received;
 mod reference;
 pub mod request;
 pub mod response;

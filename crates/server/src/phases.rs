@@ -47,6 +47,9 @@ pub enum Step {
     Drop,
     /// The client went away while it was waited for: as [`Step::Drop`], with nginx's 499 in the log.
     Gone,
+    /// Read the request's body, then call this handler again. In a subrequest there is nothing to read, and the
+    /// handler is called again at once.
+    ReadBody,
     /// Start over with another URI; the new one is in the request.
     Internal,
     /// Go on in a named location.

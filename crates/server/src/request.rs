@@ -24,6 +24,7 @@ use crate::log::named::NamedLogs;
 use crate::log::sink::Sink;
 use crate::modules::userid;
 use crate::process::InForce;
+use crate::received::ReceivedBody;
 use crate::response::Response;
 use crate::slots::{Captures, Slots};
 use crate::thread::Thread;
@@ -178,6 +179,11 @@ pub struct Request {
     pub(crate) common: Extensions,
     /// Subrequests that were made so far for the client's request, in whatever depth.
     pub(crate) subrequests: u32,
+    /// The body, where something asked for it; subrequests have the same one.
+    pub(crate) body: Option<Rc<ReceivedBody>>,
+    /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of
+    /// the next request. A handler that asks when the answer has gone out gets none, and it still is.
+    pub(crate) body_is_taken: bool,
     /// Subrequests that run beside this request.
     pub(crate) background: Option<Gauge>,
     /// Memory of response heads.
@@ -230,6 +236,8 @@ impl Request {
             extensions: Extensions::default(),
             common: Extensions::default(),
             subrequests: 0,
+            body: None,
+            body_is_taken: false,
             background: None,
             spare: Vec::new(),
             path: Vec::new(),
@@ -275,7 +283,7 @@ impl Request {
         self.extensions.clear();
         self.common.clear();
         self.subrequests = 0;
-        self.background = None;
+        (self.body, self.body_is_taken, self.background) = (None, false, None);
     }
 
     /// A subrequest with this one's head, for the same server; `None` without memory for the head.
@@ -289,6 +297,7 @@ impl Request {
         child.real_client.clone_from(&self.real_client);
         child.host.clone_from(&self.host);
         child.limit_rate = self.limit_rate;
+        child.body.clone_from(&self.body);
         (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
         child.id.set(self.id.get());
         child.userid = self.userid.clone();

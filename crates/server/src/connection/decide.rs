@@ -40,6 +40,8 @@ pub(crate) struct Course {
     refusal: Option<u16>,
     /// Whether a question for a password is held back (`auth_delay`).
     delay: Delay,
+    /// Whether the last handler is to be called again when the body was read.
+    wants_body: bool,
 }
 
 /// Where a request stands with `auth_delay`.
@@ -59,12 +61,20 @@ pub(crate) enum Progress {
     Decided(Verdict),
     /// To a handler that has to wait; its step is to be given to [`Course::take`].
     Waits(Later),
+    /// To a handler that wants to have the request's body first.
+    WantsBody,
 }
 
 impl Course {
     /// The way of a request whose head was read. A verdict at once where the head is all there is to it.
     pub(crate) fn begin(request: &mut Request, entrance: &Entrance) -> (Course, Option<Verdict>) {
-        let mut course = Course { phase: Phase::PostRead, handler: 0, refusal: None, delay: Delay::None };
+        let mut course = Course {
+            phase: Phase::PostRead,
+            handler: 0,
+            refusal: None,
+            delay: Delay::None,
+            wants_body: false,
+        };
         let verdict = match begin(request, entrance) {
             Ok(()) => None,
             Err(status) => course.take(request, Step::Status(status)),
@@ -74,8 +84,13 @@ impl Course {
 
     /// The way of a subrequest, which has its server and its URI.
     pub(crate) fn of_subrequest(request: &mut Request) -> Course {
-        let mut course =
-            Course { phase: Phase::ServerRewrite, handler: 0, refusal: None, delay: Delay::None };
+        let mut course = Course {
+            phase: Phase::ServerRewrite,
+            handler: 0,
+            refusal: None,
+            delay: Delay::None,
+            wants_body: false,
+        };
         course.go_to_server(request);
         course
     }
@@ -83,6 +98,9 @@ impl Course {
     /// Goes on until there is something to wait for, or a verdict.
     pub(crate) fn advance(&mut self, request: &mut Request) -> Progress {
         loop {
+            if std::mem::take(&mut self.wants_body) {
+                return Progress::WantsBody;
+            }
             if self.delay == Delay::Due {
                 self.delay = Delay::Over;
                 return Progress::Waits(|request| Box::pin(hold_back(request)));
@@ -129,6 +147,11 @@ impl Course {
                 Step::Status(401) if self.is_held_back(request) => {
                     request.log(Level::Info, format_args!("delaying unauthorized request"));
                     self.delay = Delay::Due;
+                    return None;
+                }
+                Step::ReadBody => {
+                    self.handler -= 1;
+                    self.wants_body = true;
                     return None;
                 }
                 Step::Done => return Some(Verdict::Answer),
@@ -278,10 +301,11 @@ pub(crate) async fn pause(request: &Request, until: Instant) -> Step {
 
 /// Answers with an error that was found out beside the phases, or with its page.
 pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
-    let mut course = Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None };
+    let mut course =
+        Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None, wants_body: false };
     match course.take(request, Step::Status(status)) {
         Some(verdict) => verdict,
-        None => run(&mut course, request).await,
+        None => run_without_body(&mut course, request).await,
     }
 }
 
@@ -299,7 +323,7 @@ pub(super) async fn replace(request: &mut Request, status: u16) -> Verdict {
 /// Decides on the answer to a subrequest.
 pub(crate) async fn run_subrequest(request: &mut Request) {
     let mut course = Course::of_subrequest(request);
-    if run(&mut course, request).await == Verdict::Drop {
+    if run_without_body(&mut course, request).await == Verdict::Drop {
         error_page::respond(request, 444);
     }
     respond::filter(request);
@@ -335,27 +359,39 @@ pub(super) async fn post_action(request: &mut Request) {
             }
         }
     };
-    let mut course = Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None };
+    let mut course =
+        Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None, wants_body: false };
     if course.take(request, step).is_none() {
         // Boxed: few configurations have one, and the state of the phases is large.
-        Box::pin(run(&mut course, request)).await;
+        Box::pin(run_without_body(&mut course, request)).await;
     }
     // The log is to tell what the client got.
     request.response.status = status;
 }
 
-/// Takes a request through all its phases.
-pub(super) async fn run(course: &mut Course, request: &mut Request) -> Verdict {
+/// Takes a request through all its phases that has the body which was read, or none.
+async fn run_without_body(course: &mut Course, request: &mut Request) -> Verdict {
+    loop {
+        match run(course, request).await {
+            Some(verdict) => return verdict,
+            None => drop(request.body.get_or_insert_default()),
+        }
+    }
+}
+
+/// Takes a request through all its phases; no verdict where its body is to be read first.
+pub(super) async fn run(course: &mut Course, request: &mut Request) -> Option<Verdict> {
     loop {
         let decided = match course.advance(request) {
             Progress::Decided(verdict) => Some(verdict),
+            Progress::WantsBody => return None,
             Progress::Waits(handler) => {
                 let step = handler(request).await;
                 course.take(request, step)
             }
         };
-        if let Some(verdict) = decided {
-            return verdict;
+        if decided.is_some() {
+            return decided;
         }
     }
 }
@@ -452,7 +488,7 @@ fn apply_limit_except(request: &mut Request) {
 }
 
 /// A body that is announced to be above `client_max_body_size`.
-fn too_large(request: &mut Request) -> Option<u16> {
+pub(super) fn too_large(request: &mut Request) -> Option<u16> {
     let most = request.scope().core.client_max_body_size;
     let BodyFraming::Length(length) = BodyFraming::of(&request.head) else { return None };
     if most == 0 || length <= most || request.internal {

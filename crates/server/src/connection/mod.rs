@@ -9,6 +9,7 @@
 //! [`proxy`] reads what a proxy says first, [`input`] reads requests, [`decide`] runs the phases, [`respond`]
 //! writes, [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
 
+mod body;
 pub(crate) mod decide;
 pub(crate) mod effect;
 pub(crate) mod error_page;
@@ -28,9 +29,11 @@ use rt::{Socket, Timer};
 use crate::config::ServerId;
 use crate::modules::http_core::conf::Conf;
 use crate::modules::http_core::listen::{Listen, ListenAddr};
+use crate::phases::Step;
 use crate::process::tally::{self, Stage};
 use crate::request::{Address, ConnInfo, Generation, Request};
 use crate::thread::Thread;
+use body::BodyFailure;
 use decide::{Course, Verdict};
 use input::{Head, Input};
 
@@ -164,6 +167,9 @@ impl Connection {
             if let Some(background) = request.background.take() {
                 background.none_left().await;
             }
+            if let Some(body) = request.body.take() {
+                body.clean().await;
+            }
             self.thread.keep_request(request);
         }
     }
@@ -191,17 +197,23 @@ impl Connection {
         let (mut course, verdict) = Course::begin(request, &self.entrance);
         let verdict = match verdict {
             Some(verdict) => verdict,
-            None => decide::run(&mut course, request).await,
+            None if wants_early_body(request) => Box::pin(self.decide_with_body(&mut course, request)).await,
+            None => match decide::run(&mut course, request).await {
+                Some(verdict) => verdict,
+                // Boxed as all that most requests do without.
+                None => Box::pin(self.decide_with_body(&mut course, request)).await,
+            },
         };
         if verdict == Verdict::Drop {
             crate::log::access::write(request);
             return After::Drop;
         }
-        if self.body_is_broken(request) {
+        if !request.body_is_taken && self.body_is_broken(request) {
             request.keepalive = false;
             return self.answer_error(request, 400).await;
         }
         match self.answer(request).await {
+            After::KeepAlive if request.body_is_taken => After::KeepAlive,
             After::KeepAlive if !BodyFraming::of(&request.head).has_body() => After::KeepAlive,
             // Boxed as all that most requests do without.
             After::KeepAlive if Box::pin(self.discard_body(request)).await => After::KeepAlive,
@@ -218,6 +230,27 @@ impl Connection {
             Verdict::Drop => {
                 crate::log::access::write(request);
                 After::Drop
+            }
+        }
+    }
+
+    /// Reads the body that is wanted, and goes on with it.
+    async fn decide_with_body(&mut self, course: &mut Course, request: &mut Request) -> Verdict {
+        loop {
+            let verdict = match self.read_body(request).await {
+                Ok(()) => None,
+                Err(BodyFailure::Refused(status)) => course.take(request, Step::Status(status)),
+                Err(BodyFailure::Abandoned(status)) => {
+                    request.response.status = status;
+                    Some(Verdict::Drop)
+                }
+            };
+            let decided = match verdict {
+                None => decide::run(course, request).await,
+                verdict => verdict,
+            };
+            if let Some(verdict) = decided {
+                return verdict;
             }
         }
     }
@@ -250,6 +283,14 @@ impl Connection {
         }
         is_old
     }
+}
+
+/// Whether the body is to be read before a location is chosen (`client_body_early_read`).
+fn wants_early_body(request: &Request) -> bool {
+    let texts = request.scope().core.client_body_early_read.items();
+    !texts.is_empty()
+        && BodyFraming::of(&request.head).has_body()
+        && texts.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"))
 }
 
 /// Loopback copies what is sent without a copy, and tells only then.

@@ -131,6 +131,7 @@ impl Connection {
     fn client_waits_to_send(&self, request: &Request) -> Option<bool> {
         let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue
             && BodyFraming::of(&request.head).has_body()
+            && !request.body_is_taken
             && self.input.bytes().is_empty();
         waits.then_some(request.keepalive && request.response.status < 300)
     }

@@ -89,6 +89,9 @@ fn run(request: &mut Request) -> Step {
     }
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.mirror;
+    if conf.request_body && request.body.is_none() {
+        return Step::ReadBody;
+    }
     for uri in conf.uris.items() {
         // The query is the client's; a URI of the configuration is taken as it is, question marks and all.
         let (uri, args) = (uri.as_bytes().to_vec(), request.args.clone());

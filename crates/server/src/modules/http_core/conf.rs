@@ -101,10 +101,10 @@ pub(crate) struct Conf {
     pub(crate) client_body_buffer_size: u64,
     /// `client_body_timeout`
     pub(crate) client_body_timeout: Duration,
+    /// `client_body_early_read`
+    pub(crate) client_body_early_read: Layered<Template>,
     /// `client_body_in_file_only`
     pub(crate) client_body_in_file_only: BodyInFile,
-    /// `client_body_in_single_buffer`
-    pub(crate) client_body_in_single_buffer: bool,
     /// `client_body_temp_path`: folder and digits of the levels.
     pub(crate) client_body_temp_path: (PathBuf, Vec<u8>),
     // Answering.
@@ -406,8 +406,8 @@ impl Default for Conf {
             client_max_body_size: 1 << 20,
             client_body_buffer_size: 16 << 10,
             client_body_timeout: Duration::from_secs(60),
+            client_body_early_read: Layered::default(),
             client_body_in_file_only: BodyInFile::Off,
-            client_body_in_single_buffer: false,
             client_body_temp_path: (PathBuf::from("client_body_temp"), Vec::new()),
             error_pages: Layered::default(),
             recursive_error_pages: false,

@@ -229,6 +229,20 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("60s"),
         |scope, cx| cx.milliseconds(&mut scope.core.client_body_timeout),
     ),
+    // So that the choice of a location can depend on the body.
+    Directive::scope(
+        core(
+            "client_body_early_read",
+            SERVER_LEVELS,
+            Args::AtLeast(1),
+            "Reads the body before a location is chosen, when one of these texts is neither empty nor `0`.",
+        ),
+        |scope, cx| {
+            let texts: Result<Vec<_>, _> = cx.statement.texts().map(|text| cx.template(text)).collect();
+            scope.core.client_body_early_read.own(cx.block).extend(texts?);
+            Ok(())
+        },
+    ),
     // For debugging, and for programs that want a file.
     Directive::scope(
         core("client_body_in_file_only", LEVELS, Args::Exactly(1), "Puts every request body into a file.")
@@ -239,11 +253,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             cx.choice(&mut scope.core.client_body_in_file_only, NAMES)
         },
     ),
-    // Means something to modules that look into bodies.
+    // Two buffers would be one copy less for some bodies, and a second case for everybody who looks into one.
     Directive::scope(
         core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
-            .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.client_body_in_single_buffer),
+            .default("off")
+            .state(conf::State::Accepted("what is in memory is in one buffer; the flag is only checked")),
+        |_, cx| cx.flag(&mut false),
     ),
     // Folders in folders keep directories short on file systems that search them line by line.
     Directive::scope(

@@ -131,9 +131,9 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable("remote_user", remote_user, "The name that was given with Basic authentication."),
     // For logs; escaped there, not here.
     variable("request", request_line, "The request line as received."),
-    // Nothing reads bodies into memory yet.
-    variable("request_body", |_, _| false, "The request's body, where something has read it into memory."),
-    variable("request_body_file", |_, _| false, "The file with the request's body, where there is one."),
+    // Nobody reads bodies but those who need them.
+    variable("request_body", request_body, "The request's body, where something has read it into memory."),
+    variable("request_body_file", request_body_file, "The file with the request's body, where there is one."),
     // Tells aborted downloads from whole ones.
     variable(
         "request_completion",
@@ -389,6 +389,18 @@ fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
 /// What stands before the first colon. The password is not looked at.
 fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
     Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
+}
+
+/// A body in a file is not read again for this.
+fn request_body(request: &Request, out: &mut Vec<u8>) -> bool {
+    let body = request.body.as_ref().and_then(|body| body.memory()).filter(|body| !body.is_empty());
+    body.is_some_and(|body| some(body, out))
+}
+
+/// Only `client_body_in_file_only` leaves the file under its name.
+fn request_body_file(request: &Request, out: &mut Vec<u8>) -> bool {
+    let path = request.body.as_ref().and_then(|body| body.path());
+    path.is_some_and(|path| some(path.as_os_str().as_encoded_bytes(), out))
 }
 
 /// Without its line end.

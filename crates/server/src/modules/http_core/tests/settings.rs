@@ -90,7 +90,7 @@ fn connections_and_requests() {
     assert_eq!((conf.client_header_timeout, conf.client_body_timeout), (seconds(3), seconds(4)));
     assert_eq!((conf.client_header_buffer_size, conf.large_client_header_buffers), (2048, (2, 4096)));
     assert!(conf.reset_timedout_connection && !conf.ignore_invalid_headers && conf.underscores_in_headers);
-    assert!(conf.http_strict && !conf.merge_slashes && conf.client_body_in_single_buffer);
+    assert!(conf.http_strict && !conf.merge_slashes);
     assert_eq!((conf.client_max_body_size, conf.client_body_buffer_size), (1 << 30, 1024));
     assert_eq!(conf.client_body_in_file_only, BodyInFile::Clean);
     assert_eq!(conf.client_body_temp_path, ("/t".into(), vec![1, 2]));
@@ -230,6 +230,7 @@ fn wrong_values_are_refused_as_in_nginx() {
         ("etag x;", "invalid value \"x\" in \"etag\" directive, it must be \"on\" or \"off\""),
         ("etag on; etag on;", "\"etag\" directive is duplicate"),
         ("subrequest_output_buffer_size x;", "\"subrequest_output_buffer_size\" directive invalid value"),
+        ("client_body_early_read $nonexist;", "unknown \"nonexist\" variable"),
         ("post_action /a; post_action /b;", "\"post_action\" directive is duplicate"),
         ("types { a b { } }", "unexpected \"{\""),
     ] {

@@ -1,0 +1,176 @@
+//! Reading the body of a request for a handler that asked for it.
+
+use http::connection::{CONTINUE_RESPONSE, Expect};
+use http::framing::{BodyFraming, ChunkedDecoder, Event};
+use io::op::Source;
+use io::{Errno, Segments};
+
+use crate::body;
+use crate::connection::{Connection, decide};
+use crate::log::{Level, Reason};
+use crate::modules::http_core::conf::{BodyInFile, Conf};
+use crate::received::ReceivedBody;
+use crate::request::Request;
+
+/// Why a body was not read.
+pub(super) enum BodyFailure {
+    /// This status answers the request.
+    Refused(u16),
+    /// As in nginx the connection ends without an answer, and this status is logged.
+    Abandoned(u16),
+}
+
+/// What of a body is still to come.
+enum Rest {
+    Bytes(u64),
+    Chunks(ChunkedDecoder),
+}
+
+impl Connection {
+    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file.
+    pub(super) async fn read_body(&mut self, request: &mut Request) -> Result<(), BodyFailure> {
+        let generation = std::rc::Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let rest = match BodyFraming::of(&request.head) {
+            BodyFraming::None => None,
+            BodyFraming::Length(length) => Some(Rest::Bytes(length)),
+            BodyFraming::Chunked => Some(Rest::Chunks(ChunkedDecoder::default())),
+        };
+        // A second handler that asks, or one behind the error page of a body that could not be read.
+        if request.body.is_some() {
+            return Ok(());
+        }
+        let mut body = ReceivedBody::default();
+        let done = match rest {
+            None => Ok(()),
+            // A location has compared it, but the server's own settings may hold still.
+            Some(_) if decide::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
+            Some(rest) => self.receive_body(request, core, rest, &mut body).await,
+        };
+        if done.is_err() {
+            body.clean().await;
+            // A part of a body is none, and nobody can read the rest again.
+            body = ReceivedBody::default();
+            request.keepalive = false;
+        }
+        (request.body, request.body_is_taken) = (Some(body.into()), true);
+        done
+    }
+
+    async fn receive_body(
+        &mut self,
+        request: &mut Request,
+        core: &Conf,
+        mut rest: Rest,
+        body: &mut ReceivedBody,
+    ) -> Result<(), BodyFailure> {
+        let held_max = usize::try_from(core.client_body_buffer_size).unwrap_or(usize::MAX);
+        let in_file = core.client_body_in_file_only != BodyInFile::Off;
+        self.tell_to_go_on(request, core).await?;
+        loop {
+            // What came along with the head is a part of the body, and may be all of it.
+            let (used, done) = rest.take(self.input.bytes(), body).map_err(|()| invalid(request))?;
+            request.received += used as u64;
+            self.input.consume(used);
+            rest.check(request, core.client_max_body_size)?;
+            // A body that has a file is in it as a whole: nobody has to put two parts together.
+            if body.held() > held_max || done && (in_file || body.path().is_some()) {
+                spill(request, core, body).await?;
+            }
+            if done {
+                return Ok(());
+            }
+            // For each piece and not for the whole: a large body over a slow line takes as long as it takes.
+            self.timer.set(rt::now() + core.client_body_timeout);
+            match self.receive(0).await {
+                Ok(true) => {}
+                Err(Errno::TIMEDOUT) => {
+                    let what = "client timed out (110: Connection timed out)";
+                    request.log(Level::Info, format_args!("{what} while reading client request body"));
+                    return Err(BodyFailure::Abandoned(408));
+                }
+                Ok(false) | Err(_) => {
+                    request.log(Level::Info, format_args!("client prematurely closed connection"));
+                    return Err(BodyFailure::Abandoned(400));
+                }
+            }
+        }
+    }
+
+    /// A client that waits to be told gets to know that its body is wanted.
+    async fn tell_to_go_on(&mut self, request: &Request, core: &Conf) -> Result<(), BodyFailure> {
+        let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
+        if !waits || !self.input.bytes().is_empty() {
+            return Ok(());
+        }
+        // It has nothing else to read meanwhile, so the send waits for nobody but a client that is gone.
+        let mut data = Segments::new();
+        data.push(Source::Static(CONTINUE_RESPONSE));
+        let sent = body::send_at_once(&mut self.socket, &self.timer, core.send_timeout, data, false).await;
+        sent.map(drop).map_err(|_| BodyFailure::Abandoned(400))
+    }
+}
+
+impl Rest {
+    /// Moves what `input` has of the body to it; how much that was, and whether it is all.
+    fn take(&mut self, input: &[u8], body: &mut ReceivedBody) -> Result<(usize, bool), ()> {
+        match self {
+            Rest::Bytes(left) => {
+                let used = (*left).min(input.len() as u64) as usize;
+                body.add(&input[..used]);
+                *left -= used as u64;
+                Ok((used, *left == 0))
+            }
+            Rest::Chunks(decoder) => {
+                let mut used = 0;
+                loop {
+                    let step = decoder.handle(&input[used..]).map_err(drop)?;
+                    if let Event::Data { start, end } = step.event {
+                        body.add(&input[used + start..used + end]);
+                    }
+                    used += step.consumed;
+                    match step.event {
+                        Event::Data { .. } => {}
+                        Event::More => return Ok((used, false)),
+                        Event::End => return Ok((used, true)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A chunked body shows its size only while it comes. A length was compared before.
+    fn check(&self, request: &Request, most: u64) -> Result<(), BodyFailure> {
+        let Rest::Chunks(decoder) = self else { return Ok(()) };
+        // The announced size of a chunk counts: what is too large is not waited for.
+        if most == 0 || decoder.announced() <= most {
+            return Ok(());
+        }
+        let (total, more) = (decoder.total(), decoder.announced() - decoder.total());
+        let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");
+        request.log(Level::Error, what);
+        Err(BodyFailure::Refused(413))
+    }
+}
+
+fn invalid(request: &Request) -> BodyFailure {
+    request.log(Level::Error, format_args!("client sent invalid chunked body"));
+    BodyFailure::Refused(400)
+}
+
+/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer.
+async fn spill(request: &Request, core: &Conf, body: &mut ReceivedBody) -> Result<(), BodyFailure> {
+    let is_first = body.path().is_none();
+    if let Err((call, path, errno)) = body.spill(core).await {
+        let path = path.display();
+        request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({})", Reason(errno)));
+        return Err(BodyFailure::Refused(500));
+    }
+    if let (true, Some(path)) = (is_first, body.path()) {
+        let is_asked = core.client_body_in_file_only != BodyInFile::Off;
+        let level = if is_asked { Level::Notice } else { Level::Warn };
+        let path = path.display();
+        request.log(level, format_args!("a client request body is buffered to a temporary file {path}"));
+    }
+    Ok(())
+}
