@@ -464,3 +464,74 @@ fn what_other_modules_make_of_a_body_is_compressed_as_a_whole() {
     assert_eq!(accepting(&site, "/if/page.html", "gzip").field("Content-Encoding"), None);
     assert_eq!(accepting(&site, "/if/page.html?gzip=1", "gzip").field("Content-Encoding"), Some("gzip"));
 }
+
+#[test]
+fn levels_windows_and_blocks_show_in_the_size() {
+    let site = Site::start(
+        "levels",
+        "access_log off; root .; default_type text/html; gzip on; brotli on; zstd on;
+         server { listen 127.0.0.1:PORT;
+           location /low/ { alias ./; gzip_comp_level 1; brotli_comp_level 0; zstd_comp_level -50; }
+           location /high/ { alias ./; gzip_comp_level 9; brotli_comp_level 9; zstd_comp_level 15; }
+           location /narrow/ { alias ./; gzip_window 512; brotli_window 1k; zstd_target_cblock_size 1340; }
+           location /wide/ { alias ./; gzip_window 32k; brotli_window 16m; } }",
+    );
+    // The second half repeats the first: within a wide window only.
+    let noise = testkit::Content::new(7, 8000).bytes(0..8000);
+    let pages = [("text", text(200_000)), ("twice", [noise.clone(), noise].concat())];
+    for (name, page) in &pages {
+        site.folder.write(name, page);
+    }
+    let size = |folder: &str, page: usize, coding: &str| {
+        let (name, page) = &pages[page];
+        let response = accepting(&site, &format!("/{folder}/{name}"), coding);
+        assert!(body(&response) == *page, "{coding} of {folder}");
+        response.body.len()
+    };
+    for coding in ["gzip", "br", "zstd"] {
+        assert!(size("high", 0, coding) < size("low", 0, coding), "levels of {coding}");
+    }
+    for coding in ["gzip", "br"] {
+        assert!(size("wide", 1, coding) + 7000 < size("narrow", 1, coding), "windows of {coding}");
+    }
+    assert!(size("wide", 0, "zstd") < size("narrow", 0, "zstd"), "smaller blocks cost some bytes");
+}
+
+#[test]
+fn brotli_and_zstd_have_types_and_lengths_of_their_own() {
+    let site = Site::start(
+        "types",
+        "access_log off; root .; types { text/html html; text/css css; text/plain txt; } brotli on; zstd on; gzip_vary on;
+         server { listen 127.0.0.1:PORT; brotli_types text/css; zstd_types text/plain; brotli_min_length 100;
+           location /inner/ { alias ./; brotli_types text/plain; zstd_types *; zstd_min_length 6000; }
+           location /off/ { alias ./; brotli off; zstd off; } }",
+    );
+    for name in ["a.html", "a.css", "a.txt"] {
+        site.folder.write(name, text(5000));
+    }
+    site.folder.write("short.css", text(99));
+    site.folder.write("long.css", text(6000));
+    let coding = |target: &str, accepted: &str| {
+        let response = accepting(&site, target, accepted);
+        assert!(response.status == 200, "{target}");
+        response.field("Content-Encoding").map(str::to_owned)
+    };
+    for (target, accepted, expected) in [
+        ("/a.html", "br", Some("br")),
+        ("/a.css", "br", Some("br")),
+        ("/a.txt", "br", None),
+        ("/a.txt", "zstd", Some("zstd")),
+        ("/a.css", "zstd", None),
+        // What one does not compress the other does.
+        ("/a.css", "br, zstd", Some("br")),
+        ("/short.css", "br", None),
+        ("/inner/a.css", "br", None),
+        ("/inner/a.txt", "br", Some("br")),
+        ("/inner/a.txt", "zstd", None),
+        ("/inner/long.css", "zstd", Some("zstd")),
+        ("/off/a.html", "br, zstd", None),
+    ] {
+        assert_eq!(coding(target, accepted).as_deref(), expected, "{target} for {accepted}");
+    }
+    assert_eq!(accepting(&site, "/a.html", "x").field("Vary"), Some("Accept-Encoding"));
+}
