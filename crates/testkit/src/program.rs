@@ -6,19 +6,22 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use rustix::process::{Pid as RawPid, Signal, kill_process};
+use rustix::process::{Pid as RawPid, Signal, kill_process, kill_process_group};
 
-use crate::process::{self, Pid};
+use crate::process::Pid;
 use crate::tempdir::TempDir;
 use crate::wait::{self, Deadline};
 
-/// A child process; killed when dropped, with the children that it has then.
+/// A child process; killed when dropped, with the children that it has then. A test that is killed cannot drop
+/// anything: then a guard does it.
 #[derive(Debug)]
 pub struct Program {
     child: Child,
+    guard: Guard,
     status: Option<ExitStatus>,
     stdout: PathBuf,
     stderr: PathBuf,
@@ -65,8 +68,11 @@ impl Program {
             File::create(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()))
         };
         command.stdin(Stdio::null()).stdout(create(&stdout)).stderr(create(&stderr));
+        // A group of its own, which its workers stay in: so they are found also when their parent has ended.
+        command.process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
-        Program { child, status: None, stdout, stderr, _dir: None }
+        let guard = Guard::of(child.id());
+        Program { child, guard, status: None, stdout, stderr, _dir: None }
     }
 
     /// The process id.
@@ -126,16 +132,46 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if self.exited().is_none() {
-            // The children are looked up while their parent still names them, and killed after it, so that it
-            // cannot start others in their place.
-            let children = process::children(self.pid());
+        let ended = self.exited().is_some();
+        // Before the program is waited for: until then its number is its group's and nobody else's. A worker that
+        // is started in this moment is in the group already.
+        self.guard.kill_group(self.child.id());
+        if !ended {
             let _ = self.child.kill();
             let _ = self.child.wait();
-            for pid in children {
-                let _ = signal_process(pid, Signal::KILL);
-            }
         }
+        self.guard.end();
+    }
+}
+
+/// A process that outlives a test which is killed, and ends the test's program then. It waits for the end of its
+/// input, whose other end is in the test and in no other process.
+#[derive(Debug)]
+struct Guard(Child);
+
+impl Guard {
+    /// Guards the group that this process leads.
+    fn of(leader: u32) -> Guard {
+        const SCRIPT: &str = "read -r end; kill -s KILL -- \"-$0\"";
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(SCRIPT).arg(leader.to_string());
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // What kills the group of the test must not kill this one with it.
+        command.process_group(0);
+        Guard(command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}")))
+    }
+
+    /// Kills what is left of the group.
+    fn kill_group(&self, leader: u32) {
+        let leader = i32::try_from(leader).ok().filter(|&leader| leader > 0).and_then(RawPid::from_raw);
+        // Nothing may be left.
+        let _ = leader.map(|leader| kill_process_group(leader, Signal::KILL));
+    }
+
+    /// There is nothing to guard any more.
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -155,6 +191,7 @@ pub(crate) fn read_lossy(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
 
     #[test]
     fn output_and_status_come_back() {

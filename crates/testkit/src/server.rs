@@ -393,7 +393,9 @@ impl Drop for Server {
         }
         // A daemon is no child of ours. Its pid file, which it removes at its end, vouches for the number.
         if self.is_daemon() && read_pid(&self.path(&pid_file(&self.conf))) == Some(self.pid) {
-            for pid in self.workers().into_iter().chain([self.pid]) {
+            // The master first: it would start others in the place of its workers.
+            let workers = self.workers();
+            for pid in [self.pid].into_iter().chain(workers) {
                 let _ = signal_process(pid, Signal::KILL);
             }
         }

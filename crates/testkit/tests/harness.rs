@@ -83,3 +83,38 @@ fn nginx_as_a_daemon_is_followed_by_its_pid_file() {
     assert!(server.quit_and_wait().success());
     assert!(!is_alive(pid));
 }
+
+/// Tells the part of the next test that dies from all other runs.
+const DIES: &str = "TESTKIT_DIES";
+
+/// The part of the next test that dies: without a word, as a process that the kernel or an impatient person kills.
+#[test]
+fn a_test_that_is_killed() {
+    if std::env::var_os(DIES).is_none() {
+        return;
+    }
+    let nginx = nginx::start("worker_processes 2; events {} http { server { listen 127.0.0.1:0; } }");
+    let fake = Server::start(fake_server(), "events {}");
+    let workers = |server: &Server| {
+        let all = || Some(server.workers()).filter(|workers| workers.len() == 2);
+        testkit::wait::until("the workers", Deadline::default(), all).expect("they start")
+    };
+    let mut pids = vec![fake.pid()];
+    pids.extend(nginx.iter().map(Server::pid));
+    pids.extend(nginx.iter().flat_map(workers));
+    println!("pids: {}", pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
+    std::process::abort();
+}
+
+#[test]
+fn a_killed_test_leaves_no_process_behind() {
+    let program = std::env::current_exe().expect("it runs");
+    let mut command = std::process::Command::new(program);
+    let command = command.args(["--exact", "a_test_that_is_killed", "--nocapture"]).env(DIES, "yes");
+    let output = command.output();
+    let output = String::from_utf8_lossy(&output.expect("it can be run again").stdout).into_owned();
+    let pids = output.lines().find_map(|line| Some(line.split_once("pids: ")?.1));
+    let pids: Vec<i32> = pids.expect(&output).split(' ').map(|pid| pid.parse().expect("a number")).collect();
+    let gone = || (!pids.iter().any(|&pid| is_alive(pid))).then_some(());
+    testkit::wait::until("the end of the servers", Deadline::default(), gone).expect("the guard ends them");
+}
