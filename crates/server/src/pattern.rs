@@ -7,12 +7,15 @@ use conf::Error;
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use crate::config::Cx;
+use crate::log::Level;
 use crate::request::Request;
 
 /// A compiled pattern.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     regex: Regex,
+    /// As it was written, for the log.
+    text: Box<str>,
     /// Slots of variables and the groups that they take their values from.
     named: Vec<(u32, usize)>,
 }
@@ -36,7 +39,7 @@ impl Pattern {
                 named.push((cx.http.registry.define_group(name, cx.statement)?, group));
             }
         }
-        Ok(Pattern { regex, named })
+        Ok(Pattern { regex, text: text.into(), named })
     }
 
     /// Whether it matches, where nobody asks what and where.
@@ -44,16 +47,34 @@ impl Pattern {
         self.regex.is_match(subject).unwrap_or(false)
     }
 
-    /// The first match in `subject`. A pattern that needs more than PCRE's limits allow does not match.
-    pub(crate) fn find(&self, subject: &[u8]) -> Option<Match<'_>> {
+    /// The first match in `subject`. A search that PCRE gives up is none that found nothing: what a pattern keeps
+    /// out would come in by a text that takes too long.
+    pub(crate) fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, GaveUp<'_>> {
+        let gave_up = |error: pcre2::Error| GaveUp { pattern: self, code: error.code() };
         // A match needs memory of its own; most searches end without one.
-        if !self.is_match(subject) {
-            return None;
+        if !self.regex.is_match(subject).map_err(gave_up)? {
+            return Ok(None);
         }
         let mut locations = self.regex.capture_locations();
-        let found = self.regex.captures_read(&mut locations, subject);
-        found.ok().flatten()?;
-        Some(Match { pattern: self, locations })
+        let found = self.regex.captures_read(&mut locations, subject).map_err(gave_up)?;
+        Ok(found.map(|_| Match { pattern: self, locations }))
+    }
+}
+
+/// A search that met one of PCRE's limits, which end those that would take for ever.
+#[derive(Debug)]
+pub(crate) struct GaveUp<'p> {
+    pattern: &'p Pattern,
+    /// PCRE's number for the limit.
+    code: i32,
+}
+
+impl GaveUp<'_> {
+    /// Tells the log, in nginx's words.
+    pub(crate) fn tell(&self, subject: &[u8], request: &Request) {
+        let (code, subject, text) = (self.code, subject.escape_ascii(), &self.pattern.text);
+        let what = format_args!("pcre2_match() failed: {code} on \"{subject}\" using \"{text}\"");
+        request.log(Level::Alert, what);
     }
 }
 

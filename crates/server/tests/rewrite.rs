@@ -253,3 +253,48 @@ fn an_access_log_of_a_condition_takes_its_requests() {
     assert_eq!(site.lines("own.log", 1), ["/b"]);
     assert_eq!(site.lines("all.log", 2), ["/a", "/c"]);
 }
+
+/// A pattern that takes too long on a text that a client chose has not failed to match: what it keeps out stays out.
+#[test]
+fn a_pattern_that_takes_too_long_lets_nobody_in() {
+    let site = Site::start(
+        "too-long",
+        r#"access_log off; map $arg_m $mapped { "~^(a+)+$|secret" found; default none; }
+         server { listen 127.0.0.1:PORT;
+           location ~ "^/(a+)+$|secret" { return 403; }
+           location /if { if ($args ~ "^(a+)+$|secret") { return 403; } return 200 open; }
+           location /not { if ($args !~ "^(a+)+$|secret") { return 200 open; } return 403; }
+           location /rewrite { rewrite "^/rewrite/(a+)+$|hidden" /shut last; return 200 open; }
+           location /map { return 200 $mapped; } location /shut { return 403; }
+           location /refer { valid_referers "~^(a+)+$|secret"; return 200 "[$invalid_referer]"; }
+           location / { return 200 open; } }
+         server { listen 127.0.0.1:PORT; server_name "~^(a+)+$|secret"; return 403; }"#,
+    );
+    let long = format!("{}!", "a".repeat(40));
+    for (target, expected) in [
+        (format!("/{long}secret"), 500),
+        ("/not-so-secret".to_owned(), 403),
+        (format!("/if?{long}secret"), 500),
+        (format!("/not?{long}secret"), 500),
+        (format!("/rewrite/{long}hidden"), 500),
+        ("/rewrite/hidden".to_owned(), 403),
+        (format!("/{long}?a=1"), 500),
+    ] {
+        assert_eq!(site.status(&target), expected, "{target}");
+    }
+    assert_eq!(
+        (site.text(&format!("/map?m={long}secret")), site.text("/map?m=secret")),
+        ("none".to_owned(), "found".to_owned())
+    );
+    let referer = format!("http://{long}secret");
+    let response = site.client().request("GET", "/refer", &[("Host", "b"), ("Referer", &referer)]);
+    assert_eq!(response.text(), "[1]");
+    let host = format!("{}-secret", "a".repeat(40));
+    assert_eq!(site.client().request("GET", "/", &[("Host", &host)]).head.status, 500);
+    let log = site.lines("error.log", 8).join("\n");
+    assert_eq!(log.matches("[alert]").count(), 8, "{log}");
+    let line = format!(
+        "pcre2_match() failed: -47 on \"/{long}secret\" using \"^/(a+)+$|secret\", client: 127.0.0.1"
+    );
+    assert!(log.contains(&line), "{log}");
+}

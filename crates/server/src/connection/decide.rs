@@ -219,8 +219,10 @@ impl Course {
         match self.phase {
             Phase::PostRead => self.go_to_server(request),
             Phase::ServerRewrite => {
-                find_location(request);
-                return self.enter_location(request);
+                return match find_location(request) {
+                    true => self.enter_location(request),
+                    false => Step::Status(500),
+                };
             }
             Phase::Rewrite if request.uri_changed => return self.search_again(request),
             Phase::Rewrite => self.enter(Phase::Preaccess),
@@ -250,8 +252,11 @@ impl Course {
         }
         request.redirects += 1;
         request.location = request.server().root;
-        find_location(request);
-        self.enter_location(request)
+        request.uri_changed = false;
+        match find_location(request) {
+            true => self.enter_location(request),
+            false => Step::Status(500),
+        }
     }
 
     /// The request is in a location that was found or named.
@@ -423,7 +428,10 @@ fn begin(request: &mut Request, entrance: &Entrance) -> Result<(), u16> {
     }
     if let Some(listen) = entrance.listen(&generation) {
         let (default, names) = listen.lookup(&request.conn.local);
-        let named = names.find(&host);
+        let named = names.find(&host).map_err(|gave_up| {
+            gave_up.tell(&host, request);
+            500_u16
+        })?;
         request.server = named.as_ref().map_or(default, |named| named.server);
         if let Some(matched) = named.and_then(|named| named.matched) {
             matched.store(&host, request);
@@ -455,22 +463,29 @@ fn nobody_answers(request: &mut Request) -> Step {
     Step::Status(403)
 }
 
-fn find_location(request: &mut Request) {
+/// Puts the request into the location of its URI; `false` where nobody can say which one that is, because a pattern
+/// took too long.
+fn find_location(request: &mut Request) -> bool {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;
     let server = config.server(request.server);
     if server.locations.has_predicates() {
-        return server.locations.ask(&config.http.locations, request);
+        let asked = server.locations.ask(&config.http.locations, request);
+        return asked.inspect_err(|gave_up| gave_up.tell(&request.uri, request)).is_ok();
     }
     let uri = std::mem::take(&mut request.uri);
     let found = server.locations.find(&config.http.locations, &uri);
-    if let Some(location) = found.location {
-        request.location = location;
-    }
-    if let Some(matched) = found.matched {
-        matched.store(&uri, request);
+    match &found {
+        Ok(found) => {
+            request.location = found.location.unwrap_or(request.location);
+            if let Some(matched) = &found.matched {
+                matched.store(&uri, request);
+            }
+        }
+        Err(gave_up) => gave_up.tell(&uri, request),
     }
     request.uri = uri;
+    found.is_ok()
 }
 
 /// Methods that `limit_except` does not name are served under its own settings.

@@ -169,11 +169,21 @@ impl Map {
         if place.is_some() || text.is_empty() {
             return place;
         }
-        let mut patterns = self.patterns.iter();
-        patterns.find_map(|(pattern, place)| {
-            pattern.find(text)?.store(text, request);
-            Some(*place)
-        })
+        for (pattern, place) in &self.patterns {
+            match pattern.find(text) {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    found.store(text, request);
+                    return Some(*place);
+                }
+                // As in nginx the default holds then: no row can be told to be the right one.
+                Err(gave_up) => {
+                    gave_up.tell(text, request);
+                    return None;
+                }
+            }
+        }
+        None
     }
 }
 

@@ -10,7 +10,7 @@ use http::request::HeaderId;
 use crate::config::{Cx, Scope};
 use crate::modules::http_core::names::ServerName;
 use crate::modules::{Directive, Module};
-use crate::pattern::Pattern;
+use crate::pattern::{GaveUp, Pattern};
 use crate::request::Request;
 use crate::variables::Variable;
 use crate::wildcard::{HostTable, Refusal};
@@ -168,9 +168,10 @@ impl List {
         !self.has_hosts && self.names.is_empty() && self.patterns.is_empty()
     }
 
-    /// Whether a request with this field comes from a right site.
-    fn takes(&self, referer: Option<&[u8]>) -> bool {
-        let Some(referer) = referer else { return self.none };
+    /// Whether a request with this field comes from a right site. Where a pattern took too long nobody can say, and
+    /// it is taken for a wrong one.
+    fn takes<'l>(&'l self, referer: Option<&[u8]>) -> Result<bool, GaveUp<'l>> {
+        let Some(referer) = referer else { return Ok(self.none) };
         // nginx's measure of what can be an address at all: a scheme and a host of four bytes.
         const LEN_MIN: usize = "http://i.ru".len();
         let scheme_len = |scheme: &[u8]| {
@@ -180,31 +181,35 @@ impl List {
         let scheme = scheme_len(b"http://").or_else(|| scheme_len(b"https://"));
         match scheme.filter(|_| referer.len() >= LEN_MIN) {
             Some(scheme) => self.takes_address(&referer[scheme..]),
-            None => self.blocked,
+            None => Ok(self.blocked),
         }
     }
 
     /// An address without its scheme.
-    fn takes_address(&self, address: &[u8]) -> bool {
+    fn takes_address(&self, address: &[u8]) -> Result<bool, GaveUp<'_>> {
         // nginx's limit; no name is as long (RFC 1035 section 2.3.4).
         const HOST_LEN_MAX: usize = 256;
         let end = memchr::memchr2(b'/', b':', address).unwrap_or(address.len());
         if end > HOST_LEN_MAX {
-            return false;
+            return Ok(false);
         }
         // Hosts have no case, paths have.
         let host = address[..end].to_ascii_lowercase();
         match self.hosts.find(&host) {
-            Some(None) => true,
+            Some(None) => return Ok(true),
             Some(Some(place)) => {
                 let path = memchr::memchr(b'/', address).map_or(&b""[..], |slash| &address[slash..]);
-                path.starts_with(&self.paths[place as usize])
+                return Ok(path.starts_with(&self.paths[place as usize]));
             }
-            None => {
-                self.names.iter().any(|pattern| pattern.find(&host).is_some())
-                    || self.patterns.iter().any(|pattern| pattern.find(address).is_some())
+            None => {}
+        }
+        let names = self.names.iter().map(|pattern| (pattern, &host[..]));
+        for (pattern, text) in names.chain(self.patterns.iter().map(|pattern| (pattern, address))) {
+            if pattern.find(text)?.is_some() {
+                return Ok(true);
             }
         }
+        Ok(false)
     }
 }
 
@@ -237,7 +242,11 @@ impl Conf {
 /// Where nothing is listed everything is right.
 fn is_valid(request: &Request) -> bool {
     match &request.scope().referer.list {
-        Some(list) if !list.is_empty() => list.takes(request.header(HeaderId::Referer)),
+        Some(list) if !list.is_empty() => {
+            let referer = request.header(HeaderId::Referer);
+            let tell = |gave_up: &GaveUp<'_>| gave_up.tell(referer.unwrap_or_default(), request);
+            list.takes(referer).inspect_err(tell).unwrap_or(false)
+        }
         _ => true,
     }
 }
@@ -255,7 +264,8 @@ mod tests {
         let takes = |name: &str, referer: Option<&str>| {
             let location = config.http.locations.iter().find(|location| location.name == name);
             let list = location.expect("it is there").scope.referer.list.clone();
-            list.expect("it has one").takes(referer.map(str::as_bytes))
+            let list = list.expect("it has one");
+            list.takes(referer.map(str::as_bytes)).expect("no pattern takes long")
         };
         for (referer, expected) in [
             ("x", true),

@@ -11,7 +11,7 @@ use conf::{Error, Statement};
 use crate::config::{Cx, Location, LocationId};
 use crate::modules::http_core::Conf;
 use crate::modules::http_core::conf::FoundBy;
-use crate::pattern::{Match, Pattern};
+use crate::pattern::{GaveUp, Match, Pattern};
 use crate::request::Request;
 use crate::template::{self, Template};
 
@@ -256,16 +256,16 @@ impl Locations {
     }
 
     /// Puts a request into the location of its URI, where predicates have a say.
-    pub(crate) fn ask(&self, arena: &[Location], request: &mut Request) {
+    pub(crate) fn ask<'c>(&'c self, arena: &'c [Location], request: &mut Request) -> Result<(), GaveUp<'c>> {
         let uri = request.uri.clone();
-        self.search(arena, &uri, &mut Asking { request, uri: &uri });
+        self.search(arena, &uri, &mut Asking { request, uri: &uri }).map(drop)
     }
 
     /// The location of a URI where none depends on a predicate. `arena` holds the locations that these tables number.
-    pub(crate) fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Found<'c> {
+    pub(crate) fn find<'c>(&'c self, arena: &'c [Location], uri: &[u8]) -> Result<Found<'c>, GaveUp<'c>> {
         let mut found = Found::default();
-        self.search(arena, uri, &mut found);
-        found
+        self.search(arena, uri, &mut found)?;
+        Ok(found)
     }
 
     /// The location of this name, `@` included.
@@ -287,32 +287,42 @@ impl Locations {
     }
 
     /// Whether the search is over: an exact name, a pattern or a predicate was found.
-    fn search<'c>(&'c self, arena: &'c [Location], uri: &[u8], seeker: &mut impl Seeker<'c>) -> bool {
+    fn search<'c>(
+        &'c self,
+        arena: &'c [Location],
+        uri: &[u8],
+        seeker: &mut impl Seeker<'c>,
+    ) -> Result<bool, GaveUp<'c>> {
         if let Ok(place) = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)) {
             seeker.enter(self.exact[place].1, None);
-            return true;
+            return Ok(true);
         }
         let mut try_patterns = true;
         if let Some(prefix) = self.longest_prefix(uri) {
             seeker.enter(prefix.location, None);
             try_patterns = !prefix.keeps_patterns_out;
-            if arena[prefix.location.0 as usize].nested.search(arena, uri, seeker) {
-                return true;
+            if arena[prefix.location.0 as usize].nested.search(arena, uri, seeker)? {
+                return Ok(true);
             }
         }
         if !try_patterns {
-            return false;
+            return Ok(false);
         }
-        let mut patterns = self.patterns.iter();
-        let matching = patterns.find_map(|(pattern, location)| Some((*location, Some(pattern.find(uri)?))));
-        let found = matching.or_else(|| {
+        let mut found = None;
+        for (pattern, location) in &self.patterns {
+            found = pattern.find(uri)?.map(|matched| (*location, Some(matched)));
+            if found.is_some() {
+                break;
+            }
+        }
+        let found = found.or_else(|| {
             let (_, location) = self.predicates.iter().find(|(predicate, _)| seeker.holds(predicate))?;
             Some((*location, None))
         });
-        let Some((location, matched)) = found else { return false };
+        let Some((location, matched)) = found else { return Ok(false) };
         seeker.enter(location, matched);
-        arena[location.0 as usize].nested.search(arena, uri, seeker);
-        true
+        arena[location.0 as usize].nested.search(arena, uri, seeker)?;
+        Ok(true)
     }
 
     /// The last path in order that is not behind the URI starts with the wanted one, if there is one: the

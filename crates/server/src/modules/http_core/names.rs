@@ -9,7 +9,7 @@ use conf::{Error, Level};
 
 use crate::config::{Cx, ServerId};
 use crate::modules::http_core::listen::ListenAddr;
-use crate::pattern::{Match, Pattern};
+use crate::pattern::{GaveUp, Match, Pattern};
 use crate::wildcard::{HostTable, Refusal};
 
 /// One name of a server.
@@ -105,14 +105,16 @@ impl NameTable {
     }
 
     /// The server of a host, given in lower case and without port.
-    pub(crate) fn find(&self, host: &[u8]) -> Option<Named<'_>> {
+    pub(crate) fn find(&self, host: &[u8]) -> Result<Option<Named<'_>>, GaveUp<'_>> {
         if let Some(server) = self.names.find(host) {
-            return Some(Named { server, matched: None });
+            return Ok(Some(Named { server, matched: None }));
         }
-        self.patterns.iter().find_map(|(pattern, server)| {
-            let matched = pattern.find(host)?;
-            Some(Named { server: *server, matched: Some(matched) })
-        })
+        for (pattern, server) in &self.patterns {
+            if let Some(matched) = pattern.find(host)? {
+                return Ok(Some(Named { server: *server, matched: Some(matched) }));
+            }
+        }
+        Ok(None)
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) enum Verdict {
     Holds(bool),
     /// It has to look at the file of this path first.
     Asks(Vec<u8>),
+    /// Nobody can say: a pattern took too long.
+    Fails,
 }
 
 impl Condition {
@@ -133,7 +135,10 @@ impl Condition {
             }
             Condition::Match { variable, pattern, text, wanted } => {
                 let value = value_of(variable, request);
-                find(pattern, text, &value, request, log) == *wanted
+                match find(pattern, text, &value, request, log) {
+                    Some(found) => found == *wanted,
+                    None => return Verdict::Fails,
+                }
             }
             Condition::File { path, .. } => {
                 let mut at = Vec::new();
@@ -162,16 +167,23 @@ impl FileKind {
     }
 }
 
-/// Whether a pattern matches. Its groups are in the request then; without a match there are none any more.
-pub(super) fn find(pattern: &Pattern, text: &str, subject: &[u8], request: &Request, log: bool) -> bool {
-    let found = pattern.find(subject);
+/// Whether a pattern matches. Its groups are in the request then; without a match there are none any more. `None`
+/// where PCRE gave the search up, as the log says.
+pub(super) fn find(
+    pattern: &Pattern,
+    text: &str,
+    subject: &[u8],
+    request: &Request,
+    log: bool,
+) -> Option<bool> {
+    let found = pattern.find(subject).inspect_err(|gave_up| gave_up.tell(subject, request)).ok()?;
     let verb = if found.is_some() { "matches" } else { "does not match" };
     note(request, log, format_args!("\"{text}\" {verb} \"{}\"", subject.escape_ascii()));
     match &found {
         Some(found) => found.store(subject, request),
         None => request.clear_captures(),
     }
-    found.is_some()
+    Some(found.is_some())
 }
 
 /// The variable behind a dollar sign; here a group of the last match is none, as in nginx.

@@ -93,8 +93,10 @@ impl Rewrite {
         let uri = std::mem::take(&mut request.uri);
         let found = find(&self.pattern, &self.text, &uri, request, log);
         request.uri = uri;
-        if !found {
-            return Outcome::None;
+        match found {
+            Some(true) => {}
+            Some(false) => return Outcome::None,
+            None => return Outcome::End(Step::Status(500)),
         }
         // As in nginx: from here on the server itself has said where the request goes.
         request.internal = true;

@@ -168,6 +168,7 @@ impl Script {
                     };
                     match verdict {
                         Verdict::Asks(path) => return Stop::Look(path),
+                        Verdict::Fails => return Stop::End(Step::Status(500)),
                         Verdict::Holds(false) => state.at += skip,
                         Verdict::Holds(true) => {
                             if let Some(location) = location {

@@ -7,7 +7,11 @@ use crate::modules::http_core::tests::server;
 
 /// The name of the location that a URI belongs to.
 fn find<'c>(config: &'c Config, uri: &str) -> &'c str {
-    let found = config.server(ServerId(0)).locations.find(&config.http.locations, uri.as_bytes());
+    let found = config
+        .server(ServerId(0))
+        .locations
+        .find(&config.http.locations, uri.as_bytes())
+        .expect("no pattern takes long");
     found.location.map_or("server", |location| &config.location(location).name)
 }
 
@@ -59,7 +63,11 @@ fn nested_locations_are_searched_first() {
     );
     // Several patterns look alike: the one inside of the prefix wins.
     let inner = |uri: &str| {
-        let found = config.server(ServerId(0)).locations.find(&config.http.locations, uri.as_bytes());
+        let found = config
+            .server(ServerId(0))
+            .locations
+            .find(&config.http.locations, uri.as_bytes())
+            .expect("no pattern takes long");
         found.location.expect("it was found").0
     };
     assert_ne!(inner("/a/1.x"), inner("/1.x"));

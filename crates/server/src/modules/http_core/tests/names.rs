@@ -10,7 +10,7 @@ fn choose(names: &[&str], host: &str) -> Option<u32> {
         names.iter().map(|names| format!("server {{ listen 81; server_name {names}; }}")).collect();
     let config = loaded(&servers);
     let (_, table) = config.http.listens[0].lookup(&Address::Unix(Vec::new()));
-    table.find(host.as_bytes()).map(|named| named.server.0)
+    table.find(host.as_bytes()).expect("no pattern takes long").map(|named| named.server.0)
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn tables_find_what_a_slow_search_finds() {
         hosts.extend(longer);
     }
     for host in &hosts {
-        let found = table.find(host.as_bytes()).map(|named| named.server.0);
+        let found = table.find(host.as_bytes()).expect("no pattern takes long").map(|named| named.server.0);
         assert_eq!(found, slow(&names, host), "{host}");
     }
 }
