@@ -230,6 +230,27 @@ fn an_unknown_user_is_an_error_for_root() {
     assert!(refused.1.contains("[emerg] getpwnam(\"no-such-user\") failed in "), "{}", refused.1);
 }
 
+#[test]
+fn a_worker_without_rights_finds_its_folder_for_bodies() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: others own their folders anyway");
+        return;
+    }
+    let server = Server::start(BINARY, &site("user nobody;", "here"));
+    let folder = server.path("client_body_temp");
+    let made = fs::metadata(&folder).expect("the master made it");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), id_of("/etc/passwd", "nobody", 2));
+    drop(server);
+    // One that cannot be made is no reason not to start.
+    let conf = "user nobody; events {} http { access_log off; client_body_temp_path /proc/none;
+        server { listen 127.0.0.1:0; location / { return 200 here; } } }";
+    let server = Server::start(BINARY, conf);
+    assert_eq!(ask(server.addr(0)), "here");
+    let said = server
+        .wait_for_log("mkdir() \"/proc/none\" failed (2: No such file or directory)", Deadline::default());
+    assert!(said.contains("[warn]"), "{said}");
+}
+
 fn id_of(file: &str, name: &str, field: usize) -> u32 {
     let text = fs::read_to_string(file).expect("every system has it");
     let row = text.lines().find(|row| row.starts_with(&format!("{name}:"))).expect("nobody is everywhere");

@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use rustix::fs::{Gid, Mode, Uid};
+
 use crate::control::message::Bundle;
 use crate::listen::{ListenAddr, Listeners, errno_text};
 use crate::log::{self, Level, Log};
@@ -48,6 +50,9 @@ impl Cycle {
     ) -> Result<Cycle, NotOpened> {
         let credentials = resolve_user(&site, log)?;
         let logs = open_logs(&site.settings.log_files, &request.places, log)?;
+        if let Some(user) = &credentials {
+            make_folders(&site.settings.temp_folders, user, &request.places.prefix, log);
+        }
         if let Some(warning) = site.settings.connections_warning() {
             log.write(Level::Warn, warning);
         }
@@ -149,6 +154,26 @@ pub(crate) fn open_logs(paths: &[PathBuf], places: &Places, log: &Log) -> Result
         }
     }
     Ok(logs)
+}
+
+/// Makes the folders that the worker's user could not make where only root may write, and hands them over. Without
+/// one the server still answers everything but large request bodies, so that is no reason not to start.
+fn make_folders(paths: &[PathBuf], user: &Credentials, prefix: &Path, log: &Log) {
+    let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
+    for path in paths {
+        // The default prefix of a server that was never installed is not there.
+        if path.parent() == Some(prefix) {
+            let _ = std::fs::create_dir_all(prefix);
+        }
+        let made = match rustix::fs::mkdir(path, Mode::RWXU) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            made => made.map_err(|errno| ("mkdir()", errno)),
+        };
+        let owned = made.and_then(|()| rustix::fs::chown(path, uid, gid).map_err(|errno| ("chown()", errno)));
+        if let Err((call, errno)) = owned {
+            log.write(Level::Warn, format!("{call} \"{}\" failed ({})", path.display(), errno_text(errno)));
+        }
+    }
 }
 
 fn open_failed(path: &Path, errno: rustix::io::Errno) -> String {

@@ -120,6 +120,8 @@ fn settings(loaded: &Loaded, request: &Request) -> Settings {
         connections: config.events().worker_connections,
         listens: config.listens().map(listen_options).collect(),
         log_files: config.log_files(),
+        // `serve` leaves nothing behind, and the folder it serves is not its own.
+        temp_folders: if request.places.pid.is_some() { config.temp_folders() } else { Vec::new() },
         error_log: main.error_log.targets.items().to_vec(),
     }
 }

@@ -175,6 +175,14 @@ impl Config {
         files.into_iter().map(Path::to_owned).collect()
     }
 
+    /// Folders for request bodies that are too large for memory.
+    pub fn temp_folders(&self) -> Vec<PathBuf> {
+        let scopes = self.http.locations.iter().map(|location| &location.scope);
+        let folders: BTreeSet<&Path> =
+            scopes.map(|scope| scope.core.client_body_temp_path.0.as_path()).collect();
+        folders.into_iter().map(Path::to_owned).collect()
+    }
+
     /// Files beside the text that the configuration needs: with both it can be read again elsewhere.
     pub fn data_files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.http.data.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice()))
