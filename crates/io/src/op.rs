@@ -436,6 +436,20 @@ pub struct Stat {
     pub mode: u32,
 }
 
+impl From<rustix::fs::Stat> for Stat {
+    fn from(found: rustix::fs::Stat) -> Stat {
+        Stat {
+            size: found.st_size as u64,
+            modified: found.st_mtime,
+            modified_nanos: found.st_mtime_nsec as u32,
+            changed: (found.st_ctime, found.st_ctime_nsec as u32),
+            inode: found.st_ino,
+            device: DeviceId(found.st_dev),
+            mode: found.st_mode,
+        }
+    }
+}
+
 /// How the entries of a folder are looked at while they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryLook {

@@ -241,26 +241,14 @@ pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
 }
 
 fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
-    rustix::fs::fstat(fd).map(|stat| of_kernel(&stat))
+    rustix::fs::fstat(fd).map(Stat::from)
 }
 
 /// Size, times and kind of what a path leads to, now. The call waits for the disk where a folder on the path has left
 /// memory: it is for paths on local file systems that were walked a moment ago and lead to a file that is held open,
 /// which keeps their names in memory. It costs half of [`stat_cached`].
 pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
-    rustix::fs::stat(path).map(|stat| of_kernel(&stat))
-}
-
-fn of_kernel(stat: &rustix::fs::Stat) -> Stat {
-    Stat {
-        size: stat.st_size as u64,
-        modified: stat.st_mtime,
-        modified_nanos: stat.st_mtime_nsec as u32,
-        changed: (stat.st_ctime, stat.st_ctime_nsec as u32),
-        inode: stat.st_ino,
-        device: DeviceId(stat.st_dev),
-        mode: stat.st_mode,
-    }
+    rustix::fs::stat(path).map(Stat::from)
 }
 
 /// Removes a file.

@@ -10,7 +10,6 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::disk::job::facts;
 use crate::op::{DirEntry, EntryLook, Stat};
 
 /// The entries of the next buffer with any; none at the end of the folder.
@@ -56,7 +55,7 @@ fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, look: EntryLook) -> D
 }
 
 fn stat(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat, Errno> {
-    retry_on_intr(|| rustix::fs::statat(dir, name, flags)).map(|found| facts(&found))
+    retry_on_intr(|| rustix::fs::statat(dir, name, flags)).map(Stat::from)
 }
 
 fn kind_of(stat: &Stat) -> u32 {

@@ -13,9 +13,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::disk::{folder, owner};
 use crate::op::Completion;
-use crate::op::{
-    DeviceId, DirEntry, EntryLook, Op, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, Stat, StatTarget,
-};
+use crate::op::{DirEntry, EntryLook, Op, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, Stat, StatTarget};
 use crate::slot::Slots;
 
 /// What a blocked thread needs to know of an operation.
@@ -167,7 +165,7 @@ impl Outcome {
 
     fn stat(result: Result<rustix::fs::Stat, Errno>) -> Outcome {
         match result {
-            Ok(found) => Outcome { result: Ok(0), brought: Brought::Stat(facts(&found)) },
+            Ok(found) => Outcome { result: Ok(0), brought: Brought::Stat(Stat::from(found)) },
             Err(error) => Outcome { result: Err(error), brought: Brought::Nothing },
         }
     }
@@ -221,19 +219,6 @@ fn open(dir: BorrowedFd<'_>, path: &CStr, how: OpenHow) -> Result<OwnedFd, Errno
     match how.resolve {
         0 => retry_on_intr(|| rustix::fs::openat(dir, path, flags, mode)),
         _ => retry_on_intr(|| rustix::fs::openat2(dir, path, flags, mode, resolve)),
-    }
-}
-
-/// The facts in a stat(2) structure.
-pub(super) fn facts(found: &rustix::fs::Stat) -> Stat {
-    Stat {
-        size: found.st_size as u64,
-        modified: found.st_mtime,
-        modified_nanos: found.st_mtime_nsec as u32,
-        changed: (found.st_ctime, found.st_ctime_nsec as u32),
-        inode: found.st_ino,
-        device: DeviceId(found.st_dev),
-        mode: found.st_mode,
     }
 }
 
