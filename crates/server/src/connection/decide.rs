@@ -159,6 +159,11 @@ impl Course {
                     request.response.status = if matches!(step, Step::Gone) { 499 } else { 444 };
                     return Some(Verdict::Drop);
                 }
+                // As in nginx these end the connection too: a client that took too long, or is gone, gets no page.
+                Step::Status(status @ (408 | 499)) => {
+                    request.response.status = status;
+                    return Some(Verdict::Drop);
+                }
                 Step::Status(status) => match error_page::special(request, status) {
                     Some(step) => step,
                     None => return Some(Verdict::Answer),
@@ -329,7 +334,8 @@ pub(super) async fn replace(request: &mut Request, status: u16) -> Verdict {
 pub(crate) async fn run_subrequest(request: &mut Request) {
     let mut course = Course::of_subrequest(request);
     if run_without_body(&mut course, request).await == Verdict::Drop {
-        error_page::respond(request, 444);
+        let status = request.response.status;
+        error_page::respond(request, status);
     }
     respond::filter(request);
 }

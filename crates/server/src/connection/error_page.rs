@@ -18,7 +18,7 @@ use crate::response::{ContentType, Response};
 pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
     // After these the next byte on the connection may not be the start of a request, or the server is in
     // trouble.
-    if matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501 | 505) {
+    if matches!(status, 400 | 413 | 414 | 494..=497 | 500 | 501) {
         request.keepalive = false;
     }
     let generation = Rc::clone(&request.generation);
