@@ -450,3 +450,78 @@ fn clients_are_told_apart_by_cookies() {
     let line = site.lines("ids.log", 1).remove(0);
     assert_eq!(line, format!("/ - {}", id[1..].trim_end_matches('|')));
 }
+
+/// Each setting in the cookie, from the level that it was made at.
+#[test]
+fn cookies_have_their_attributes_from_each_level() {
+    let site = Site::start(
+        "userid-settings",
+        "access_log off; userid on; userid_name id; userid_domain example.com; userid_service 1; userid_expires max;
+         server { listen 127.0.0.1:PORT; userid_path /sub; userid_flags secure httponly samesite=strict;
+           location / { return 200 x; }
+           location /own { userid_name own; userid_expires off; userid_flags off; userid_domain none; return 200 x; }
+           location /day { userid_expires 1d; return 200 x; } }",
+    );
+    let attributes = |target: &str| {
+        let response = site.get(target);
+        let cookie = response.field("Set-Cookie").expect("a client without one gets a cookie").to_owned();
+        let (value, rest) = cookie.split_once("; ").expect("it has a path at least");
+        assert!(value.contains("=AAAAA"), "the number of the service comes first: {value}");
+        (value[..value.find('=').expect("it has a name")].to_owned(), rest.to_owned())
+    };
+    let all = "expires=Thu, 31-Dec-37 23:55:55 GMT; domain=example.com; path=/sub; secure; httponly; samesite=strict";
+    assert_eq!(attributes("/"), ("id".to_owned(), all.to_owned()));
+    assert_eq!(attributes("/own"), ("own".to_owned(), "path=/sub".to_owned()));
+    let day = attributes("/day").1;
+    assert!(day.starts_with("expires=") && !day.contains("31-Dec-37"), "{day}");
+}
+
+/// The line of a cookie that is no identifier is about that cookie: others of the request may be secrets.
+#[test]
+fn no_other_cookie_is_logged() {
+    let site = Site::start(
+        "userid-log",
+        "access_log off; server { listen 127.0.0.1:PORT; userid on; location / { return 200 x; } }",
+    );
+    for wrong in ["AA", "AAAAAAECAwQFBgcICQo!DA=="] {
+        let cookie = format!("session=secret; uid={wrong}; token=hidden");
+        site.client().request("GET", "/", &[("Host", "a"), ("Cookie", &cookie)]);
+    }
+    let log = site.lines("error.log", 2).join("\n");
+    assert!(log.contains("client sent too short userid cookie \"uid=AA\", client"), "{log}");
+    assert!(
+        log.contains("client sent invalid userid cookie \"uid=AAAAAAECAwQFBgcICQo!DA==\", client"),
+        "{log}"
+    );
+    assert!(!log.contains("secret") && !log.contains("hidden"), "{log}");
+}
+
+/// A cookie that was looked for under the name of one location is looked for again in the next.
+#[test]
+fn a_redirected_client_is_known_by_the_cookie_of_its_location() {
+    let site = Site::start(
+        "userid-redirect",
+        "access_log off; server { listen 127.0.0.1:PORT; userid on;
+           location /a { userid_name a; set $seen $uid_got; try_files /none /b; }
+           location /b { userid_name b; return 200 $uid_got; } }",
+    );
+    let cookies = [("Host", "x"), ("Cookie", "a=AAAAAAECAwQFBgcICQoLDA==; b=AQAAAAECAwQFBgcICQoLDA==")];
+    let response = site.client().request("GET", "/a", &cookies);
+    assert_eq!(response.text(), "b=0000000104030201080706050C0B0A09");
+}
+
+#[test]
+fn short_error_pages_are_padded_for_old_browsers() {
+    let site = Site::start(
+        "padding",
+        "access_log off; server { listen 127.0.0.1:PORT; location / { return 404; }
+           location /off { msie_padding off; return 404; location /off/in { msie_padding on; return 404; } } }",
+    );
+    let length = |target: &str, agent: &str| {
+        site.client().request("GET", target, &[("Host", "a"), ("User-Agent", agent)]).text().len()
+    };
+    const MSIE: &str = "Mozilla/4.0 (compatible; MSIE 6.0; X)";
+    let plain = length("/", "curl");
+    assert!(plain < 512 && length("/", MSIE) > 512, "{plain}");
+    assert_eq!((length("/off", MSIE), length("/off/in", MSIE)), (plain, length("/", MSIE)));
+}

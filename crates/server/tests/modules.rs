@@ -183,3 +183,23 @@ fn access_is_by_address_method_and_origin() {
     assert_eq!((site.status("/internal"), site.status("/internal/x")), (404, 404));
     assert_eq!(site.text("/through"), "content");
 }
+
+/// Both ways of a rate that follows from the request.
+#[test]
+fn a_rate_may_come_from_variables() {
+    let site = Site::start(
+        "rate",
+        "access_log off; root .; map $arg_slow $rate { 1 50k; default 0; }
+         server { listen 127.0.0.1:PORT; limit_rate $rate; location / { } location /set/ { set $limit_rate 50k; alias ./; }
+           location /after/ { set $limit_rate 1; limit_rate_after $arg_free; alias ./; } }",
+    );
+    site.folder.write("file", vec![b'x'; 70_000]);
+    for target in ["/file?slow=1", "/set/file"] {
+        let start = std::time::Instant::now();
+        assert_eq!(site.text(target).len(), 70_000);
+        // The share of the first second is free; there is no upper bound, because a busy machine would break it.
+        assert!(start.elapsed() >= std::time::Duration::from_millis(250), "{target}: {:?}", start.elapsed());
+    }
+    // These would take hours at the rate.
+    assert_eq!((site.text("/file").len(), site.text("/after/file?free=1m").len()), (70_000, 70_000));
+}

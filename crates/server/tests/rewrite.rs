@@ -298,3 +298,69 @@ fn a_pattern_that_takes_too_long_lets_nobody_in() {
     );
     assert!(log.contains(&line), "{log}");
 }
+
+/// The shares follow from the hash of nginx: 5.7, 26.0, 84.3 and 63.2 hundredths of its range.
+#[test]
+fn split_clients_gives_the_same_client_the_same_part() {
+    let site = Site::start(
+        "split",
+        r#"access_log off; split_clients $arg_id $part { 5.72% none; 0.01% first; 20.27% second; * rest; }
+         split_clients "${arg_id}" $half { 50% low; }
+         server { listen 127.0.0.1:PORT; location / { return 200 "$part|$half"; } }"#,
+    );
+    for (id, expected) in [
+        ("", "none|low"),
+        ("user1", "first|low"),
+        ("user2", "rest|low"),
+        ("abcd", "second|low"),
+        ("user3", "rest|"),
+        ("user12", "rest|"),
+    ] {
+        assert_eq!(site.text(&format!("/?id={id}")), expected, "{id}");
+    }
+}
+
+#[test]
+fn geo_knows_ranges_proxies_and_both_families() {
+    let site = Site::start(
+        "geo-ranges",
+        r#"access_log off;
+         geo $arg_ip $range { ranges; default none; 10.0.0.0-10.255.255.255 ten; 10.1.0.0-10.1.0.9 inner;
+           10.2.0.0-10.2.0.9 gone; delete 10.2.0.0-10.2.0.9; }
+         geo $arg_ip $network { default none; 10.0.0.0/8 ten; 10.1.2.3 one; 2001:db8::/32 six; }
+         geo $nearest { proxy 127.0.0.1; proxy 10.0.0.0/8; default far; 10.0.0.0/8 ten; 1.0.0.0/8 one; 127.0.0.1 own; }
+         geo $farthest { proxy 127.0.0.1; proxy 10.0.0.0/8; proxy_recursive; default far; 10.0.0.0/8 ten; 1.0.0.0/8 one; }
+         server { listen 127.0.0.1:PORT; location / { return 200 "$range|$network"; }
+           location /client { return 200 "$nearest|$farthest"; } }"#,
+    );
+    for (ip, expected) in [
+        ("9.255.255.255", "none|none"),
+        ("10.0.0.0", "ten|ten"),
+        ("10.1.0.9", "inner|ten"),
+        ("10.1.0.10", "ten|ten"),
+        ("10.2.0.5", "none|ten"),
+        ("10.1.2.3", "ten|one"),
+        ("2001:db8:1::1", "none|six"),
+        ("2001:db9::1", "none|none"),
+        ("x", "none|none"),
+    ] {
+        assert_eq!(site.text(&format!("/?ip={ip}")), expected, "{ip}");
+    }
+    for (value, expected) in
+        [("1.1.1.1, 10.0.0.1", "ten|one"), ("2.2.2.2, 1.1.1.1", "one|one"), ("x", "own|far")]
+    {
+        let response = site.client().request("GET", "/client", &[("Host", "a"), ("X-Forwarded-For", value)]);
+        assert_eq!(response.text(), expected, "{value}");
+    }
+}
+
+#[test]
+fn variables_of_tls_and_of_other_servers_have_no_value() {
+    let site = Site::start(
+        "absent",
+        r#"log_format own "$upstream_addr $upstream_http_x $ssl_protocol $upstream_response_time"; access_log own.log own;
+         server { listen 127.0.0.1:PORT; location / { return 200 "<$upstream_status$upstream_cookie_a$ssl_cipher>"; } }"#,
+    );
+    assert_eq!(site.text("/"), "<>");
+    assert_eq!(site.lines("own.log", 1), ["- - - -"]);
+}

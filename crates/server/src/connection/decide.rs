@@ -155,15 +155,10 @@ impl Course {
                     return None;
                 }
                 Step::Done => return Some(Verdict::Answer),
-                Step::Drop | Step::Gone => {
-                    request.response.status = if matches!(step, Step::Gone) { 499 } else { 444 };
-                    return Some(Verdict::Drop);
-                }
-                // As in nginx these end the connection too: a client that took too long, or is gone, gets no page.
-                Step::Status(status @ (408 | 499)) => {
-                    request.response.status = status;
-                    return Some(Verdict::Drop);
-                }
+                Step::Drop => return Some(end_without_answer(request, 444)),
+                Step::Gone => return Some(end_without_answer(request, 499)),
+                // As in nginx: a client that took too long, or is gone, gets no page.
+                Step::Status(status @ (408 | 499)) => return Some(end_without_answer(request, status)),
                 Step::Status(status) => match error_page::special(request, status) {
                     Some(step) => step,
                     None => return Some(Verdict::Answer),
@@ -181,12 +176,15 @@ impl Course {
                     request.internal = true;
                     // The URI is one that a location is searched for: whatever was changed before is over.
                     request.left_location = false;
+                    request.userid.take();
                     self.go_to_server(request);
                     return None;
                 }
                 Step::Named(location) => {
                     request.redirects += 1;
                     request.internal = true;
+                    // Another location may know its clients by another cookie.
+                    request.userid.take();
                     request.location = location;
                     self.enter_location(request)
                 }
@@ -275,6 +273,12 @@ impl Course {
         apply_limit_except(request);
         too_large(request).map_or(Step::Next, Step::Status)
     }
+}
+
+/// Ends the connection; the log has this status.
+fn end_without_answer(request: &mut Request, status: u16) -> Verdict {
+    request.response.status = status;
+    Verdict::Drop
 }
 
 /// The URI or the location was changed too often. As in nginx no `error_page` applies then: it would be one

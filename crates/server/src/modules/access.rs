@@ -178,6 +178,8 @@ mod tests {
         for text in ["x", "1.2.3", "::1/129", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8"] {
             let found = error(&format!("http {{\nallow {text}; }}"));
             assert_eq!(found, format!("invalid parameter \"{text}\" in /conf/nginx.conf:2"));
+            let found = error(&format!("http {{ server {{ location / {{\ndeny {text}; }} }} }}"));
+            assert_eq!(found, format!("invalid parameter \"{text}\" in /conf/nginx.conf:2"));
         }
         let found = warnings("http {\nallow 1.2.3.4/24; }");
         assert_eq!(found, ["low address bits of 1.2.3.4/24 are meaningless in /conf/nginx.conf:2"]);

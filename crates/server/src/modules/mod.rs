@@ -39,6 +39,7 @@ pub mod static_file;
 pub mod stub_status;
 pub mod sub;
 pub mod try_files;
+pub mod upstream;
 pub mod userid;
 pub mod zstd;
 pub mod zstd_static;
@@ -57,6 +58,7 @@ pub static MODULES: &[&Module] = &[
     &core::MODULE,
     &http_core::MODULE,
     &ssl::MODULE,
+    &upstream::MODULE,
     &log::MODULE,
     &map::MODULE,
     &geo::MODULE,

@@ -215,7 +215,9 @@ fn parse(text: &[u8]) -> Option<SocketAddr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some((ip, 0).into());
     }
-    text.parse().ok().filter(|address: &SocketAddr| address.port() != 0)
+    // Of an interface of this machine, which `%` names, a proxy knows nothing.
+    let is_right = |address: &SocketAddr| address.port() != 0 && !text.contains('%');
+    text.parse().ok().filter(is_right)
 }
 
 #[cfg(test)]
@@ -248,6 +250,7 @@ mod tests {
             (false, "10.0.0.1", &["::1"], "[::1]:0"),
             (false, "10.0.0.1", &["[::1]:99"], "[::1]:99"),
             (false, "10.0.0.1", &["[::1]"], "-"),
+            (false, "10.0.0.1", &["[fe80::1%1]:99"], "-"),
         ] {
             assert_eq!(search(recursive, peer, values), expected, "{recursive} {peer} {values:?}");
         }

@@ -6,9 +6,11 @@ use conf::{Args, Spec, State};
 
 use crate::modules::http_core::SERVER_LEVELS;
 use crate::modules::{Directive, Module};
+use crate::variables::Variable;
 
 /// The module.
-pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_ssl") };
+pub static MODULE: Module =
+    Module { directives: &[DIRECTIVES], variables: VARIABLES, ..Module::named("http_ssl") };
 
 /// What most of them take. Arguments are counted and not read: files need not be there.
 const ONE: Args = Args::Exactly(1);
@@ -48,6 +50,42 @@ const DIRECTIVES: &[Directive] = &[
     row("ssl_verify_depth", ONE, "Length of a chain of certificates."),
 ];
 
+// As in nginx none has a value for a connection without TLS. Formats of logs have them for sites with and without.
+const VARIABLES: &[Variable] = &[
+    variable("ssl_alpn_protocol", "The protocol that was agreed on inside of TLS."),
+    variable("ssl_cipher", "The cipher of the connection."),
+    variable("ssl_ciphers", "Ciphers that the client knows."),
+    variable("ssl_client_cert", "The client's certificate, its lines behind tabs."),
+    variable("ssl_client_escaped_cert", "The client's certificate, escaped as in URLs."),
+    variable("ssl_client_fingerprint", "The SHA-1 of the client's certificate."),
+    variable("ssl_client_i_dn", "Who issued the client's certificate (RFC 2253)."),
+    variable("ssl_client_i_dn_legacy", "The same in the older form."),
+    variable("ssl_client_raw_cert", "The client's certificate."),
+    variable("ssl_client_s_dn", "Whom the client's certificate is for (RFC 2253)."),
+    variable("ssl_client_s_dn_legacy", "The same in the older form."),
+    variable("ssl_client_serial", "The number of the client's certificate."),
+    variable("ssl_client_sigalg", "The algorithm of the client's signature."),
+    variable("ssl_client_v_end", "When the client's certificate ends."),
+    variable("ssl_client_v_remain", "Days until then."),
+    variable("ssl_client_v_start", "When the client's certificate begins."),
+    variable("ssl_client_verify", "What came of the check of the client's certificate."),
+    variable("ssl_curve", "The curve of the key exchange."),
+    variable("ssl_curves", "Curves that the client knows."),
+    variable("ssl_early_data", "`1` for requests of the first flight."),
+    variable("ssl_ech_outer_server_name", "The public name that Encrypted Client Hello came under."),
+    variable("ssl_ech_status", "What came of Encrypted Client Hello."),
+    variable("ssl_protocol", "The version of TLS."),
+    variable("ssl_server_name", "The server's name that the client asked TLS for."),
+    variable("ssl_session_id", "The identifier of the session."),
+    variable("ssl_session_reused", "`r` for a session that was taken up again."),
+    variable("ssl_sigalg", "The algorithm of the server's signature."),
+];
+
+/// None of them can be set.
+const fn variable(name: &'static str, help: &'static str) -> Variable {
+    Variable { name, get: |_, _| false, set: None, help }
+}
+
 /// Written once in a block.
 const fn row(name: &'static str, args: Args, help: &'static str) -> Directive {
     with_a_warning(Spec::new("http_ssl", name, SERVER_LEVELS, args, help))
@@ -70,7 +108,7 @@ const fn with_a_warning(spec: Spec) -> Directive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::testing::{error, warnings};
+    use crate::config::testing::{error, loaded, warnings};
 
     #[test]
     fn they_are_accepted_with_a_warning() {
@@ -107,6 +145,24 @@ mod tests {
             let found = error(text);
             assert!(found.starts_with(expected) && found.contains("nginx.conf:2"), "{text}: {found}");
         }
+    }
+
+    #[test]
+    fn each_is_refused_with_too_few_arguments_and_in_a_location() {
+        for name in DIRECTIVES.iter().map(|directive| directive.spec.name) {
+            let found = error(&format!("http {{ server {{\n{name}; }} }}"));
+            let expected =
+                format!("invalid number of arguments in \"{name}\" directive in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{found}");
+            let found = error(&format!("http {{ server {{ location / {{\n{name} on x; }} }} }}"));
+            let expected = format!("\"{name}\" directive is not allowed here in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{found}");
+        }
+    }
+
+    #[test]
+    fn formats_of_logs_may_have_the_variables() {
+        loaded("log_format a \"$ssl_protocol $ssl_cipher $ssl_server_name $ssl_client_verify\";");
     }
 
     #[test]

@@ -149,7 +149,7 @@ const VARIABLES: &[Variable] = &[
             out.extend_from_slice(reset(request));
             true
         },
-        set: Some(|request, value| request.extensions.insert(Reset(value.to_vec()))),
+        set: Some(|request, value| request.common.insert(Reset(value.to_vec()))),
         help: "What `set` gives it: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
     },
 ];
@@ -274,7 +274,7 @@ struct Reset(Vec<u8>);
 
 /// What was said, if anything was.
 fn reset(request: &Request) -> &[u8] {
-    request.extensions.get::<Reset>().map(|reset| reset.0.as_slice()).unwrap_or_default()
+    request.common.get::<Reset>().map(|reset| reset.0.as_slice()).unwrap_or_default()
 }
 
 /// What a request has to do with identifiers; found out once, when something asks.
@@ -300,24 +300,26 @@ fn found(request: &Request) -> &Found {
 fn look(request: &Request) -> Found {
     let name = request.scope().userid.get().name.as_bytes();
     let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
-    let Some((line, cookie)) = lines.find_map(|line| Some((line, cookie_in(line, name)?))) else {
+    let Some(cookie) = lines.find_map(|line| cookie_in(line, name)) else {
         return Found::default();
     };
+    // nginx shows all cookies of the line, among which may be secrets.
+    let complain = |what: &str| {
+        let (name, value) = (name.escape_ascii(), cookie.escape_ascii());
+        request.log(Level::Error, format_args!("client sent {what} userid cookie \"{name}={value}\""));
+    };
     // Kept with all that follows the identifier: a mark, or garbage of former days.
-    let cookie = cookie.to_vec();
     let Some(encoded) = cookie.get(..ENCODED_LEN) else {
-        let line = line.escape_ascii();
-        request.log(Level::Error, format_args!("client sent too short userid cookie \"{line}\""));
-        return Found { cookie, ..Found::default() };
+        complain("too short");
+        return Found { cookie: cookie.to_vec(), ..Found::default() };
     };
     let decoded = base64::decode(encoded, base64::Alphabet::Standard);
     let id = decoded.and_then(|decoded| Id::try_from(decoded).ok());
     if id.is_none() {
-        let line = line.escape_ascii();
-        request.log(Level::Error, format_args!("client sent invalid userid cookie \"{line}\""));
+        complain("invalid");
     }
     // An identifier without a count is none.
-    Found { got: id.filter(|id| id[12..] != [0; 4]), cookie, given: OnceCell::new() }
+    Found { got: id.filter(|id| id[12..] != [0; 4]), cookie: cookie.to_vec(), given: OnceCell::new() }
 }
 
 /// The identifier that the client is sent, and whether it is new; `None` when it keeps what it has.

@@ -1,0 +1,71 @@
+//! What requests show of the servers behind this one that answered them.
+//!
+//! Formats of logs that are copied from site to site have these variables, whether a location passes requests on or
+//! not. As in nginx they have no value for a request that nobody else answered.
+
+use crate::modules::Module;
+use crate::request::Request;
+use crate::variables::{Prefixed, Variable};
+
+/// The module.
+pub static MODULE: Module =
+    Module { variables: VARIABLES, prefixed: PREFIXED, ..Module::named("http_upstream") };
+
+const VARIABLES: &[Variable] = &[
+    variable("upstream_addr", "Addresses of the servers that were asked."),
+    variable("upstream_bytes_received", "Bytes that came from them."),
+    variable("upstream_bytes_sent", "Bytes that went to them."),
+    variable("upstream_cache_age", "Seconds since the answer was put into the cache."),
+    variable("upstream_cache_etag", "Its entity tag in the cache."),
+    variable("upstream_cache_last_modified", "Its date in the cache."),
+    variable("upstream_cache_status", "What the cache had: `HIT`, `MISS` and others."),
+    variable("upstream_connect_time", "Seconds until they were connected."),
+    variable("upstream_header_time", "Seconds until the heads of their answers."),
+    variable("upstream_last_server_name", "The name of the last one that was chosen."),
+    variable("upstream_queue_time", "Seconds that the request waited for one of them."),
+    variable("upstream_response_length", "Lengths of their answers."),
+    variable("upstream_response_time", "Seconds until the ends of their answers."),
+    variable("upstream_status", "Statuses of their answers."),
+];
+
+const PREFIXED: &[Prefixed] = &[
+    Prefixed { prefix: "upstream_http_", get: no_member, help: "A field of the last answer." },
+    Prefixed {
+        prefix: "upstream_trailer_",
+        get: no_member,
+        help: "A field behind the body of the last answer.",
+    },
+    Prefixed { prefix: "upstream_cookie_", get: no_member, help: "A cookie of the last answer." },
+];
+
+/// None of them can be set.
+const fn variable(name: &'static str, help: &'static str) -> Variable {
+    Variable { name, get: none, set: None, help }
+}
+
+/// No request has been answered by another server.
+fn none(_: &Request, _: &mut Vec<u8>) -> bool {
+    false
+}
+
+/// The same for families.
+fn no_member(_: &Request, _: &str, _: &mut Vec<u8>) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{error, loaded};
+
+    #[test]
+    fn formats_of_logs_may_have_them() {
+        loaded(
+            "log_format a \"$upstream_addr $upstream_status $upstream_http_x_own $upstream_cookie_a $upstream_trailer_b\";
+             map $upstream_cache_status $cached { HIT 1; default 0; }",
+        );
+        let found = error("http {\nlog_format a $upstream_http_; }");
+        assert_eq!(found, "unknown \"upstream_http_\" variable in /conf/nginx.conf:2");
+        let found = error("http { server {\nset $upstream_addr x; } }");
+        assert_eq!(found, "the duplicate \"upstream_addr\" variable in /conf/nginx.conf:2");
+    }
+}
