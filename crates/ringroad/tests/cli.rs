@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use control::BINARY;
-use testkit::TempDir;
+use testkit::{Client, Server, TempDir};
 
 /// What one call says.
 struct Said {
@@ -96,6 +96,35 @@ fn a_right_configuration_is_said_to_be_right() {
     let said = run(&["-t", "-q", "-p", &prefix]);
     assert_eq!((said.code, said.err.as_str()), (0, ""));
     assert!(!dir.path().join("logs/nginx.pid").exists(), "a test leaves no pid file behind");
+}
+
+#[test]
+fn a_relative_prefix_counts_once() {
+    // As the commands of the examples do it: from the folder around the prefix, with files and logs below it.
+    let builder = Server::builder(BINARY);
+    let folder = builder.dir().to_owned();
+    let (around, name) =
+        (folder.parent().expect("one is around it"), folder.file_name().expect("it has one"));
+    let server = builder
+        .conf(
+            "pid logs/nginx.pid; events {} http { access_log logs/to.log; index page;
+             server { listen 127.0.0.1:0; error_page 404 /page;
+             location /area/ { alias html/; auth_basic a; auth_basic_user_file users; } } }",
+        )
+        .text("html/page", "the page")
+        .text("conf/users", "anna:{PLAIN}secret\n")
+        .shell(&format!("cd '{}'", around.display()))
+        .arg("-p")
+        .arg(&name.to_string_lossy())
+        .start();
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(client.get("/").text(), "the page");
+    assert_eq!(client.get("/none").text(), "the page");
+    let password = [("Host", "a"), ("Authorization", "Basic YW5uYTpzZWNyZXQ=")];
+    assert_eq!(client.request("GET", "/area/page", &password).text(), "the page");
+    assert!(server.path("logs/to.log").exists() && !folder.join(name).exists());
+    drop(client);
+    assert!(server.quit_and_wait().success());
 }
 
 #[test]

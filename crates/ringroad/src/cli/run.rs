@@ -62,6 +62,9 @@ pub(super) fn report(loaded: &Result<Site, Refused>, log: &Log) {
 /// Paths and the log that is open until the configuration says otherwise.
 fn prepare(options: &Options) -> (Request, Log) {
     let prefix = options.prefix.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_PREFIX));
+    // A relative one is taken once, here: names below it are joined to it in several places, and must not start
+    // from wherever the process is by then. It fails where there is no working directory, and then nothing helps.
+    let prefix = std::path::absolute(&prefix).unwrap_or(prefix);
     let default_conf = if options.prefix.is_some() { PREFIX_CONF } else { DEFAULT_CONF };
     // As in nginx a relative name starts from the prefix, not from where one happens to be.
     let main = prefix.join(options.conf.as_deref().unwrap_or(Path::new(default_conf)));
