@@ -13,8 +13,9 @@ use crate::subrequest::Subrequest;
 
 /// One stage of a body on its way.
 pub(crate) trait BodyFilter {
-    /// Takes bytes of the body and says how many. Fewer than all are taken only where what follows depends on a
-    /// subrequest that was put into `out`: it is carried out before the rest comes again.
+    /// Takes bytes of the body and says how many, at least one. Fewer than all are taken where what follows depends
+    /// on a subrequest that was put into `out`, or where it was enough for once: what was put there is carried out
+    /// and sent before the rest comes again.
     ///
     /// # Errors
     /// The body cannot go on; what was sent of it is all that the client gets.
@@ -66,6 +67,11 @@ pub(crate) struct Output {
 /// A piece of what a filter gives.
 pub(super) enum Piece {
     Bytes(Vec<u8>),
+    /// What a filter has left of some, from `start` on: they stay where they are, because it may take few at a time.
+    Rest {
+        bytes: Vec<u8>,
+        start: usize,
+    },
     /// The answer of this subrequest takes this place, or is captured.
     Subrequest(Subrequest),
 }

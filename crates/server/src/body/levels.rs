@@ -23,6 +23,9 @@ use crate::subrequest::{self, Subrequest};
 /// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
 const SUBREQUEST_RUN: usize = 4 << 10;
 
+/// What a filter's turn counts: it may work for long and give nothing.
+const PUSH_RUN: usize = 4 << 10;
+
 /// One request whose body is under way.
 struct Level<'r> {
     request: Owner<'r>,
@@ -121,7 +124,9 @@ impl<'r> Levels<'r> {
             self.write(slice, flow).await?;
             return Ok(slice.len());
         }
-        top.push(0, slice)
+        let used = top.push(0, slice)?;
+        flow.take_turns(PUSH_RUN).await;
+        Ok(used)
     }
 
     /// Takes a piece to the filter that is next for it.
@@ -130,15 +135,8 @@ impl<'r> Levels<'r> {
         let is_out = stage == top.filters.len();
         match piece {
             Piece::Bytes(bytes) if is_out => self.write(&bytes, flow).await?,
-            Piece::Bytes(mut bytes) => {
-                // The rest has its place in the list before what the filter makes, which goes first.
-                let place = top.work.len();
-                let used = top.push(stage, &bytes)?;
-                if used < bytes.len() {
-                    bytes.drain(..used);
-                    top.work.insert(place, (stage, Piece::Bytes(bytes)));
-                }
-            }
+            Piece::Bytes(bytes) => self.push_on(stage, bytes, 0, flow).await?,
+            Piece::Rest { bytes, start } => self.push_on(stage, bytes, start, flow).await?,
             Piece::Subrequest(wanted) if wanted.capture || is_out => self.begin(stage, wanted, flow).await,
             Piece::Subrequest(wanted) => {
                 top.work.push((stage + 1, Piece::Subrequest(wanted)));
@@ -147,6 +145,25 @@ impl<'r> Levels<'r> {
                 top.add(stage + 1, out);
             }
         }
+        Ok(())
+    }
+
+    /// Gives bytes from `start` on to a filter between others.
+    async fn push_on(
+        &mut self,
+        stage: usize,
+        bytes: Vec<u8>,
+        start: usize,
+        flow: &mut Flow<'_, '_>,
+    ) -> Result<(), BodyError> {
+        let top = self.top();
+        // The rest has its place in the list before what the filter makes, which goes first.
+        let place = top.work.len();
+        let start = start + top.push(stage, &bytes[start..])?;
+        if start < bytes.len() {
+            top.work.insert(place, (stage, Piece::Rest { bytes, start }));
+        }
+        flow.take_turns(PUSH_RUN).await;
         Ok(())
     }
 

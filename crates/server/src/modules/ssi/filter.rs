@@ -16,6 +16,9 @@ const MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
 /// Bytes that one push makes, about; more wait for the next, because a short command can stand for much.
 const OUTPUT_MAX: usize = 64 << 10;
 
+/// Commands that one push carries out: each may compile a pattern, and other requests wait meanwhile.
+const COMMANDS_MAX: usize = 4;
+
 /// A page on its way.
 pub(super) struct Page {
     parser: Parser,
@@ -110,11 +113,12 @@ const KINDS: &[Kind] = &[
 
 impl BodyFilter for Page {
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
-        let mut used = 0;
-        while used < input.len() && out.bytes().len() < OUTPUT_MAX {
+        let (mut used, mut commands) = (0, 0);
+        while used < input.len() && commands < COMMANDS_MAX && out.bytes().len() < OUTPUT_MAX {
             let rest = &input[used..];
             let (count, found) = self.parser.next(rest);
             used += count;
+            commands += usize::from(found == Found::Command);
             match found {
                 Found::Nothing => {}
                 Found::Text(range) => self.text(request, &rest[range], out),

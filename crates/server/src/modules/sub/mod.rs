@@ -131,7 +131,7 @@ fn filter(request: &mut Request) {
         Some(patterns) => Arc::clone(patterns),
         None => {
             let texts = conf.pairs.items().iter().map(|pair| pair.pattern.rendered(request));
-            match Patterns::new(texts) {
+            match Patterns::of_request(texts) {
                 Ok(patterns) => Arc::new(patterns),
                 Err(error) => return request.log(Level::Error, format_args!("sub_filter: {error}")),
             }

@@ -9,7 +9,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, BuildError, Input, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, BuildError, Input, MatchKind};
 
 use crate::body::filter::{BodyFilter, FilterError, Output};
 use crate::config::Layered;
@@ -28,14 +28,28 @@ pub(super) struct Patterns {
 }
 
 impl Patterns {
-    /// Empty ones are left out: they would be everywhere.
+    /// Those of a configuration, with the fastest automaton.
     pub(super) fn new(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
+        Patterns::with(None, texts)
+    }
+
+    /// Those of one request, which may be kilobytes that a client has sent: with an automaton that is made in a
+    /// millisecond then. The fastest one would take a hundred, because it has a table of all bytes for each place.
+    pub(super) fn of_request(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
+        Patterns::with(Some(AhoCorasickKind::ContiguousNFA), texts)
+    }
+
+    /// Empty ones are left out: they would be everywhere.
+    fn with(
+        kind: Option<AhoCorasickKind>,
+        texts: impl IntoIterator<Item: AsRef<[u8]>>,
+    ) -> Result<Patterns, BuildError> {
         let texts =
             texts.into_iter().enumerate().map(|(pair, text)| (text.as_ref().to_ascii_lowercase(), pair));
         let texts: Vec<_> = texts.filter(|(text, _)| !text.is_empty()).collect();
         let mut builder = AhoCorasickBuilder::new();
         // nginx's rule; letters are those of ASCII there too, whatever the charset of the body.
-        builder.match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true);
+        builder.kind(kind).match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true);
         let automaton = builder.build(texts.iter().map(|(text, _)| text))?;
         let len_max = texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
         Ok(Patterns { texts, automaton, len_max })
@@ -63,6 +77,26 @@ pub(super) struct Replace {
     rendered: Vec<Option<Vec<u8>>>,
     /// The end of what came, which may be the beginning of a text.
     held: Vec<u8>,
+}
+
+/// Bytes that one push makes, about: a letter may be replaced by kilobytes that a client has sent.
+const OUTPUT_MAX: usize = 64 << 10;
+
+/// What `replace` is given.
+#[derive(Clone, Copy)]
+enum Piece {
+    /// More follows. So many bytes were held back before, and are done with in any case.
+    Next { held: usize },
+    /// The end of the body, or of what belongs together.
+    Last,
+}
+
+/// Where `replace` stopped.
+enum Stop {
+    /// Before what may begin a text; that has to wait for more.
+    Wait(usize),
+    /// Behind as much as is good to make at once.
+    Enough(usize),
 }
 
 /// What is still looked for.
@@ -138,21 +172,48 @@ impl Replace {
         Replace { search: Search::new(patterns, once), pairs, rendered, held: Vec::new() }
     }
 
-    /// Gives `input` with replaced texts, but for an end that has to wait, and says where that begins. `render`
-    /// makes the text for the `sub_filter` of a number.
+    /// Takes the next bytes of the body and says how many; those that may begin a text are held back.
+    fn advance(&mut self, input: &[u8], out: &mut Vec<u8>, render: impl Fn(&Template) -> Vec<u8>) -> usize {
+        // Most pieces follow one that ended with nothing held back, and are searched where they are.
+        let mut whole = std::mem::take(&mut self.held);
+        let before = whole.len();
+        let input = if before == 0 {
+            input
+        } else {
+            whole.extend_from_slice(input);
+            &whole
+        };
+        match self.replace(input, Piece::Next { held: before }, out, render) {
+            Stop::Wait(rest) => {
+                self.held = input[rest..].to_vec();
+                input.len() - before
+            }
+            Stop::Enough(rest) => rest - before,
+        }
+    }
+
+    /// Gives `input` with replaced texts, and says where it stopped. `render` makes the text for the `sub_filter` of
+    /// a number.
     fn replace(
         &mut self,
         input: &[u8],
-        is_last: bool,
+        piece: Piece,
         out: &mut Vec<u8>,
         render: impl Fn(&Template) -> Vec<u8>,
-    ) -> usize {
-        let mut done = 0;
+    ) -> Stop {
+        let (is_last, held) = match piece {
+            Piece::Next { held } => (false, held),
+            Piece::Last => (true, input.len()),
+        };
+        let (mut done, start) = (0, out.len());
         while self.search.left > 0 {
+            if out.len() - start >= OUTPUT_MAX && done > held {
+                return Stop::Enough(done);
+            }
             let found = self.search.find(input, done);
             if !is_last && let Some(start) = self.search.find_partial(input, done, found.as_ref()) {
                 out.extend_from_slice(&input[done..start]);
-                return start;
+                return Stop::Wait(start);
             }
             // Nothing is found, and nothing begins at the end: all of it goes out.
             let Some(found) = found else { break };
@@ -164,33 +225,21 @@ impl Replace {
             done = found.range.end;
         }
         out.extend_from_slice(&input[done..]);
-        input.len()
+        Stop::Wait(input.len())
     }
 
     /// Takes what was held back and no more.
     fn flush(&mut self, request: &Request, out: &mut Output) {
         if !self.held.is_empty() {
             let held = std::mem::take(&mut self.held);
-            self.replace(&held, true, out.bytes(), |text| text.rendered(request));
+            self.replace(&held, Piece::Last, out.bytes(), |text| text.rendered(request));
         }
     }
 }
 
 impl BodyFilter for Replace {
     fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
-        let render = |text: &Template| text.rendered(request);
-        // Most pieces follow one that ended with nothing held back, and are searched where they are.
-        if self.held.is_empty() {
-            let rest = self.replace(input, false, out.bytes(), render);
-            self.held.extend_from_slice(&input[rest..]);
-        } else {
-            let mut whole = std::mem::take(&mut self.held);
-            whole.extend_from_slice(input);
-            let rest = self.replace(&whole, false, out.bytes(), render);
-            whole.drain(..rest);
-            self.held = whole;
-        }
-        Ok(input.len())
+        Ok(self.advance(input, out.bytes(), |text| text.rendered(request)))
     }
 
     fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError> {
@@ -220,13 +269,12 @@ mod tests {
         let render = |text: &Template| text.constant().unwrap_or_default().as_bytes().to_vec();
         let mut results = (1..=input.len()).rev().map(|piece| {
             let mut filter = Replace::new(Arc::clone(&patterns), texts.clone(), once);
-            let (mut out, mut held) = (Vec::new(), Vec::new());
+            let mut out = Vec::new();
             for bytes in input.as_bytes().chunks(piece) {
-                held.extend_from_slice(bytes);
-                let rest = filter.replace(&held, false, &mut out, render);
-                held.drain(..rest);
+                assert_eq!(filter.advance(bytes, &mut out, render), bytes.len());
             }
-            filter.replace(&held, true, &mut out, render);
+            let held = std::mem::take(&mut filter.held);
+            filter.replace(&held, Piece::Last, &mut out, render);
             String::from_utf8(out).expect("text")
         });
         let whole = results.next().expect("the input is not empty");
@@ -308,8 +356,37 @@ mod tests {
         let mut filter = Replace::new(patterns, layered(["x"]), false);
         let mut out = Vec::new();
         let render = |_: &Template| b"x".to_vec();
-        assert_eq!(filter.replace(b"data: 1\n\n", false, &mut out, render), 9);
-        assert_eq!(filter.replace(b"1<head><HE", false, &mut out, render), 7);
+        assert_eq!((filter.advance(b"data: 1\n\n", &mut out, render), filter.held.len()), (9, 0));
+        assert_eq!(
+            (filter.advance(b"1<head><HE", &mut out, render), filter.held.as_slice()),
+            (10, &b"<HE"[..])
+        );
         assert_eq!(out, b"data: 1\n\n1x");
+    }
+
+    #[test]
+    fn kilobytes_of_a_request_make_no_large_automaton() {
+        let text = "a".repeat(8 << 10);
+        let patterns = Patterns::of_request([&text]).expect("it builds");
+        assert_eq!(patterns.automaton.kind(), AhoCorasickKind::ContiguousNFA);
+        assert!(patterns.automaton.memory_usage() < 40 * text.len());
+    }
+
+    #[test]
+    fn letters_that_become_kilobytes_are_not_replaced_all_at_once() {
+        let patterns = Arc::new(Patterns::new(["a", "bc"]).expect("it builds"));
+        let text = "x".repeat(8 << 10);
+        let mut filter = Replace::new(patterns, layered([text.as_str(), ""]), false);
+        let render = |text: &Template| text.constant().unwrap_or_default().as_bytes().to_vec();
+        let body = [b"b".as_slice(), &[b'a'; 5000]].concat();
+        let (mut rest, mut total, mut pushes) = (body.as_slice(), 0, 0);
+        while !rest.is_empty() {
+            let mut out = Vec::new();
+            // The first byte is held back, and is no reason to take nothing.
+            let used = filter.advance(&rest[..rest.len().min(1 + pushes * 1000)], &mut out, render);
+            assert!(used > 0 && out.len() < 2 * OUTPUT_MAX, "{used} {}", out.len());
+            (rest, total, pushes) = (&rest[used..], total + out.len(), pushes + 1);
+        }
+        assert_eq!(total, 1 + 5000 * text.len());
     }
 }
