@@ -20,11 +20,13 @@ const COMPARED: &str = "nginx/1.22.";
 pub(crate) struct Case {
     bytes: Vec<u8>,
     differs: Option<&'static str>,
+    /// Whether the bodies are the same nevertheless.
+    same_body: bool,
 }
 
 /// A request of HTTP/1.1 with these fields after `Host`.
 pub(crate) fn ask(method: &str, target: &str, fields: &[(&str, &str)]) -> Case {
-    Case { bytes: testkit::client::request_bytes(method, target, fields), differs: None }
+    raw(testkit::client::request_bytes(method, target, fields))
 }
 
 /// A GET.
@@ -34,13 +36,18 @@ pub(crate) fn get(target: &str) -> Case {
 
 /// A request as it goes over the wire.
 pub(crate) fn raw(bytes: impl Into<Vec<u8>>) -> Case {
-    Case { bytes: bytes.into(), differs: None }
+    Case { bytes: bytes.into(), differs: None, same_body: false }
 }
 
 impl Case {
     /// Names the row that says how the answers differ.
     pub(crate) fn differs(self, row: &'static str) -> Case {
         Case { differs: Some(row), ..self }
+    }
+
+    /// Names the row that says how the heads differ; the bodies are compared.
+    pub(crate) fn differs_in_head(self, row: &'static str) -> Case {
+        Case { differs: Some(row), same_body: true, ..self }
     }
 }
 
@@ -55,9 +62,13 @@ pub(crate) fn compare(conf: &str, site: &TempDir, cases: Vec<Case>) {
     let Some(theirs) = nginx::start(&conf) else { return };
     let strict = version().contains(COMPARED);
     let mut wrong = Vec::new();
-    for Case { bytes, differs } in &cases {
+    for Case { bytes, differs, same_body } in &cases {
         let (nginx, ringroad) = (answer(&theirs, bytes), answer(&ours, bytes));
         let request = bytes.escape_ascii();
+        let body = |answer: &str| answer.split_once("\n\n").map(|(_, body)| body.to_owned());
+        if *same_body && body(&nginx) != body(&ringroad) {
+            wrong.push(format!("bodies to {request}\n--- nginx\n{nginx}\n--- ringroad\n{ringroad}\n"));
+        }
         match differs {
             None if nginx != ringroad => {
                 wrong.push(format!("to {request}\n--- nginx\n{nginx}\n--- ringroad\n{ringroad}\n"));

@@ -212,3 +212,6 @@ pub enum Walk {
     /// `if`
     If,
 }
+
+#[cfg(test)]
+mod tests;

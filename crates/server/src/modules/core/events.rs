@@ -1,7 +1,7 @@
 //! The directives of `events`: nginx's, and this server's own for the ring and the buffers.
 
 use conf::value;
-use conf::{Args, Contexts, Error, Spec};
+use conf::{Args, Contexts, Error, Spec, State};
 
 use crate::config::Cx;
 use crate::modules::Directive;
@@ -38,9 +38,11 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.").default("off"),
         |events, cx| cx.flag(&mut events.multi_accept),
     ),
-    Directive::nothing(
-        event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.").default("off"),
-        "the engines spread new connections without a lock",
+    Directive::events(
+        event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.")
+            .default("off")
+            .state(State::Accepted("the engines spread new connections without a lock")),
+        |_, cx| cx.flag(&mut false),
     ),
     Directive::nothing(
         event("accept_mutex_delay", Args::Exactly(1), "How long a worker waits for its turn at accepting.")

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conf::value;
-use conf::{Args, Error};
+use conf::{Args, Error, State};
 
 use crate::config::{Cx, Scope};
 use crate::files::cache::{CacheId, Limits};
@@ -53,10 +53,11 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |scope, cx| cx.flag(&mut scope.core.opening.terms.errors),
     ),
     // Known to nginx's parser and not to its documentation.
-    Directive::nothing(
+    Directive::scope(
         core("open_file_cache_events", LEVELS, Args::Flag, "Watches the files in the cache for changes.")
-            .default("off"),
-        "nginx has it for kqueue alone, which Linux does not have",
+            .default("off")
+            .state(State::Accepted("nginx has it for kqueue alone, which Linux does not have")),
+        |_, cx| cx.flag(&mut false),
     ),
     // The kernel checks while it opens, so a link that is exchanged meanwhile gains nobody anything.
     Directive::scope(

@@ -8,7 +8,7 @@ use crate::config::testing::{error, load_with, loaded, warnings};
 use crate::config::{Config, ServerId};
 use crate::modules::http_core::Conf;
 use crate::modules::http_core::conf::{
-    Aio, BodyInFile, KeepaliveDisable, LingeringClose, Root, ServerTokens,
+    Aio, BodyInFile, KeepaliveDisable, LingeringClose, Root, ServerTokens, Subrequests,
 };
 use crate::modules::http_core::tests::server;
 
@@ -142,6 +142,25 @@ fn blocks_inherit_what_they_do_not_set() {
     let pages =
         |name: &str| core(name).error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>();
     assert_eq!((pages("server"), pages("/x"), pages("/x/y")), (vec![404], vec![500], vec![500]));
+}
+
+#[test]
+fn settings_of_subrequests_are_inherited_one_by_one() {
+    let config = loaded(
+        "log_subrequest on; subrequest_output_buffer_size 8k; postpone_output 1; server { post_action /a;
+           location /x { post_action /b; } location /y { log_subrequest off; subrequest_output_buffer_size 1; postpone_output 2; } }",
+    );
+    let core = |name: &str| {
+        let found = config.http.locations.iter().find(|location| location.name == name);
+        let core = &found.expect("it is there").scope.core;
+        let Subrequests { log, output_buffer_size, post_action } = &core.subrequests;
+        (*log, *output_buffer_size, post_action.as_deref(), core.postpone_output)
+    };
+    assert_eq!(core("server"), (true, 8 << 10, Some("/a"), 1));
+    assert_eq!(core("/x"), (true, 8 << 10, Some("/b"), 1));
+    assert_eq!(core("/y"), (false, 1, Some("/a"), 2));
+    let found = error("http { server {\npostpone_output x; } }");
+    assert_eq!(found, "\"postpone_output\" directive invalid value in /conf/nginx.conf:2");
 }
 
 #[test]
