@@ -326,7 +326,10 @@ pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
 /// Puts an error in the place of an answer that was made, of which nothing is left but what was asked for in vain.
 pub(super) async fn replace(request: &mut Request, status: u16) -> Verdict {
     let content_range = request.response.content_range.take();
+    let vary_accept_encoding = request.response.vary_accept_encoding;
     request.response.clear();
+    // What the client accepts chose the file whose condition failed.
+    request.response.vary_accept_encoding = vary_accept_encoding;
     let verdict = refuse(request, status).await;
     if request.error_status.unwrap_or(request.response.status) == status {
         request.response.content_range = content_range;

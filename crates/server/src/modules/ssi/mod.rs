@@ -1,6 +1,6 @@
 //! `ssi`: commands in pages, which are carried out while a page is sent (Server Side Includes).
 //!
-//! [`parser`] finds them, [`filter`] carries them out with [`values`]; [`time`] writes dates.
+//! [`parser`] finds them, `filter` carries them out with [`values`]; [`time`] writes dates.
 
 mod filter;
 mod parser;
