@@ -62,7 +62,14 @@ impl Program {
 
     /// Starts a prepared command; its output goes to files `stdout` and `stderr` in `folder`.
     #[track_caller]
-    pub fn spawn(mut command: Command, folder: &Path) -> Program {
+    pub fn spawn(command: Command, folder: &Path) -> Program {
+        Program::spawn_guarded(command, folder, None)
+    }
+
+    /// As [`Program::spawn`], for a program that may start a daemon, which has a group of its own and says its
+    /// number in this file.
+    #[track_caller]
+    pub(crate) fn spawn_guarded(mut command: Command, folder: &Path, pid_file: Option<&Path>) -> Program {
         let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
         let create = |path: &Path| {
             File::create(path).unwrap_or_else(|error| panic!("create {}: {error}", path.display()))
@@ -71,7 +78,7 @@ impl Program {
         // A group of its own, which its workers stay in: so they are found also when their parent has ended.
         command.process_group(0);
         let child = command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
-        let guard = Guard::of(child.id());
+        let guard = Guard::of(child.id(), pid_file);
         Program { child, guard, status: None, stdout, stderr, _dir: None }
     }
 
@@ -150,11 +157,12 @@ impl Drop for Program {
 struct Guard(Child);
 
 impl Guard {
-    /// Guards the group that this process leads.
-    fn of(leader: u32) -> Guard {
-        const SCRIPT: &str = "read -r end; kill -s KILL -- \"-$0\"";
+    /// Guards the group that this process leads, and that of the daemon whose number is in the file.
+    fn of(leader: u32, pid_file: Option<&Path>) -> Guard {
+        const SCRIPT: &str = "read -r end; kill -s KILL -- \"-$0\"\n\
+            [ -n \"$1\" ] && read -r pid <\"$1\" && [ \"$pid\" -gt 1 ] && kill -s KILL -- \"-$pid\"";
         let mut command = Command::new("sh");
-        command.arg("-c").arg(SCRIPT).arg(leader.to_string());
+        command.arg("-c").arg(SCRIPT).arg(leader.to_string()).args(pid_file);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         // What kills the group of the test must not kill this one with it.
         command.process_group(0);

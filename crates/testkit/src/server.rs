@@ -187,7 +187,9 @@ impl ServerBuilder {
         // nginx wants a slash at the end of the prefix, else it glues names onto it.
         command.arg("-p").arg(format!("{}/", root.display())).arg("-c").arg(CONF_FILE).args(&self.args);
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
-        let program = Program::spawn(command, &root.join("logs"));
+        let is_daemon = main_directive(&self.conf, "daemon").is_some_and(|value| value == "on");
+        let pid_file = Some(root.join(pid_file(&self.conf))).filter(|_| is_daemon);
+        let program = Program::spawn_guarded(command, &root.join("logs"), pid_file.as_deref());
         Server {
             pid: program.pid(),
             program,

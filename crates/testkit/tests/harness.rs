@@ -102,6 +102,8 @@ fn a_test_that_is_killed() {
     let mut pids = vec![fake.pid()];
     pids.extend(nginx.iter().map(Server::pid));
     pids.extend(nginx.iter().flat_map(workers));
+    let daemon = nginx::start("daemon on; events {} http { server { listen 127.0.0.1:0; } }");
+    pids.extend(daemon.iter().map(Server::pid));
     println!("pids: {}", pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
     std::process::abort();
 }
