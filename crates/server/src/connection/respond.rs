@@ -38,23 +38,16 @@ pub(super) fn filter(request: &mut Request) -> Option<u16> {
 }
 
 impl Connection {
-    /// Whether the connection may serve another request after this one.
+    /// Whether client and server want to go on after this request; [`keeps`] is for when its location is known.
     pub(super) fn may_keep_alive(&self, request: &Request) -> bool {
-        let core = &request.scope().core;
-        let info = &request.conn;
-        connection::wants_keep_alive(&request.head, request.bytes())
-            && !core.keepalive_timeout.is_zero()
-            && info.requests.get() < core.keepalive_requests
-            && rt::now().duration_since(info.opened) < core.keepalive_time
-            && !self.thread.is_draining()
-            && !is_disabled(core, request)
+        connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_draining()
     }
 
     /// Sends the answer.
     pub(super) async fn respond(&mut self, request: &mut Request) -> After {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        if self.thread.is_draining() || core.keepalive_timeout.is_zero() {
+        if self.thread.is_draining() || !keeps(core, request) {
             request.keepalive = false;
         }
         let go_on = self.client_waits_to_send(request);
@@ -145,7 +138,7 @@ impl Connection {
             BodyError::Send(SendError::TimedOut) => {
                 request.log(
                     Level::Info,
-                    format_args!("client timed out (110: Connection timed out) while sending to client"),
+                    format_args!("client timed out (110: Connection timed out) while sending response to client"),
                 );
                 if core.reset_timedout_connection {
                     let _ = self.socket.set_reset_on_close();
@@ -154,19 +147,19 @@ impl Connection {
             BodyError::Send(SendError::Gone(errno)) => {
                 request.log(
                     Level::Info,
-                    format_args!("send() failed ({}) while sending to client", Reason(*errno)),
+                    format_args!("send() failed ({}) while sending response to client", Reason(*errno)),
                 );
             }
             BodyError::Read(errno) => {
                 request.log(
                     Level::Crit,
-                    format_args!("read of \"{path}\" failed ({}) while sending to client", Reason(*errno)),
+                    format_args!("read of \"{path}\" failed ({}) while sending response to client", Reason(*errno)),
                 );
             }
             BodyError::Shrunk { at } => request.log(
                 Level::Alert,
                 format_args!(
-                    "\"{path}\" ends at byte {at}, it was longer when it was opened, while sending to client"
+                    "\"{path}\" ends at byte {at}, it was longer when it was opened, while sending response to client"
                 ),
             ),
             // Said where it happened, with the reason.
@@ -182,13 +175,25 @@ impl Connection {
     }
 }
 
+/// Whether the location keeps the connection for another request.
+fn keeps(core: &Conf, request: &Request) -> bool {
+    let info = &request.conn;
+    !core.keepalive_timeout.is_zero()
+        && info.requests.get() < core.keepalive_requests
+        && rt::now().duration_since(info.opened) < core.keepalive_time
+        && !is_disabled(core, request)
+}
+
+/// Whether the client is a browser that fails on kept connections.
 fn is_disabled(core: &Conf, request: &Request) -> bool {
     let disable = core.keepalive_disable;
     if !disable.msie6 && !disable.safari {
         return false;
     }
     let browser = request.header(HeaderId::UserAgent).map(Browser::detect).unwrap_or_default();
-    (disable.msie6 && browser.msie6 && request.method == Method::Post) || (disable.safari && browser.safari)
+    // Of the request as it came: an error page is fetched with GET.
+    (disable.msie6 && browser.msie6 && request.head.method() == Method::Post)
+        || (disable.safari && browser.safari)
 }
 
 /// Head and body, when both are in memory; otherwise the head is given back.
