@@ -20,10 +20,13 @@ use crate::shm;
 
 /// Bytes of the buffers of each class, ascending. The smallest holds a request head, the largest a chunk
 /// of a large file.
-pub const CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+pub const CLASS_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20];
 
 /// Bytes that the pool takes from the kernel, registers with the ring and gives back at once.
 pub const CHUNK_BYTES: usize = 1 << 20;
+
+/// Chunks of the smallest pool: received bytes, answers, and some to spare.
+const CHUNKS_MIN: usize = 4;
 
 const _: () = assert!(CLASS_BYTES[CLASS_BYTES.len() - 1] as usize <= CHUNK_BYTES);
 
@@ -66,10 +69,10 @@ pub struct PoolCounters {
 }
 
 impl Pool {
-    /// A pool that takes at most `bytes_max` from the kernel, rounded down to whole chunks, at least one
-    /// for each class.
+    /// A pool that takes at most `bytes_max` from the kernel, rounded down to whole chunks, at least
+    /// [`CHUNKS_MIN`].
     pub fn new(bytes_max: usize) -> Pool {
-        let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CLASS_BYTES.len(), u16::MAX as usize);
+        let chunks_max = (bytes_max / CHUNK_BYTES).clamp(CHUNKS_MIN, u16::MAX as usize);
         Pool(Rc::new(Shared {
             chunks: RefCell::new(Vec::new()),
             free: Default::default(),
@@ -80,13 +83,15 @@ impl Pool {
     }
 
     /// An empty buffer with room for at least `bytes`, of the largest class when `bytes` is above it;
-    /// `None` when the pool is at its limit or the kernel has no memory.
+    /// `None` when the pool is at its limit or the kernel has no memory. At the limit a larger buffer than
+    /// was asked for may come, when one is idle.
     pub fn get(&self, bytes: usize) -> Option<Buf> {
         let class =
             CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1);
         let shared = &self.0;
-        let recycled = shared.free[class].borrow_mut().pop();
-        let Some(id) = recycled.or_else(|| shared.grow(class)) else {
+        let recycled = shared.free[class].borrow_mut().pop().map(|id| (class, id));
+        let fresh = || shared.grow(class).map(|id| (class, id));
+        let Some((class, id)) = recycled.or_else(fresh).or_else(|| shared.at_limit(class)) else {
             shared.exhausted.set(shared.exhausted.get() + 1);
             return None;
         };
@@ -97,6 +102,17 @@ impl Pool {
         let memory = unsafe { chunk.mapping.memory.add(offset) };
         let home = Home::Pool { class: class as u8, id, pool: Rc::clone(shared) };
         Some(Buf { memory, len: 0, capacity: CLASS_BYTES[class], home })
+    }
+
+    /// Bytes that can still be lent, as idle buffers or as memory that was not taken from the kernel yet.
+    pub fn spare_bytes(&self) -> u64 {
+        let counters = self.counters();
+        self.bytes_max() - (counters.bytes - counters.idle_bytes)
+    }
+
+    /// The limit of the pool.
+    pub fn bytes_max(&self) -> u64 {
+        (self.0.chunks_max * CHUNK_BYTES) as u64
     }
 
     /// Registers, with the ring of this thread, each chunk that it does not know yet: `register` gets the
@@ -148,6 +164,41 @@ impl Pool {
 }
 
 impl Shared {
+    /// A buffer out of what other classes leave idle.
+    fn at_limit(&self, class: usize) -> Option<(usize, BufId)> {
+        if let Some(id) = self.convert(class) {
+            return Some((class, id));
+        }
+        (class + 1..CLASS_BYTES.len())
+            .find_map(|larger| Some((larger, self.free[larger].borrow_mut().pop()?)))
+    }
+
+    /// Cuts a chunk of another class anew, one of which all buffers are idle. What a ring knows of a chunk is its
+    /// memory, which stays.
+    fn convert(&self, class: usize) -> Option<BufId> {
+        let mut chunks = self.chunks.borrow_mut();
+        for (place, slot) in chunks.iter_mut().enumerate() {
+            let Some(chunk) = slot.as_mut().filter(|chunk| chunk.class as usize != class) else { continue };
+            let mut free = self.free[chunk.class as usize].borrow_mut();
+            let all = buffers_in_chunk(chunk.class as usize);
+            if free.len() < all || free.iter().filter(|id| id.chunk as usize == place).count() != all {
+                continue;
+            }
+            free.retain(|id| id.chunk as usize != place);
+            drop(free);
+            chunk.class = class as u8;
+            return Some(self.cut(place, class));
+        }
+        None
+    }
+
+    /// Puts all buffers of a chunk but one on the free list and answers that one.
+    fn cut(&self, place: usize, class: usize) -> BufId {
+        let id = |index: usize| BufId { chunk: place as u16, index: index as u16 };
+        self.free[class].borrow_mut().extend((1..buffers_in_chunk(class)).rev().map(id));
+        id(0)
+    }
+
     /// Maps a chunk for `class`, puts all its buffers but one on the free list and answers that one.
     fn grow(&self, class: usize) -> Option<BufId> {
         if self.chunks_live.get() >= self.chunks_max {
@@ -161,9 +212,7 @@ impl Shared {
         });
         chunks[place] = Some(chunk);
         self.chunks_live.set(self.chunks_live.get() + 1);
-        let id = |index: usize| BufId { chunk: place as u16, index: index as u16 };
-        self.free[class].borrow_mut().extend((1..buffers_in_chunk(class)).rev().map(id));
-        Some(id(0))
+        Some(self.cut(place, class))
     }
 }
 
@@ -367,6 +416,25 @@ mod tests {
         assert_eq!(pool.counters().exhausted, 1);
         drop(held);
         assert!(pool.get(1 << 20).is_some());
+    }
+
+    #[test]
+    fn at_the_limit_idle_memory_serves_every_class() {
+        let pool = Pool::new(4 << 20);
+        let large: Vec<Buf> = (0..3).map(|_| pool.get(1 << 20).unwrap()).collect();
+        let halves = [pool.get(512 << 10).unwrap(), pool.get(300_000).unwrap()];
+        assert!(pool.get(1).is_none());
+        assert_eq!((pool.spare_bytes(), pool.bytes_max()), (0, 4 << 20));
+        drop(large);
+        let small: Vec<Buf> = (0..3 * 256).map(|_| pool.get(4096).unwrap()).collect();
+        assert!(small.iter().all(|buf| buf.capacity() == 4096), "whole chunks are cut anew");
+        let [half, other] = halves;
+        drop(half);
+        assert_eq!(pool.get(1).unwrap().capacity(), 512 << 10, "a larger one is better than none");
+        drop((other, small));
+        let large: Vec<Buf> = (0..4).map(|_| pool.get(1 << 20).unwrap()).collect();
+        assert_eq!(pool.spare_bytes(), 0);
+        drop(large);
     }
 
     #[test]

@@ -80,6 +80,12 @@ impl Fd {
         Ok(())
     }
 
+    /// Tells the kernel that the file will be read from its start to its end: it reads twice as far ahead then
+    /// (posix_fadvise(2), which waits for nothing with this advice). A hint that is refused costs nothing.
+    pub fn expect_sequential_reads(&self) {
+        let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Sequential);
+    }
+
     /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
     pub(crate) fn is_direct(&self) -> bool {
         self.0.direct.get().unwrap_or_else(|| {

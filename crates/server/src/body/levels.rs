@@ -245,7 +245,7 @@ impl<'r> Level<'r> {
             Body::None => Origin::Done,
             Body::Bytes(source) => Origin::Bytes(source),
             Body::File(mut file) => {
-                file.open_direct();
+                file.prepare();
                 let pieces = std::mem::take(&mut file.pieces).into_iter();
                 Origin::File { file, pieces, chunks: None }
             }
@@ -320,7 +320,7 @@ fn reader(mover: Mover) -> DiskVia {
 
 /// A body cannot go on, and the log says why.
 pub(super) fn broken(request: &Request, error: &FilterError) -> BodyError {
-    request.log(LogLevel::Error, format_args!("{error} while sending to client"));
+    request.log(LogLevel::Error, format_args!("{error} while sending response to client"));
     BodyError::Filter
 }
 

@@ -15,6 +15,7 @@ mod sink;
 
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use io::op::{DeviceId, Source};
 use io::{Buf, DiskVia, Errno};
@@ -22,6 +23,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::config::LocationId;
 use crate::files::{Opened, RootFacts};
+use crate::modules::http_core::conf::Conf;
 use crate::request::{Generation, Request};
 use choose::Mover;
 pub(crate) use sink::{Rate, SendError, Sink, send as send_at_once};
@@ -60,6 +62,9 @@ pub(crate) enum Piece {
     },
 }
 
+/// Smaller files are read at once, or nearly so: nginx's limit.
+const READ_AHEAD_FROM: u64 = 128 << 10;
+
 impl FileBody {
     /// The whole file that was opened for this request.
     pub(crate) fn new(opened: Opened, mover: Mover, request: &Request) -> FileBody {
@@ -82,14 +87,33 @@ impl FileBody {
         }
     }
 
-    /// Goes past the page cache from here on, where the mover does and the file system can.
-    fn open_direct(&mut self) {
+    /// Goes past the page cache from here on, where the mover does and the file system can; otherwise tells the kernel
+    /// what it may expect (`read_ahead`).
+    fn prepare(&mut self) {
         self.direct = match self.mover {
             Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
                 crate::files::set_direct(&self.file).is_ok()
             }
             _ => false,
         };
+        let is_long = |piece: &Piece| matches!(piece, Piece::Range { end, .. } if *end > READ_AHEAD_FROM);
+        if !self.direct && self.read_ahead() && self.pieces.iter().any(is_long) {
+            self.file.fd().expect_sequential_reads();
+        }
+    }
+
+    /// Whether the location asks for `read_ahead`.
+    fn read_ahead(&self) -> bool {
+        self.core().read_ahead > 0
+    }
+
+    /// How long an answer may make no progress.
+    fn patience(&self) -> Duration {
+        self.core().send_timeout
+    }
+
+    fn core(&self) -> &Conf {
+        &self.generation.config.location(self.location).scope.core
     }
 
     /// What is known about the root of the file.
@@ -138,7 +162,7 @@ pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody
 
 async fn send_pieces(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
     let pieces = std::mem::take(&mut body.pieces);
-    body.open_direct();
+    body.prepare();
     sink.begin(head);
     let count = pieces.len();
     for (index, piece) in pieces.into_iter().enumerate() {

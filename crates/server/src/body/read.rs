@@ -1,6 +1,7 @@
 //! Read into a buffer, send the buffer; while one chunk is sent the next one is read.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use io::op::Source;
 use io::{Buf, DiskVia, Errno};
@@ -12,6 +13,45 @@ const FIRST_CHUNK: u64 = 128 << 10;
 
 /// Bytes of further chunks where nothing is configured. Two are in memory for each connection.
 const CHUNK: u64 = 512 << 10;
+
+/// How long an answer waits before it asks again for a buffer, where others hold all of them.
+const BUFFER_WAIT: Duration = Duration::from_millis(10);
+
+/// Bytes that a chunk should have where `wanted` would be best: clients that read slowly hold what was read for them, so
+/// that the more of the pool they hold, the less each further read takes. With the default pool of 256 MiB it
+/// lasts for some three thousand of them on each thread.
+pub(super) fn affordable(wanted: u64) -> u64 {
+    const SMALL: u64 = 64 << 10;
+    const SMALLEST: u64 = 16 << 10;
+    if wanted <= SMALLEST {
+        return wanted;
+    }
+    let (spare, most) = (rt::pool().spare_bytes(), rt::pool().bytes_max());
+    match spare {
+        _ if spare > most / 2 => wanted,
+        _ if spare > most / 4 => wanted.min(SMALL),
+        _ => SMALLEST,
+    }
+}
+
+/// A buffer for a chunk. Where all are in use, others answer at this moment: one of them ends before long, or takes
+/// less. The last of the pool is left to requests that come in and to the logs.
+async fn buffer(body: &FileBody, bytes: u64) -> Result<Buf, BodyError> {
+    let pool = rt::pool();
+    let is_scarce = || pool.spare_bytes() < pool.bytes_max() / 16;
+    let mut until = None;
+    loop {
+        let buf = if is_scarce() { None } else { pool.get(bytes as usize) };
+        if let Some(buf) = buf {
+            return Ok(buf);
+        }
+        let now = rt::now();
+        if now >= *until.get_or_insert(now + body.patience()) {
+            return Err(BodyError::NoMemory);
+        }
+        rt::sleep_until(now + BUFFER_WAIT).await;
+    }
+}
 
 /// Alignment of direct reads: right for every disk with sectors of 512 or 4096 bytes.
 pub(super) const DIRECT_ALIGNMENT: u64 = 4096;
@@ -25,7 +65,7 @@ pub(super) async fn send(
     last: bool,
 ) -> Result<(), BodyError> {
     let mut chunks = Chunks::new(range, sink.chunk_bytes().unwrap_or(CHUNK), body.direct);
-    let Some(chunk) = chunks.next() else { return Ok(()) };
+    let Some(chunk) = chunks.next_of(affordable(chunks.chunk)) else { return Ok(()) };
     let buf = read_chunk(body, via, &chunk).await?;
     if chunk.end == chunks.end {
         push(sink, &chunk, buf);
@@ -46,7 +86,9 @@ async fn stream(
 ) -> Result<(), BodyError> {
     loop {
         push(sink, &chunk, buf);
-        let Some(next) = chunks.next() else { return Ok(sink.flush(false).await?) };
+        let Some(next) = chunks.next_of(affordable(chunks.chunk)) else {
+            return Ok(sink.flush(false).await?);
+        };
         // A slow client holds one chunk that is sent and one that was read.
         let (sent, read) = rt::join(sink.flush(true), read_chunk(body, via, &next)).await;
         sent?;
@@ -97,16 +139,14 @@ impl Chunks {
         let chunk = if direct { chunk.next_multiple_of(DIRECT_ALIGNMENT) } else { chunk };
         Chunks { position: range.start, end: range.end, chunk, first: true, direct }
     }
-}
 
-impl Iterator for Chunks {
-    type Item = Chunk;
-
-    fn next(&mut self) -> Option<Chunk> {
+    /// The next chunk, of at most so many bytes, or of one aligned block.
+    fn next_of(&mut self, most: u64) -> Option<Chunk> {
         if self.position == self.end {
             return None;
         }
         let size = if std::mem::take(&mut self.first) { self.chunk.min(FIRST_CHUNK) } else { self.chunk };
+        let size = size.min(most);
         let skip = if self.direct { self.position % DIRECT_ALIGNMENT } else { 0 };
         let offset = self.position - skip;
         let end = self.end.min(offset + size);
@@ -116,10 +156,18 @@ impl Iterator for Chunks {
     }
 }
 
+impl Iterator for Chunks {
+    type Item = Chunk;
+
+    fn next(&mut self) -> Option<Chunk> {
+        self.next_of(self.chunk)
+    }
+}
+
 /// Reads all wanted bytes of a chunk. A short read is continued where it stopped; a file that ends before
 /// is an error, and so is a disk that fails.
 pub(super) async fn read_chunk(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<Buf, BodyError> {
-    let buf = rt::pool().get(chunk.len as usize).ok_or(BodyError::NoMemory)?;
+    let buf = buffer(body, chunk.len).await?;
     fill(body, via, chunk, buf).await
 }
 

@@ -23,7 +23,7 @@ pub(super) async fn send(
     // The head waits in the kernel for the first bytes of the body.
     sink.flush(!range.is_empty() || !last).await?;
     let most = if via == DiskVia::Sync { INLINE_MAX } else { CHUNK_MAX };
-    let most = sink.chunk_bytes().unwrap_or(most).min(most);
+    let most = sink.sendfile_bytes(most);
     let mut position = range.start;
     while position < range.end {
         position += piece(sink, body, via, position, most.min(range.end - position)).await?;
@@ -39,7 +39,7 @@ pub(super) async fn send_resident(
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    let most = sink.chunk_bytes().unwrap_or(INLINE_MAX).min(INLINE_MAX);
+    let most = sink.sendfile_bytes(INLINE_MAX);
     let mut position = range.start;
     while position < range.end {
         let len = most.min(range.end - position);
@@ -47,6 +47,7 @@ pub(super) async fn send_resident(
             sink.flush(true).await?;
             position += piece(sink, body, DiskVia::Sync, position, len).await?;
         } else {
+            let len = read::affordable(len);
             let chunk = Chunk { offset: position, len, skip: 0, end: position + len, direct: false };
             let buf = read::read_chunk(body, otherwise, &chunk).await?;
             sink.push(Source::Buf(buf));

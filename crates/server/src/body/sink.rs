@@ -28,6 +28,8 @@ pub(crate) struct Sink<'a> {
     spare: Vec<u8>,
     /// `tcp_nopush`
     nopush: bool,
+    /// `sendfile_max_chunk`, as a limit.
+    sendfile_max: u64,
 }
 
 /// A limit on the rate of one answer: nginx lets `after` bytes pass, then so many a second.
@@ -64,12 +66,18 @@ impl<'a> Sink<'a> {
             sent: 0,
             spare,
             nopush: conf.tcp_nopush,
+            sendfile_max: if conf.sendfile_max_chunk == 0 { u64::MAX } else { conf.sendfile_max_chunk },
         }
     }
 
     /// Bytes that one read should bring, where something says so.
     pub(crate) fn chunk_bytes(&self) -> Option<u64> {
         self.chunk
+    }
+
+    /// Bytes that one sendfile moves, where the engine would take `most`.
+    pub(super) fn sendfile_bytes(&self, most: u64) -> u64 {
+        self.chunk.unwrap_or(most).min(most).min(self.sendfile_max)
     }
 
     /// Holds back segments that are not full (`tcp_nopush`), or lets the last one go. A unix socket knows no

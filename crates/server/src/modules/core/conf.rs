@@ -92,8 +92,6 @@ pub struct EventsConf {
     pub worker_connections: u32,
     /// `use`; without it the best there is.
     pub method: Option<Method>,
-    /// `multi_accept`
-    pub multi_accept: bool,
     /// `worker_aio_requests`: depth of libaio.
     pub aio_requests: u32,
     /// `ring_entries`
@@ -188,7 +186,6 @@ impl Default for EventsConf {
         EventsConf {
             worker_connections: 512,
             method: None,
-            multi_accept: false,
             aio_requests: 32,
             ring_entries: 1024,
             recv_buffers: (1024, 4096),

@@ -33,10 +33,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         event("worker_connections", Args::Exactly(1), "Most connections of one thread.").default("512"),
         set_worker_connections,
     ),
-    // The ring accepts with one call for many connections anyway; this is about epoll.
-    Directive::events(
+    Directive::nothing(
         event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.").default("off"),
-        |events, cx| cx.flag(&mut events.multi_accept),
+        "each turn accepts what waits, up to a number that leaves time for the others",
     ),
     Directive::events(
         event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.")

@@ -170,7 +170,6 @@ fn events_directives_set_what_they_name() {
     let expected = EventsConf {
         worker_connections: 64,
         method: Some(Method::Epoll),
-        multi_accept: true,
         aio_requests: 8,
         ring_entries: 256,
         recv_buffers: (512, 2048),

@@ -31,17 +31,13 @@ pub(crate) struct Conf {
     pub(crate) sendfile_max_chunk: u64,
     /// `aio`
     pub(crate) aio: Aio,
-    /// `aio_write`
-    pub(crate) aio_write: bool,
     /// `aio_sendfile`: chunk bytes of the shared-memory mover.
     pub(crate) aio_sendfile: Option<u64>,
     /// `directio`: files of at least so many bytes are read past the page cache.
     pub(crate) directio: Option<u64>,
-    /// `directio_alignment`, bytes.
-    pub(crate) directio_alignment: u64,
     /// `output_buffers`: count and bytes; `None` leaves the choice to the mover.
     pub(crate) output_buffers: Option<(u64, u64)>,
-    /// `read_ahead`, bytes; 0 leaves it to the kernel.
+    /// `read_ahead`; 0 leaves it to the kernel.
     pub(crate) read_ahead: u64,
     /// `tcp_nopush`
     pub(crate) tcp_nopush: bool,
@@ -51,8 +47,6 @@ pub(crate) struct Conf {
     pub(crate) send_timeout: Duration,
     /// `send_lowat`, accepted as nginx does on Linux.
     pub(crate) send_lowat: u64,
-    /// `postpone_output`, bytes.
-    pub(crate) postpone_output: u64,
     /// `limit_rate`, bytes a second; empty or 0 is no limit.
     pub(crate) limit_rate: Option<Template>,
     /// `limit_rate_after`, bytes.
@@ -372,17 +366,14 @@ impl Default for Conf {
             sendfile: false,
             sendfile_max_chunk: 2 << 20,
             aio: Aio::Unset,
-            aio_write: false,
             aio_sendfile: None,
             directio: None,
-            directio_alignment: 512,
             output_buffers: None,
             read_ahead: 0,
             tcp_nopush: false,
             tcp_nodelay: true,
             send_timeout: Duration::from_secs(60),
             send_lowat: 0,
-            postpone_output: 1460,
             limit_rate: None,
             limit_rate_after: None,
             keepalive_timeout: Duration::from_secs(75),

@@ -69,7 +69,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "sendfile_max_chunk",
             LEVELS,
             Args::Exactly(1),
-            "Most bytes that one sendfile moves; 0 is no limit.",
+            "Most bytes that one sendfile moves, up to 1m, or 256k where it could hold up others; 0 is no further limit.",
         )
         .default("2m"),
         |scope, cx| cx.size(&mut scope.core.sendfile_max_chunk),
@@ -85,10 +85,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         set_aio,
     ),
-    // Nothing writes request bodies yet; the setting is kept for what will.
+    // A thread of this server must not wait for a write either, so there is nothing to choose.
     Directive::scope(
-        core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.").default("off"),
-        |scope, cx| cx.flag(&mut scope.core.aio_write),
+        core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.")
+            .default("off")
+            .state(conf::State::Accepted("files are always written through the disk engine")),
+        |_, cx| cx.flag(&mut false),
     ),
     // The chunk is what one read of the disk brings; large ones suit large files on spinning or remote disks.
     Directive::scope(
@@ -121,11 +123,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // Kept for configurations that have it: the engine asks the kernel what alignment a file needs.
+    // nginx reads the unaligned start of a range without O_DIRECT, so there a small alignment saves such reads.
     Directive::scope(
         core("directio_alignment", LEVELS, Args::Exactly(1), "Bytes that direct reads are aligned to.")
-            .default("512"),
-        |scope, cx| cx.offset(&mut scope.core.directio_alignment),
+            .default("512")
+            .state(conf::State::Accepted("direct reads are aligned to 4096 bytes, which suits disks of 512 and of 4096")),
+        |_, cx| cx.offset(&mut 0),
     ),
     // nginx reads 32k at a time; the engines choose by the size of the file, which costs fewer calls.
     Directive::scope(
@@ -147,7 +150,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "read_ahead",
             LEVELS,
             Args::Exactly(1),
-            "Bytes that the kernel should read ahead; 0 leaves it to the kernel.",
+            "Other than 0: the kernel reads ahead further in files above 128k, as in nginx whatever the number.",
         )
         .default("0"),
         |scope, cx| cx.size(&mut scope.core.read_ahead),
@@ -192,11 +195,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             Ok(())
         },
     ),
-    // One packet of Ethernet: less is not worth a packet of its own.
+    // Waiting for a number of bytes is how nginx joins what its filters hand on one by one.
     Directive::scope(
         core("postpone_output", LEVELS, Args::Exactly(1), "Bytes to collect before something is sent.")
-            .default("1460"),
-        |scope, cx| cx.size(&mut scope.core.postpone_output),
+            .default("1460")
+            .state(conf::State::Accepted("what is at hand goes out together, and nothing waits for a number of bytes")),
+        |_, cx| cx.size(&mut 0),
     ),
     // May depend on the request, so its value is only looked at here when it is a constant.
     Directive::scope(

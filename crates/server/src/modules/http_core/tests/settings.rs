@@ -29,13 +29,10 @@ fn files_and_their_way() {
          tcp_nodelay off; send_timeout 5s; postpone_output 0; limit_rate 1k; limit_rate_after $arg_x;",
     );
     assert_eq!(conf.root.template().constant(), Some("/data"));
-    assert!(conf.opening.beneath && conf.sendfile && conf.aio_write && conf.tcp_nopush && !conf.tcp_nodelay);
+    assert!(conf.opening.beneath && conf.sendfile && conf.tcp_nopush && !conf.tcp_nodelay);
     assert_eq!((&*conf.default_type, conf.sendfile_max_chunk), ("a/b", 1 << 20));
-    assert_eq!(
-        (conf.aio_sendfile, conf.directio, conf.directio_alignment),
-        (Some(512 << 10), Some(4 << 20), 4096)
-    );
-    assert_eq!((conf.output_buffers, conf.read_ahead, conf.postpone_output), (Some((2, 64 << 10)), 1024, 0));
+    assert_eq!((conf.aio_sendfile, conf.directio), (Some(512 << 10), Some(4 << 20)));
+    assert_eq!((conf.output_buffers, conf.read_ahead), (Some((2, 64 << 10)), 1024));
     assert_eq!(conf.send_timeout, Duration::from_secs(5));
     assert_eq!(conf.limit_rate.expect("it was set").constant(), Some("1k"));
     assert_eq!(conf.limit_rate_after.expect("it was set").constant(), None);
@@ -147,18 +144,18 @@ fn blocks_inherit_what_they_do_not_set() {
 #[test]
 fn settings_of_subrequests_are_inherited_one_by_one() {
     let config = loaded(
-        "log_subrequest on; subrequest_output_buffer_size 8k; postpone_output 1; server { post_action /a;
-           location /x { post_action /b; } location /y { log_subrequest off; subrequest_output_buffer_size 1; postpone_output 2; } }",
+        "log_subrequest on; subrequest_output_buffer_size 8k; server { post_action /a;
+           location /x { post_action /b; } location /y { log_subrequest off; subrequest_output_buffer_size 1; } }",
     );
     let core = |name: &str| {
         let found = config.http.locations.iter().find(|location| location.name == name);
         let core = &found.expect("it is there").scope.core;
         let Subrequests { log, output_buffer_size, post_action } = &core.subrequests;
-        (*log, *output_buffer_size, post_action.as_deref(), core.postpone_output)
+        (*log, *output_buffer_size, post_action.as_deref())
     };
-    assert_eq!(core("server"), (true, 8 << 10, Some("/a"), 1));
-    assert_eq!(core("/x"), (true, 8 << 10, Some("/b"), 1));
-    assert_eq!(core("/y"), (false, 1, Some("/a"), 2));
+    assert_eq!(core("server"), (true, 8 << 10, Some("/a")));
+    assert_eq!(core("/x"), (true, 8 << 10, Some("/b")));
+    assert_eq!(core("/y"), (false, 1, Some("/a")));
     let found = error("http { server {\npostpone_output x; } }");
     assert_eq!(found, "\"postpone_output\" directive invalid value in /conf/nginx.conf:2");
 }
