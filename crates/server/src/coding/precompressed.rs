@@ -1,13 +1,17 @@
 //! Files that somebody compressed before, next to the ones that they stand for: what `gzip_static` and its
 //! siblings share.
 
+use std::future::Future;
+use std::pin::Pin;
+
 use http::request::Method;
 use io::Errno;
 
+use crate::config::Scope;
 use crate::files::{self, Failure, Found};
 use crate::log::Level;
 use crate::modules::static_file;
-use crate::phases::Step;
+use crate::phases::{Handler, Phase, Run, Step};
 use crate::request::Request;
 
 /// When such a file is taken.
@@ -26,6 +30,35 @@ pub(crate) enum Wanted {
 pub(crate) const WORDS: &[(&str, Wanted)] =
     &[("off", Wanted::Off), ("on", Wanted::On), ("always", Wanted::Always)];
 
+/// The settings of one module.
+pub(crate) trait Conf: 'static {
+    /// What it looks for.
+    const SIBLING: Sibling;
+
+    /// What its directive says in a block.
+    fn wanted(scope: &Scope) -> Wanted;
+}
+
+/// The handler of the module with these settings.
+pub(crate) const fn handler<C: Conf>() -> Handler {
+    Handler {
+        phase: Phase::Content,
+        active: |scope| C::wanted(scope) != Wanted::Off,
+        run: Run::LaterIf(is_wanted::<C>, boxed::<C>),
+    }
+}
+
+/// Asked before anything is allocated: most requests are for clients or files that this is not for.
+fn is_wanted<C: Conf>(request: &Request) -> bool {
+    C::SIBLING.is_wanted(request, C::wanted(request.scope()))
+}
+
+/// The table of handlers holds functions of one type; the box is paid by locations with the directive only.
+fn boxed<C: Conf>(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
+    let wanted = C::wanted(request.scope());
+    Box::pin(C::SIBLING.serve(request, wanted))
+}
+
 /// What one module looks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Sibling {
@@ -40,7 +73,7 @@ pub(crate) struct Sibling {
 impl Sibling {
     /// Whether to look for a file at all. Where the answer has to say that it depends on what is accepted, one
     /// that will not be sent is looked for as well.
-    pub(crate) fn is_wanted(&self, request: &Request, wanted: Wanted) -> bool {
+    pub(crate) fn is_wanted(self, request: &Request, wanted: Wanted) -> bool {
         matches!(request.method, Method::Get | Method::Head)
             && request.uri.last() != Some(&b'/')
             && match wanted {
@@ -51,7 +84,7 @@ impl Sibling {
     }
 
     /// Answers with the file, or leaves it to the next handler.
-    pub(crate) async fn serve(&self, request: &mut Request, wanted: Wanted) -> Step {
+    pub(crate) async fn serve(self, request: &mut Request, wanted: Wanted) -> Step {
         let mut path = Vec::with_capacity(request.uri.len() + 64);
         files::path_of(request, &request.uri, &mut path);
         path.extend_from_slice(self.suffix.as_bytes());
@@ -92,4 +125,46 @@ fn complain(request: &Request, path: &[u8], failure: Failure) {
         _ => Level::Crit,
     };
     request.log(level, format_args!("{}", failure.at(path)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing::{error, loaded};
+    use crate::modules::{brotli_static, gzip_static, zstd_static};
+
+    /// A directive, and what it has set in a block.
+    type Row = (&'static str, fn(&Scope) -> Wanted);
+
+    const DIRECTIVES: [Row; 3] = [
+        ("gzip_static", gzip_static::Conf::wanted),
+        ("brotli_static", brotli_static::Conf::wanted),
+        ("zstd_static", zstd_static::Conf::wanted),
+    ];
+
+    #[test]
+    fn is_inherited_and_replaced() {
+        for (name, wanted) in DIRECTIVES {
+            for (http, expected) in [
+                ("server {}", Wanted::Off),
+                ("NAME on; server { location / {} }", Wanted::On),
+                ("NAME on; server { NAME always; }", Wanted::Always),
+                ("NAME always; server { NAME off; }", Wanted::Off),
+            ] {
+                let config = loaded(&http.replace("NAME", name));
+                let found = config.http.locations.last().map(|location| wanted(&location.scope));
+                assert_eq!(found, Some(expected), "{name}: {http}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for (name, _) in DIRECTIVES {
+            let found = error(&format!("http {{\n{name} maybe; }}"));
+            assert!(found.starts_with("invalid value \"maybe\" in /conf/nginx.conf:2"), "{found}");
+            let found = error(&format!("http {{\n{name} on; {name} on; }}"));
+            assert_eq!(found, format!("\"{name}\" directive is duplicate in /conf/nginx.conf:2"));
+        }
+    }
 }
