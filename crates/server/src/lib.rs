@@ -20,6 +20,7 @@ mod pattern;
 pub mod phases;
 pub mod process;
 mod received;
+mod recency;
 mod reference;
 pub mod request;
 pub mod response;

@@ -17,6 +17,7 @@ use crate::log::named::NamedLogs;
 use crate::process::Edition;
 use crate::process::shared::Shared;
 use crate::process::tally::Tally;
+use crate::recency::{Place, Recency};
 use crate::request::{ConnInfo, Generation, Request};
 use crate::zone::{Zone, since_1970};
 
@@ -196,7 +197,7 @@ pub(crate) enum Waits {
 /// A connection that waits for a request.
 pub(crate) struct Waiting<'a> {
     thread: &'a Thread,
-    place: u32,
+    place: Place,
 }
 
 impl Waiting<'_> {
@@ -212,83 +213,44 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Waiting connections, oldest first: a doubly linked list through a vector, so that coming and going costs
-/// no search and no memory.
-struct WaitList<T> {
-    nodes: Vec<Node<T>>,
-    free: Vec<u32>,
-    first: Option<u32>,
-    last: Option<u32>,
-}
+/// Waiting connections.
+struct WaitList<T>(Recency<Wait<T>>);
 
-struct Node<T> {
+struct Wait<T> {
     kind: Waits,
     timer: Option<T>,
-    previous: Option<u32>,
-    next: Option<u32>,
 }
 
 impl<T> Default for WaitList<T> {
     fn default() -> Self {
-        WaitList { nodes: Vec::new(), free: Vec::new(), first: None, last: None }
+        WaitList(Recency::default())
     }
 }
 
 impl<T> WaitList<T> {
-    fn insert(&mut self, kind: Waits, timer: T) -> u32 {
-        let node = Node { kind, timer: Some(timer), previous: self.last, next: None };
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.nodes[place as usize] = node;
-                place
-            }
-            None => {
-                self.nodes.push(node);
-                self.nodes.len() as u32 - 1
-            }
-        };
-        match self.last.replace(place) {
-            Some(last) => self.nodes[last as usize].next = Some(place),
-            None => self.first = Some(place),
-        }
-        place
+    fn insert(&mut self, kind: Waits, timer: T) -> Place {
+        self.0.insert(Wait { kind, timer: Some(timer) })
     }
 
-    fn remove(&mut self, place: u32) {
-        let node = &mut self.nodes[place as usize];
-        node.timer = None;
-        let (previous, next) = (node.previous, node.next);
-        match previous {
-            Some(previous) => self.nodes[previous as usize].next = next,
-            None => self.first = next,
-        }
-        match next {
-            Some(next) => self.nodes[next as usize].previous = previous,
-            None => self.last = previous,
-        }
-        self.free.push(place);
+    fn remove(&mut self, place: Place) {
+        self.0.remove(place);
     }
 
-    /// The timer of the one that is idle longest. Its node leaves the list when its connection wakes up;
-    /// until then it is not answered again.
+    /// The timer of the one that is idle longest. It leaves the list when its connection wakes up; until then it is
+    /// not answered again.
     fn take_oldest(&mut self) -> Option<T> {
-        let mut at = self.first;
-        while let Some(place) = at {
-            let node = &mut self.nodes[place as usize];
-            if node.kind == Waits::Idle && node.timer.is_some() {
-                return node.timer.take();
-            }
-            at = node.next;
-        }
-        None
+        let is_idle = |wait: &Wait<T>| wait.kind == Waits::Idle && wait.timer.is_some();
+        let oldest = self.0.places().find(|&place| is_idle(&self.0[place]))?;
+        self.0[oldest].timer.take()
     }
 
-    fn is_taken(&self, place: u32) -> bool {
-        self.nodes[place as usize].timer.is_none()
+    fn is_taken(&self, place: Place) -> bool {
+        self.0[place].timer.is_none()
     }
 
     fn timers(&self, wanted: impl Fn(Waits) -> bool) -> impl Iterator<Item = &T> {
-        self.nodes.iter().filter(move |node| wanted(node.kind)).filter_map(|node| node.timer.as_ref())
+        let waits = self.0.places().map(|place| &self.0[place]);
+        waits.filter(move |wait| wanted(wait.kind)).filter_map(|wait| wait.timer.as_ref())
     }
 }
 
@@ -300,7 +262,7 @@ mod tests {
     fn the_oldest_goes_first_and_only_once() {
         let mut list = WaitList::default();
         let young = list.insert(Waits::First, "young");
-        let places: Vec<u32> = ["a", "b", "c", "d"].map(|name| list.insert(Waits::Idle, name)).to_vec();
+        let places: Vec<Place> = ["a", "b", "c", "d"].map(|name| list.insert(Waits::Idle, name)).to_vec();
         list.remove(places[0]);
         assert_eq!(list.take_oldest(), Some("b"));
         assert!(list.is_taken(places[1]) && !list.is_taken(places[2]));
@@ -318,6 +280,6 @@ mod tests {
         list.remove(places[3]);
         list.remove(again);
         list.remove(young);
-        assert_eq!((list.first, list.last), (None, None));
+        assert_eq!(list.0.oldest(), None);
     }
 }

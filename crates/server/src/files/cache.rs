@@ -4,7 +4,7 @@
 //! believed for `open_file_cache_valid`; after that its path is looked at again, and the file stays open when it
 //! is still the same one. Entries that nobody asks for leave after `inactive`, the one unused for longest when
 //! there are `max`. Whoever is answering from a file shares it: it is closed through the engine with the last
-//! one. Entries form a list from the newest use to the oldest through a vector, so that a hit allocates nothing.
+//! one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::files::links::{Refused, Rule};
 use crate::files::{Failure, Found, Opened};
+use crate::recency::{Place, Recency};
 
 /// `open_file_cache`: the limits of one cache. Blocks that inherit the directive share the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +142,7 @@ impl Caches {
     /// The file of [`Known::Once`] again, for who could not look at its path without waiting.
     pub(crate) fn earlier(&self, id: CacheId, path: &[u8], rules: Rules) -> Option<Opened> {
         let cache = self.configured[id.0 as usize].borrow();
-        let node = &cache.nodes[*cache.by_path.get(path)? as usize];
+        let node = &cache.nodes[*cache.by_path.get(path)?];
         match &node.state {
             State::Holds(Ok(Found::File(opened))) if node.rules == rules => Some(opened.clone()),
             _ => None,
@@ -175,15 +176,11 @@ impl Caches {
 struct Cache {
     limits: Limits,
     /// Places in `nodes`. Paths are clients' to choose, so the hash is one that cannot be aimed at.
-    by_path: HashMap<Rc<[u8]>, u32>,
-    nodes: Vec<Node>,
-    /// Places whose entry is gone.
-    free: Vec<u32>,
-    newest: Option<u32>,
-    oldest: Option<u32>,
+    by_path: HashMap<Rc<[u8]>, Place>,
+    nodes: Recency<Node>,
 }
 
-/// One entry, and its neighbours by last use.
+/// One entry.
 #[derive(Debug)]
 struct Node {
     path: Rc<[u8]>,
@@ -195,8 +192,6 @@ struct Node {
     used: Instant,
     /// How often it was asked for.
     uses: u64,
-    newer: Option<u32>,
-    older: Option<u32>,
 }
 
 /// What an entry holds.
@@ -210,8 +205,7 @@ enum State {
 
 impl Cache {
     fn new(limits: Limits) -> Cache {
-        let (by_path, nodes, free) = (HashMap::new(), Vec::new(), Vec::new());
-        Cache { limits, by_path, nodes, free, newest: None, oldest: None }
+        Cache { limits, by_path: HashMap::new(), nodes: Recency::default() }
     }
 
     /// What is known; counts as a use, be it known or only counted.
@@ -220,7 +214,7 @@ impl Cache {
         self.expire(now);
         let Some(&place) = self.by_path.get(path) else { return Known::Nothing };
         self.touch(place, now);
-        let node = &mut self.nodes[place as usize];
+        let node = &mut self.nodes[place];
         node.uses += 1;
         match &node.state {
             State::Counts => Known::Nothing,
@@ -249,25 +243,26 @@ impl Cache {
             self.forget(path);
             return;
         }
-        let uses = known.map_or(1, |place| self.nodes[place as usize].uses);
+        let uses = known.map_or(1, |place| self.nodes[place].uses);
         let state = match found {
             Ok(Found::File(_)) if uses < terms.min_uses => State::Counts,
             found => State::Holds(found.clone()),
         };
         match known {
             Some(place) => {
-                let node = &mut self.nodes[place as usize];
+                let node = &mut self.nodes[place];
                 (node.rules, node.state, node.checked) = (rules, state, now);
                 self.touch(place, now);
             }
             None => {
                 while self.by_path.len() >= self.limits.max {
-                    let Some(oldest) = self.oldest else { return };
+                    let Some(oldest) = self.nodes.oldest() else { return };
                     self.remove(oldest);
                 }
                 let path: Rc<[u8]> = path.into();
                 let (checked, used) = (now, now);
-                self.insert(Node { path, rules, state, checked, used, uses, newer: None, older: None });
+                let node = Node { path: Rc::clone(&path), rules, state, checked, used, uses };
+                self.by_path.insert(path, self.nodes.insert(node));
             }
         }
     }
@@ -276,7 +271,7 @@ impl Cache {
     /// may be more.
     fn expire(&mut self, now: Instant) -> bool {
         for _ in 0..EXPIRED_AT_ONCE {
-            match self.oldest {
+            match self.nodes.oldest() {
                 Some(place) if now.saturating_duration_since(self.used(place)) > self.limits.inactive => {
                     self.remove(place);
                 }
@@ -292,84 +287,34 @@ impl Cache {
         }
     }
 
-    fn used(&self, place: u32) -> Instant {
-        self.nodes[place as usize].used
+    fn used(&self, place: Place) -> Instant {
+        self.nodes[place].used
     }
 
     /// Removes entries with open files into `files`. One that is being sent would give no descriptor back.
     fn give_up(&mut self, most: usize, files: &mut Vec<rt::File>) {
-        let mut at = self.oldest;
+        let mut at = self.nodes.oldest();
         while let Some(place) = at {
             if files.len() >= most {
                 return;
             }
-            let node = &mut self.nodes[place as usize];
-            at = node.newer;
-            let idle = matches!(&node.state, State::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
+            at = self.nodes.newer(place);
+            let idle = matches!(&self.nodes[place].state, State::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
             if idle && let State::Holds(Ok(Found::File(opened))) = self.remove(place) {
                 files.push(opened.file);
             }
         }
     }
 
-    /// Adds an entry as the newest.
-    fn insert(&mut self, node: Node) {
-        let path = Rc::clone(&node.path);
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.nodes[place as usize] = node;
-                place
-            }
-            None => {
-                self.nodes.push(node);
-                self.nodes.len() as u32 - 1
-            }
-        };
-        self.by_path.insert(path, place);
-        self.link(place);
+    fn remove(&mut self, place: Place) -> State {
+        let node = self.nodes.remove(place);
+        self.by_path.remove(&node.path);
+        node.state
     }
 
-    /// Takes an entry out; its place is used again.
-    fn remove(&mut self, place: u32) -> State {
-        self.unlink(place);
-        let node = &mut self.nodes[place as usize];
-        let state = std::mem::replace(&mut node.state, State::Counts);
-        self.by_path.remove(&std::mem::take(&mut node.path));
-        self.free.push(place);
-        state
-    }
-
-    /// Makes an entry the newest; free of work for the one that is.
-    fn touch(&mut self, place: u32, now: Instant) {
-        self.nodes[place as usize].used = now;
-        if self.newest != Some(place) {
-            self.unlink(place);
-            self.link(place);
-        }
-    }
-
-    /// Puts an entry at the newest end.
-    fn link(&mut self, place: u32) {
-        let before = self.newest.replace(place);
-        let node = &mut self.nodes[place as usize];
-        (node.newer, node.older) = (None, before);
-        match before {
-            Some(before) => self.nodes[before as usize].newer = Some(place),
-            None => self.oldest = Some(place),
-        }
-    }
-
-    /// Takes an entry out of the list, with its place kept.
-    fn unlink(&mut self, place: u32) {
-        let (newer, older) = (self.nodes[place as usize].newer, self.nodes[place as usize].older);
-        match newer {
-            Some(newer) => self.nodes[newer as usize].older = older,
-            None => self.newest = older,
-        }
-        match older {
-            Some(older) => self.nodes[older as usize].newer = newer,
-            None => self.oldest = newer,
-        }
+    fn touch(&mut self, place: Place, now: Instant) {
+        self.nodes[place].used = now;
+        self.nodes.touch(place);
     }
 }
 
@@ -421,7 +366,6 @@ mod tests {
         assert!(cache.is_known("a"), "and it is the newest now");
         cache.put("d", Ok(Found::Folder));
         assert_eq!(["a", "b", "c", "d"].map(|path| cache.is_known(path)), [true, false, true, true]);
-        assert_eq!(cache.0.nodes.len(), 3, "places are used again");
     }
 
     #[test]

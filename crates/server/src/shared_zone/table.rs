@@ -8,8 +8,9 @@
 //! number of states. What it takes here is less: a node of at most 64 bytes, a place in the index, and long keys.
 
 use std::hash::{BuildHasher, RandomState};
-use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::recency::{Place, Recency};
 
 /// Bytes of a page, and of what nginx notes about one.
 const PAGE: u64 = 4096;
@@ -37,28 +38,21 @@ pub(crate) struct Table<T> {
 pub(crate) struct Shard<T> {
     /// First node of each chain.
     index: Box<[Link]>,
-    nodes: Vec<Node<T>>,
-    /// First of the nodes that are not in use, chained.
-    free: Link,
-    newest: Link,
-    oldest: Link,
+    nodes: Recency<Node<T>>,
     /// What may still be spent.
     bytes_left: u64,
     /// What a state costs beside its key.
     overhead: u64,
 }
 
-/// Place of a node, counted from 1.
-type Link = Option<NonZeroU32>;
+type Link = Option<Place>;
 
 #[derive(Debug)]
 struct Node<T> {
     key: Key,
     hash: u32,
-    /// The next one in the chain, or the next free one.
+    /// The next one in the chain.
     chain: Link,
-    newer: Link,
-    older: Link,
     value: T,
 }
 
@@ -115,7 +109,7 @@ impl<T> Table<T> {
     /// States that are kept now.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).iter().count()).sum()
+        self.shards.iter().map(|shard| lock(shard).nodes.places().count()).sum()
     }
 }
 
@@ -135,15 +129,14 @@ impl<T> Entry<'_, T> {
     /// The state of the key.
     pub(crate) fn get(&mut self) -> Option<&mut T> {
         let place = self.shard.find(self.key, self.hash)?;
-        Some(&mut self.shard.node(place).value)
+        Some(&mut self.shard.nodes[place].value)
     }
 
     /// The state of the key, which counts as used now.
     pub(crate) fn touch(&mut self) -> Option<&mut T> {
         let place = self.shard.find(self.key, self.hash)?;
-        self.shard.unlink(place);
-        self.shard.link_newest(place);
-        Some(&mut self.shard.node(place).value)
+        self.shard.nodes.touch(place);
+        Some(&mut self.shard.nodes[place].value)
     }
 
     /// Keeps a state for a key that has none; `false` when the shard is full.
@@ -159,38 +152,28 @@ impl<T> Entry<'_, T> {
     }
 
     /// The state in this shard that was used longest ago.
-    pub(crate) fn oldest(&mut self) -> Option<&T> {
-        let place = self.shard.oldest?;
-        Some(&self.shard.node(place).value)
+    pub(crate) fn oldest(&self) -> Option<&T> {
+        let nodes = &self.shard.nodes;
+        nodes.oldest().map(|place| &nodes[place].value)
     }
 
     /// Forgets that one; `false` when there is none.
     pub(crate) fn remove_oldest(&mut self) -> bool {
-        self.shard.oldest.map(|place| self.shard.remove(place)).is_some()
+        self.shard.nodes.oldest().map(|place| self.shard.remove(place)).is_some()
     }
 }
 
 impl<T> Shard<T> {
     fn new(budget: u64, overhead: u64) -> Shard<T> {
         let most = (budget / cost(overhead, 1).max(COST_MIN)).min(u64::from(u32::MAX) - 1) as usize;
-        // Memory of both is the system's until a page of it is written to, and no state ever moves. Where so
-        // much cannot be had at once, it comes as states do.
-        let mut nodes = Vec::new();
-        let _ = nodes.try_reserve_exact(most);
+        // Memory of both is the system's until a page of it is written to, and no state ever moves.
         let chains = most.next_power_of_two().min(CHAINS_MAX);
         Shard {
             index: vec![None; chains].into(),
-            nodes,
-            free: None,
-            newest: None,
-            oldest: None,
+            nodes: Recency::with_room_for(most),
             bytes_left: budget,
             overhead,
         }
-    }
-
-    fn node(&mut self, place: NonZeroU32) -> &mut Node<T> {
-        &mut self.nodes[place.get() as usize - 1]
     }
 
     fn chain(&mut self, hash: u32) -> &mut Link {
@@ -201,7 +184,7 @@ impl<T> Shard<T> {
     fn find(&mut self, key: &[u8], hash: u32) -> Link {
         let mut at = *self.chain(hash);
         while let Some(place) = at {
-            let node = self.node(place);
+            let node = &self.nodes[place];
             if node.hash == hash && node.key.bytes() == key {
                 return at;
             }
@@ -213,77 +196,29 @@ impl<T> Shard<T> {
     fn insert(&mut self, key: &[u8], hash: u32, value: T) -> bool {
         let Some(left) = self.bytes_left.checked_sub(cost(self.overhead, key.len())) else { return false };
         let chain = *self.chain(hash);
-        let node = Node { key: Key::new(key), hash, chain, newer: None, older: None, value };
-        let place = match self.free {
-            Some(place) => {
-                self.free = self.node(place).chain;
-                *self.node(place) = node;
-                place
-            }
-            None => {
-                self.nodes.push(node);
-                let count = u32::try_from(self.nodes.len()).ok().and_then(NonZeroU32::new);
-                count.expect("the budget is below what a place can name")
-            }
-        };
+        let place = self.nodes.insert(Node { key: Key::new(key), hash, chain, value });
         *self.chain(hash) = Some(place);
-        self.link_newest(place);
         self.bytes_left = left;
         true
     }
 
-    fn remove(&mut self, place: NonZeroU32) {
-        self.unlink(place);
-        let free = self.free;
-        let node = self.node(place);
-        let (hash, next) = (node.hash, node.chain);
-        let key = std::mem::replace(&mut node.key, Key::new(b""));
-        node.chain = free;
-        self.free = Some(place);
-        self.bytes_left += cost(self.overhead, key.bytes().len());
-        let first = self.chain(hash);
+    fn remove(&mut self, place: Place) {
+        let node = self.nodes.remove(place);
+        self.bytes_left += cost(self.overhead, node.key.bytes().len());
+        let first = self.chain(node.hash);
         if *first == Some(place) {
-            *first = next;
+            *first = node.chain;
             return;
         }
         let mut at = *first;
         while let Some(before) = at {
-            let node = self.node(before);
-            if node.chain == Some(place) {
-                node.chain = next;
+            let before = &mut self.nodes[before];
+            if before.chain == Some(place) {
+                before.chain = node.chain;
                 return;
             }
-            at = node.chain;
+            at = before.chain;
         }
-    }
-
-    fn link_newest(&mut self, place: NonZeroU32) {
-        let before = self.newest.replace(place);
-        let node = self.node(place);
-        (node.newer, node.older) = (None, before);
-        match before {
-            Some(before) => self.node(before).newer = Some(place),
-            None => self.oldest = Some(place),
-        }
-    }
-
-    fn unlink(&mut self, place: NonZeroU32) {
-        let node = self.node(place);
-        let (newer, older) = (node.newer, node.older);
-        match newer {
-            Some(newer) => self.node(newer).older = older,
-            None => self.newest = older,
-        }
-        match older {
-            Some(older) => self.node(older).newer = newer,
-            None => self.oldest = newer,
-        }
-    }
-
-    #[cfg(test)]
-    fn iter(&self) -> impl Iterator<Item = &Node<T>> {
-        let node = |place: NonZeroU32| &self.nodes[place.get() as usize - 1];
-        std::iter::successors(self.newest.map(node), move |last| last.older.map(node))
     }
 }
 
@@ -302,7 +237,7 @@ mod tests {
 
     fn keys(table: &Table<u32>) -> Vec<Vec<u8>> {
         let shard = lock(&table.shards[0]);
-        shard.iter().map(|node| node.key.bytes().to_vec()).collect()
+        shard.nodes.places().map(|place| shard.nodes[place].key.bytes().to_vec()).collect()
     }
 
     #[test]
@@ -314,11 +249,11 @@ mod tests {
         }
         table.with(b"a", |entry| *entry.get().expect("it is there") += 1);
         assert_eq!(table.with(b"a", |entry| entry.get().copied()), Some(2));
-        assert_eq!(keys(&table), [long.clone(), b"b".to_vec(), b"a".to_vec()]);
+        assert_eq!(keys(&table), [b"a".to_vec(), b"b".to_vec(), long.clone()]);
         table.with(b"a", |entry| entry.touch().is_some());
         assert_eq!(table.with(b"", |entry| entry.oldest().copied()), Some(1));
         table.with(&long, |entry| entry.remove());
-        assert_eq!(keys(&table), [b"a", b"b"]);
+        assert_eq!(keys(&table), [b"b", b"a"]);
         assert!(table.with(b"", |entry| entry.remove_oldest()));
         assert_eq!(keys(&table), [b"a"]);
         assert!(
@@ -347,8 +282,8 @@ mod tests {
     #[test]
     fn memory_is_bounded_by_the_size() {
         // An index entry and a node are less than what is counted, also with a key that has its own memory.
-        assert!(size_of::<Node<[i64; 2]>>() + 2 * size_of::<Link>() <= 128);
-        assert!(size_of::<Node<u32>>() + 2 * size_of::<Link>() <= 64);
+        assert!(Recency::<Node<[i64; 2]>>::NODE_LEN + 2 * size_of::<Link>() <= 128);
+        assert!(Recency::<Node<u32>>::NODE_LEN + 2 * size_of::<Link>() <= 64);
         let table = Table::<u32>::new(32 << 10, 80);
         assert!(!table.with(&vec![0; 65_535], |entry| entry.insert(0)), "longer than the zone");
         let key = |number: u32| [number.to_ne_bytes(); 100].concat();
@@ -358,7 +293,7 @@ mod tests {
             }
         }
         let shard = lock(&table.shards[0]);
-        assert_eq!((shard.iter().count(), shard.nodes.len()), (48, 48), "512 bytes each, used again");
+        assert_eq!(shard.nodes.places().count(), 48, "512 bytes each");
         assert_eq!(shard.bytes_left, 0);
     }
 
