@@ -245,6 +245,7 @@ fn conditions() {
         file_with(&[("If-Unmodified-Since", EARLIER_TEXT)]),
         file_with(&[("If-Unmodified-Since", MODIFIED_TEXT)]),
         ask("HEAD", "/a.txt", &[("If-None-Match", ETAG)]),
+        ask("POST", "/200", &[("Content-Length", "0"), ("If-None-Match", "*")]).differs("H18"),
         file_with(&both).differs("H1"),
         file_with(&[("If-Match", ETAG), ("If-Unmodified-Since", EARLIER_TEXT)]).differs("H2"),
         file_with(&[("If-Unmodified-Since", "yesterday")]).differs("H3"),

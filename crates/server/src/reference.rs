@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use conf::{Args, Block, Spec, State, nginx_directives};
+use conf::{Args, Block, NginxDirective, Spec, State, nginx_directives};
 
 use crate::modules::{Directive, MODULES, Module};
 
@@ -13,7 +13,9 @@ pub fn reference() -> String {
         "# Directives and variables\n\n\
          Made from the tables in the code; do not edit. Directives of module `ringroad` are this server's own, \
          the others are nginx's and work as nginx documents them unless it says otherwise here. `include FILE;` is \
-         no directive of a module: it stands in every block, and FILE may be a pattern.\n",
+         no directive of a module: it stands in every block, and FILE may be a pattern. A directive is built, or \
+         accepted without effect, or [not built](#directives-that-are-not-built): then a configuration that has it is \
+         refused. `ringroad check` goes by the same tables.\n",
     );
     // By name and not by the order of the tables: a moved row must not move half of the page.
     let mut names: Vec<&str> = specs().map(|spec| spec.module).collect();
@@ -22,6 +24,7 @@ pub fn reference() -> String {
     for name in names {
         write_module(&mut page, name);
     }
+    write_not_built(&mut page);
     page.push_str("\n# Variables\n\n| variable | value | can be set |\n|---|---|---|\n");
     for (name, help, set) in variables() {
         line(&mut page, format_args!("| `${name}` | {help} | {} |", if set { "yes" } else { "" }));
@@ -38,27 +41,49 @@ fn specs() -> impl Iterator<Item = &'static Spec> {
 fn write_module(page: &mut String, name: &str) {
     line(
         page,
-        format_args!("\n## {name}\n\n| directive | stands in | default | what it does |\n|---|---|---|---|"),
+        format_args!(
+            "\n## {name}\n\n| directive | stands in | default | what it does | state |\n|---|---|---|---|---|"
+        ),
     );
     // The sort is stable, so that a directive of two contexts keeps its rows in order.
     let mut here: Vec<&Spec> = specs().filter(|spec| spec.module == name).collect();
     here.sort_by_key(|spec| spec.name);
     for spec in here {
         let default = spec.default.map(|default| format!("`{}`", cell(default))).unwrap_or_default();
-        let state = match spec.state {
-            State::Honoured => String::new(),
-            State::Differs(how) => format!(" *Differs from nginx: {how}.*"),
-            State::Accepted(why) => format!(" *Accepted without effect: {why}.*"),
+        let (note, state) = match spec.state {
+            State::Honoured => (String::new(), "built"),
+            State::Differs(how) => (format!(" *Differs from nginx: {how}.*"), "built"),
+            State::Accepted(why) => (format!(" *Accepted without effect: {why}.*"), "accepted"),
         };
         line(
             page,
             format_args!(
-                "| `{}` | {} | {default} | {}{state} |",
+                "| `{}` | {} | {default} | {}{note} | {state} |",
                 syntax(spec),
                 spec.contexts,
                 cell(spec.help)
             ),
         );
+    }
+}
+
+/// What nginx has beside that, by module: the rows that make a refusal say "not built yet".
+fn write_not_built(page: &mut String) {
+    page.push_str(
+        "\n# Directives that are not built\n\n| module | directive | stands in | state |\n|---|---|---|---|\n",
+    );
+    // A name may be built in one place and not in another, as `server` outside of `http`.
+    let is_built = |row: &&NginxDirective| {
+        specs().any(|spec| spec.name == row.name && spec.contexts.intersects(row.contexts))
+    };
+    let mut rows: Vec<&NginxDirective> = nginx_directives()
+        .iter()
+        // What reads files, among them `include`, is no module here.
+        .filter(|row| row.module != "conf_file" && !is_built(row))
+        .collect();
+    rows.sort_by_key(|row| (row.module, row.name));
+    for NginxDirective { module, name, contexts, .. } in rows {
+        line(page, format_args!("| {module} | `{name}` | {contexts} | not built |"));
     }
 }
 

@@ -88,6 +88,8 @@ async fn run(request: &mut Request) -> Step {
                 chosen = Some(entry.name);
             }
         }
+        // As for a list: a folder on the worker thread's own engine is read without waiting.
+        rt::yield_now().await;
     }
     // A folder without files is for the modules behind this one.
     let Some(name) = chosen else { return Step::Next };
