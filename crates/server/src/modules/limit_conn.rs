@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Scope};
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
-use crate::modules::limit_req::{LOG_LEVELS, without_zone};
 use crate::modules::{Directive, Module};
 use crate::phases::{Handler, Phase, Run, Step};
 use crate::request::Request;
+use crate::shared_zone::limits::{self, key_of, without_zone};
 use crate::shared_zone::table::{Key, Table};
 use crate::shared_zone::{self, Kind};
 use crate::template::Template;
@@ -59,12 +59,12 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("limit_conn_log_level", LEVELS, Args::Exactly(1), "Level of lines about refused requests.")
             .default("error"),
-        |scope, cx| cx.choice(&mut scope.limit_conn.level, LOG_LEVELS),
+        |scope, cx| scope.limit_conn.set_level(cx),
     ),
     Directive::scope(
         spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the answer to a refused request.")
             .default("503"),
-        |scope, cx| cx.number_in(&mut scope.limit_conn.status, 400, 599),
+        |scope, cx| scope.limit_conn.set_status(cx),
     ),
     Directive::scope(
         spec("limit_conn_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing.").default("off"),
@@ -73,27 +73,11 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 /// The settings of a block.
-#[derive(Clone, Debug)]
-pub struct Conf {
-    /// As with all lists, the first one in a block replaces those of the block around it.
-    limits: Layered<Limit>,
-    /// Of lines about refused requests.
-    level: Level,
-    /// What a refused request is answered with.
-    status: u32,
-    /// Whether the limits only tell what they would do.
-    dry_run: bool,
-}
-
-impl Default for Conf {
-    fn default() -> Conf {
-        Conf { limits: Layered::default(), level: Level::Error, status: 503, dry_run: false }
-    }
-}
+pub type Conf = limits::Conf<Limit>;
 
 /// One `limit_conn`.
 #[derive(Clone, Debug)]
-struct Limit {
+pub struct Limit {
     zone: Arc<Zone>,
     /// How many requests of one key may be under way.
     most: u32,
@@ -244,12 +228,14 @@ struct Refused;
 fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
     let mut held = Vec::new();
     for limit in conf.limits.items() {
-        let Some(key) = key_of(request, limit) else { continue };
+        let declared = limit.zone.kind();
+        let key = key_of(request, &declared.key, &declared.key_text, KEY_LEN_MAX);
+        let Some(key) = key else { continue };
         let (counts, name) = (limit.zone.state(), limit.zone.name());
         match count(counts, &key, limit.most) {
             Count::In => held.push(Held { counts: Arc::clone(counts), key: Key::new(&key) }),
             Count::Full => {
-                let dry = if conf.dry_run { ", dry run" } else { "" };
+                let dry = conf.dry();
                 request.log(conf.level, format_args!("limiting connections{dry} by zone \"{name}\""));
                 return Err(Refused);
             }
@@ -290,19 +276,6 @@ fn count(counts: &Counts, key: &[u8], most: u32) -> Count {
 
 /// Longest key that nginx can store.
 const KEY_LEN_MAX: usize = 255;
-
-/// The key of a request; an empty one is not limited.
-fn key_of(request: &Request, limit: &Limit) -> Option<Vec<u8>> {
-    let declared = limit.zone.kind();
-    let key = declared.key.rendered(request);
-    if key.len() > KEY_LEN_MAX {
-        let (text, value) = (&declared.key_text, key.escape_ascii());
-        let what = format_args!("the value of the \"{text}\" key is more than 255 bytes: \"{value}\"");
-        request.log(Level::Error, what);
-        return None;
-    }
-    (!key.is_empty()).then_some(key)
-}
 
 #[cfg(test)]
 mod tests {

@@ -12,15 +12,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conf::{Args, Contexts, Error, Spec, Statement, value};
+use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Scope};
 use crate::connection::decide::pause;
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Handler, Phase, Run, Step};
 use crate::request::Request;
+use crate::shared_zone::limits::{self, key_of, without_zone};
 use crate::shared_zone::table::{Entry, Table};
 use crate::shared_zone::{self, Kind};
 use crate::template::Template;
@@ -78,12 +79,12 @@ const DIRECTIVES: &[Directive] = &[
             "Level of lines about refused requests; delays are told one level below.",
         )
         .default("error"),
-        |scope, cx| cx.choice(&mut scope.limit_req.level, LOG_LEVELS),
+        |scope, cx| scope.limit_req.set_level(cx),
     ),
     Directive::scope(
         spec("limit_req_status", LEVELS, Args::Exactly(1), "Status of the answer to a refused request.")
             .default("503"),
-        |scope, cx| cx.number_in(&mut scope.limit_req.status, 400, 599),
+        |scope, cx| scope.limit_req.set_status(cx),
     ),
     Directive::scope(
         spec("limit_req_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing or delaying.")
@@ -92,32 +93,12 @@ const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// The levels that nginx takes for the lines of its limits.
-pub(super) const LOG_LEVELS: &[(&str, Level)] =
-    &[("info", Level::Info), ("notice", Level::Notice), ("warn", Level::Warn), ("error", Level::Error)];
-
 /// The settings of a block.
-#[derive(Clone, Debug)]
-pub struct Conf {
-    /// As with all lists, the first one in a block replaces those of the block around it.
-    limits: Layered<Limit>,
-    /// Of lines about refused requests.
-    level: Level,
-    /// What a refused request is answered with.
-    status: u32,
-    /// Whether the limits only tell what they would do.
-    dry_run: bool,
-}
-
-impl Default for Conf {
-    fn default() -> Conf {
-        Conf { limits: Layered::default(), level: Level::Error, status: 503, dry_run: false }
-    }
-}
+pub type Conf = limits::Conf<Limit>;
 
 /// One `limit_req`.
 #[derive(Clone, Debug)]
-struct Limit {
+pub struct Limit {
     zone: Arc<Zone>,
     /// Thousandths of a request above which it is refused.
     burst: i64,
@@ -202,11 +183,6 @@ fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     let declared = Declared { key, key_text: key_text.to_owned(), rate };
     cx.http.zones.declare(zone, declared, |known| &known.key_text, cx.statement)
-}
-
-/// nginx's words for a statement without the parameter.
-pub(super) fn without_zone(statement: &Statement) -> Error {
-    Error::at(statement, format_args!("\"{}\" must have \"zone\" parameter", statement.name.text))
 }
 
 /// The setter of `limit_req`.
@@ -314,13 +290,15 @@ enum Look {
 /// The verdict, and what it says in the log; `None` when no limit has a key for this request.
 fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
     let limits = conf.limits.items();
-    let dry = if conf.dry_run { ", dry run" } else { "" };
+    let dry = conf.dry();
     // Those that are charged when none has refused.
     let mut passed: Vec<(&Limit, Vec<u8>)> = Vec::new();
     let mut longest = (Duration::ZERO, 0, limits.first()?);
     let mut looked_at = false;
     for (place, limit) in limits.iter().enumerate() {
-        let Some(key) = key_of(request, limit) else { continue };
+        let declared = limit.zone.kind();
+        let key = key_of(request, &declared.key, &declared.key_text, KEY_LEN_MAX);
+        let Some(key) = key else { continue };
         looked_at = true;
         let is_last = place == limits.len() - 1;
         match limit.look(&key, is_last) {
@@ -360,19 +338,6 @@ fn judge(request: &Request, conf: &Conf) -> Option<Verdict> {
 
 /// Longest key that nginx can store.
 const KEY_LEN_MAX: usize = 65_535;
-
-/// The key of a request; an empty one is not limited.
-fn key_of(request: &Request, limit: &Limit) -> Option<Vec<u8>> {
-    let declared = limit.zone.kind();
-    let key = declared.key.rendered(request);
-    if key.len() > KEY_LEN_MAX {
-        let (text, value) = (&declared.key_text, key.escape_ascii());
-        let what = format_args!("the value of the \"{text}\" key is more than 65535 bytes: \"{value}\"");
-        request.log(Level::Error, what);
-        return None;
-    }
-    (!key.is_empty()).then_some(key)
-}
 
 /// The level of lines about delays.
 fn below(level: Level) -> Level {

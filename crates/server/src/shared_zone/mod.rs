@@ -4,8 +4,9 @@
 //! [`Zones`] is the part of the configuration that lists them; what a zone holds is up to the module that
 //! declares it, as a [`Kind`]. State begins empty with the process and is handed on from a configuration to
 //! the next one by [`Zones::begin`], so that a reload in place forgets nothing. [`table`] is what the
-//! modules of this crate keep in their zones.
+//! modules of this crate keep in their zones, and [`limits`] what those share that limit requests by them.
 
+pub(crate) mod limits;
 pub(crate) mod table;
 
 use std::any::Any;
