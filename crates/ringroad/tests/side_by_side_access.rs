@@ -26,7 +26,12 @@ http {
         location /own { real_ip_header X-Own; try_files /none @ip; }
         location /distrust { set_real_ip_from 192.0.2.1; real_ip_header X-Own; try_files /none @ip; }
         location /allowed { real_ip_header X-Own; allow 192.0.2.0/24; deny all; try_files /none @ip; }
-        location @ip { return 200 "$remote_addr|$realip_remote_addr|$arg_port\n"; }
+        # The port of the connection itself is another one each time.
+        location @ip {
+            set $port $remote_port;
+            if ($remote_addr = 127.0.0.1) { set $port any; }
+            return 200 "$remote_addr|$realip_remote_addr|$port\n";
+        }
         location /basic { auth_basic "a \"realm\""; try_files /none @user; }
         location /any { satisfy any; auth_basic r; deny all; try_files /none @user; }
         location /any-open { satisfy any; auth_basic r; allow all; try_files /none @user; }
@@ -143,7 +148,18 @@ fn addresses_behind_proxies() {
         "0x7f000001",
         "192.0.2",
         "300.0.2.7",
+        "::192.0.2.7",
+        "192.0.2.07",
     ] {
+        let special = match value {
+            "::192.0.2.7" => Some("A8"),
+            "192.0.2.07" => Some("A9"),
+            _ => None,
+        };
+        if let Some(row) = special {
+            cases.push(ask("GET", "/ip", &[("X-Real-IP", value)]).differs(row));
+            continue;
+        }
         cases.push(ask("GET", "/ip", &[("X-Real-IP", value)]));
         for target in ["/list", "/deep"] {
             cases.push(ask("GET", target, &[("X-Forwarded-For", value)]));

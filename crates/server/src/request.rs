@@ -104,9 +104,11 @@ impl Address {
         true
     }
 
-    /// Appends its port, which a unix socket does not have.
+    /// Appends its port, which a unix socket does not have, nor an address that a proxy names without one.
     pub(crate) fn show_port(&self, out: &mut Vec<u8>) -> bool {
-        if let Address::Inet(address) = self {
+        if let Address::Inet(address) = self
+            && address.port() != 0
+        {
             http::push_decimal(out, address.port().into());
         }
         true
