@@ -79,7 +79,7 @@ fn check_judges_every_directive_and_each_location() {
 
     let file = dir.write(
         "bad.conf",
-        "events {}\nhttp {\n  proxy_buffering on;\n  sendfil on;\n  root;\n}\nstream {}\n",
+        "events {}\nhttp {\n  proxy_buffering on;\n  sendfil on;\n  root;\n  autoindex yes; etag 1;\n}\nstream {}\n",
     );
     let path = file.display().to_string();
     let said = run(BINARY, &["check", &path]);
@@ -88,7 +88,10 @@ fn check_judges_every_directive_and_each_location() {
         format!("{path}:3: not built yet proxy_buffering: of module http_proxy\n"),
         format!("{path}:4: unknown sendfil: did you mean \"sendfile\"?\n"),
         format!("{path}:5: wrong root: invalid number of arguments"),
-        format!("{path}:7: not built yet stream: "),
+        // Each of them, where a start names the first one.
+        format!("{path}:6: wrong autoindex: invalid value \"yes\" in \"autoindex\" directive"),
+        format!("{path}:6: wrong etag: invalid value \"1\" in \"etag\" directive"),
+        format!("{path}:8: not built yet stream: "),
     ] {
         assert!(said.stdout.contains(&line), "{line}{}", said.stdout);
     }
@@ -103,4 +106,7 @@ fn the_reference_has_a_row_for_each_directive() {
     for name in ["worker_processes", "sendfile", "root_beneath", "aio_sendfile", "access_log"] {
         assert!(said.stdout.contains(&format!("| `{name} ")), "{name}");
     }
+    // What is not built is listed too, and what is built is not among it.
+    assert!(said.stdout.contains("\n| http_proxy | `proxy_pass` | location, "), "{}", said.stdout);
+    assert!(!said.stdout.contains("`sendfile` |") && !said.stdout.contains("`include` |"));
 }

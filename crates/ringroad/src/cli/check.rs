@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! /etc/nginx/nginx.conf:7: honoured worker_connections
-//! /etc/nginx/sites-enabled/a:12: not built yet gzip: of module http_gzip
+//! /etc/nginx/sites-enabled/a:12: not built yet proxy_pass: of module http_proxy
 //! ```
 //! Then comes which way bodies go in each location, and a sum. The exit status is 1 when the configuration would
 //! not load.
@@ -16,7 +16,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use conf::{ErrorKind, State, Verdict, Visit};
+use conf::{Args, Error, ErrorKind, Spec, State, Statement, Verdict, Visit, value};
 
 use super::{print, print_error};
 use crate::loader::DiskLoader;
@@ -112,10 +112,23 @@ fn directives(tree: &conf::Tree) -> (String, BTreeMap<Fate, usize>) {
     (report, sums)
 }
 
+/// What is wrong with the word of a flag that has an effect.
+fn wrong_flag(spec: &Spec, statement: &Statement) -> Option<String> {
+    if spec.args != Args::Flag || matches!(spec.state, State::Accepted(_)) {
+        return None;
+    }
+    let fault = value::flag(statement.arg(0)).err()?;
+    Some(Error::value(statement, statement.arg(0), fault).kind().to_string())
+}
+
 /// `None` for what is no directive.
 fn judge(visit: &Visit<'_>) -> Option<(Fate, Option<String>)> {
     Some(match &visit.verdict {
         Verdict::Row | Verdict::Unjudged => return None,
+        // Other values are for the modules, which stop at the first that is wrong; a flag is told by itself.
+        Verdict::Known(spec) if wrong_flag(spec, visit.statement).is_some() => {
+            (Fate::Wrong, wrong_flag(spec, visit.statement))
+        }
         Verdict::Known(spec) => match spec.state {
             State::Honoured => (Fate::Honoured, None),
             State::Differs(how) => (Fate::Differs, Some(how.to_owned())),
