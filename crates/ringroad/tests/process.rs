@@ -271,6 +271,12 @@ fn a_daemon_leaves_its_parent_and_its_terminal() {
     assert_eq!(fields[4], "0", "no terminal");
     let targets = [0, 1].map(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).expect("open"));
     assert!(targets.iter().all(|target| target.as_os_str() == "/dev/null"), "{targets:?}");
+    // Nobody holds what the caller may wait for the end of, such as the pipe of `$(ringroad)`.
+    let log = server.path("logs/error.log");
+    for worker in server.workers() {
+        let stderr = fs::read_link(format!("/proc/{worker}/fd/2")).expect("open");
+        assert_eq!(stderr, log);
+    }
     // Only a daemon stops its workers at SIGWINCH, as in nginx; a reload starts them again.
     server.signal(Signal::WINCH);
     wait_until("no worker", || server.workers().is_empty());

@@ -69,6 +69,14 @@ impl WorkerProcess {
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
         command.arg0("ringroad: worker process").arg(worker::SUBCOMMAND).stdin(Stdio::from(theirs));
+        // Whoever reads what a daemon prints, such as ssh or a shell's `$(...)`, waits until nobody can write to it. What
+        // the worker has to say about its start comes through the channel.
+        if cycle.site.settings.daemon
+            && let Some(file) = cycle.log.file_instead_of_stderr()
+            && let Ok(file) = file.try_clone_to_owned()
+        {
+            command.stderr(Stdio::from(file));
+        }
         command.env_clear().envs(environment(&cycle.site.settings.env));
         let child = command.spawn();
         // The command owns the other end until here; kept open it would hide the worker's death.
