@@ -150,10 +150,14 @@ fn addresses_behind_proxies() {
         "300.0.2.7",
         "::192.0.2.7",
         "192.0.2.07",
+        "...",
+        "fe80::1:",
+        ",192.0.2.7",
     ] {
         let special = match value {
             "::192.0.2.7" => Some("A8"),
-            "192.0.2.07" => Some("A9"),
+            "192.0.2.07" | "..." | "fe80::1:" => Some("A9"),
+            ",192.0.2.7" => Some("A10"),
             _ => None,
         };
         if let Some(row) = special {
