@@ -20,7 +20,7 @@ fn is_forbidden_by_sysctl() -> bool {
     let value = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let forbids = !matches!(value.trim(), "" | "0");
     if forbids {
-        eprintln!("skipped: kernel.io_uring_disabled is {}", value.trim());
+        testkit::skip(format_args!("kernel.io_uring_disabled is {}", value.trim()));
     }
     forbids
 }
@@ -143,7 +143,7 @@ fn the_probe_and_the_server_agree() {
     let log = server.error_log();
     if log.contains("limit on locked memory") {
         // That counts for all processes of the worker's user, and not for root, who asked the probe.
-        return eprintln!("skipped: other servers have locked the memory of this user");
+        return testkit::skip("other servers have locked the memory of this user");
     }
     assert!(log.contains(&format!(": using the \"{net}\" event method\n")), "{json}\n{log}");
     assert_eq!(log.contains("io_uring cannot be used"), net == "epoll", "{log}");

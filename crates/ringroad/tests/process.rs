@@ -158,7 +158,7 @@ fn workers_end_with_a_master_that_was_killed() {
 #[test]
 fn every_thread_of_the_worker_runs_as_the_user_alone() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: changing the user takes root");
+        testkit::skip("changing the user takes root");
         return;
     }
     for (main, group) in [("user nobody; worker_processes 3;", None), ("user nobody daemon;", Some(1))] {
@@ -185,7 +185,7 @@ fn every_thread_of_the_worker_runs_as_the_user_alone() {
 #[test]
 fn threads_of_the_pool_and_of_the_kernel_run_as_the_user_too() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: changing the user takes root");
+        testkit::skip("changing the user takes root");
         return;
     }
     let conf = "user nobody daemon; worker_processes 2; events {} http { access_log off; \
@@ -222,7 +222,7 @@ fn threads_of_the_pool_and_of_the_kernel_run_as_the_user_too() {
 #[test]
 fn an_unknown_user_is_an_error_for_root() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: users are looked up by root only");
+        testkit::skip("users are looked up by root only");
         return;
     }
     let refused = Server::builder(BINARY).conf(&site("user no-such-user;", "here")).run_to_end();
@@ -233,7 +233,7 @@ fn an_unknown_user_is_an_error_for_root() {
 #[test]
 fn a_worker_without_rights_finds_its_folder_for_bodies() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: others own their folders anyway");
+        testkit::skip("others own their folders anyway");
         return;
     }
     let server = Server::start(BINARY, &site("user nobody;", "here"));

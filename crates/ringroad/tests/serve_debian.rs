@@ -166,7 +166,7 @@ fn the_files_that_are_installed_serve_as_nginx_serves_them() {
     }
     let installed = Path::new(INSTALLED);
     if !installed.join("nginx.conf").exists() || !Path::new(nginx::BINARY).exists() {
-        eprintln!("skipped: nginx is not installed (apt-get install nginx-light)");
+        testkit::skip("nginx is not installed (apt-get install nginx-light)");
         return;
     }
     let ours = prepared(BINARY, installed, "", [0, 0]).start();

@@ -6,9 +6,10 @@
 //! ```text
 //! engines: ran <net>+<disk>
 //! engines: skipped <net>+<disk>: <reason>
+//! skipped: <reason>
 //! ```
 //!
-//! with `<net>` one of [`NETS`] and `<disk>` one of [`DISKS`]. The line goes to standard error (which
+//! where the last form is of a test that could not run for another reason ([`skip`]), and with `<net>` one of [`NETS`] and `<disk>` one of [`DISKS`]. The line goes to standard error (which
 //! `cargo test` shows for a failed test only) and, where the environment variable
 //! `RINGROAD_ENGINE_REPORT` names a file, is appended to that file. `cargo xtask ci` and `cargo xtask test`
 //! name such a file, sum it up at the end, and fail when an engine was never exercised and
@@ -43,6 +44,12 @@ pub fn report_skipped(net: &str, disk: &str, reason: &str) {
     check_names(net, disk);
     let reason = reason.replace(['\n', '\r'], " ");
     report(&format!("engines: skipped {net}+{disk}: {reason}\n"));
+}
+
+/// Says that the calling test, or a part of it, could not run here, and why: `cargo test` hides what a test that
+/// passes prints, and a green run must not look like more than it was.
+pub fn skip(reason: impl std::fmt::Display) {
+    report(&format!("skipped: {}\n", reason.to_string().replace(['\n', '\r'], " ")));
 }
 
 fn check_names(net: &str, disk: &str) {

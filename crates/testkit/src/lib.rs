@@ -41,7 +41,7 @@ pub mod tempdir;
 pub mod wait;
 
 pub use client::Client;
-pub use engines::{report_ran, report_skipped};
+pub use engines::{report_ran, report_skipped, skip};
 pub use files::Content;
 pub use program::Program;
 pub use response::Response;

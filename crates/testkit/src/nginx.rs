@@ -27,7 +27,7 @@ pub fn start(conf: &str) -> Option<Server> {
 /// As [`start`], with files and arguments that `prepare` adds to the builder.
 pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) -> Option<Server> {
     if !Path::new(BINARY).exists() {
-        eprintln!("skipped: {BINARY} is not installed (apt-get install nginx-light)");
+        crate::engines::skip(format_args!("{BINARY} is not installed (apt-get install nginx-light)"));
         return None;
     }
     for attempt in 1.. {
@@ -46,7 +46,9 @@ pub fn start_with(conf: &str, prepare: impl Fn(ServerBuilder) -> ServerBuilder) 
             Err(failure) if attempt < ATTEMPTS && failure.contains("Address already in use") => {}
             // Which modules it has is the choice of whoever built it.
             Err(failure) if failure.contains("unknown directive") => {
-                eprintln!("skipped: {BINARY} was built without a module of this test:\n{failure}");
+                crate::engines::skip(format_args!(
+                    "{BINARY} was built without a module of this test:\n{failure}"
+                ));
                 return None;
             }
             Err(failure) => panic!("{failure}"),

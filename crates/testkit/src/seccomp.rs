@@ -39,7 +39,7 @@ pub fn forbid<T: Send>(call: Call, work: impl FnOnce() -> T + Send) -> Option<T>
         let thread = scope.spawn(|| match apply(call) {
             Ok(()) => Some(work()),
             Err(error) => {
-                eprintln!("skipped: no seccomp filter: {error}");
+                crate::engines::skip(format_args!("no seccomp filter: {error}"));
                 None
             }
         });

@@ -35,6 +35,8 @@ pub(crate) struct Report {
     ran: BTreeMap<String, u32>,
     /// Why a pair was skipped, and how often for that reason.
     skipped: BTreeMap<(String, String), u32>,
+    /// Why tests could not run for other reasons, and how often.
+    others: BTreeMap<String, u32>,
     /// Lines that follow no known form.
     unreadable: Vec<String>,
 }
@@ -44,6 +46,10 @@ impl Report {
     pub(crate) fn parse(text: &str) -> Report {
         let mut report = Report::default();
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            if let Some(reason) = line.strip_prefix("skipped: ") {
+                *report.others.entry(reason.to_owned()).or_default() += 1;
+                continue;
+            }
             let ran = line.strip_prefix("engines: ran ").and_then(|rest| rest.split_whitespace().next());
             let skipped = line.strip_prefix("engines: skipped ").and_then(|rest| rest.split_once(": "));
             match (ran, skipped) {
@@ -72,6 +78,13 @@ impl Report {
                     .collect();
                 text.push_str(&format!("  {pair:18} {times:5}  {}\n", reasons.join("; ")));
             }
+        }
+        match self.others.is_empty() {
+            true => text.push_str("no test was skipped for another reason\n"),
+            false => text.push_str("skipped for other reasons:\n"),
+        }
+        for (reason, times) in &self.others {
+            text.push_str(&format!("  {times}x {reason}\n"));
         }
         text
     }
@@ -141,6 +154,8 @@ mod tests {
 
     #[test]
     fn slips_are_not_taken_for_silence() {
+        let other = Report::parse("skipped: no nginx\nskipped: no nginx\n");
+        assert!(other.table().ends_with("skipped for other reasons:\n  2x no nginx\n"), "{}", other.table());
         assert!(Report::parse("engines: ran epoll+thread\n").problems("io_uring")[0].contains("unreadable"));
         assert!(Report::parse(ALL).problems("ring")[0].contains("no engine"));
     }

@@ -26,7 +26,7 @@ pub(crate) fn against_nginx() -> bool {
 /// Whether a test of what only this project promises can go on; says so when not.
 pub(crate) fn ours_only(what: &str) -> bool {
     if against_nginx() {
-        eprintln!("skipped against nginx: {what}");
+        testkit::skip(format_args!("against nginx: {what}"));
     }
     !against_nginx()
 }
