@@ -85,18 +85,34 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
             out.push(byte);
             continue;
         }
-        let Some((&first, tail)) = rest.split_first() else { return };
-        rest = tail;
-        let Some(high) = crate::bytes::hex_value(first) else {
-            out.push(first);
-            continue;
-        };
-        let Some((&second, tail)) = rest.split_first() else { return };
-        rest = tail;
-        if let Some(low) = crate::bytes::hex_value(second) {
-            out.push(high << 4 | low);
+        match take_escape(&mut rest) {
+            Some(Escaped::Byte { value, .. }) => out.push(value),
+            Some(Escaped::None(byte)) => out.push(byte),
+            Some(Escaped::Half) => {}
+            None => return,
         }
     }
+}
+
+/// What stands behind a per cent sign.
+enum Escaped {
+    /// A byte in hexadecimal.
+    Byte { value: u8, digits: [u8; 2] },
+    /// No digit: this byte stands for itself.
+    None(u8),
+    /// One digit, and a byte that is none.
+    Half,
+}
+
+/// Takes what belongs to a per cent sign off the front; nothing where the text ends before that is known.
+fn take_escape(rest: &mut &[u8]) -> Option<Escaped> {
+    let (&first, tail) = rest.split_first()?;
+    *rest = tail;
+    let Some(high) = crate::bytes::hex_value(first) else { return Some(Escaped::None(first)) };
+    let (&second, tail) = rest.split_first()?;
+    *rest = tail;
+    let low = crate::bytes::hex_value(second);
+    Some(low.map_or(Escaped::Half, |low| Escaped::Byte { value: high << 4 | low, digits: [first, second] }))
 }
 
 /// Appends a target that a client is to be sent to, without the escapes that it does not need: printable bytes
@@ -114,22 +130,17 @@ pub fn unescape_redirect(text: &[u8], out: &mut Vec<u8>) {
             out.push(byte);
             continue;
         }
-        let Some((&first, tail)) = rest.split_first() else { return };
-        rest = tail;
-        let Some(high) = crate::bytes::hex_value(first) else {
-            out.push(first);
-            continue;
-        };
-        let Some((&second, tail)) = rest.split_first() else { return };
-        rest = tail;
-        match crate::bytes::hex_value(second).map(|low| high << 4 | low) {
-            None => {}
-            Some(b'?') => {
+        match take_escape(&mut rest) {
+            Some(Escaped::Byte { value: b'?', .. }) => {
                 out.push(b'?');
                 break;
             }
-            Some(byte @ b'&'..=b'~') => out.push(byte),
-            Some(_) => out.extend_from_slice(&[b'%', first, second]),
+            Some(Escaped::Byte { value: byte @ b'&'..=b'~', .. } | Escaped::None(byte)) => out.push(byte),
+            Some(Escaped::Byte { digits: [first, second], .. }) => {
+                out.extend_from_slice(&[b'%', first, second]);
+            }
+            Some(Escaped::Half) => {}
+            None => return,
         }
     }
     out.extend_from_slice(rest);
