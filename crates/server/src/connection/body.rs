@@ -1,11 +1,11 @@
 //! Reading the body of a request for a handler that asked for it.
 
 use http::connection::{CONTINUE_RESPONSE, Expect};
-use http::framing::{BodyFraming, ChunkedDecoder, Event};
 use io::op::Source;
 use io::{Errno, Segments};
 
 use crate::body;
+use crate::connection::rest::Rest;
 use crate::connection::{Connection, decide};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::{BodyInFile, Conf};
@@ -20,28 +20,17 @@ pub(super) enum BodyFailure {
     Abandoned(u16),
 }
 
-/// What of a body is still to come.
-enum Rest {
-    Bytes(u64),
-    Chunks(ChunkedDecoder),
-}
-
 impl Connection {
     /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file.
     pub(super) async fn read_body(&mut self, request: &mut Request) -> Result<(), BodyFailure> {
         let generation = std::rc::Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let rest = match BodyFraming::of(&request.head) {
-            BodyFraming::None => None,
-            BodyFraming::Length(length) => Some(Rest::Bytes(length)),
-            BodyFraming::Chunked => Some(Rest::Chunks(ChunkedDecoder::default())),
-        };
         // A second handler that asks, or one behind the error page of a body that could not be read.
         if request.body.is_some() {
             return Ok(());
         }
         let mut body = ReceivedBody::default();
-        let done = match rest {
+        let done = match Rest::of(&request.head) {
             None => Ok(()),
             // A location has compared it, but the server's own settings may hold still.
             Some(_) if decide::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
@@ -69,10 +58,11 @@ impl Connection {
         self.tell_to_go_on(request, core).await?;
         loop {
             // What came along with the head is a part of the body, and may be all of it.
-            let (used, done) = rest.take(self.input.bytes(), body).map_err(|()| invalid(request))?;
+            let taken = rest.take(self.input.bytes(), |bytes| body.add(bytes));
+            let (used, done) = taken.map_err(|()| invalid(request))?;
             request.received += used as u64;
             self.input.consume(used);
-            rest.check(request, core.client_max_body_size)?;
+            check(&rest, request, core.client_max_body_size)?;
             // A body that has a file is in it as a whole: nobody has to put two parts together.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 spill(request, core, body).await?;
@@ -111,46 +101,17 @@ impl Connection {
     }
 }
 
-impl Rest {
-    /// Moves what `input` has of the body to it; how much that was, and whether it is all.
-    fn take(&mut self, input: &[u8], body: &mut ReceivedBody) -> Result<(usize, bool), ()> {
-        match self {
-            Rest::Bytes(left) => {
-                let used = (*left).min(input.len() as u64) as usize;
-                body.add(&input[..used]);
-                *left -= used as u64;
-                Ok((used, *left == 0))
-            }
-            Rest::Chunks(decoder) => {
-                let mut used = 0;
-                loop {
-                    let step = decoder.handle(&input[used..]).map_err(drop)?;
-                    if let Event::Data { start, end } = step.event {
-                        body.add(&input[used + start..used + end]);
-                    }
-                    used += step.consumed;
-                    match step.event {
-                        Event::Data { .. } => {}
-                        Event::More => return Ok((used, false)),
-                        Event::End => return Ok((used, true)),
-                    }
-                }
-            }
-        }
+/// A chunked body shows its size only while it comes. A length was compared before.
+fn check(rest: &Rest, request: &Request, most: u64) -> Result<(), BodyFailure> {
+    let Rest::Chunks(decoder) = rest else { return Ok(()) };
+    // The announced size of a chunk counts: what is too large is not waited for.
+    if most == 0 || decoder.announced() <= most {
+        return Ok(());
     }
-
-    /// A chunked body shows its size only while it comes. A length was compared before.
-    fn check(&self, request: &Request, most: u64) -> Result<(), BodyFailure> {
-        let Rest::Chunks(decoder) = self else { return Ok(()) };
-        // The announced size of a chunk counts: what is too large is not waited for.
-        if most == 0 || decoder.announced() <= most {
-            return Ok(());
-        }
-        let (total, more) = (decoder.total(), decoder.announced() - decoder.total());
-        let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");
-        request.log(Level::Error, what);
-        Err(BodyFailure::Refused(413))
-    }
+    let (total, more) = (decoder.total(), decoder.announced() - decoder.total());
+    let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");
+    request.log(Level::Error, what);
+    Err(BodyFailure::Refused(413))
 }
 
 fn invalid(request: &Request) -> BodyFailure {

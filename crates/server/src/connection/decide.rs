@@ -66,15 +66,14 @@ pub(crate) enum Progress {
 }
 
 impl Course {
+    /// At the start of a phase, with nothing behind it.
+    fn at(phase: Phase) -> Course {
+        Course { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: false }
+    }
+
     /// The way of a request whose head was read. A verdict at once where the head is all there is to it.
     pub(crate) fn begin(request: &mut Request, entrance: &Entrance) -> (Course, Option<Verdict>) {
-        let mut course = Course {
-            phase: Phase::PostRead,
-            handler: 0,
-            refusal: None,
-            delay: Delay::None,
-            wants_body: false,
-        };
+        let mut course = Course::at(Phase::PostRead);
         let verdict = match begin(request, entrance) {
             Ok(()) => None,
             Err(status) => course.take(request, Step::Status(status)),
@@ -84,13 +83,7 @@ impl Course {
 
     /// The way of a subrequest, which has its server and its URI.
     pub(crate) fn of_subrequest(request: &mut Request) -> Course {
-        let mut course = Course {
-            phase: Phase::ServerRewrite,
-            handler: 0,
-            refusal: None,
-            delay: Delay::None,
-            wants_body: false,
-        };
+        let mut course = Course::at(Phase::ServerRewrite);
         course.go_to_server(request);
         course
     }
@@ -315,8 +308,7 @@ pub(crate) async fn pause(request: &Request, until: Instant) -> Step {
 
 /// Answers with an error that was found out beside the phases, or with its page.
 pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
-    let mut course =
-        Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None, wants_body: false };
+    let mut course = Course::at(Phase::Content);
     match course.take(request, Step::Status(status)) {
         Some(verdict) => verdict,
         None => run_without_body(&mut course, request).await,
@@ -377,8 +369,7 @@ pub(super) async fn post_action(request: &mut Request) {
             }
         }
     };
-    let mut course =
-        Course { phase: Phase::Content, handler: 0, refusal: None, delay: Delay::None, wants_body: false };
+    let mut course = Course::at(Phase::Content);
     if course.take(request, step).is_none() {
         // Boxed: few configurations have one, and the state of the phases is large.
         Box::pin(run_without_body(&mut course, request)).await;

@@ -1,6 +1,7 @@
 //! Request bodies that nobody wanted, and closing so that the client still reads its answer.
 
 use http::framing::{BodyFraming, ChunkedDecoder, Event};
+use http::request::Head;
 use io::Errno;
 
 use crate::connection::Connection;
@@ -14,13 +15,9 @@ impl Connection {
         let core = &request.scope().core;
         let (patience, most) = (core.lingering_timeout, core.client_max_body_size);
         let until = rt::now() + core.lingering_time;
-        let mut body = match BodyFraming::of(&request.head) {
-            BodyFraming::None => return true,
-            BodyFraming::Length(length) => Rest::Bytes(length),
-            BodyFraming::Chunked => Rest::Chunks(ChunkedDecoder::default()),
-        };
+        let Some(mut body) = Rest::of(&request.head) else { return true };
         loop {
-            match body.take(self.input.bytes()) {
+            match body.take(self.input.bytes(), |_| ()) {
                 Ok((used, done)) => {
                     request.received += used as u64;
                     self.input.consume(used);
@@ -47,8 +44,9 @@ impl Connection {
     /// Whether the part of a chunked body that came with the head breaks the framing: 400 then, where a body
     /// that breaks it later can only end the connection.
     pub(super) fn body_is_broken(&self, request: &Request) -> bool {
-        let is_chunked = matches!(BodyFraming::of(&request.head), BodyFraming::Chunked);
-        let broken = is_chunked && Rest::Chunks(ChunkedDecoder::default()).take(self.input.bytes()).is_err();
+        // Bytes of a known number cannot break anything.
+        let rest = Rest::of(&request.head);
+        let broken = rest.is_some_and(|mut rest| rest.take(self.input.bytes(), |_| ()).is_err());
         if broken {
             request.log(Level::Info, format_args!("client sent invalid chunked body"));
         }
@@ -94,24 +92,37 @@ impl Connection {
 }
 
 /// What of a body is still to come.
-enum Rest {
+pub(super) enum Rest {
     Bytes(u64),
     Chunks(ChunkedDecoder),
 }
 
 impl Rest {
-    /// How much of `input` belongs to the body, and whether that was its end.
-    fn take(&mut self, input: &[u8]) -> Result<(usize, bool), ()> {
+    /// All of the body that follows a head; nothing where it has none.
+    pub(super) fn of(head: &Head) -> Option<Rest> {
+        match BodyFraming::of(head) {
+            BodyFraming::None => None,
+            BodyFraming::Length(length) => Some(Rest::Bytes(length)),
+            BodyFraming::Chunked => Some(Rest::Chunks(ChunkedDecoder::default())),
+        }
+    }
+
+    /// How much of `input` belongs to the body, and whether that was its end. `keep` gets what it carries.
+    pub(super) fn take(&mut self, input: &[u8], mut keep: impl FnMut(&[u8])) -> Result<(usize, bool), ()> {
         match self {
             Rest::Bytes(left) => {
-                let used = (*left).min(input.len() as u64);
-                *left -= used;
-                Ok((used as usize, *left == 0))
+                let used = (*left).min(input.len() as u64) as usize;
+                keep(&input[..used]);
+                *left -= used as u64;
+                Ok((used, *left == 0))
             }
             Rest::Chunks(decoder) => {
                 let mut used = 0;
                 loop {
                     let step = decoder.handle(&input[used..]).map_err(drop)?;
+                    if let Event::Data { start, end } = step.event {
+                        keep(&input[used + start..used + end]);
+                    }
                     used += step.consumed;
                     match step.event {
                         Event::Data { .. } => {}
