@@ -83,16 +83,18 @@ pub(crate) fn open_at_once(request: &Request, path: &mut Vec<u8>) -> Option<Resu
 /// shared with others.
 fn may_hold(request: &Request, rules: Rules) -> bool {
     let (facts, _) = place(request);
-    facts.may_hold() && rules.is_plain() && rules.directio.is_none() && !request.scope().core.opening.lets_go
+    facts.calls_directly()
+        && rules.is_plain()
+        && rules.directio.is_none()
+        && !request.scope().core.opening.lets_go
 }
 
 /// As [`open_resident`], with the file that the path led to a moment ago when it still does: one call instead of
 /// three, and no answer that opening would not have given.
 fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
-    let (facts, _) = place(request);
     let held = &request.generation.open_files.held;
     if let Some(opened) = held.find(path)
-        && let Some(Ok(stat)) = with_nul(path, |path| facts.stat_now(path))?
+        && let Ok(stat) = with_nul(path, rt::file::stat_now)?
         && stat == opened.stat
     {
         return Some(Ok(Found::File(opened)));
@@ -253,7 +255,7 @@ fn how(rules: Rules, flags: OFlags) -> OpenHow {
 async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) -> Result<rt::File, Failure> {
     let (facts, via) = place(request);
     let failed = |errno| failure(errno, call(rules));
-    let mut how = OpenHow { is_cold: facts.is_cold(), ..how(rules, flags) };
+    let mut how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
     let (dir, path) = if let Some(root) = rules.beneath {
         how.resolve |= ResolveFlags::BENEATH.bits();
         // The root was not there when the configuration was taken up, or depends on the request.

@@ -100,18 +100,9 @@ impl RootFacts {
         self.noted(rt::file::stat_cached(path))
     }
 
-    /// As [`RootFacts::stat_resident`], for a path that led to an open file a moment ago.
-    pub(super) fn stat_now(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
-        self.direct_calls.then(|| rt::file::stat_now(path))
-    }
-
-    /// Whether paths that come to the engine were just seen, or lately found, not to be in memory.
-    pub(super) fn is_cold(&self) -> bool {
-        self.direct_calls
-    }
-
-    /// Whether files may be held for a moment, and their paths be looked at without waiting.
-    pub(super) fn may_hold(&self) -> bool {
+    /// Whether calls beside the engine are made at all. Files may be held for a moment then; and a path that comes to
+    /// the engine was just seen, or lately found, not to be in memory.
+    pub(super) fn calls_directly(&self) -> bool {
         self.direct_calls
     }
 
