@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use common::ours_only;
+use common::{assert_no_errors, ours_only};
 use testkit::client::request_bytes;
 use testkit::response::Fault;
 use testkit::server::ServerBuilder;
@@ -65,10 +65,7 @@ fn everything_comes(server: &Server) {
         let part = client.request("GET", &format!("/{place}/a.bin"), &[("Range", "bytes=4095-700000")]);
         A.assert_range(4095..700_001, &part.body);
     }
-    let log = server.error_log();
-    for level in ["[error]", "[crit]", "[alert]", "[emerg]"] {
-        assert!(!log.contains(level), "{log}");
-    }
+    assert_no_errors(server);
 }
 
 #[test]

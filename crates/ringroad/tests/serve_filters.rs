@@ -6,7 +6,7 @@ mod common;
 use std::fs::OpenOptions;
 use std::time::Duration;
 
-use common::ours_only;
+use common::{assert_no_errors, ours_only};
 use testkit::client::request_bytes;
 use testkit::response::{BodyLength, Fault};
 use testkit::{Client, Deadline, Server};
@@ -71,10 +71,7 @@ fn everything_comes(server: &Server) {
         assert!(response.text() == expected, "{way}: {} bytes", response.body.len());
         assert_eq!(client.get("/ok.txt").text(), "ok", "{way}");
     }
-    let log = server.error_log();
-    for level in ["[error]", "[crit]", "[alert]", "[emerg]"] {
-        assert!(!log.contains(level), "{log}");
-    }
+    assert_no_errors(server);
 }
 
 #[test]

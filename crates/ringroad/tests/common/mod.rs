@@ -82,6 +82,14 @@ pub(crate) fn refused(server: &Server, bytes: impl AsRef<[u8]>) -> u16 {
     response.status
 }
 
+/// Asserts that a server had nothing to complain of.
+pub(crate) fn assert_no_errors(server: &Server) {
+    let log = server.error_log();
+    for level in ["[error]", "[crit]", "[alert]", "[emerg]"] {
+        assert!(!log.contains(level), "{log}");
+    }
+}
+
 /// The built-in page for a status, as nginx words it.
 pub(crate) fn error_page(status: &str) -> String {
     let name = server_name();
