@@ -2,6 +2,7 @@
 //! browsers that nginx treats apart.
 
 use crate::bytes::trim_ows;
+use crate::reply::ReplyHead;
 use crate::request::{Head, HeaderId, Version};
 
 /// Whether the client wants the connection kept: the version's default, unless `Connection` says otherwise.
@@ -16,6 +17,16 @@ pub fn wants_keep_alive(head: &Head, buf: &[u8]) -> bool {
         keep |= has_token(value, b"keep-alive");
     }
     keep
+}
+
+/// Whether an upstream keeps its connection open after this response, once its body has been read to an end that is
+/// not the end of the connection. As in nginx a response of HTTP/1.0 never does, whatever it says: RFC 9112 section 9.3
+/// allows to keep it, and its appendix C.2.2 tells why proxies had better not.
+#[must_use]
+pub fn reply_keeps_alive(head: &ReplyHead, buf: &[u8]) -> bool {
+    head.version() == Version::Http11
+        && head.status().code() != 101
+        && !head.all(buf, HeaderId::Connection).any(|value| has_token(value, b"close"))
 }
 
 /// Whether the list `value` has `token`, in any case of letters.
@@ -132,6 +143,25 @@ mod tests {
         ] {
             let (head, buf) = head(&format!("GET / HTTP/{version}\r\nHost: a\r\n{field}\r\n"));
             assert_eq!(wants_keep_alive(&head, &buf), wanted, "{version} {field:?}");
+        }
+    }
+
+    #[test]
+    fn upstream_connections_are_kept_by_version_and_tokens() {
+        for (line, field, wanted) in [
+            ("1.1 200 OK", "", true),
+            ("1.1 200 OK", "Connection: keep-alive\r\n", true),
+            ("1.1 200 OK", "Connection: Close\r\n", false),
+            ("1.1 200 OK", "Connection: a\r\nConnection: b, close\r\n", false),
+            ("1.1 200 OK", "Connection: not-close\r\n", true),
+            ("1.0 200 OK", "", false),
+            ("1.0 200 OK", "Connection: keep-alive\r\n", false),
+            ("1.1 101 Switching Protocols", "Connection: upgrade\r\n", false),
+        ] {
+            let text = format!("HTTP/{line}\r\n{field}\r\n");
+            let mut head = ReplyHead::new();
+            crate::reply::parse(&mut head, text.as_bytes(), &crate::reply::Limits::default()).expect(line);
+            assert_eq!(reply_keeps_alive(&head, text.as_bytes()), wanted, "{line} {field:?}");
         }
     }
 

@@ -7,9 +7,10 @@
 //! | module | holds | source |
 //! |---|---|---|
 //! | [`request`] | the request head, parsed in place and resumable | RFC 9112 sections 3 and 5 |
+//! | [`reply`] | the head of an upstream's response, likewise | RFC 9112 sections 4 and 5 |
 //! | [`host`] | validation of `Host` and of an authority | RFC 9110 section 7.2 |
 //! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
-//! | [`framing`] | how long a body is, chunked coding in and out | RFC 9112 sections 6 and 7 |
+//! | [`framing`] | how long a body is, chunked coding in and out, trailers | RFC 9112 sections 6 and 7 |
 //! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
 //! | [`conditional`] | `If-*`, entity tags | RFC 9110 sections 8.8 and 13 |
 //! | [`range`] | `Range`, `If-Range`, `multipart/byteranges` | RFC 9110 section 14 |
@@ -33,6 +34,7 @@ pub mod host;
 pub mod media_type;
 pub mod proxy_protocol;
 pub mod range;
+pub mod reply;
 pub mod request;
 pub mod response;
 mod span;

@@ -209,6 +209,26 @@ pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), In
     Ok(())
 }
 
+/// Appends one field line as an upstream sent it. nginx passes names with odd bytes and values with control bytes on,
+/// and so does this; what could start another line or field is refused all the same, and NUL with it (RFC 9110
+/// section 5.5).
+///
+/// # Errors
+/// [`InvalidField`]; nothing was appended.
+pub fn push_relayed_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
+    if name.is_empty() || name.iter().any(|byte| matches!(byte, 0..=b' ' | b':' | 0x7f)) {
+        return Err(InvalidField::Name);
+    }
+    if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
+        return Err(InvalidField::Value);
+    }
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+    Ok(())
+}
+
 fn push_known(out: &mut Vec<u8>, name_and_colon: &[u8], value: &[u8]) -> Result<(), InvalidField> {
     check_value(value)?;
     out.extend_from_slice(name_and_colon);
@@ -292,6 +312,23 @@ mod tests {
              Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nConnection: keep-alive\r\n\
              Keep-Alive: timeout=20\r\nVary: Accept-Encoding\r\nETag: \"5a-264\"\r\nAccept-Ranges: bytes\r\n\r\n"
         );
+    }
+
+    #[test]
+    fn relayed_fields_keep_what_nginx_keeps() {
+        let mut out = Vec::new();
+        push_relayed_field(&mut out, b"X@Y", b"a\x01b").expect("odd, but harmless");
+        assert_eq!(out, b"X@Y: a\x01b\r\n");
+        for (name, value) in [("", "a"), ("X Y", "a"), ("X:", "a"), ("X\n", "a"), ("X\x7f", "a")] {
+            assert_eq!(
+                push_relayed_field(&mut out, name.as_bytes(), value.as_bytes()),
+                Err(InvalidField::Name)
+            );
+        }
+        for value in ["a\r", "a\nb", "\0"] {
+            assert_eq!(push_relayed_field(&mut out, b"X", value.as_bytes()), Err(InvalidField::Value));
+        }
+        assert_eq!(out, b"X@Y: a\x01b\r\n", "nothing is left of a refused field");
     }
 
     #[test]

@@ -17,7 +17,8 @@ use crate::bytes::hex_value;
 /// in the wild); an endless one is an attack on the reader.
 pub const LINE_LEN_MAX: u32 = 512;
 
-/// Longest trailer section, in bytes; they are read and dropped, so this is patience, not memory.
+/// Longest trailer section, in bytes. As much as two ordinary heads have; whoever keeps trailers needs this much memory
+/// at most, and whoever drops them has this much patience.
 pub const TRAILER_LEN_MAX: u32 = 8 * 1024;
 
 /// Why a chunked body is refused: 400, and the connection must be closed.
@@ -119,11 +120,35 @@ impl ChunkedDecoder {
     /// # Errors
     /// [`ChunkedError`]; the decoder is of no further use.
     pub fn handle(&mut self, input: &[u8]) -> Result<Step, ChunkedError> {
+        self.step(input, None)
+    }
+
+    /// As [`Self::handle`], and appends the field lines of the trailer section to `trailers`, line ends included and
+    /// without the empty line at the end: at most [`TRAILER_LEN_MAX`] bytes and the line ends. At [`Event::End`]
+    /// [`crate::reply::parse_fields`] reads them.
+    ///
+    /// # Errors
+    /// As [`Self::handle`].
+    pub fn handle_with_trailers(
+        &mut self,
+        input: &[u8],
+        trailers: &mut Vec<u8>,
+    ) -> Result<Step, ChunkedError> {
+        self.step(input, Some(trailers))
+    }
+
+    fn step(&mut self, input: &[u8], mut trailers: Option<&mut Vec<u8>>) -> Result<Step, ChunkedError> {
         for (at, &byte) in input.iter().enumerate() {
             match self.state {
                 State::Done => return Ok(Step { consumed: at, event: Event::End }),
                 State::Data => return Ok(self.data(at, input.len())),
-                state => self.state = self.framing_byte(state, byte)?,
+                state => {
+                    self.state = self.framing_byte(state, byte)?;
+                    let in_trailer = matches!(self.state, State::Trailer | State::TrailerLf);
+                    if in_trailer || state == State::TrailerLf {
+                        trailers.iter_mut().for_each(|trailers| trailers.push(byte));
+                    }
+                }
             }
         }
         let event = if self.state == State::Done { Event::End } else { Event::More };
@@ -353,6 +378,58 @@ mod tests {
         assert_eq!(decoder.handle(b"\r\nffff\r\n").expect("valid").event, Event::More);
         assert_eq!((decoder.total(), decoder.announced()), (1, 0x10000));
         assert!(!decoder.is_done());
+    }
+
+    /// Body and trailer section when `input` arrives in pieces of `len` bytes.
+    fn decode_with_trailers(input: &[u8], len: usize) -> Result<(Vec<u8>, Vec<u8>), ChunkedError> {
+        let mut decoder = ChunkedDecoder::default();
+        let (mut body, mut trailers) = (Vec::new(), Vec::new());
+        for piece in input.chunks(len) {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let step = decoder.handle_with_trailers(rest, &mut trailers)?;
+                match step.event {
+                    Event::Data { start, end } => body.extend_from_slice(&rest[start..end]),
+                    Event::More => break,
+                    Event::End => return Ok((body, trailers)),
+                }
+                rest = &rest[step.consumed..];
+            }
+        }
+        panic!("the body has no end: {body:?}");
+    }
+
+    #[test]
+    fn trailers_are_kept_for_whoever_wants_them() {
+        for (input, section) in [
+            ("0\r\n\r\n", ""),
+            ("0\r\nX: 1\r\n\r\n", "X: 1\r\n"),
+            (
+                "3\r\nabc\r\n0;x\r\nX: 1\r\nDigest:  a=b \r\n\r\nHTTP/1.1 200 OK\r\n",
+                "X: 1\r\nDigest:  a=b \r\n",
+            ),
+        ] {
+            for len in 1..=input.len() {
+                let (_, trailers) = decode_with_trailers(input.as_bytes(), len).expect(input);
+                assert_eq!(trailers, section.as_bytes(), "{input:?} by {len}");
+            }
+        }
+        let (body, trailers) =
+            decode_with_trailers(b"3\r\nabc\r\n0\r\nX: 1\r\nX-Two:2\r\n\r\n", 4).expect("valid");
+        let mut fields = Vec::new();
+        crate::reply::parse_fields(&trailers, 10, &mut fields).expect("valid");
+        let values: Vec<&[u8]> = fields.iter().map(|field| field.value.of(&trailers)).collect();
+        assert_eq!((body.as_slice(), values), (&b"abc"[..], vec![&b"1"[..], b"2"]));
+    }
+
+    #[test]
+    fn kept_trailers_are_bounded() {
+        let mut trailers = Vec::new();
+        let mut decoder = ChunkedDecoder::default();
+        let input = format!("0\r\n{}", "X: 1\r\n".repeat(4 * TRAILER_LEN_MAX as usize));
+        let end = decoder.handle_with_trailers(input.as_bytes(), &mut trailers);
+        assert_eq!(end, Err(ChunkedError::TrailersTooLong));
+        assert!(trailers.len() <= 2 * TRAILER_LEN_MAX as usize, "{}", trailers.len());
     }
 
     proptest! {

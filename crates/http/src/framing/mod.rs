@@ -1,11 +1,13 @@
-//! How long a request body is, and chunked coding (RFC 9112 sections 6 and 7.1).
+//! How long a body is, and chunked coding (RFC 9112 sections 6 and 7.1).
 //!
-//! [`BodyFraming`] decides from a parsed head; [`ChunkedDecoder`] takes a chunked body apart; [`chunk_header`] and
+//! [`BodyFraming`] decides for a request from its parsed head, [`ReplyFraming`] for a response; [`ChunkedDecoder`] takes a chunked body apart; [`chunk_header`] and
 //! [`push_last_chunk`] build one. Bodies themselves never pass through here: the decoder answers with ranges.
 
 mod chunked;
+mod reply;
 
 pub use chunked::{ChunkedDecoder, ChunkedError, Event, LINE_LEN_MAX, Step, TRAILER_LEN_MAX};
+pub use reply::{ReplyFraming, may_be_trailer};
 
 use crate::request::Head;
 use crate::response::{InvalidField, push_field};

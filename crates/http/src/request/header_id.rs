@@ -81,6 +81,58 @@ pub enum HeaderId {
     Depth,
     /// `Overwrite` (WebDAV)
     Overwrite,
+    /// `Age`
+    Age,
+    /// `Expires`
+    Expires,
+    /// `Last-Modified`
+    LastModified,
+    /// `ETag`
+    Etag,
+    /// `Vary`
+    Vary,
+    /// `Set-Cookie`
+    SetCookie,
+    /// `Location`
+    Location,
+    /// `Content-Location`
+    ContentLocation,
+    /// `Content-Encoding`
+    ContentEncoding,
+    /// `Content-Disposition`
+    ContentDisposition,
+    /// `Accept-Ranges`
+    AcceptRanges,
+    /// `Server`
+    Server,
+    /// `Link`
+    Link,
+    /// `Refresh`
+    Refresh,
+    /// `Retry-After`
+    RetryAfter,
+    /// `WWW-Authenticate`
+    WwwAuthenticate,
+    /// `Proxy-Authenticate`
+    ProxyAuthenticate,
+    /// `Proxy-Authentication-Info`
+    ProxyAuthenticationInfo,
+    /// `Proxy-Connection`, which some old clients send in place of `Connection`
+    ProxyConnection,
+    /// `Cache-Status` (RFC 9211)
+    CacheStatus,
+    /// `CDN-Cache-Control` (RFC 9213)
+    CdnCacheControl,
+    /// `X-Accel-Expires` (nginx)
+    XAccelExpires,
+    /// `X-Accel-Redirect` (nginx)
+    XAccelRedirect,
+    /// `X-Accel-Buffering` (nginx)
+    XAccelBuffering,
+    /// `X-Accel-Limit-Rate` (nginx)
+    XAccelLimitRate,
+    /// `X-Accel-Charset` (nginx)
+    XAccelCharset,
     /// Any other name.
     Other,
 }
@@ -96,42 +148,61 @@ impl HeaderId {
     }
 
     /// The identifier of a name that is made of letters, digits and hyphens only, as all known ones are.
-    pub(super) fn of_plain(name: &[u8]) -> Self {
+    pub(crate) fn of_plain(name: &[u8]) -> Self {
         let Some(&first) = name.first() else { return Self::Other };
         let candidates: &[Self] = match (name.len(), first | 0x20) {
             (2, b't') => &[Self::Te],
+            (3, b'a') => &[Self::Age],
             (3, b'v') => &[Self::Via],
-            (4, b'h') => &[Self::Host],
             (4, b'd') => &[Self::Date],
-            (5, b'r') => &[Self::Range],
+            (4, b'e') => &[Self::Etag],
+            (4, b'h') => &[Self::Host],
+            (4, b'l') => &[Self::Link],
+            (4, b'v') => &[Self::Vary],
             (5, b'd') => &[Self::Depth],
+            (5, b'r') => &[Self::Range],
             (6, b'a') => &[Self::Accept],
             (6, b'c') => &[Self::Cookie],
             (6, b'e') => &[Self::Expect],
-            (6, b'p') => &[Self::Pragma],
             (6, b'o') => &[Self::Origin],
-            (7, b'r') => &[Self::Referer],
-            (7, b'u') => &[Self::Upgrade],
+            (6, b'p') => &[Self::Pragma],
+            (6, b's') => &[Self::Server],
+            (7, b'e') => &[Self::Expires],
+            (7, b'r') => &[Self::Referer, Self::Refresh],
             (7, b't') => &[Self::Trailer],
+            (7, b'u') => &[Self::Upgrade],
             (8, b'i') => &[Self::IfRange, Self::IfMatch],
-            (9, b'x') => &[Self::XRealIp],
+            (8, b'l') => &[Self::Location],
             (9, b'o') => &[Self::Overwrite],
+            (9, b'x') => &[Self::XRealIp],
             (10, b'c') => &[Self::Connection],
-            (10, b'u') => &[Self::UserAgent],
             (10, b'k') => &[Self::KeepAlive],
+            (10, b's') => &[Self::SetCookie],
+            (10, b'u') => &[Self::UserAgent],
             (11, b'd') => &[Self::Destination],
-            (12, b'c') => &[Self::ContentType],
+            (11, b'r') => &[Self::RetryAfter],
+            (12, b'c') => &[Self::ContentType, Self::CacheStatus],
+            (13, b'a') => &[Self::Authorization, Self::AcceptRanges],
             (13, b'c') => &[Self::CacheControl, Self::ContentRange],
             (13, b'i') => &[Self::IfNoneMatch],
-            (13, b'a') => &[Self::Authorization],
+            (13, b'l') => &[Self::LastModified],
             (14, b'c') => &[Self::ContentLength],
             (15, b'a') => &[Self::AcceptEncoding, Self::AcceptLanguage],
-            (15, b'x') => &[Self::XForwardedFor],
-            (17, b't') => &[Self::TransferEncoding],
+            (15, b'x') => &[Self::XForwardedFor, Self::XAccelExpires, Self::XAccelCharset],
+            (16, b'c') => &[Self::ContentLocation, Self::ContentEncoding],
+            (16, b'p') => &[Self::ProxyConnection],
+            (16, b'w') => &[Self::WwwAuthenticate],
+            (16, b'x') => &[Self::XAccelRedirect],
+            (17, b'c') => &[Self::CdnCacheControl],
             (17, b'i') => &[Self::IfModifiedSince],
-            (17, b'x') => &[Self::XForwardedProto],
+            (17, b't') => &[Self::TransferEncoding],
+            (17, b'x') => &[Self::XForwardedProto, Self::XAccelBuffering],
+            (18, b'p') => &[Self::ProxyAuthenticate],
+            (18, b'x') => &[Self::XAccelLimitRate],
+            (19, b'c') => &[Self::ContentDisposition],
             (19, b'i') => &[Self::IfUnmodifiedSince],
             (19, b'p') => &[Self::ProxyAuthorization],
+            (25, b'p') => &[Self::ProxyAuthenticationInfo],
             _ => &[],
         };
         let found = candidates.iter().find(|&&id| name_eq_lower(name, LOWER_NAMES[id as usize].as_bytes()));
@@ -142,6 +213,28 @@ impl HeaderId {
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES[self as usize]
+    }
+
+    /// Whether nginx takes the first field of this name from an upstream, and leaves a second one out with a warning:
+    /// the fields that have one value, and whose repetition changes nothing about where the body ends.
+    #[must_use]
+    pub fn is_first_only(self) -> bool {
+        matches!(
+            self,
+            Self::ContentType
+                | Self::Date
+                | Self::Etag
+                | Self::Expires
+                | Self::LastModified
+                | Self::Location
+                | Self::Refresh
+                | Self::Server
+                | Self::XAccelBuffering
+                | Self::XAccelCharset
+                | Self::XAccelExpires
+                | Self::XAccelLimitRate
+                | Self::XAccelRedirect
+        )
     }
 
     /// Whether a second field of this name makes the request invalid, as in nginx: which of the two a party
@@ -203,6 +296,32 @@ const NAMES: [&str; HeaderId::COUNT + 1] = [
     "Destination",
     "Depth",
     "Overwrite",
+    "Age",
+    "Expires",
+    "Last-Modified",
+    "ETag",
+    "Vary",
+    "Set-Cookie",
+    "Location",
+    "Content-Location",
+    "Content-Encoding",
+    "Content-Disposition",
+    "Accept-Ranges",
+    "Server",
+    "Link",
+    "Refresh",
+    "Retry-After",
+    "WWW-Authenticate",
+    "Proxy-Authenticate",
+    "Proxy-Authentication-Info",
+    "Proxy-Connection",
+    "Cache-Status",
+    "CDN-Cache-Control",
+    "X-Accel-Expires",
+    "X-Accel-Redirect",
+    "X-Accel-Buffering",
+    "X-Accel-Limit-Rate",
+    "X-Accel-Charset",
     "",
 ];
 
@@ -244,6 +363,32 @@ const LOWER_NAMES: [&str; HeaderId::COUNT + 1] = [
     "destination",
     "depth",
     "overwrite",
+    "age",
+    "expires",
+    "last-modified",
+    "etag",
+    "vary",
+    "set-cookie",
+    "location",
+    "content-location",
+    "content-encoding",
+    "content-disposition",
+    "accept-ranges",
+    "server",
+    "link",
+    "refresh",
+    "retry-after",
+    "www-authenticate",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-connection",
+    "cache-status",
+    "cdn-cache-control",
+    "x-accel-expires",
+    "x-accel-redirect",
+    "x-accel-buffering",
+    "x-accel-limit-rate",
+    "x-accel-charset",
     "",
 ];
 

@@ -1,0 +1,153 @@
+//! [`ReplyFraming`]: where the body of a response ends (RFC 9112 section 6.3), and which fields may be trailers.
+
+use crate::reply::ReplyHead;
+use crate::request::{HeaderId, Method};
+
+/// Where the body of a response ends. Contradictions between its fields were refused when the head was parsed
+/// ([`crate::reply::ReplyError`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyFraming {
+    /// No body, whatever the fields say: interim responses, 204, 304, the answer to HEAD. What follows a 101, or a
+    /// 2xx to CONNECT, is no body either but another protocol, and the caller's business.
+    None,
+    /// Exactly this many bytes; fewer mean that the response was cut short.
+    Length(u64),
+    /// Chunks up to the last one; without it the response was cut short.
+    Chunked,
+    /// Up to the end of the connection. Whether anything is missing cannot be told.
+    UntilClose,
+}
+
+impl ReplyFraming {
+    /// The framing of the body that follows a complete head, which answers a request with `method` (as it was sent to
+    /// the upstream: a HEAD that was turned into GET is a GET).
+    ///
+    /// `Transfer-Encoding` in a response of HTTP/1.0 is followed, as nginx does; RFC 9112 section 6.1 wants the
+    /// connection closed afterwards, and [`crate::connection::reply_keeps_alive`] says so.
+    #[must_use]
+    pub fn of(method: Method, head: &ReplyHead) -> Self {
+        let status = head.status();
+        let tunnels = method == Method::Connect && matches!(status.code(), 200..=299);
+        if method == Method::Head || status.is_bodyless() || tunnels {
+            return Self::None;
+        }
+        match head.content_length() {
+            _ if head.is_chunked() => Self::Chunked,
+            Some(length) => Self::Length(length),
+            None => Self::UntilClose,
+        }
+    }
+
+    /// Whether there is anything to read.
+    #[must_use]
+    pub fn has_body(self) -> bool {
+        !matches!(self, Self::None | Self::Length(0))
+    }
+
+    /// Whether the end of the body can be told from a connection that broke.
+    #[must_use]
+    pub fn is_delimited(self) -> bool {
+        self != Self::UntilClose
+    }
+}
+
+/// Whether a field may stand in a trailer section (RFC 9110 section 6.5.1): not where it frames or routes the
+/// message, changes how it is processed or who may read it, or says what the content is. A proxy leaves the others
+/// out.
+#[must_use]
+pub fn may_be_trailer(id: HeaderId) -> bool {
+    use HeaderId as Id;
+    !matches!(
+        id,
+        // Framing and routing.
+        Id::TransferEncoding | Id::ContentLength | Id::Host | Id::Connection | Id::ProxyConnection
+            | Id::KeepAlive | Id::Te | Id::Trailer | Id::Upgrade
+            // Modifiers of requests, and control data of responses.
+            | Id::CacheControl | Id::CdnCacheControl | Id::Expect | Id::Pragma | Id::Range | Id::IfRange
+            | Id::IfMatch | Id::IfNoneMatch | Id::IfModifiedSince | Id::IfUnmodifiedSince | Id::Age | Id::Expires
+            | Id::Date | Id::Location | Id::RetryAfter | Id::Vary
+            // Authentication and state.
+            | Id::Authorization | Id::ProxyAuthorization | Id::WwwAuthenticate | Id::ProxyAuthenticate
+            | Id::ProxyAuthenticationInfo | Id::Cookie | Id::SetCookie
+            // How the content is read.
+            | Id::ContentEncoding | Id::ContentType | Id::ContentRange
+            // What nginx acts on.
+            | Id::XAccelExpires | Id::XAccelRedirect | Id::XAccelBuffering | Id::XAccelLimitRate
+            | Id::XAccelCharset
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::{Limits, parse};
+
+    fn framing(method: Method, status: &str, fields: &str) -> ReplyFraming {
+        let text = format!("HTTP/{status}\r\n{fields}\r\n");
+        let mut head = ReplyHead::new();
+        parse(&mut head, text.as_bytes(), &Limits::default()).expect(&text);
+        ReplyFraming::of(method, &head)
+    }
+
+    #[test]
+    fn framing_by_fields() {
+        for (status, fields, wanted) in [
+            ("1.1 200 OK", "", ReplyFraming::UntilClose),
+            ("1.1 200 OK", "Content-Length: 0\r\n", ReplyFraming::Length(0)),
+            ("1.1 200 OK", "Content-Length: 12\r\n", ReplyFraming::Length(12)),
+            ("1.1 200 OK", "Transfer-Encoding: chunked\r\n", ReplyFraming::Chunked),
+            ("1.1 200 OK", "transfer-encoding: CHUNKED\r\n", ReplyFraming::Chunked),
+            ("1.0 200 OK", "Transfer-Encoding: chunked\r\n", ReplyFraming::Chunked),
+            ("1.0 200 OK", "", ReplyFraming::UntilClose),
+            ("1.1 206 Partial Content", "Content-Length: 5\r\n", ReplyFraming::Length(5)),
+            ("1.1 404 Not Found", "Content-Length: 5\r\n", ReplyFraming::Length(5)),
+            ("1.1 205 Reset Content", "Content-Length: 5\r\n", ReplyFraming::Length(5)),
+        ] {
+            for method in [Method::Get, Method::Post, Method::Other] {
+                assert_eq!(framing(method, status, fields), wanted, "{method:?} {status} {fields}");
+            }
+        }
+    }
+
+    #[test]
+    fn some_responses_never_have_a_body() {
+        for fields in ["", "Content-Length: 12\r\n", "Transfer-Encoding: chunked\r\n"] {
+            for status in ["100", "101", "103", "199", "204", "304"] {
+                let found = framing(Method::Get, &format!("1.1 {status} x"), fields);
+                assert_eq!(found, ReplyFraming::None, "{status} {fields}");
+            }
+            assert_eq!(framing(Method::Head, "1.1 200 OK", fields), ReplyFraming::None, "HEAD {fields}");
+            assert_eq!(
+                framing(Method::Connect, "1.1 200 OK", fields),
+                ReplyFraming::None,
+                "CONNECT {fields}"
+            );
+        }
+        let refused = framing(Method::Connect, "1.1 403 Forbidden", "Content-Length: 3\r\n");
+        assert_eq!(refused, ReplyFraming::Length(3));
+    }
+
+    #[test]
+    fn what_there_is_to_read() {
+        for (framing, has_body, delimited) in [
+            (ReplyFraming::None, false, true),
+            (ReplyFraming::Length(0), false, true),
+            (ReplyFraming::Length(1), true, true),
+            (ReplyFraming::Chunked, true, true),
+            (ReplyFraming::UntilClose, true, false),
+        ] {
+            assert_eq!((framing.has_body(), framing.is_delimited()), (has_body, delimited), "{framing:?}");
+        }
+    }
+
+    #[test]
+    fn trailers_cannot_reframe_a_message() {
+        for name in ["Content-Length", "Transfer-Encoding", "Set-Cookie", "Content-Range", "X-Accel-Redirect"]
+        {
+            assert!(!may_be_trailer(HeaderId::of(name.as_bytes())), "{name}");
+        }
+        for name in ["Server-Timing", "X-Checksum", "ETag", "Cache-Status"] {
+            assert!(may_be_trailer(HeaderId::of(name.as_bytes())), "{name}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The parser of a response head (RFC 9112 sections 4 and 5, after the behaviour of nginx's upstream module).
+//!
+//! Works on one growing buffer and looks at a line only when its line feed is there, so the pieces in which a head
+//! arrives cannot change the result; each byte is searched for a line feed once. Only the first five bytes are looked
+//! at earlier: an answer of HTTP/0.9 may have no line feed at all.
+
+use super::{Limits, Phase, ReplyError, ReplyHead, ReplyProgress};
+use crate::bytes::{find_control, find_name_end, trim_ows};
+use crate::request::{Field, HeaderId, Version};
+use crate::{Span, StatusCode};
+
+/// Parses as much of `buf` as is there. Call again with the same buffer grown by new bytes after
+/// [`ReplyProgress::Incomplete`]; with another response's bytes (the final one after an interim one, too) only after
+/// [`ReplyHead::clear`], starting at its first byte.
+///
+/// # Errors
+/// [`ReplyError`]; the head is of no further use but for [`ReplyHead::line_start`], and the connection must be closed.
+pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyProgress, ReplyError> {
+    if head.phase == Phase::Done {
+        return Ok(ReplyProgress::Complete { head_len: head.line_start });
+    }
+    if head.phase == Phase::StatusLine
+        && buf.iter().zip(STATUS_LINE_START).any(|(byte, wanted)| byte != wanted)
+    {
+        return Ok(ReplyProgress::Http09);
+    }
+    while let Some(len) = memchr::memchr(b'\n', &buf[head.scanned as usize..]) {
+        let (start, line_feed) = (head.line_start as usize, head.scanned as usize + len);
+        if line_feed >= limits.head_max as usize {
+            return Err(ReplyError::HeadTooLong);
+        }
+        match head.phase {
+            Phase::StatusLine => {
+                status_line(head, buf, start, line_feed)?;
+                head.phase = Phase::Fields;
+            }
+            _ => field_line(head, buf, start, line_feed, limits)?,
+        }
+        head.line_start = line_feed as u32 + 1;
+        head.scanned = head.line_start;
+        if head.phase == Phase::Done {
+            return Ok(ReplyProgress::Complete { head_len: head.line_start });
+        }
+    }
+    // The line end that is missing would lie behind the limit.
+    if buf.len() >= limits.head_max as usize {
+        return Err(ReplyError::HeadTooLong);
+    }
+    head.scanned = buf.len() as u32;
+    Ok(ReplyProgress::Incomplete)
+}
+
+/// What every status line starts with; any other byte means HTTP/0.9.
+const STATUS_LINE_START: &[u8] = b"HTTP/";
+
+/// Reads `HTTP/1.1 200 OK`, whose line feed stands at `line_feed`.
+fn status_line(head: &mut ReplyHead, buf: &[u8], start: usize, line_feed: usize) -> Result<(), ReplyError> {
+    let end = line_feed - usize::from(buf[..line_feed].ends_with(b"\r"));
+    let line = Line { buf, at: start + STATUS_LINE_START.len(), end };
+    let (version, code, code_start) = line.version_and_code().ok_or(ReplyError::InvalidStatusLine)?;
+    let rest_start = code_start + CODE_DIGITS;
+    let rest = &buf[rest_start..end];
+    // What follows a dot is a sub-status of IIS (`403.1`).
+    if !matches!(rest.first(), None | Some(b' ' | b'.')) || find_control(rest, 0) != rest.len() {
+        return Err(ReplyError::InvalidStatusLine);
+    }
+    head.version = version;
+    head.status = code;
+    head.status_text = Span::new(code_start, end);
+    let space = rest.iter().position(|&byte| byte == b' ').map_or(rest.len(), |space| space + 1);
+    head.reason = Span::new(rest_start + space, end);
+    Ok(())
+}
+
+/// Digits of a status.
+const CODE_DIGITS: usize = 3;
+/// Most digits of a major or minor version: nginx gives up above 99 before it takes another digit.
+const VERSION_DIGITS_MAX: usize = 3;
+
+/// A reader of one line.
+struct Line<'a> {
+    buf: &'a [u8],
+    at: usize,
+    end: usize,
+}
+
+impl Line<'_> {
+    /// Version, status and where the status stands, from behind `HTTP/`.
+    fn version_and_code(mut self) -> Option<(Version, StatusCode, usize)> {
+        if self.peek() == Some(b'0') {
+            return None;
+        }
+        let major = self.version_number()?;
+        if self.byte()? != b'.' {
+            return None;
+        }
+        let minor = self.version_number()?;
+        if self.byte()? != b' ' {
+            return None;
+        }
+        while self.peek() == Some(b' ') {
+            self.at += 1;
+        }
+        let code_start = self.at;
+        let mut code = 0;
+        for _ in 0..CODE_DIGITS {
+            code = code * 10 + self.digit()?;
+        }
+        let version = if (major, minor) == (1, 0) { Version::Http10 } else { Version::Http11 };
+        let code = StatusCode::new(code).filter(|code| code.code() >= 100)?;
+        Some((version, code, code_start))
+    }
+
+    /// One to three digits; answers their value.
+    fn version_number(&mut self) -> Option<u16> {
+        let mut value = self.digit()?;
+        for _ in 1..VERSION_DIGITS_MAX {
+            match self.peek() {
+                Some(byte) if byte.is_ascii_digit() => value = value * 10 + self.digit()?,
+                _ => break,
+            }
+        }
+        Some(value)
+    }
+
+    fn digit(&mut self) -> Option<u16> {
+        self.byte().filter(u8::is_ascii_digit).map(|byte| u16::from(byte - b'0'))
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.buf[..self.end].get(self.at).copied()
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let byte = self.peek()?;
+        self.at += 1;
+        Some(byte)
+    }
+}
+
+/// Reads a field line, or the empty line that ends the head.
+fn field_line(
+    head: &mut ReplyHead,
+    buf: &[u8],
+    start: usize,
+    line_feed: usize,
+    limits: &Limits,
+) -> Result<(), ReplyError> {
+    let line = &buf[start..line_feed];
+    if line.is_empty() || line == b"\r" {
+        head.phase = Phase::Done;
+        return finish(head, buf);
+    }
+    if line.starts_with(STATUS_LINE_START) {
+        // IIS may repeat the status line.
+        ignore(head, start, line_feed);
+        return check_count(head, limits);
+    }
+    let mut field = split_field(line).map_err(|error| match error {
+        ReplyError::ObsoleteFolding if head.fields.is_empty() => ReplyError::InvalidByteInName,
+        error => error,
+    })?;
+    for span in [&mut field.name, &mut field.value] {
+        (span.start, span.end) = (span.start + start as u32, span.end + start as u32);
+    }
+    add_field(head, field)?;
+    check_count(head, limits)
+}
+
+/// Name and value of a line without its line feed, as ranges of the line.
+fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
+    // nginx takes any number of carriage returns before the line feed, and none inside the line.
+    let end = line.iter().rposition(|&byte| byte != b'\r').map_or(0, |last| last + 1);
+    let text = &line[..end];
+    let ends_name = |byte: &u8| matches!(byte, 0..=b' ' | b':' | 0x7f);
+    let plain_end = find_name_end(text, 0);
+    let name_end =
+        text[plain_end..].iter().position(ends_name).map_or(text.len(), |offset| plain_end + offset);
+    let value_start = match text.get(name_end) {
+        Some(b':') if name_end == 0 => return Err(ReplyError::EmptyName),
+        Some(b':') => name_end + 1,
+        // A line without a colon: nginx takes the whole of it for a name with an empty value.
+        None if name_end > 0 => name_end,
+        None => return Err(ReplyError::BareCr),
+        Some(b' ' | b'\t') if name_end == 0 => return Err(ReplyError::ObsoleteFolding),
+        Some(b'\r') => return Err(ReplyError::BareCr),
+        Some(_) => return Err(ReplyError::InvalidByteInName),
+    };
+    match memchr::memchr2(b'\r', 0, &text[value_start..]).map(|at| text[value_start + at]) {
+        Some(b'\r') => return Err(ReplyError::BareCr),
+        Some(_) => return Err(ReplyError::NulInValue),
+        None => {}
+    }
+    let value = trim_ows(&text[value_start..]);
+    let blank = text[value_start..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let value_start = value_start + blank;
+    // Every known name is made of letters and hyphens.
+    let id = if plain_end == name_end { HeaderId::of_plain(&text[..name_end]) } else { HeaderId::Other };
+    Ok(Field { name: Span::new(0, name_end), value: Span::new(value_start, value_start + value.len()), id })
+}
+
+/// Adds a field to the table, unless it repeats one of which the first counts.
+fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyError> {
+    if let Some(first) = head.first.get_mut(field.id as usize) {
+        if *first == 0 {
+            *first = u16::try_from(head.fields.len() + 1).map_err(|_| ReplyError::TooManyFields)?;
+        } else if matches!(field.id, HeaderId::ContentLength | HeaderId::TransferEncoding) {
+            return Err(ReplyError::Duplicate(field.id));
+        } else if field.id.is_first_only() {
+            ignore(head, field.name.start as usize, field.value.end as usize);
+            return Ok(());
+        }
+    }
+    head.fields.push(field);
+    Ok(())
+}
+
+fn ignore(head: &mut ReplyHead, start: usize, end: usize) {
+    head.ignored_count = head.ignored_count.saturating_add(1);
+    head.first_ignored.get_or_insert(Span::new(start, end));
+}
+
+fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
+    let count = head.fields.len() + usize::from(head.ignored_count);
+    if count > usize::from(limits.fields_max) { Err(ReplyError::TooManyFields) } else { Ok(()) }
+}
+
+/// RFC 9112 section 6.3: whatever could make two parties disagree about the length is refused, whether or not the
+/// response has a body.
+fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
+    if let Some(value) = head.get(buf, HeaderId::ContentLength) {
+        let length = crate::parse_decimal(value).ok_or(ReplyError::InvalidContentLength)?;
+        head.content_length = Some(length);
+    }
+    let Some(coding) = head.get(buf, HeaderId::TransferEncoding) else { return Ok(()) };
+    if head.content_length.is_some() {
+        return Err(ReplyError::LengthAndTransferEncoding);
+    }
+    if !coding.eq_ignore_ascii_case(b"chunked") {
+        return Err(ReplyError::UnknownTransferEncoding);
+    }
+    head.chunked = true;
+    Ok(())
+}
+
+/// Reads a whole section of field lines, without the empty line at its end, into `out` (cleared first): trailers, or
+/// stored fields. All fields are kept.
+///
+/// # Errors
+/// [`ReplyError`] as in a head; `out` is empty then. [`ReplyError::TooManyFields`] above `fields_max`.
+pub fn parse_fields(section: &[u8], fields_max: u16, out: &mut Vec<Field>) -> Result<(), ReplyError> {
+    out.clear();
+    let result = fields_into(section, fields_max, out);
+    if result.is_err() {
+        out.clear();
+    }
+    result
+}
+
+fn fields_into(section: &[u8], fields_max: u16, out: &mut Vec<Field>) -> Result<(), ReplyError> {
+    let mut start = 0;
+    while start < section.len() {
+        let len = memchr::memchr(b'\n', &section[start..]).unwrap_or(section.len() - start);
+        let mut field = split_field(&section[start..start + len])?;
+        if out.len() == usize::from(fields_max) {
+            return Err(ReplyError::TooManyFields);
+        }
+        for span in [&mut field.name, &mut field.value] {
+            (span.start, span.end) = (span.start + start as u32, span.end + start as u32);
+        }
+        out.push(field);
+        start += len + 1;
+    }
+    Ok(())
+}
