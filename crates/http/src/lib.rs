@@ -12,6 +12,7 @@
 //! | [`uri`] | path normalisation, escaping, query arguments | RFC 3986 |
 //! | [`framing`] | how long a body is, chunked coding in and out, trailers | RFC 9112 sections 6 and 7 |
 //! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
+//! | [`hop_by_hop`] | fields that no proxy passes on | RFC 9110 section 7.6.1 |
 //! | [`conditional`] | `If-*`, entity tags | RFC 9110 sections 8.8 and 13 |
 //! | [`range`] | `Range`, `If-Range`, `multipart/byteranges` | RFC 9110 section 14 |
 //! | [`date`] | the dates of HTTP and of nginx's logs | RFC 9110 section 5.6.7 |
@@ -30,6 +31,7 @@ pub mod connection;
 pub mod date;
 pub mod error_page;
 pub mod framing;
+pub mod hop_by_hop;
 pub mod host;
 pub mod media_type;
 pub mod proxy_protocol;

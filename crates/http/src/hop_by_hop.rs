@@ -1,0 +1,155 @@
+//! Fields that belong to one connection and that no proxy passes on (RFC 9110 section 7.6.1).
+//!
+//! [`is_hop_by_hop`] knows the names that always are; [`ConnectionOptions`] those that a message names in its own
+//! `Connection` field. What nginx passes on from these is in the first function's text.
+
+use crate::bytes::trim_ows;
+use crate::request::HeaderId;
+
+/// Whether a field of this name is never passed on, in either direction. `Upgrade` is one of them: a proxy that lets an
+/// upgrade through writes it anew. `Trailer` is not: it speaks of the message, and the list that RFC 2616 had it on
+/// is gone. nginx lets `Proxy-Authenticate` and `Proxy-Authorization` through, since it is a gateway and no proxy in
+/// the sense of the RFC; so does this function, and RFC 9110 section 11.7 leaves that choice.
+#[must_use]
+pub fn is_hop_by_hop(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::Connection
+            | HeaderId::KeepAlive
+            | HeaderId::ProxyConnection
+            | HeaderId::Te
+            | HeaderId::TransferEncoding
+            | HeaderId::Upgrade
+    )
+}
+
+/// The options that the `Connection` fields of a message list. It borrows their values and is asked once for each
+/// field of the message, so it does nothing but compare.
+#[derive(Clone, Debug)]
+pub struct ConnectionOptions<I> {
+    values: I,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]> + Clone> ConnectionOptions<I> {
+    /// The options of `values`, the values of all `Connection` fields.
+    pub fn new(values: I) -> Self {
+        Self { values }
+    }
+
+    /// Each option, as written; `close` and `keep-alive` among them.
+    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
+        let options = |value: &'a [u8]| value.split(|&byte| byte == b',').map(trim_ows);
+        self.values.clone().flat_map(options).filter(|option| !option.is_empty())
+    }
+
+    /// Whether the field `name` is to be removed because an option names it. Fields that a message cannot do without
+    /// stay, whatever `Connection` says: otherwise a client could take away what a proxy or an upstream decides by
+    /// (RFC 9110 section 7.6.1 forbids to name such fields).
+    #[must_use]
+    pub fn names(&self, id: HeaderId, name: &[u8]) -> bool {
+        !is_end_to_end(id) && self.iter().any(|option| option.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the field is to be removed, for either reason.
+    #[must_use]
+    pub fn removes(&self, id: HeaderId, name: &[u8]) -> bool {
+        is_hop_by_hop(id) || self.names(id, name)
+    }
+}
+
+/// Fields whose recipient is at the other end, which `Connection` cannot take away.
+fn is_end_to_end(id: HeaderId) -> bool {
+    use HeaderId as Id;
+    matches!(
+        id,
+        Id::Host
+            | Id::ContentLength
+            | Id::ContentType
+            | Id::ContentEncoding
+            | Id::ContentRange
+            | Id::CacheControl
+            | Id::CdnCacheControl
+            | Id::Pragma
+            | Id::Vary
+            | Id::Date
+            | Id::Age
+            | Id::Expires
+            | Id::Etag
+            | Id::LastModified
+            | Id::SetCookie
+            | Id::Cookie
+            | Id::Authorization
+            | Id::WwwAuthenticate
+            | Id::Location
+            | Id::Range
+            | Id::IfRange
+            | Id::Expect
+            | Id::Via
+            | Id::XForwardedFor
+            | Id::XForwardedProto
+            | Id::XRealIp
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn removed(values: &[&str], name: &str) -> bool {
+        let options = ConnectionOptions::new(values.iter().map(|value| value.as_bytes()));
+        options.removes(HeaderId::of(name.as_bytes()), name.as_bytes())
+    }
+
+    #[test]
+    fn some_fields_are_never_passed_on() {
+        for name in
+            ["Connection", "keep-alive", "Proxy-Connection", "TE", "Transfer-Encoding", "Upgrade", "UPGRADE"]
+        {
+            assert!(removed(&[], name), "{name}");
+        }
+        for name in ["Host", "Trailer", "Content-Length", "X-Te", "Cookie", "Proxy-Authorization"] {
+            assert!(!removed(&[], name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_further_fields() {
+        for (values, name, wanted) in [
+            (&["x-hop"][..], "X-Hop", true),
+            (&["close, X-HOP ,keep-alive"], "x-hop", true),
+            (&["close", "a,\tx-hop"], "x-hop", true),
+            (&["x-hop"], "x-hop2", false),
+            (&["x-hop2"], "x-hop", false),
+            (&[", ,"], "x-hop", false),
+            (&[""], "", false),
+            (&["x hop"], "x", false),
+        ] {
+            assert_eq!(removed(values, name), wanted, "{values:?} {name}");
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_take_away_what_decisions_rest_on() {
+        for name in
+            ["Host", "Content-Length", "Cache-Control", "X-Forwarded-For", "Authorization", "Set-Cookie"]
+        {
+            assert!(!removed(&[name], name), "{name}");
+        }
+    }
+
+    #[test]
+    fn options_are_listed_in_order() {
+        let options = ConnectionOptions::new([&b"a, b"[..], b"", b"c"].into_iter());
+        assert_eq!(options.iter().collect::<Vec<_>>(), [b"a", b"b", b"c"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(value in proptest::collection::vec(any::<u8>(), 0..60), name in "[a-z-]{0,8}") {
+            let options = ConnectionOptions::new([value.as_slice()].into_iter());
+            prop_assert!(options.iter().all(|option| !option.is_empty()));
+            let _ = options.removes(HeaderId::of(name.as_bytes()), name.as_bytes());
+        }
+    }
+}
