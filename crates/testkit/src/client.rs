@@ -8,14 +8,13 @@
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketType};
 
 use crate::response::{self, BodyLength, BodyReader, Fault, Head, Response};
 use crate::server::ListenAddr;
+use crate::socket::Socket;
 use crate::wait::{self, Deadline};
 
 /// How many bytes of the last request a panic shows.
@@ -36,16 +35,7 @@ impl Client {
 
     /// Connects, and returns what went wrong: for servers that are expected to refuse.
     pub fn try_connect(to: &ListenAddr) -> io::Result<Client> {
-        let socket = match to {
-            ListenAddr::Tcp(address) => {
-                let stream = TcpStream::connect(address)?;
-                // Pieces of a script must leave as they are written.
-                stream.set_nodelay(true)?;
-                Socket::Tcp(stream)
-            }
-            ListenAddr::Unix(path) => Socket::Unix(UnixStream::connect(path)?),
-        };
-        Ok(Client::over(socket))
+        Ok(Client::over(Socket::connect(to)?))
     }
 
     /// Connects with a receive buffer of about `bytes`, so that a client that stops reading soon holds the
@@ -216,11 +206,7 @@ impl Client {
     /// Sends the end of the stream and goes on reading.
     #[track_caller]
     pub fn half_close(&mut self) -> &mut Client {
-        let outcome = match &self.stream.get_ref().socket {
-            Socket::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Socket::Unix(stream) => stream.shutdown(Shutdown::Write),
-        };
-        match outcome {
+        match self.stream.get_ref().socket.shutdown(Shutdown::Write) {
             // shutdown(2): the peer has reset the connection, so there is nothing left to end.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
             outcome => outcome.unwrap_or_else(|error| self.fail("half close", &error)),
@@ -230,9 +216,7 @@ impl Client {
 
     /// Closes the connection with a reset instead of an orderly end.
     pub fn reset(self) {
-        let socket = &self.stream.get_ref().socket;
-        // socket(7): SO_LINGER with zero seconds makes close() send RST. On a unix socket it changes nothing.
-        let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+        self.stream.get_ref().socket.reset_on_close();
     }
 
     /// This side's address, for a look into the server's log. `None` on a unix socket.
@@ -264,22 +248,6 @@ pub fn request_bytes(method: &str, target: &str, fields: &[(&str, &str)]) -> Vec
     text.into_bytes()
 }
 
-/// A connection of either family.
-#[derive(Debug)]
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Tcp(stream) => stream.as_fd(),
-            Socket::Unix(stream) => stream.as_fd(),
-        }
-    }
-}
-
 /// A socket whose reads and writes end by a deadline.
 #[derive(Debug)]
 struct Stream {
@@ -305,10 +273,7 @@ fn name_timeout(error: io::Error) -> io::Error {
 impl Read for Stream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let left = Some(self.left()?);
-        let outcome = match &mut self.socket {
-            Socket::Tcp(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(out)),
-            Socket::Unix(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(out)),
-        };
+        let outcome = self.socket.set_read_timeout(left).and_then(|()| self.socket.read(out));
         outcome.map_err(name_timeout)
     }
 }
@@ -316,10 +281,7 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let left = Some(self.left()?);
-        let outcome = match &mut self.socket {
-            Socket::Tcp(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
-            Socket::Unix(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
-        };
+        let outcome = self.socket.set_write_timeout(left).and_then(|()| self.socket.write(bytes));
         outcome.map_err(name_timeout)
     }
 

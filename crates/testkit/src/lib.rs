@@ -1,9 +1,12 @@
-//! What the integration tests share: a harness that starts the binary, a scripted client, deterministic files.
+//! What the integration tests share: a harness that starts the binary, a scripted client and origin, files.
 //!
 //! A test writes a configuration, lets [`Server`] run it in a directory of its own, talks to it through
 //! [`Client`], and compares bodies with [`Content`], which can produce any range of a file of any size
 //! without storing it. Nothing here sleeps for a fixed time: every wait ends with an event or with a
 //! [`Deadline`], and a wait that ran out says what it was waiting for.
+//!
+//! For a proxy there is the other side too: [`Origin`] is a server that answers as the test says, byte for byte, and
+//! waits at a [`Gate`] where the test wants it to.
 //!
 //! Not here: anything that the server itself uses. This crate is a dev-dependency only, `cargo xtask tidy`
 //! checks that. It panics where a library would return an error, with the evidence (the error log, the bytes
@@ -31,18 +34,23 @@ pub mod client;
 pub mod conf_text;
 pub mod engines;
 pub mod files;
+pub mod gate;
 pub mod nginx;
+pub mod origin;
 pub mod process;
 pub mod program;
 pub mod response;
 pub mod seccomp;
 pub mod server;
+mod socket;
 pub mod tempdir;
 pub mod wait;
 
 pub use client::Client;
 pub use engines::{report_ran, report_skipped, skip};
 pub use files::Content;
+pub use gate::Gate;
+pub use origin::{Origin, Reply};
 pub use program::Program;
 pub use response::Response;
 pub use server::{ListenAddr, Server, ServerBuilder};

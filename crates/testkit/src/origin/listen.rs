@@ -1,0 +1,260 @@
+//! The origin's listening socket: accepts, starts a thread for each connection, can stop listening and keep its port.
+//!
+//! A port that nobody listens on is given to the next process that asks for one. So a second socket is bound to it
+//! from the start and never listens: connections are refused, and the number stays taken.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{Builder, JoinHandle};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::gate::lock;
+use crate::origin::connection::Connection;
+use crate::origin::hub::Hub;
+use crate::server::ListenAddr;
+use crate::socket::Socket;
+
+/// What runs on each connection.
+pub(crate) type Script = Arc<dyn Fn(&mut Connection) + Send + Sync>;
+
+/// How many connections the kernel keeps until they are accepted: more than a test opens at once.
+const BACKLOG: i32 = 4096;
+
+/// What happens to a connection that was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnAccept {
+    /// It is served.
+    Serve,
+    /// It is closed at once.
+    Close,
+    /// It is reset at once.
+    Reset,
+    /// It stays open, and nothing is read or sent.
+    Ignore,
+}
+
+/// What the accepting thread is told.
+enum Command {
+    Refuse,
+    AcceptAgain,
+    End,
+}
+
+/// A listening socket with the thread that accepts.
+pub(crate) struct Listener {
+    addr: ListenAddr,
+    on_accept: Arc<Mutex<OnAccept>>,
+    commands: Sender<(Command, Sender<()>)>,
+    /// A byte here makes the thread look at its commands.
+    wake: UnixStream,
+    thread: Option<JoinHandle<()>>,
+    /// Bound to the port of a TCP listener, never listening.
+    _keeper: Option<OwnedFd>,
+}
+
+impl Listener {
+    /// Any port of 127.0.0.1.
+    pub(crate) fn tcp_any() -> ListenAddr {
+        ListenAddr::Tcp(([127, 0, 0, 1], 0).into())
+    }
+
+    #[track_caller]
+    pub(crate) fn start(address: ListenAddr, hub: Arc<Hub>, script: Script) -> Listener {
+        let (addr, keeper) = match address {
+            ListenAddr::Tcp(address) => {
+                let keeper = bound(address).unwrap_or_else(|error| panic!("bind {address}: {error}"));
+                let name = rustix::net::getsockname(&keeper).map(SocketAddr::try_from);
+                let Ok(Ok(address)) = name else { panic!("a bound socket has an address, not {name:?}") };
+                (ListenAddr::Tcp(address), Some(keeper))
+            }
+            ListenAddr::Unix(path) => (ListenAddr::Unix(path), None),
+        };
+        let socket = listening(&addr);
+        let (commands, receiver) = channel();
+        let (wake, woken) = UnixStream::pair().unwrap_or_else(|error| panic!("socketpair: {error}"));
+        let on_accept = Arc::new(Mutex::new(OnAccept::Serve));
+        let accepting = Accepting {
+            addr: addr.clone(),
+            socket: Some(socket),
+            commands: receiver,
+            woken,
+            on_accept: Arc::clone(&on_accept),
+            hub,
+            script,
+            ignored: Vec::new(),
+        };
+        let thread = Builder::new().name("origin".to_owned()).spawn(move || accepting.run());
+        let thread = Some(thread.unwrap_or_else(|error| panic!("thread: {error}")));
+        Listener { addr, on_accept, commands, wake, thread, _keeper: keeper }
+    }
+
+    pub(crate) fn addr(&self) -> &ListenAddr {
+        &self.addr
+    }
+
+    pub(crate) fn on_accept(&self, what: OnAccept) {
+        *lock(&self.on_accept) = what;
+    }
+
+    pub(crate) fn refuse(&self) {
+        self.tell(Command::Refuse);
+    }
+
+    pub(crate) fn accept_again(&self) {
+        self.tell(Command::AcceptAgain);
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.tell(Command::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Hands a command over and waits until it has been carried out.
+    fn tell(&self, command: Command) {
+        use std::io::Write as _;
+        let (done, wait) = channel();
+        let _ = self.commands.send((command, done));
+        let _ = (&self.wake).write(b"!");
+        // An error means that the thread has ended, and nothing is left to wait for.
+        let _ = wait.recv();
+    }
+}
+
+/// What the accepting thread has.
+struct Accepting {
+    addr: ListenAddr,
+    socket: Option<OwnedFd>,
+    commands: Receiver<(Command, Sender<()>)>,
+    woken: UnixStream,
+    on_accept: Arc<Mutex<OnAccept>>,
+    hub: Arc<Hub>,
+    script: Script,
+    /// Connections that nobody serves, kept until the end.
+    ignored: Vec<Socket>,
+}
+
+impl Accepting {
+    fn run(mut self) {
+        loop {
+            let (connection, command) = self.wait();
+            if connection && let Some(socket) = self.accept() {
+                self.begin(socket);
+            }
+            if !command {
+                continue;
+            }
+            let _ = std::io::Read::read(&mut &self.woken, &mut [0]);
+            let Ok((command, done)) = self.commands.recv() else { return };
+            match command {
+                Command::Refuse => self.socket = None,
+                Command::AcceptAgain if self.socket.is_none() => self.socket = Some(listening(&self.addr)),
+                Command::AcceptAgain => {}
+                Command::End => {
+                    if let ListenAddr::Unix(path) = &self.addr {
+                        let _ = fs::remove_file(path);
+                    }
+                    return;
+                }
+            }
+            let _ = done.send(());
+        }
+    }
+
+    /// Waits for a connection or a command, and says which has come.
+    fn wait(&self) -> (bool, bool) {
+        let mut polled = vec![PollFd::new(&self.woken, PollFlags::IN)];
+        polled.extend(self.socket.as_ref().map(|socket| PollFd::new(socket, PollFlags::IN)));
+        // Interrupted or failed: then nothing is reported, and the next round tries again.
+        let _ = poll(&mut polled, None);
+        let ready =
+            |index: usize| polled.get(index).is_some_and(|one: &PollFd<'_>| !one.revents().is_empty());
+        (ready(1), ready(0))
+    }
+
+    fn accept(&self) -> Option<Socket> {
+        let accepted = rustix::net::accept_with(self.socket.as_ref()?, SocketFlags::CLOEXEC).ok()?;
+        Some(match self.addr {
+            ListenAddr::Tcp(_) => {
+                let stream = TcpStream::from(accepted);
+                // What a reply sends up to a gate must arrive while it waits there.
+                let _ = stream.set_nodelay(true);
+                Socket::Tcp(stream)
+            }
+            ListenAddr::Unix(_) => Socket::Unix(UnixStream::from(accepted)),
+        })
+    }
+
+    fn begin(&mut self, socket: Socket) {
+        match *lock(&self.on_accept) {
+            OnAccept::Serve => {}
+            OnAccept::Close => return self.hub.update(|state| state.stats.connections += 1),
+            OnAccept::Reset => {
+                socket.reset_on_close();
+                drop(socket);
+                return self.hub.update(|state| state.stats.connections += 1);
+            }
+            OnAccept::Ignore => {
+                self.ignored.push(socket);
+                return self.hub.update(|state| state.stats.connections += 1);
+            }
+        }
+        let socket = Arc::new(socket);
+        let number = self.hub.connected(&socket);
+        let (hub, script) = (Arc::clone(&self.hub), Arc::clone(&self.script));
+        let work = move || {
+            let mut connection = Connection::new(socket, Arc::clone(&hub), number);
+            let outcome = catch_unwind(AssertUnwindSafe(|| script(&mut connection)));
+            if let Err(panic) = outcome {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("something");
+                hub.fault(format!("the script of connection {number} panicked: {text}"));
+            }
+            connection.finish_request();
+            // Before it counts as closed: a test that waits for that may look at the other end at once.
+            drop(connection);
+            hub.disconnected();
+        };
+        let thread = Builder::new().name(format!("origin {number}")).spawn(work);
+        if let Err(error) = thread {
+            self.hub.disconnected();
+            self.hub.fault(format!("no thread for connection {number}: {error}"));
+        }
+    }
+}
+
+/// A TCP socket that is bound and does not listen. socket(7): with SO_REUSEADDR another one may be bound beside it
+/// while neither listens, and listen there.
+fn bound(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    Ok(socket)
+}
+
+#[track_caller]
+fn listening(address: &ListenAddr) -> OwnedFd {
+    let outcome = match address {
+        ListenAddr::Tcp(address) => bound(*address).and_then(|socket| {
+            rustix::net::listen(&socket, BACKLOG)?;
+            Ok(socket)
+        }),
+        ListenAddr::Unix(path) => {
+            // The last one's name may still be there.
+            let _ = fs::remove_file(path);
+            let bound = UnixListener::bind(path).unwrap_or_else(|error| panic!("bind {address}: {error}"));
+            // listen(2) again: the standard library's backlog is 128 or 4096, depending on its version.
+            rustix::net::listen(bound.as_fd(), BACKLOG).map(|()| bound.into())
+        }
+    };
+    outcome.unwrap_or_else(|error| panic!("listen on {address}: {error}"))
+}
