@@ -1,6 +1,6 @@
 //! Which crate may depend on which: the arrows of the architecture, checked from `cargo metadata`.
 //!
-//! Dependencies point down one line, `io` <- `rt` <- `server` <- `ringroad`; `http` and `conf`
+//! Dependencies point down one line, `io` <- `rt` <- `cache` <- `server` <- `ringroad`; `http` and `conf`
 //! stand alone; `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
@@ -13,8 +13,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("conf", &[]),
     ("io", &[]),
     ("rt", &["io"]),
-    ("server", &["io", "rt", "http", "conf"]),
-    ("ringroad", &["io", "rt", "http", "conf", "server"]),
+    ("cache", &["io", "rt", "http"]),
+    ("server", &["io", "rt", "http", "conf", "cache"]),
+    ("ringroad", &["io", "rt", "http", "conf", "cache", "server"]),
     ("testkit", &[]),
     ("xtask", &[]),
 ];
