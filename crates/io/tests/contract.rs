@@ -17,6 +17,8 @@ mod faults;
 mod files;
 #[path = "contract/harness.rs"]
 mod harness;
+#[path = "contract/ownership.rs"]
+mod ownership;
 #[path = "contract/stream.rs"]
 mod stream;
 #[path = "contract/waits.rs"]

@@ -167,6 +167,9 @@ impl Uring {
             }
             Err(Errno::NOBUFS) => self.finish(id, Err(Errno::CANCELED), out.slots, out.done),
             Err(Errno::INTR) => self.again(id, out),
+            // A socket waits for data: these receives poll first. What says this cannot be polled, and a caller
+            // that waited for its readiness would be told at once to try again, without end.
+            Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),
             _ => {
                 self.flights.end(id);
                 let payload = buf.map_or(Payload::None, Payload::Buf);

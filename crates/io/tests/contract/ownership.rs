@@ -1,0 +1,115 @@
+//! Who owns what: an operation its descriptor, a process its engines' descriptors, a thread its engine.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use io::op::{RecvInto, Source};
+use io::{Engine, Errno, Fd, Op, Payload, Segments};
+
+use crate::harness::{connection, on_each_pair, received};
+
+#[test]
+fn a_staged_operation_means_the_descriptor_that_it_was_given() {
+    on_each_pair(|bench| {
+        for round in 0..20u8 {
+            let (ours, mut peer) = connection();
+            // The kernel looks the number up when the operation is submitted, which is in the next turn.
+            let id = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            drop(ours);
+            let (_other, mut stranger) = connection();
+            stranger.write_all(b"to somebody else").unwrap();
+            peer.write_all(&[round]).unwrap();
+            assert_eq!(received(&bench.next(id).payload), [round]);
+        }
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_descriptor_that_is_no_socket_ends_its_own_operation_only() {
+    on_each_pair(|bench| {
+        let held = bench.bytes_held();
+        let exe = std::env::current_exe().unwrap();
+        for mode in 0..3 {
+            let wrong = Fd::from(OwnedFd::from(File::open(&exe).unwrap()));
+            let into = match mode {
+                0 => RecvInto::Owned(bench.engine.pool().get(4096).unwrap()),
+                1 => RecvInto::Pool,
+                _ => RecvInto::Stream,
+            };
+            let completion = bench.run(Op::Recv { socket: wrong.clone(), into });
+            // Any error but one that says to come again: the caller would, without end.
+            let ended = matches!(completion.result, Err(Errno::NOTSOCK | Errno::BADFD));
+            assert!(ended && !completion.more, "mode {mode}: {:?}", completion.result);
+            drop(completion);
+            let mut data = Segments::new();
+            data.push(Source::Static(b"x"));
+            let completion = bench.run(Op::Send { socket: wrong, data, more: false, zero_copy: false });
+            assert_eq!(completion.result, Err(Errno::NOTSOCK));
+            assert!(matches!(completion.payload, Payload::Segments(_)));
+        }
+        let (ours, mut peer) = connection();
+        peer.write_all(b"right").unwrap();
+        assert_eq!(received(&bench.recv(&ours, RecvInto::Pool).payload), b"right");
+        bench.assert_drains();
+        assert_eq!(bench.bytes_held(), held, "a buffer is missing");
+    });
+}
+
+/// The descriptors of this process that an engine or shared memory made: what they are, and whether a program
+/// that is executed loses them.
+fn engine_descriptors() -> Vec<(String, bool)> {
+    const KINDS: [&str; 4] = [
+        "anon_inode:[io_uring]",
+        "anon_inode:[eventfd]",
+        "anon_inode:[eventpoll]",
+        "/memfd:ringroad-chunk (deleted)",
+    ];
+    let close_on_exec = |number: &str| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        Some(u32::from_str_radix(flags.trim(), 8).ok()? & libc::O_CLOEXEC as u32 != 0)
+    };
+    let kind = |number: &str| {
+        let link = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+        Some(link.to_str()?.to_owned()).filter(|link| KINDS.contains(&link.as_str()))
+    };
+    let numbers = std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.file_name());
+    let look = |number: std::ffi::OsString| {
+        let number = number.to_str()?;
+        let (before, closed) = (kind(number)?, close_on_exec(number)?);
+        // Other tests open and close: what is something else by now was not looked at.
+        (kind(number)? == before).then_some((before, closed))
+    };
+    numbers.filter_map(look).collect()
+}
+
+#[test]
+fn a_program_that_is_executed_gets_nothing_of_an_engine() {
+    on_each_pair(|bench| {
+        let _chunk = io::shm::take(4096).unwrap();
+        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+        let found = engine_descriptors();
+        assert!(found.iter().any(|(kind, _)| kind.contains("eventfd")), "{found:?}");
+        assert!(found.iter().any(|(kind, _)| kind.contains("memfd")), "{found:?}");
+        assert!(found.iter().all(|(_, closed)| *closed), "{found:?}");
+    });
+}
+
+/// Two implementations fit a type that can be sent, so that naming one of them does not compile.
+trait Stays<Marker> {
+    fn on_its_thread() {}
+}
+
+impl<T: ?Sized> Stays<()> for T {}
+
+struct Moves;
+
+impl<T: ?Sized + Send> Stays<Moves> for T {}
+
+/// A ring answers to the thread that made it alone (`SINGLE_ISSUER`). That this compiles is the test.
+#[test]
+fn an_engine_cannot_be_sent_to_another_thread() {
+    <dyn Engine as Stays<_>>::on_its_thread();
+}
