@@ -415,3 +415,6 @@ impl Net {
 fn settle(wait: Wait, ready: bool, doorbell: &Doorbell) -> Wait {
     if wait == Wait::No || ready || !doorbell.fall_asleep() { Wait::No } else { wait }
 }
+
+#[cfg(test)]
+mod tests;

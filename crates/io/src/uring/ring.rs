@@ -246,6 +246,15 @@ impl Ring {
         self.ring.params().cq_entries()
     }
 
+    /// Kernel workers that the ring may have: for operations that end, and for those that may not.
+    #[cfg(test)]
+    pub(super) fn workers_max(&self) -> [u32; 2] {
+        // Zeroes change nothing; io_uring_register(2) answers with what is in force.
+        let mut limits = [0, 0];
+        self.ring.submitter().register_iowq_max_workers(&mut limits).expect("the limits can be read");
+        limits
+    }
+
     /// The descriptor, to be watched by an epoll set.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns this descriptor and lives as long as the borrow.
@@ -279,3 +288,41 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
 
 /// Opcodes of zero-copy sends (Linux 6.1).
 pub(super) const ZERO_COPY: [u8; 2] = [opcode::SendZc::CODE, opcode::SendMsgZc::CODE];
+
+#[cfg(test)]
+mod tests {
+    use super::super::setup::{LADDER, POLLED_LADDER};
+    use super::*;
+
+    fn ring(ladder: &[u32]) -> Option<Ring> {
+        let ring = Ring::new(ladder, 8, 64, 0);
+        ring.inspect_err(|error| eprintln!("skipped: {error}")).ok()
+    }
+
+    #[test]
+    fn a_ring_is_entered_by_its_registered_index_and_gives_it_back() {
+        // A task has sixteen such places: rings that keep theirs would soon leave none.
+        for round in 0..40 {
+            let Some(mut ring) = ring(&LADDER) else { return };
+            assert_ne!(ring.enter_flags & ENTER_REGISTERED_RING, 0, "round {round}");
+            assert_eq!(ring.enter(0, 0, true, None), Ok(0), "the index means this ring");
+        }
+    }
+
+    #[test]
+    fn a_wait_does_not_count_as_a_wait_for_the_disk() {
+        let Some(ring) = ring(&LADDER) else { return };
+        let known = ring.ring.params().is_feature_no_iowait();
+        assert_eq!(ring.enter_flags & ENTER_NO_IOWAIT != 0, known);
+    }
+
+    #[test]
+    fn no_kernel_thread_polls_for_a_ring() {
+        for ladder in [LADDER, POLLED_LADDER] {
+            for &flags in &ladder {
+                let Some(ring) = ring(&[flags]) else { return };
+                assert!(!ring.ring.params().is_setup_sqpoll() && !ring.ring.params().is_setup_iopoll());
+            }
+        }
+    }
+}

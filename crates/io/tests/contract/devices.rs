@@ -1,11 +1,11 @@
 //! A device that hangs. Opening a named pipe that nobody writes to blocks in the kernel for as long as the
 //! test likes, without root.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use io::op::DeviceId;
+use io::op::{DeviceId, OpenHow};
 use io::{Drained, Errno, Op, OpId, Payload};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
@@ -109,6 +109,33 @@ fn an_engine_with_a_stuck_device_shuts_down_and_leaks() {
             assert!(bench.engine.submit(Op::Nop).is_err(), "nothing is taken after a leak");
             assert_eq!(bench.engine.drain(Instant::now()), Drained::Clean, "it is over");
             // What hangs ends now, and writes to leaked memory only.
+            drop(release(pipe));
+        });
+    });
+}
+
+#[test]
+fn what_a_leaked_operation_holds_is_never_closed() {
+    on_each_pair(|bench| {
+        with_stuck_device(bench, |bench, dir, pipe, _| {
+            let folder = bench.open(&dir.path(""), libc::O_PATH | libc::O_DIRECTORY).unwrap();
+            let link = format!("/proc/self/fd/{}", folder.as_raw_fd());
+            let opened = std::fs::read_link(&link).unwrap();
+            let how = OpenHow { flags: libc::O_RDONLY | libc::O_CREAT, mode: 0o600, ..OpenHow::default() };
+            // On a device of its own, so that it is begun: it hangs in the kernel or in a thread.
+            let op = Op::Open {
+                dir: Some(folder.clone()),
+                path: c"pipe".into(),
+                how,
+                device: DeviceId(1003),
+                via: bench.pair.via(),
+            };
+            bench.submit(op);
+            drop(folder);
+            let drained = bench.engine.drain(Instant::now() + Duration::from_millis(100));
+            assert_eq!(drained, Drained::Leaked(share(bench.pair.disk) + 1));
+            bench.engine = io::build(bench.pair.config()).unwrap();
+            assert_eq!(std::fs::read_link(&link).ok(), Some(opened), "what hangs still starts from it");
             drop(release(pipe));
         });
     });

@@ -71,6 +71,23 @@ fn accept_ends_with_an_error_that_its_caller_sees() {
 }
 
 #[test]
+fn an_accept_that_the_kernel_ends_silently_is_started_again() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let id = bench.pretend(Op::Accept { listener: Fd::from(OwnedFd::from(listener)), multishot: true });
+    // A connection without MORE, as after an overflow: nothing accepts any more.
+    let (last, _peer) = UnixStream::pair().unwrap();
+    bench.complete(id, std::os::fd::IntoRawFd::into_raw_fd(last), 0);
+    let silent = bench.next();
+    assert!(silent.more && matches!(silent.payload, Payload::Accepted(_)));
+    let _client = TcpStream::connect(address).unwrap();
+    let next = bench.next();
+    assert_eq!((next.id, next.result, next.more), (id, Ok(0), true));
+    assert!(matches!(next.payload, Payload::Accepted(_)));
+}
+
+#[test]
 fn zero_copy_owns_its_bytes_until_the_notification_even_after_an_error() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     if !bench.uring.send_zero_copy() {

@@ -1,0 +1,80 @@
+//! Which backend an operation goes to.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use super::*;
+use crate::engine::EngineConfig;
+use crate::op::{OpenHow, StatTarget};
+
+fn backends(libaio: bool, pools: usize) -> Option<Backends> {
+    let config = EngineConfig {
+        net: NetKind::Epoll,
+        disk_ring: false,
+        disk_libaio: libaio,
+        pools: (0..pools).map(|_| ThreadPool::new("test", 1, 16).unwrap()).collect(),
+        ..EngineConfig::default()
+    };
+    let doorbell = Arc::new(Doorbell::new().unwrap());
+    let backends = Backends::new(config, &Pool::new(8 << 20), &doorbell);
+    backends.inspect_err(|error| eprintln!("skipped: {error}")).ok()
+}
+
+/// A file as direct reads have it and as others do; the first is missing where there are no direct reads.
+fn files(name: &str) -> (Option<Fd>, Fd) {
+    let path = std::env::temp_dir().join(format!("ringroad-{name}-{}", std::process::id()));
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    let buffered = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let direct = direct.inspect_err(|error| eprintln!("skipped: O_DIRECT: {error}")).ok();
+    (direct.map(|file| Fd::from(OwnedFd::from(file))), Fd::from(OwnedFd::from(buffered)))
+}
+
+fn read(backends: &Backends, file: &Fd) -> Op {
+    let buf = backends.pool.get(4096).unwrap();
+    let (device, via) = (DeviceId::default(), DiskVia::Libaio);
+    Op::Read { file: file.clone(), offset: 0, len: 4096, buf, device, via }
+}
+
+/// Where an operation that asks for libaio ends up.
+fn choice(backends: &mut Backends, op: Op) -> Disk {
+    let id = backends.slots.insert(op).unwrap();
+    backends.backend(id, DiskVia::Libaio)
+}
+
+/// io_submit(2) blocks for whatever is no direct read.
+#[test]
+fn libaio_gets_direct_reads_and_nothing_else() {
+    let Some(mut backends) = backends(true, 1) else { return };
+    let (direct, buffered) = files("backend");
+    let (device, via) = (DeviceId::default(), DiskVia::Libaio);
+    let mut buf = backends.pool.get(4096).unwrap();
+    buf.append(b"x");
+    let others = [
+        read(&backends, &buffered),
+        Op::Write { file: direct.clone().unwrap_or(buffered.clone()), offset: 0, buf, device, via },
+        Op::Sync { file: buffered.clone(), device, via },
+        Op::Stat { target: StatTarget::File(buffered), device, via },
+        Op::Open { dir: None, path: c"/".into(), how: OpenHow::default(), device, via },
+    ];
+    for op in others {
+        let name = format!("{op:?}");
+        assert_eq!(choice(&mut backends, op), Disk::Pool(0), "{name}");
+    }
+    if let Some(direct) = direct {
+        let op = read(&backends, &direct);
+        assert_eq!(choice(&mut backends, op), Disk::Libaio);
+    }
+}
+
+#[test]
+fn without_libaio_the_pool_reads_and_without_a_pool_the_thread_itself() {
+    let (Some(direct), _) = files("missing") else { return };
+    for (pools, expected) in [(1, Disk::Pool(0)), (0, Disk::Sync)] {
+        let Some(mut backends) = backends(false, pools) else { return };
+        let op = read(&backends, &direct);
+        assert_eq!(choice(&mut backends, op), expected);
+    }
+}

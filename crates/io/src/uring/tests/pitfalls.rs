@@ -1,0 +1,164 @@
+//! What a ring does that is easily forgotten: each test fails where the engine forgets it. The list is
+//! `docs/engine-pitfalls.md`.
+
+use super::*;
+
+/// A ring of four buffers whose pool has no more, and all four in the hands of the caller.
+fn without_buffers() -> Option<(Bench, Vec<Completion>, Buf)> {
+    let mut config = config();
+    config.recv_buffers = 4;
+    config.recv_buffer_bytes = 1 << 20;
+    config.pool_bytes_max = 5 << 20;
+    let mut bench = Bench::new(&config)?;
+    let rest = bench.pool.get(1 << 20).unwrap();
+    let (socket, mut peer) = pair();
+    let id = bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        peer.write_all(b"x").unwrap();
+        held.push(bench.next());
+    }
+    bench.cancel(id);
+    assert_eq!(bench.next().result, Err(Errno::CANCELED));
+    assert_eq!(bench.uring.recv.as_ref().unwrap().available(), 0);
+    Some((bench, held, rest))
+}
+
+#[test]
+fn a_receive_without_a_buffer_waits_for_data_first() {
+    for into in [(|| RecvInto::Pool) as fn() -> RecvInto, || RecvInto::Stream] {
+        let Some((mut bench, held, _rest)) = without_buffers() else { return };
+        let starved = bench.uring.counters().recv_starved;
+        let (socket, mut peer) = pair();
+        let id = bench.start(Op::Recv { socket, into: into() });
+        assert!(bench.is_quiet());
+        assert_eq!(bench.uring.counters().recv_starved, starved, "there was nothing to receive yet");
+        drop(held);
+        assert!(bench.is_quiet());
+        peer.write_all(b"now").unwrap();
+        let completion = bench.next();
+        assert_eq!((completion.id, bytes(&completion.payload)), (id, &b"now"[..]));
+        assert_eq!(bench.uring.counters().recv_starved, starved, "a buffer was there when data came");
+    }
+}
+
+#[test]
+fn receives_that_starve_go_on_when_half_of_the_buffers_are_back() {
+    let Some((mut bench, mut held, _rest)) = without_buffers() else { return };
+    let mut peers = Vec::new();
+    for byte in 0..3 {
+        let (socket, mut peer) = pair();
+        bench.start(Op::Recv { socket, into: RecvInto::Pool });
+        peer.write_all(&[byte]).unwrap();
+        peers.push(peer);
+    }
+    while bench.uring.starved.len() < 3 {
+        bench.turn(Wait::Until(Instant::now() + SOON));
+    }
+    held.pop();
+    let entries = bench.entries(|bench| (0..10).for_each(|_| bench.turn(Wait::No)));
+    assert_eq!((entries, bench.uring.starved.len()), (0, 3), "one buffer for three would be a storm");
+    held.pop();
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let completion = bench.next();
+        seen.push(bytes(&completion.payload)[0]);
+    }
+    seen.push(bytes(&bench.next().payload)[0]);
+    assert_eq!(seen, [0, 1, 2], "first come, first served");
+}
+
+#[test]
+fn a_turn_that_does_not_wait_runs_what_the_kernel_has_deferred() {
+    for denied in [0, NO_SQARRAY | TASKRUN_FLAG] {
+        let pool = Pool::new(8 << 20);
+        let limits = Limits { denied, completions: None };
+        let uring = match Uring::with_limits(&config(), &pool, Role::NetAndDisk, limits) {
+            Ok(uring) => uring,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+        let (socket, mut peer) = pair();
+        bench.start(Op::Recv { socket, into: RecvInto::Pool });
+        assert!(bench.is_quiet());
+        // A write to a unix socket wakes the receive before it returns.
+        peer.write_all(b"hello").unwrap();
+        bench.turn(Wait::No);
+        assert_eq!(bench.done.len(), 1, "without {denied:#x}");
+    }
+}
+
+#[test]
+fn an_overflow_is_fetched_without_a_wait() {
+    let mut config = config();
+    config.ring_entries = 8;
+    let pool = Pool::new(config.pool_bytes_max);
+    let limits = Limits { denied: 0, completions: Some(8) };
+    let uring = match Uring::with_limits(&config, &pool, Role::NetAndDisk, limits) {
+        Ok(uring) => uring,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let mut bench = Bench { uring, slots: Slots::new(1024), pool, done: Vec::new() };
+    for _ in 0..500 {
+        bench.start(Op::Nop);
+    }
+    // Each turn fetches at least one; what is left is in the kernel's list and not in the queue.
+    (0..500).for_each(|_| bench.turn(Wait::No));
+    assert_eq!(bench.done.len(), 500);
+}
+
+#[test]
+fn the_completion_queue_has_room_for_all_that_may_be_pending() {
+    let mut config = config();
+    config.ops_max = 40_000;
+    config.recv_buffers = 1024;
+    let Some(bench) = Bench::new(&config) else { return };
+    assert!(bench.uring.ring.completions_max() >= config.ops_max + u32::from(config.recv_buffers));
+}
+
+#[test]
+fn kernel_workers_are_as_many_as_the_settings_say() {
+    for role in [Role::NetAndDisk, Role::DiskOnly] {
+        let Some(bench) = Bench::with_role(&config(), role) else { return };
+        assert_eq!(bench.uring.ring.workers_max()[0], config().iowq_workers);
+        assert!(bench.uring.ring.workers_max()[1] <= 8, "sockets and pipes are polled");
+    }
+}
+
+/// A mapping of this process, by proc(5).
+struct Mapped {
+    range: std::ops::Range<usize>,
+    name: String,
+    /// Whether a child gets it (no `dc` among its flags, "do not copy on fork").
+    is_inherited: bool,
+}
+
+fn mappings() -> Vec<Mapped> {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut mappings: Vec<Mapped> = Vec::new();
+    for line in text.lines() {
+        let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if let Some((start, end)) = first.split_once('-') {
+            let number = |text| usize::from_str_radix(text, 16).unwrap();
+            let range = number(start)..number(end);
+            mappings.push(Mapped { range, name: rest.to_owned(), is_inherited: true });
+        } else if first == "VmFlags:" {
+            mappings.last_mut().unwrap().is_inherited = !rest.split(' ').any(|flag| flag == "dc");
+        }
+    }
+    mappings
+}
+
+#[test]
+fn a_child_gets_no_copy_of_what_the_kernel_writes_to() {
+    let Some(bench) = Bench::new(&config()) else { return };
+    let buffers = bench.uring.recv.as_ref().unwrap().memory().0 as usize;
+    // Other tests make rings too, and one of theirs may just have been mapped and not been marked yet.
+    let is_right = || {
+        let mappings = mappings();
+        let mut queues = mappings.iter().filter(|mapped| mapped.name.ends_with("anon_inode:[io_uring]"));
+        let own = mappings.iter().find(|mapped| mapped.range.contains(&buffers)).unwrap();
+        !own.is_inherited && queues.clone().count() > 0 && !queues.any(|mapped| mapped.is_inherited)
+    };
+    assert!((0..100).any(|_| is_right()));
+}
