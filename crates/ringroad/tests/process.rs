@@ -14,7 +14,7 @@ use control::{BINARY, ask, site, wait_for_answer, wait_until, within_ms};
 use rustix::process::Signal;
 use testkit::process::{children, fd_targets, is_alive, threads};
 use testkit::program::signal_process;
-use testkit::{Client, Content, Deadline, ListenAddr, Server, TempDir};
+use testkit::{Client, Content, Deadline, ListenAddr, Program, Server, TempDir};
 
 fn only_worker(server: &Server) -> i32 {
     let workers = server.workers();
@@ -350,6 +350,41 @@ fn a_taken_port_is_tried_five_times_and_reported() {
     let line = format!("ringroad: [emerg] bind() to {address} failed (98: Address already in use)\n");
     assert_eq!(stderr.matches(&line).count(), 5, "{stderr}");
     assert!(stderr.ends_with("ringroad: [emerg] still could not bind()\n"), "{stderr}");
+}
+
+#[test]
+fn a_port_that_is_given_up_while_it_is_tried_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("some port is free");
+    let address = taken.local_addr().expect("bound");
+    let dir = TempDir::new("retry");
+    let conf = site("daemon off; pid nginx.pid; error_log stderr;", "late");
+    dir.write("nginx.conf", conf.replace("127.0.0.1:0", &address.to_string()));
+    let prefix = format!("{}/", dir.path().display());
+    let mut program = Program::start(BINARY, &["-p", &prefix, "-c", "nginx.conf", "-e", "stderr"]);
+    program.wait_for_output("failed (98: Address already in use)", Deadline::default());
+    drop(taken);
+    let answer = testkit::wait::until("an answer", Deadline::default(), || {
+        let mut client = Client::try_connect(&ListenAddr::Tcp(address)).ok()?;
+        Some(client.get("/").text())
+    });
+    assert_eq!(answer.unwrap_or_else(|late| panic!("{late}\n{}", program.stderr())), "late");
+    program.signal(Signal::QUIT);
+    assert!(program.wait_until_ended(Deadline::default()).success(), "{}", program.stderr());
+}
+
+/// What a process had in flight in a ring holds its sockets for a moment longer than it lives.
+#[test]
+fn a_port_that_a_killed_server_leaves_goes_to_the_next() {
+    let mut server = Server::start(BINARY, &site("worker_processes 2;", "first"));
+    let address = server.addr(0).tcp();
+    let open: Vec<TcpStream> = (0..4).map(|_| TcpStream::connect(address).expect("it listens")).collect();
+    assert_eq!(ask(server.addr(0)), "first");
+    server.signal(Signal::KILL);
+    server.wait_until_ended(Deadline::default());
+    let conf = site("", "second").replace("127.0.0.1:0", &address.to_string());
+    let server = Server::builder(BINARY).conf(&conf).start();
+    wait_for_answer(&server, "second");
+    drop(open);
 }
 
 #[test]

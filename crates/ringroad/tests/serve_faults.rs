@@ -298,6 +298,35 @@ fn a_slow_disk_holds_up_only_its_own_requests() {
     }
 }
 
+/// The fault engine meets what goes through the engine and nothing else.
+#[test]
+fn an_open_file_is_looked_at_inline_only_where_that_cannot_block() {
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    for net in NETS {
+        let builder = prepared(Server::builder(common::BINARY));
+        let root = builder.dir().join("html");
+        // Of a root that depends on the request nobody knows the file system.
+        let conf = format!(
+            "worker_processes 1;\nevents {{ use {net}; engine_fault stat error=EIO; }}\n\
+             http {{ server {{ listen 127.0.0.1:0; set $root {root}; location / {{ root {root}; }}\n\
+             location /unknown/ {{ alias $root/; }} }} }}",
+            root = root.display()
+        );
+        let server = builder.conf(&conf).start();
+        let local = File::open(&root).and_then(|root| Ok(rustix::fs::fstatfs(root)?.f_type as u32));
+        let local = local.expect("it is there");
+        assert_eq!(client(&server).get("/unknown/ok.txt").status, 500, "{net}");
+        // NFS, FUSE and 9p, where folders of tests may lie.
+        if [0x6969, 0x6573_5546, 0x0102_1997].contains(&local) {
+            testkit::skip("the file system is not local");
+            return;
+        }
+        assert_eq!(client(&server).get("/ok.txt").text(), "ok", "{net}");
+    }
+}
+
 #[test]
 fn a_lost_completion_does_not_hang_the_end() {
     if !ours_only("faults come from the fault engine") {

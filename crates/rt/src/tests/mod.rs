@@ -6,6 +6,7 @@ pub(crate) mod fake;
 mod files;
 mod net;
 mod offload;
+mod plain_calls;
 mod threads;
 mod timers;
 

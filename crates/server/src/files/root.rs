@@ -178,6 +178,29 @@ fn is_local(magic: u64) -> bool {
 mod tests {
     use super::*;
 
+    /// Magic numbers of statfs(2).
+    #[test]
+    fn attributes_of_network_and_fuse_file_systems_may_take_time() {
+        for (name, magic, local) in [
+            ("ext4", 0xef53, true),
+            ("xfs", 0x5846_5342, true),
+            ("btrfs", 0x9123_683e, true),
+            ("tmpfs", 0x0102_1994, true),
+            ("overlayfs", 0x794c_7630, true),
+            ("nfs", 0x6969, false),
+            ("fuse", 0x6573_5546, false),
+            ("cifs", 0xff53_4d42, false),
+            ("smb2", 0xfe53_4d42, false),
+            // As a signed word of a 64-bit machine shows it.
+            ("smb2, sign extended", 0xffff_ffff_fe53_4d42, false),
+            ("ceph", 0x00c3_6400, false),
+            ("9p", 0x0102_1997, false),
+            ("afs", 0x5346_414f, false),
+        ] {
+            assert_eq!(is_local(magic), local, "{name}");
+        }
+    }
+
     #[test]
     fn what_fails_is_tried_seldom_and_what_succeeds_always() {
         let hunch = Hunch::default();
