@@ -7,8 +7,10 @@ use io::op::Source;
 
 use crate::body::FileBody;
 use crate::body::filter::BodyFilter;
+use crate::body::stream::Stream;
 use crate::coding::Encoder;
 use crate::request::Request;
+use crate::upstream::Tunnel;
 
 /// An answer.
 #[derive(Default)]
@@ -91,7 +93,7 @@ impl ContentType {
 }
 
 /// Where the bytes of a body come from.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) enum Body {
     /// There are none.
     #[default]
@@ -100,6 +102,23 @@ pub(crate) enum Body {
     Bytes(Source),
     /// A file, or ranges of one.
     File(FileBody),
+    /// Bytes that arrive while they are sent.
+    Stream(Box<dyn Stream>),
+    /// None: the connection goes over to another protocol, and what comes is passed between both ends.
+    #[allow(dead_code, reason = "tunnels are on their way")]
+    Tunnel(Box<Tunnel>),
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Body::None => f.write_str("None"),
+            Body::Bytes(source) => f.debug_tuple("Bytes").field(source).finish(),
+            Body::File(file) => f.debug_tuple("File").field(file).finish(),
+            Body::Stream(_) => f.write_str("Stream"),
+            Body::Tunnel(_) => f.write_str("Tunnel"),
+        }
+    }
 }
 
 impl Response {
@@ -139,10 +158,13 @@ impl Response {
 
     /// Whether the body cannot go from its source to the socket as it is.
     pub(crate) fn is_filtered(&self) -> bool {
-        !self.filters.is_empty()
-            || self.encoder.is_some()
-            || !self.trailers.is_empty()
-            || (self.content_length.is_none() && !matches!(self.body, Body::None))
+        self.is_changed()
+            || (self.content_length.is_none() && !matches!(self.body, Body::None | Body::Tunnel(_)))
+    }
+
+    /// Whether something changes the body on its way, or adds to it.
+    pub(crate) fn is_changed(&self) -> bool {
+        !self.filters.is_empty() || self.encoder.is_some() || !self.trailers.is_empty()
     }
 
     /// Whether nothing follows the head, whatever was made (RFC 9110 sections 15.3.5 and 15.4.5). A HEAD

@@ -9,7 +9,7 @@
 //! Bytes are read by the disk engine that the location chose, pass the filters in slices, and leave in chunks
 //! (RFC 9112 section 7.1) or, for HTTP/1.0, until the connection closes.
 
-use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, chunk_header, push_last_chunk};
+use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header, push_last_chunk};
 use io::op::Source;
 
 use crate::body::filter::SLICE_MAX;
@@ -87,6 +87,12 @@ impl Flow<'_, '_> {
         Ok(self.sink.flush(true).await?)
     }
 
+    /// Sends all that can be, because what follows has to be waited for.
+    pub(super) async fn let_go(&mut self) -> Result<(), BodyError> {
+        self.flush(1).await?;
+        Ok(self.sink.flush(true).await?)
+    }
+
     /// Ends the body of the request that the client asked for.
     async fn finish(mut self, request: &mut Request) -> Result<(), BodyError> {
         if let Some(encoder) = &mut self.encoder {
@@ -97,23 +103,29 @@ impl Flow<'_, '_> {
         if !self.gathered.is_empty() {
             push_chunk(sink, self.gathered, chunked);
         }
-        let mut fields = Vec::new();
+        // Those that came behind the body that was passed on.
+        let mut fields = std::mem::take(&mut request.response.sent_trailers);
         for trailers in std::mem::take(&mut request.response.trailers) {
             trailers(request, &mut fields);
         }
         if chunked {
-            let mut end = Vec::new();
-            let fields: Vec<_> =
-                fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
-            if push_last_chunk(&fields, &mut end).is_err() {
-                request.log(Level::Error, format_args!("a trailer field has a control character"));
-                push_last_chunk(&[], &mut end).expect("there are no fields to be wrong");
-            }
-            sink.push(Source::Vec(end));
+            sink.push(Source::Vec(last_chunk(request, &fields)));
         }
         request.response.sent_trailers = fields;
         Ok(sink.flush(false).await?)
     }
+}
+
+/// The last chunk with these fields, or without where one of them must not be sent.
+pub(super) fn last_chunk(request: &Request, fields: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut end = Vec::new();
+    let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+    if push_last_chunk(&fields, &mut end).is_err() {
+        request.log(Level::Error, format_args!("a trailer field has a control character"));
+        end.clear();
+        end.extend_from_slice(LAST_CHUNK);
+    }
+    end
 }
 
 /// Adds bytes to the next send, framed where the length of the whole was not told.

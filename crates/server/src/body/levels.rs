@@ -13,6 +13,7 @@ use crate::body::choose::Mover;
 use crate::body::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
 use crate::body::flow::Flow;
 use crate::body::read::{self, Chunks};
+use crate::body::stream::{self, Next, Stream};
 use crate::body::{self, BodyError, FileBody};
 use crate::connection::decide;
 use crate::log::Level as LogLevel;
@@ -58,6 +59,7 @@ enum Origin {
         pieces: smallvec::IntoIter<[body::Piece; 1]>,
         chunks: Option<Chunks>,
     },
+    Stream(Box<dyn Stream>),
 }
 
 /// Memory with bytes of a body.
@@ -106,7 +108,7 @@ impl<'r> Levels<'r> {
             } else if let Some((held, mut range)) = top.input.take() {
                 range.start += self.feed(&held.bytes()[range.clone()], flow).await?;
                 self.top().input = (!range.is_empty()).then_some((held, range));
-            } else if top.read().await? || top.end_filter()? {
+            } else if self.read(flow).await? || self.top().end_filter()? {
                 // There is something to do again.
             } else if self.list.len() > 1 {
                 self.end(flow).await?;
@@ -114,6 +116,27 @@ impl<'r> Levels<'r> {
                 return Ok(());
             }
         }
+    }
+
+    /// Reads on in the body of the top; `false` at its end.
+    async fn read(&mut self, flow: &mut Flow<'_, '_>) -> Result<bool, BodyError> {
+        let top = self.top();
+        let Origin::Stream(stream) = &mut top.origin else { return top.read().await };
+        let waits = !stream.is_unbuffered();
+        let mut next = stream::next(&mut **stream, waits).await?;
+        if let Next::Nothing = next {
+            flow.let_go().await?;
+            next = stream::next(&mut **stream, true).await?;
+        }
+        match next {
+            Next::Piece(source) => top.hold(source),
+            Next::End | Next::Nothing => {
+                // Those of a subrequest end with it, as its head does.
+                top.request.response.sent_trailers = stream.trailers();
+                top.origin = Origin::Done;
+            }
+        }
+        Ok(true)
     }
 
     /// Gives the next bytes to the first filter; how many it took.
@@ -249,6 +272,9 @@ impl<'r> Level<'r> {
                 let pieces = std::mem::take(&mut file.pieces).into_iter();
                 Origin::File { file, pieces, chunks: None }
             }
+            Body::Stream(stream) => Origin::Stream(stream),
+            // A subrequest asks for no other protocol; its answer is then none.
+            Body::Tunnel(_) => Origin::Done,
         };
         Level { request, filters, slice, origin, input: None, work: Vec::new(), ended: 0, purpose }
     }
@@ -280,11 +306,11 @@ impl<'r> Level<'r> {
     /// Reads on, by the engine that would read it for a body that is not changed; `false` at the end.
     async fn read(&mut self) -> Result<bool, BodyError> {
         match &mut self.origin {
-            Origin::Done => return Ok(false),
+            // A stream is waited for elsewhere, where it is known what is to be sent before.
+            Origin::Done | Origin::Stream(_) => return Ok(false),
             Origin::Bytes(_) => {
                 if let Origin::Bytes(source) = std::mem::replace(&mut self.origin, Origin::Done) {
-                    let range = 0..source.bytes().len();
-                    self.input = (!range.is_empty()).then_some((Held::Source(source), range));
+                    self.hold(source);
                 }
             }
             Origin::File { file, pieces, chunks } => {
@@ -295,10 +321,7 @@ impl<'r> Level<'r> {
                     return Ok(true);
                 }
                 match pieces.next() {
-                    Some(body::Piece::Text(text)) => {
-                        let range = 0..text.len();
-                        self.input = Some((Held::Source(Source::Vec(text)), range));
-                    }
+                    Some(body::Piece::Text(text)) => self.hold(Source::Vec(text)),
                     Some(body::Piece::Range { start, end }) => {
                         *chunks = Some(Chunks::new(start..end, SLICE_MAX as u64, file.direct));
                     }
@@ -307,6 +330,12 @@ impl<'r> Level<'r> {
             }
         }
         Ok(true)
+    }
+
+    /// Takes bytes that were read.
+    fn hold(&mut self, source: Source) {
+        let range = 0..source.bytes().len();
+        self.input = (!range.is_empty()).then_some((Held::Source(source), range));
     }
 }
 

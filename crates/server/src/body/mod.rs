@@ -12,6 +12,7 @@ mod read;
 mod sendfile;
 mod shared;
 mod sink;
+pub(crate) mod stream;
 
 use std::fmt;
 use std::rc::Rc;
@@ -138,6 +139,8 @@ pub(crate) enum BodyError {
     NoMemory,
     /// What changes the body could not go on.
     Filter,
+    /// Where a [`stream::Stream`] comes from, the rest of it is not to be had.
+    Broken,
 }
 
 impl From<SendError> for BodyError {

@@ -10,7 +10,7 @@ use http::{StatusCode, connection};
 use io::Segments;
 use io::op::Source;
 
-use crate::body::{self, BodyError, Rate, SendError, Sink, flow};
+use crate::body::{self, BodyError, Rate, SendError, Sink, flow, stream};
 use crate::connection::{After, Connection, effect, error_page};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
@@ -163,7 +163,7 @@ impl Connection {
                 ),
             ),
             // Said where it happened, with the reason.
-            BodyError::Filter => {}
+            BodyError::Filter | BodyError::Broken => {}
             BodyError::NoMemory => {
                 request.log(
                     Level::Alert,
@@ -222,6 +222,7 @@ fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segm
             data.push(Source::Buf(buf));
             request.keep_spare(head);
         }
+        Body::Stream(_) | Body::Tunnel(_) => return Err(head),
     }
     Ok(data)
 }
@@ -234,7 +235,8 @@ async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Resu
         sink.begin(head);
         return Ok(sink.flush(false).await?);
     }
-    if request.response.is_filtered() {
+    let is_stream = matches!(request.response.body, Body::Stream(_));
+    if request.response.is_changed() || request.response.is_filtered() && !is_stream {
         return flow::send(sink, head, request).await;
     }
     match std::mem::take(&mut request.response.body) {
@@ -244,6 +246,8 @@ async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Resu
             sink.push(source);
         }
         Body::File(mut file) => return body::send(sink, head, &mut file).await,
+        Body::Stream(mut stream) => return stream::send(sink, head, &mut *stream, request).await,
+        Body::Tunnel(_) => unreachable!("it is not sent but run"),
     }
     Ok(sink.flush(false).await?)
 }

@@ -1,0 +1,187 @@
+//! A body that arrives while it is sent: from another server, or while somebody else fetches it.
+//!
+//! Main type: [`Stream`], the source behind [`crate::response::Body::Stream`]. What makes one is elsewhere
+//! (`upstream`, `caching`); here it is taken and sent.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, chunk_header};
+use io::op::{SEGMENTS_MAX, Source};
+use smallvec::SmallVec;
+
+use crate::body::{BodyError, Sink, flow};
+use crate::request::Request;
+
+/// A body, piece by piece. It holds a bounded number of bytes, whatever the client's speed.
+pub(crate) trait Stream {
+    /// The next piece, which is not empty; `None` at the proper end. After that, and after an error, it is not asked
+    /// again.
+    ///
+    /// # Errors
+    /// The body is not whole: what was sent of it must not look complete.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>>;
+
+    /// The fields that followed the body, for after its end.
+    fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Vec::new()
+    }
+
+    /// Whether the head is to leave at once where nothing of the body is here, and each piece too: it is read no
+    /// faster than it is sent, so that there is nothing to gather.
+    fn is_unbuffered(&self) -> bool {
+        false
+    }
+}
+
+/// What [`next`] has found.
+pub(super) enum Next {
+    Piece(Source),
+    End,
+    /// Nothing is here now.
+    Nothing,
+}
+
+/// The next piece; without `wait` only one that is here.
+pub(super) async fn next(stream: &mut dyn Stream, wait: bool) -> Result<Next, BodyError> {
+    poll_fn(|context| match stream.poll_next(context) {
+        Poll::Ready(Ok(Some(source))) => Poll::Ready(Ok(Next::Piece(source))),
+        Poll::Ready(Ok(None)) => Poll::Ready(Ok(Next::End)),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        Poll::Pending if wait => Poll::Pending,
+        Poll::Pending => Poll::Ready(Ok(Next::Nothing)),
+    })
+    .await
+}
+
+/// Pieces of one send, so that head, framing and the last chunk have room beside them.
+const PIECES_MAX: usize = SEGMENTS_MAX - 5;
+
+/// Bytes of one send from which on no further piece is asked for: what a socket takes at once, and less than a thread
+/// should be busy with for one connection.
+const SEND_BYTES: usize = 256 << 10;
+
+/// Sends `head` and the body behind it, which nothing changes on its way: its pieces are passed on without a copy.
+pub(crate) async fn send(
+    sink: &mut Sink<'_>,
+    head: Vec<u8>,
+    stream: &mut dyn Stream,
+    request: &mut Request,
+) -> Result<(), BodyError> {
+    let mut framing = Framing::of(request);
+    sink.begin(head);
+    // Unbuffered, the client has its head before the first bytes of a body that takes its time.
+    let mut waits = !stream.is_unbuffered();
+    loop {
+        let (pieces, state) = gather(stream, waits, sink.chunk_bytes()).await;
+        framing.take(sink, pieces).await?;
+        match state {
+            State::More => sink.flush(true).await?,
+            State::Over => break,
+            State::Broken(error) => {
+                // What came before is as good as it would have been without the error.
+                sink.flush(true).await?;
+                return Err(error);
+            }
+        }
+        waits = true;
+    }
+    if !framing.is_complete() {
+        return Err(BodyError::Broken);
+    }
+    let fields = stream.trailers();
+    if framing.is_chunked() {
+        sink.push(Source::Vec(flow::last_chunk(request, &fields)));
+        request.response.sent_trailers = fields;
+    }
+    Ok(sink.flush(false).await?)
+}
+
+/// Whether more of a body follows.
+enum State {
+    More,
+    Over,
+    Broken(BodyError),
+}
+
+/// The pieces that are here, at least one where that is to be waited for.
+async fn gather(stream: &mut dyn Stream, waits: bool, most: Option<u64>) -> (SmallVec<[Source; 4]>, State) {
+    let mut pieces = SmallVec::new();
+    let (mut bytes, most) = (0, most.map_or(SEND_BYTES, |most| most as usize));
+    while pieces.len() < PIECES_MAX && bytes < most {
+        match next(stream, waits && pieces.is_empty()).await {
+            Ok(Next::Piece(source)) => {
+                bytes += source.bytes().len();
+                pieces.push(source);
+            }
+            Ok(Next::End) => return (pieces, State::Over),
+            Ok(Next::Nothing) => break,
+            Err(error) => return (pieces, State::Broken(error)),
+        }
+    }
+    (pieces, State::More)
+}
+
+/// How the client finds the end of the body, and whether it was kept to.
+enum Framing {
+    /// So many bytes are left.
+    Length(u64),
+    Chunks,
+    /// By the end of the connection.
+    Close,
+}
+
+impl Framing {
+    fn of(request: &Request) -> Framing {
+        match request.response.content_length {
+            _ if request.response.chunked => Framing::Chunks,
+            Some(length) => Framing::Length(length),
+            None => Framing::Close,
+        }
+    }
+
+    fn is_chunked(&self) -> bool {
+        matches!(self, Framing::Chunks)
+    }
+
+    fn is_complete(&self) -> bool {
+        !matches!(self, Framing::Length(1..))
+    }
+
+    /// Adds pieces to the next send. Together they are one chunk.
+    async fn take(&mut self, sink: &mut Sink<'_>, pieces: SmallVec<[Source; 4]>) -> Result<(), BodyError> {
+        let bytes: u64 = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        match self {
+            Framing::Length(left) => *left = left.checked_sub(bytes).ok_or(BodyError::Broken)?,
+            Framing::Chunks => {
+                let mut buf = [0; CHUNK_HEADER_LEN_MAX];
+                sink.push(Source::Vec(chunk_header(bytes, &mut buf).to_vec()));
+            }
+            Framing::Close => {}
+        }
+        for piece in pieces {
+            add(sink, piece).await?;
+        }
+        if self.is_chunked() {
+            sink.push(Source::Static(CHUNK_END));
+        }
+        Ok(())
+    }
+}
+
+/// Adds a piece; one that is longer than the rate allows at once goes in parts.
+async fn add(sink: &mut Sink<'_>, piece: Source) -> Result<(), BodyError> {
+    let most = sink.chunk_bytes().map_or(usize::MAX, |bytes| bytes as usize);
+    if piece.bytes().len() <= most {
+        sink.push(piece);
+        return Ok(());
+    }
+    for part in piece.bytes().chunks(most) {
+        sink.push(Source::Vec(part.to_vec()));
+        sink.flush(true).await?;
+    }
+    Ok(())
+}

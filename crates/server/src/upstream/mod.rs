@@ -1,0 +1,314 @@
+//! The way of a request to another server and of its answer back, whatever the protocol's directives are called.
+//!
+//! ```text
+//! handler -- Outgoing --> fetch --> peers (whom?) --> link (connection) --> head of the answer --> Reply -- handler
+//!                           ^                                |
+//!                           +---- another try ---------------+          body: straight, or by way of a spool
+//! ```
+//!
+//! A module such as `proxy` makes the [`Settings`] from its directives, the [`Outgoing`] request and the [`Target`];
+//! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. Nothing here knows the name
+//! of a directive, nor what is done with an answer's fields.
+
+pub(crate) mod peers;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::reply::ReplyHead;
+use http::request::{Method, Version};
+use io::op::{PeerAddr, Source};
+use smallvec::SmallVec;
+
+use crate::body::stream::Stream;
+use crate::received::ReceivedBody;
+use crate::request::Request;
+use crate::response::Body;
+use crate::template::Template;
+
+/// What a location says about talking to upstreams, in nginx's words and with its defaults.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// `proxy_connect_timeout`
+    pub(crate) connect_timeout: Duration,
+    /// `proxy_send_timeout`
+    pub(crate) send_timeout: Duration,
+    /// `proxy_read_timeout`
+    pub(crate) read_timeout: Duration,
+    /// `proxy_buffer_size`: the longest head of an answer, and what is read at once without buffering.
+    pub(crate) buffer_size: u64,
+    /// `proxy_buffers`: number and size.
+    pub(crate) buffers: (u32, u64),
+    /// `proxy_busy_buffers_size`
+    pub(crate) busy_buffers_size: u64,
+    /// `proxy_buffering`
+    pub(crate) buffering: bool,
+    /// `proxy_request_buffering`
+    pub(crate) request_buffering: bool,
+    /// `proxy_max_temp_file_size`; 0 is no file.
+    pub(crate) max_temp_file_size: u64,
+    /// `proxy_temp_file_write_size`
+    pub(crate) temp_file_write_size: u64,
+    /// `proxy_temp_path`: folder and digits of the levels.
+    pub(crate) temp_path: (PathBuf, SmallVec<[u8; 3]>),
+    /// `proxy_next_upstream`
+    pub(crate) next_upstream: NextUpstream,
+    /// `proxy_next_upstream_tries`; 0 is no limit.
+    pub(crate) next_upstream_tries: u32,
+    /// `proxy_next_upstream_timeout`; zero is no limit.
+    pub(crate) next_upstream_timeout: Duration,
+    /// `proxy_bind`
+    pub(crate) bind: Option<Bind>,
+    /// `proxy_socket_keepalive`
+    pub(crate) socket_keepalive: bool,
+    /// `proxy_socket_rcvbuf`
+    pub(crate) socket_rcvbuf: Option<u64>,
+    /// `proxy_socket_sndbuf`
+    pub(crate) socket_sndbuf: Option<u64>,
+    /// `proxy_ignore_client_abort`
+    pub(crate) ignore_client_abort: bool,
+    /// `proxy_limit_rate`: bytes a second that are read from an upstream.
+    pub(crate) limit_rate: Option<Template>,
+    /// `proxy_pass_trailers`
+    pub(crate) pass_trailers: bool,
+}
+
+impl Default for Settings {
+    /// nginx's defaults on machines with pages of 4 KiB.
+    fn default() -> Settings {
+        let minute = Duration::from_secs(60);
+        Settings {
+            connect_timeout: minute,
+            send_timeout: minute,
+            read_timeout: minute,
+            buffer_size: 4 << 10,
+            buffers: (8, 4 << 10),
+            busy_buffers_size: 8 << 10,
+            buffering: true,
+            request_buffering: true,
+            max_temp_file_size: 1 << 30,
+            temp_file_write_size: 8 << 10,
+            temp_path: (PathBuf::from("proxy_temp"), SmallVec::new()),
+            next_upstream: NextUpstream::ERROR | NextUpstream::TIMEOUT,
+            next_upstream_tries: 0,
+            next_upstream_timeout: Duration::ZERO,
+            bind: None,
+            socket_keepalive: false,
+            socket_rcvbuf: None,
+            socket_sndbuf: None,
+            ignore_client_abort: false,
+            limit_rate: None,
+            pass_trailers: false,
+        }
+    }
+}
+
+/// `proxy_bind`: the address that connections go out from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Bind {
+    /// The address.
+    pub(crate) address: BindAddr,
+    /// Whether it need not be one of this machine's (`transparent`).
+    pub(crate) transparent: bool,
+}
+
+/// Where the address of a [`Bind`] comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum BindAddr {
+    /// It was written; port 0 leaves the port to the kernel.
+    Fixed(SocketAddr),
+    /// It has variables; a text that is empty or no address means none, as in nginx.
+    Text(Template),
+}
+
+/// When another upstream is asked (`proxy_next_upstream`): a set of reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NextUpstream(u16);
+
+impl NextUpstream {
+    pub(crate) const ERROR: NextUpstream = NextUpstream(1);
+    pub(crate) const TIMEOUT: NextUpstream = NextUpstream(1 << 1);
+    pub(crate) const INVALID_HEADER: NextUpstream = NextUpstream(1 << 2);
+    pub(crate) const HTTP_500: NextUpstream = NextUpstream(1 << 3);
+    pub(crate) const HTTP_502: NextUpstream = NextUpstream(1 << 4);
+    pub(crate) const HTTP_503: NextUpstream = NextUpstream(1 << 5);
+    pub(crate) const HTTP_504: NextUpstream = NextUpstream(1 << 6);
+    pub(crate) const HTTP_403: NextUpstream = NextUpstream(1 << 7);
+    pub(crate) const HTTP_404: NextUpstream = NextUpstream(1 << 8);
+    pub(crate) const HTTP_429: NextUpstream = NextUpstream(1 << 9);
+    /// Also requests that may have had an effect already are sent again.
+    pub(crate) const NON_IDEMPOTENT: NextUpstream = NextUpstream(1 << 10);
+    /// No reason at all (`off`).
+    pub(crate) const OFF: NextUpstream = NextUpstream(0);
+
+    /// Whether all of these are in the set.
+    pub(crate) fn contains(self, reasons: NextUpstream) -> bool {
+        self.0 & reasons.0 == reasons.0
+    }
+
+    /// The reason that an answer of this status is, if one.
+    pub(crate) fn of_status(status: u16) -> Option<NextUpstream> {
+        Some(match status {
+            500 => NextUpstream::HTTP_500,
+            502 => NextUpstream::HTTP_502,
+            503 => NextUpstream::HTTP_503,
+            504 => NextUpstream::HTTP_504,
+            403 => NextUpstream::HTTP_403,
+            404 => NextUpstream::HTTP_404,
+            429 => NextUpstream::HTTP_429,
+            _ => return None,
+        })
+    }
+}
+
+impl std::ops::BitOr for NextUpstream {
+    type Output = NextUpstream;
+
+    fn bitor(self, other: NextUpstream) -> NextUpstream {
+        NextUpstream(self.0 | other.0)
+    }
+}
+
+/// Whom to ask.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// An `upstream` block, or the implicit one of an address that was written.
+    Group(Arc<peers::Group>),
+    /// A name that came out of variables and is no group's: it is resolved for this request.
+    Dynamic {
+        /// The name, or an address as text.
+        host: Vec<u8>,
+        /// The port.
+        port: u16,
+    },
+    /// An address.
+    Address(PeerAddr),
+}
+
+/// The request as it goes out; made once and sent once for each try.
+pub(crate) struct Outgoing {
+    /// Request line and fields with the empty line.
+    pub(crate) head: Vec<u8>,
+    /// What follows.
+    pub(crate) body: OutgoingBody,
+    /// The method, which says whether the answer has a body.
+    pub(crate) method: Method,
+    /// Whether it may be sent again without harm (RFC 9110 section 9.2.2).
+    pub(crate) is_idempotent: bool,
+    /// The version that is spoken: a body without a length goes in chunks from 1.1 on.
+    pub(crate) version: Version,
+    /// Whether the head lets the connection be kept.
+    pub(crate) keepalive: bool,
+    /// Whether it asks for another protocol (`Upgrade`); a 101 that nobody asked for is an error.
+    pub(crate) upgrade: bool,
+    /// Makes the head that is sent to the client of an interim answer (103), or says that it is to have none.
+    pub(crate) interim: Option<Interim>,
+}
+
+/// See [`Outgoing::interim`].
+pub(crate) type Interim = fn(&Request, &ReplyHead, &[u8]) -> Option<Vec<u8>>;
+
+/// The body of an [`Outgoing`].
+pub(crate) enum OutgoingBody {
+    /// There is none.
+    None,
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// The body that was received, from memory or from its file.
+    Received(Rc<ReceivedBody>),
+    /// The body while it comes: with its length where the client said one, else in chunks.
+    Streamed,
+}
+
+/// An answer to pass on: from an upstream, or from a cache.
+pub(crate) struct Reply {
+    /// Shared with what shows its fields as variables.
+    pub(crate) head: Rc<Heading>,
+    pub(crate) body: ReplyBody,
+    /// When the head was here.
+    pub(crate) received_at: (Instant, SystemTime),
+}
+
+/// The head of an answer: as it came, and what it means.
+#[derive(Debug)]
+pub(crate) struct Heading {
+    raw: Source,
+    head: ReplyHead,
+}
+
+impl Heading {
+    /// A head that was parsed from the start of these bytes.
+    pub(crate) fn new(raw: Source, head: ReplyHead) -> Heading {
+        Heading { raw, head }
+    }
+
+    /// What the spans of the head point into.
+    pub(crate) fn raw(&self) -> &[u8] {
+        self.raw.bytes()
+    }
+
+    /// The parsed head.
+    pub(crate) fn head(&self) -> &ReplyHead {
+        &self.head
+    }
+}
+
+/// The body of a [`Reply`].
+pub(crate) enum ReplyBody {
+    /// There is none.
+    None,
+    /// All of it.
+    Bytes(Source),
+    /// It comes from somewhere else than a connection, such as a cache.
+    Stream(Box<dyn Stream>),
+    /// It is still to be read from an upstream.
+    Live(Box<Live>),
+    /// The connection speaks another protocol from here on (101).
+    Tunnel(Box<Tunnel>),
+}
+
+impl ReplyBody {
+    /// The body as the response has it. `buffering` says whether it is read ahead of the client
+    /// (`proxy_buffering`, `X-Accel-Buffering`).
+    pub(crate) fn into_body(self, _request: &Request, _settings: &Settings, _buffering: bool) -> Body {
+        match self {
+            ReplyBody::None => Body::None,
+            ReplyBody::Bytes(source) => Body::Bytes(source),
+            ReplyBody::Stream(stream) => Body::Stream(stream),
+            ReplyBody::Live(live) => match *live {},
+            ReplyBody::Tunnel(tunnel) => Body::Tunnel(tunnel),
+        }
+    }
+}
+
+/// The connection that the rest of an answer comes from.
+pub(crate) enum Live {}
+
+/// A connection that has changed its protocol.
+#[derive(Debug)]
+pub(crate) enum Tunnel {}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// This status answers instead: 502, 504, 500 ….
+    Status(u16),
+    /// The client is gone (499).
+    Gone,
+}
+
+/// Asks upstreams until one answers. Each try is recorded for `$upstream_*`.
+///
+/// # Errors
+/// See [`Failure`]; the log has the reason of each try.
+pub(crate) async fn fetch(
+    _request: &mut Request,
+    _settings: &Settings,
+    _target: &Target,
+    _outgoing: Outgoing,
+) -> Result<Reply, Failure> {
+    Err(Failure::Status(502))
+}
