@@ -22,6 +22,10 @@ use crate::shm;
 /// of a large file.
 pub const CLASS_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20];
 
+/// Every buffer of a pool begins at a multiple of this, and its capacity is one: what reads and writes of files open
+/// with `O_DIRECT` need of memory on every device in use. Offset and length in the file are the caller's to align.
+pub const ALIGNMENT: usize = 4096;
+
 /// Bytes that the pool takes from the kernel, registers with the ring and gives back at once.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
@@ -29,6 +33,9 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 const CHUNKS_MIN: usize = 4;
 
 const _: () = assert!(CLASS_BYTES[CLASS_BYTES.len() - 1] as usize <= CHUNK_BYTES);
+// Chunks begin at a page, classes divide a chunk, and the smallest is a multiple of the alignment.
+const _: () =
+    assert!((CLASS_BYTES[0] as usize).is_multiple_of(ALIGNMENT) && CHUNK_BYTES.is_multiple_of(ALIGNMENT));
 
 /// The pool of one thread. Clones share the same memory.
 #[derive(Clone)]

@@ -20,6 +20,7 @@ pub mod op;
 pub mod pressure;
 pub mod probe;
 pub mod residency;
+mod segments;
 pub mod shm;
 mod slot;
 pub mod sys;

@@ -9,12 +9,12 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 
 use rustix::io::Errno;
-use smallvec::SmallVec;
 
 use crate::buf::Buf;
+pub(crate) use crate::segments::Ends;
+pub use crate::segments::{SEGMENTS_MAX, Segment, Segments, Source};
 
 /// A descriptor that is shared on one thread and closed with its last owner. An operation in flight owns
 /// one, so that the number cannot be given to another file under it.
@@ -28,6 +28,10 @@ struct Shared {
     direct: Cell<Option<bool>>,
     /// Whether it has no places, as a pipe, a terminal or a socket, once somebody has asked.
     stream: Cell<Option<bool>>,
+    /// Whether what is read and written is to leave the page cache.
+    uncached: Cell<bool>,
+    /// Whether it is a socket of datagrams, whose owner has said so.
+    datagrams: Cell<bool>,
 }
 
 /// Remembers which [`Fd`] a table entry is about, without keeping it open: the same number may mean
@@ -86,6 +90,34 @@ impl Fd {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Sequential);
     }
 
+    /// Has what is read from and written to this file leave the page cache at once (`RWF_DONTCACHE`, Linux 6.14),
+    /// so that a copy that nobody reads again displaces nothing. Where the kernel or the file system has no such
+    /// thing, everything goes on as without it; with `O_DIRECT` there is nothing to leave.
+    pub fn set_uncached(&self) {
+        self.0.uncached.set(true);
+    }
+
+    /// Whether reads and writes are to be made with `RWF_DONTCACHE`.
+    pub(crate) fn is_uncached(&self) -> bool {
+        self.0.uncached.get() && !self.is_direct()
+    }
+
+    /// The file system has no uncached reads and writes (EOPNOTSUPP): it is not asked again.
+    pub(crate) fn refuse_uncached(&self) {
+        self.0.uncached.set(false);
+    }
+
+    /// Says that this is a socket of datagrams: a short receive does not mean that there is nothing left, and an
+    /// empty one is no end.
+    pub fn set_datagrams(&self) {
+        self.0.datagrams.set(true);
+    }
+
+    /// Whether it is a socket of datagrams.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.0.datagrams.get()
+    }
+
     /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
     pub(crate) fn is_direct(&self) -> bool {
         self.0.direct.get().unwrap_or_else(|| {
@@ -109,7 +141,8 @@ impl Fd {
 
 impl From<OwnedFd> for Fd {
     fn from(fd: OwnedFd) -> Fd {
-        Fd(Rc::new(Shared { fd, direct: Cell::new(None), stream: Cell::new(None) }))
+        let (direct, stream) = (Cell::new(None), Cell::new(None));
+        Fd(Rc::new(Shared { fd, direct, stream, uncached: Cell::new(false), datagrams: Cell::new(false) }))
     }
 }
 
@@ -336,21 +369,112 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
-    /// Removes a file.
-    Unlink {
-        /// The path.
-        path: CString,
+    /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`: bytes that others go on to
+    /// share are written without a copy. Completes with the count, which may be short, and gives the segments back:
+    /// [`Payload::Segments`]. Not for files open with `O_DIRECT`, whose memory must be aligned, as a [`Buf`]'s is.
+    WriteSegments {
+        /// The file.
+        file: Fd,
+        /// Byte offset in the file.
+        offset: u64,
+        /// The content.
+        data: Segments,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
         via: DiskVia,
     },
-    /// Renames a file.
+    /// Removes a file or an empty folder.
+    Unlink {
+        /// The path.
+        path: CString,
+        /// Whether it is a folder (`AT_REMOVEDIR`).
+        folder: bool,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Renames a file or folder; what has the new name is replaced.
     Rename {
         /// The old path.
         from: CString,
         /// The new path.
         to: CString,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Makes a folder.
+    MkDir {
+        /// The path.
+        path: CString,
+        /// Permission bits, less the process's umask.
+        mode: u32,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Gives an open file a name, `EEXIST` where the name is taken: also one that has none yet (`O_TMPFILE`).
+    Link {
+        /// The file.
+        file: Fd,
+        /// Its new path, on the same file system.
+        to: CString,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Cuts a file, or makes it longer with a hole (ftruncate).
+    Truncate {
+        /// The file, open for writing.
+        file: Fd,
+        /// Its new length in bytes.
+        len: u64,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Reserves disk space for a range of a file (fallocate), so that writing there cannot fail for want of it.
+    /// `EOPNOTSUPP` where the file system cannot.
+    Allocate {
+        /// The file, open for writing.
+        file: Fd,
+        /// Byte offset in the file.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Whether the file's length stays as it is (`FALLOC_FL_KEEP_SIZE`).
+        keep_size: bool,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Tells the kernel how a range of a file will be used (posix_fadvise(2)).
+    Advise {
+        /// The file.
+        file: Fd,
+        /// Byte offset in the file.
+        offset: u64,
+        /// Bytes; 0 for all up to the end.
+        len: u32,
+        /// The advice.
+        advice: Advice,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
+    /// Space on the file system of a file: [`Payload::Space`]. A ring has nothing like it, so it is a thread's work
+    /// there.
+    Space {
+        /// A file or folder on it.
+        target: StatTarget,
         /// The device that counts the operation.
         device: DeviceId,
         /// The backend.
@@ -374,7 +498,7 @@ impl Op {
             Op::Recv { into: RecvInto::Owned(buf), .. } | Op::Read { buf, .. } | Op::Write { buf, .. } => {
                 Payload::Buf(buf)
             }
-            Op::Send { data, .. } => Payload::Segments(data),
+            Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(data),
             _ => Payload::None,
         }
     }
@@ -388,8 +512,15 @@ impl Op {
             | Op::Write { via, device, .. }
             | Op::Sendfile { via, device, .. }
             | Op::ReadDir { via, device, .. }
+            | Op::WriteSegments { via, device, .. }
             | Op::Unlink { via, device, .. }
             | Op::Rename { via, device, .. }
+            | Op::MkDir { via, device, .. }
+            | Op::Link { via, device, .. }
+            | Op::Truncate { via, device, .. }
+            | Op::Allocate { via, device, .. }
+            | Op::Advise { via, device, .. }
+            | Op::Space { via, device, .. }
             | Op::Sync { via, device, .. } => Some((*via, *device)),
             Op::Nop
             | Op::Accept { .. }
@@ -401,10 +532,18 @@ impl Op {
         }
     }
 
+    /// The file whose bytes the operation moves.
+    pub(crate) fn moved_file(&self) -> Option<&Fd> {
+        match self {
+            Op::Read { file, .. } | Op::Write { file, .. } | Op::WriteSegments { file, .. } => Some(file),
+            _ => None,
+        }
+    }
+
     /// Whether this is more than one call of the kernel, or a call that no ring has: work for a thread.
     pub(crate) fn needs_thread(&self) -> bool {
         match self {
-            Op::Sendfile { .. } | Op::ReadDir { .. } => true,
+            Op::Sendfile { .. } | Op::ReadDir { .. } | Op::Space { .. } => true,
             Op::Open { how, .. } => how.same_owner,
             _ => false,
         }
@@ -414,7 +553,41 @@ impl Op {
 /// Smallest buffer of [`Op::ReadDir`]: a record with the longest name takes about 280 bytes.
 pub const READ_DIR_BYTES_MIN: u32 = 1024;
 
-/// What [`Op::Stat`] looks at.
+/// How a range of a file will be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Not again soon: pages that are written to the device leave the page cache (`POSIX_FADV_DONTNEED`).
+    DontNeed,
+    /// Soon: the kernel begins to read it (`POSIX_FADV_WILLNEED`).
+    WillNeed,
+}
+
+/// Space on a file system (statvfs(3)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of a block, the unit in which files take space.
+    pub block_bytes: u64,
+    /// Bytes of all blocks.
+    pub total_bytes: u64,
+    /// Bytes of the blocks that are free to anybody, without those kept for the superuser.
+    pub available_bytes: u64,
+    /// Files that can still be made; 0 as well where the file system does not count them.
+    pub available_files: u64,
+}
+
+impl From<rustix::fs::StatVfs> for Space {
+    fn from(found: rustix::fs::StatVfs) -> Space {
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Space {
+            block_bytes: found.f_frsize,
+            total_bytes: bytes(found.f_blocks),
+            available_bytes: bytes(found.f_bavail),
+            available_files: found.f_favail,
+        }
+    }
+}
+
+/// What [`Op::Stat`] and [`Op::Space`] look at.
 #[derive(Debug)]
 pub enum StatTarget {
     /// An open file.
@@ -487,7 +660,7 @@ pub enum Payload {
     None,
     /// A received or read buffer, or the one that was written.
     Buf(Buf),
-    /// The segments of a send.
+    /// The segments of a send or a write.
     Segments(Segments),
     /// A new connection.
     Accepted(OwnedFd),
@@ -497,6 +670,8 @@ pub enum Payload {
     Stat(Stat),
     /// Entries of a folder.
     Entries(Vec<DirEntry>),
+    /// Space on a file system.
+    Space(Space),
 }
 
 /// The end of an operation, or one of several results of it.
@@ -511,170 +686,4 @@ pub struct Completion {
     pub more: bool,
     /// What comes back.
     pub payload: Payload,
-}
-
-/// The bytes of one send: a few owned pieces, sent in order.
-#[derive(Debug, Default)]
-pub struct Segments {
-    parts: SmallVec<[Segment; 2]>,
-}
-
-/// One piece of a send and the part of it that is still to go.
-#[derive(Debug)]
-pub struct Segment {
-    source: Source,
-    start: u32,
-    end: u32,
-}
-
-/// Who owns the bytes of a segment.
-#[derive(Debug)]
-pub enum Source {
-    /// A vector, which comes back with the segments to be used again.
-    Vec(Vec<u8>),
-    /// A pool buffer.
-    Buf(Buf),
-    /// Constant text.
-    Static(&'static [u8]),
-    /// Bytes that several responses share.
-    Shared(Arc<[u8]>),
-}
-
-impl Source {
-    /// The bytes.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Source::Vec(bytes) => bytes,
-            Source::Buf(bytes) => bytes,
-            Source::Static(bytes) => bytes,
-            Source::Shared(bytes) => bytes,
-        }
-    }
-}
-
-impl Segment {
-    /// The bytes still to go.
-    pub fn bytes(&self) -> &[u8] {
-        &self.source.bytes()[self.start as usize..self.end as usize]
-    }
-
-    /// The pool buffer behind the segment, if it is one.
-    pub fn buf(&self) -> Option<&Buf> {
-        match &self.source {
-            Source::Buf(buf) => Some(buf),
-            _ => None,
-        }
-    }
-}
-
-/// Where the segments of a send ended before it was cut short.
-pub(crate) type Ends = SmallVec<[u32; 2]>;
-
-/// Segments that one send carries; more than this are a caller's fault.
-pub const SEGMENTS_MAX: usize = 16;
-
-impl Segments {
-    /// No bytes.
-    pub fn new() -> Segments {
-        Segments::default()
-    }
-
-    /// Adds all of `source`.
-    pub fn push(&mut self, source: Source) {
-        let len = source.bytes().len();
-        self.push_range(source, 0, len);
-    }
-
-    /// Adds the bytes from `start` to `end` of `source`; nothing when that is empty.
-    ///
-    /// # Panics
-    /// When the range is not inside `source`, when it is longer than 4 GiB, or above [`SEGMENTS_MAX`].
-    pub fn push_range(&mut self, source: Source, start: usize, end: usize) {
-        assert!(start <= end && end <= source.bytes().len(), "segment outside of its source");
-        assert!(self.parts.len() < SEGMENTS_MAX, "a send has at most {SEGMENTS_MAX} segments");
-        if start < end {
-            let end = u32::try_from(end).expect("a segment is shorter than 4 GiB");
-            self.parts.push(Segment { source, start: start as u32, end });
-        }
-    }
-
-    /// The pieces that still have bytes.
-    pub fn parts(&self) -> impl Iterator<Item = &Segment> {
-        self.parts.iter().filter(|part| part.start < part.end)
-    }
-
-    /// Bytes still to go.
-    pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| (part.end - part.start) as usize).sum()
-    }
-
-    /// Whether nothing is left.
-    pub fn is_empty(&self) -> bool {
-        self.parts.iter().all(|part| part.start == part.end)
-    }
-
-    /// Takes `count` bytes off the front: they were sent.
-    pub fn advance(&mut self, mut count: usize) {
-        for part in &mut self.parts {
-            let taken = count.min((part.end - part.start) as usize);
-            part.start += taken as u32;
-            count -= taken;
-        }
-        assert_eq!(count, 0, "more bytes sent than there were");
-    }
-
-    /// Cuts to the first `len` bytes and answers the rest's ends, for [`Segments::restore`].
-    pub(crate) fn cut(&mut self, mut len: usize) -> Ends {
-        let ends = self.parts.iter().map(|part| part.end).collect();
-        for part in &mut self.parts {
-            let kept = len.min((part.end - part.start) as usize);
-            part.end = part.start + kept as u32;
-            len -= kept;
-        }
-        ends
-    }
-
-    /// Undoes [`Segments::cut`].
-    pub(crate) fn restore(&mut self, ends: &Ends) {
-        for (part, &end) in self.parts.iter_mut().zip(ends) {
-            part.end = end;
-        }
-    }
-
-    /// Takes a vector among the segments out, to be used again.
-    pub fn take_vec(&mut self) -> Option<Vec<u8>> {
-        let found = self.parts.iter().position(|part| matches!(part.source, Source::Vec(_)))?;
-        match self.parts.remove(found).source {
-            Source::Vec(bytes) => Some(bytes),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn segments_advance_over_their_borders() {
-        let mut segments = Segments::new();
-        segments.push(Source::Static(b"abc"));
-        segments.push(Source::Static(b""));
-        segments.push_range(Source::Vec(b"xdefx".to_vec()), 1, 4);
-        assert_eq!(segments.len(), 6);
-        segments.advance(4);
-        let rest: Vec<&[u8]> = segments.parts().map(Segment::bytes).collect();
-        assert_eq!(rest, [b"ef"]);
-        segments.advance(2);
-        assert!(segments.is_empty());
-        assert_eq!(segments.take_vec().as_deref(), Some(&b"xdefx"[..]));
-    }
-
-    #[test]
-    #[should_panic(expected = "more bytes sent")]
-    fn advancing_past_the_end_is_a_defect() {
-        let mut segments = Segments::new();
-        segments.push(Source::Static(b"abc"));
-        segments.advance(4);
-    }
 }

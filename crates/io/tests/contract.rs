@@ -7,6 +7,8 @@
 
 #[path = "contract/accept.rs"]
 mod accept;
+#[path = "contract/changes.rs"]
+mod changes;
 #[path = "contract/devices.rs"]
 mod devices;
 #[path = "contract/ends.rs"]

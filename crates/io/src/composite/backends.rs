@@ -150,11 +150,11 @@ impl Backends {
     /// the first pool, else the blocking call.
     fn backend(&mut self, id: OpId, via: DiskVia) -> Disk {
         let op = self.slots.get(id).and_then(|slot| slot.op.as_ref());
-        let needs_thread = op.is_some_and(Op::needs_thread);
+        let by_ring = self.net.ring().zip(op).is_some_and(|(ring, op)| !ring.lacks(op));
         let reads_directly = matches!(op, Some(Op::Read { file, .. }) if file.is_direct());
         match via {
             DiskVia::Sync => Disk::Sync,
-            DiskVia::Ring if self.net.ring().is_some() && !needs_thread => Disk::Ring,
+            DiskVia::Ring if by_ring => Disk::Ring,
             DiskVia::Libaio if self.libaio.is_some() && reads_directly => Disk::Libaio,
             DiskVia::Pool(number) if usize::from(number) < self.pools.len() => Disk::Pool(number.into()),
             _ if self.pools.is_empty() => Disk::Sync,

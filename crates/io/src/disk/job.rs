@@ -5,15 +5,17 @@
 //! when that never comes; so both stay valid for as long as a job exists. Paths move into the job.
 
 use std::ffi::{CStr, CString};
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use smallvec::SmallVec;
 
 use crate::disk::{folder, owner};
-use crate::op::Completion;
-use crate::op::{DirEntry, EntryLook, Op, OpId, OpenHow, Payload, READ_DIR_BYTES_MIN, Stat, StatTarget};
+use crate::op::{Advice, Completion, DirEntry, EntryLook, Op, OpId, OpenHow, Payload};
+use crate::op::{READ_DIR_BYTES_MIN, SEGMENTS_MAX, Segment, Space, Stat, StatTarget};
 use crate::slot::Slots;
 
 /// What a blocked thread needs to know of an operation.
@@ -25,18 +27,28 @@ enum Work {
     Open { dir: Option<RawFd>, path: CString, how: OpenHow },
     StatFile { file: RawFd },
     StatPath { path: CString },
-    Read { file: RawFd, offset: u64, memory: *mut u8, len: usize },
-    Write { file: RawFd, offset: u64, memory: *const u8, len: usize },
+    Read { file: RawFd, offset: u64, memory: *mut u8, len: usize, uncached: bool },
+    Write { file: RawFd, offset: u64, pieces: Pieces, uncached: bool },
     Sendfile { socket: RawFd, file: RawFd, offset: u64, len: usize },
     ReadDir { dir: RawFd, bytes_max: usize, look: EntryLook },
-    Unlink { path: CString },
+    Unlink { path: CString, folder: bool },
     Rename { from: CString, to: CString },
+    MkDir { path: CString, mode: u32 },
+    Link { file: RawFd, to: CString },
+    Truncate { file: RawFd, len: u64 },
+    Allocate { file: RawFd, offset: u64, len: u64, keep_size: bool },
+    Advise { file: RawFd, offset: u64, len: u32, advice: Advice },
+    SpaceOfFile { file: RawFd },
+    SpaceOfPath { path: CString },
     Sync { file: RawFd },
 }
 
-// SAFETY: the addresses point into pool buffers, which are plain memory that no thread touches while the
-// operation is in flight: its slot owns the buffer, and the slot's thread leaves it alone until the outcome
-// has come back through a mutex.
+/// Where the bytes of a write lie, in order.
+type Pieces = SmallVec<[(*const u8, usize); 2]>;
+
+// SAFETY: the addresses point into pool buffers, vectors, constants and shared slices, which are plain memory
+// that no thread writes to while the operation is in flight: its slot owns them, and the slot's thread leaves
+// them alone until the outcome has come back through a mutex.
 unsafe impl Send for Job {}
 
 /// What became of a job.
@@ -44,6 +56,8 @@ unsafe impl Send for Job {}
 pub(crate) struct Outcome {
     result: Result<u32, Errno>,
     brought: Brought,
+    /// Whether the file system had no uncached reads and writes.
+    refused_uncached: bool,
 }
 
 #[derive(Debug)]
@@ -52,31 +66,30 @@ enum Brought {
     Opened(OwnedFd),
     Stat(Stat),
     Entries(Vec<DirEntry>),
+    Space(Space),
 }
 
 impl Job {
     /// The job of an operation on a file or path, which stays in its slot.
     pub(crate) fn new(op: &mut Op) -> Job {
         let work = match op {
-            Op::Open { dir, path, how, .. } => Work::Open {
-                dir: dir.as_ref().map(AsRawFd::as_raw_fd),
-                path: std::mem::take(path),
-                how: *how,
-            },
-            Op::Stat { target: StatTarget::File(file), .. } => Work::StatFile { file: file.as_raw_fd() },
-            Op::Stat { target: StatTarget::Path(path), .. } => Work::StatPath { path: std::mem::take(path) },
             Op::Read { file, offset, len, buf, .. } => Work::Read {
                 file: file.as_raw_fd(),
                 offset: *offset,
                 len: (*len as usize).min(buf.capacity()),
                 memory: buf.as_mut_ptr(),
+                uncached: file.is_uncached(),
             },
-            Op::Write { file, offset, buf, .. } => Work::Write {
-                file: file.as_raw_fd(),
-                offset: *offset,
-                len: buf.len(),
-                memory: buf.as_mut_ptr(),
-            },
+            Op::Write { file, offset, buf, .. } => {
+                let (memory, len): (*const u8, usize) = (buf.as_mut_ptr(), buf.len());
+                let (pieces, uncached) = (Pieces::from_iter([(memory, len)]), file.is_uncached());
+                Work::Write { file: file.as_raw_fd(), offset: *offset, pieces, uncached }
+            }
+            Op::WriteSegments { file, offset, data, .. } => {
+                let piece = |part: &Segment| (part.bytes().as_ptr(), part.bytes().len());
+                let (pieces, uncached) = (data.parts().map(piece).collect(), file.is_uncached());
+                Work::Write { file: file.as_raw_fd(), offset: *offset, pieces, uncached }
+            }
             Op::Sendfile { socket, file, offset, len, .. } => Work::Sendfile {
                 socket: socket.as_raw_fd(),
                 file: file.as_raw_fd(),
@@ -88,18 +101,17 @@ impl Job {
                 bytes_max: (*bytes_max).max(READ_DIR_BYTES_MIN) as usize,
                 look: *look,
             },
-            Op::Unlink { path, .. } => Work::Unlink { path: std::mem::take(path) },
-            Op::Rename { from, to, .. } => {
-                Work::Rename { from: std::mem::take(from), to: std::mem::take(to) }
-            }
             Op::Sync { file, .. } => Work::Sync { file: file.as_raw_fd() },
-            Op::Nop
-            | Op::Accept { .. }
-            | Op::Recv { .. }
-            | Op::Send { .. }
-            | Op::Connect { .. }
-            | Op::Poll { .. }
-            | Op::Close { .. } => unreachable!("operations of the network are no jobs"),
+            Op::Link { file, to, .. } => Work::Link { file: file.as_raw_fd(), to: std::mem::take(to) },
+            Op::Truncate { file, len, .. } => Work::Truncate { file: file.as_raw_fd(), len: *len },
+            Op::Allocate { file, offset, len, keep_size, .. } => {
+                let (offset, len, keep_size) = (*offset, *len, *keep_size);
+                Work::Allocate { file: file.as_raw_fd(), offset, len, keep_size }
+            }
+            Op::Advise { file, offset, len, advice, .. } => {
+                Work::Advise { file: file.as_raw_fd(), offset: *offset, len: *len, advice: *advice }
+            }
+            op => on_paths(op),
         };
         Job(work)
     }
@@ -107,7 +119,7 @@ impl Job {
     /// Reads what is in the page cache, when the job is a read and at least its first byte is there.
     /// Never waits for a disk (`RWF_NOWAIT`, Linux 4.14); not to be used on a file open with `O_DIRECT`.
     pub(crate) fn run_if_resident(&self) -> Option<Outcome> {
-        let Work::Read { file, offset, memory, len } = self.0 else { return None };
+        let Work::Read { file, offset, memory, len, .. } = self.0 else { return None };
         let mut space = [IoSliceMut::new(space(memory, len))];
         let count = rustix::io::preadv2(borrow(file), &mut space, offset, ReadWriteFlags::NOWAIT).ok()?;
         Some(Outcome::count(Ok(count)))
@@ -119,12 +131,13 @@ impl Job {
             Work::Open { dir, path, how } => Outcome::opened(open(dir.map_or(CWD, borrow), &path, how)),
             Work::StatFile { file } => Outcome::stat(rustix::fs::fstat(borrow(file))),
             Work::StatPath { path } => Outcome::stat(rustix::fs::stat(path)),
-            Work::Read { file, offset, memory, len } => {
-                let space = space(memory, len);
-                Outcome::count(retry_on_intr(|| rustix::io::pread(borrow(file), &mut *space, offset)))
+            Work::Read { file, offset, memory, len, uncached } => {
+                read(borrow(file), space(memory, len), offset, uncached)
             }
-            Work::Write { file, offset, memory, len } => {
-                Outcome::count(write(borrow(file), content(memory, len), offset))
+            Work::Write { file, offset, pieces, uncached } => {
+                let slice = |&(at, len): &(*const u8, usize)| IoSlice::new(content(at, len));
+                let slices: Slices<'_> = pieces.iter().map(slice).collect();
+                write(borrow(file), &slices, offset, uncached)
             }
             Work::Sendfile { socket, file, mut offset, len } => {
                 let (to, from) = (borrow(socket), borrow(file));
@@ -133,19 +146,95 @@ impl Job {
             Work::ReadDir { dir, bytes_max, look } => {
                 Outcome::entries(folder::read(borrow(dir), bytes_max, look))
             }
-            Work::Unlink { path } => Outcome::done(rustix::fs::unlink(path)),
+            Work::Unlink { path, folder } => {
+                let flags = if folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                Outcome::done(rustix::fs::unlinkat(CWD, path, flags))
+            }
             Work::Rename { from, to } => Outcome::done(rustix::fs::rename(from, to)),
+            Work::MkDir { path, mode } => Outcome::done(rustix::fs::mkdir(path, Mode::from_raw_mode(mode))),
+            Work::Link { file, to } => Outcome::done(link(borrow(file), &to)),
+            Work::Truncate { file, len } => {
+                Outcome::done(retry_on_intr(|| rustix::fs::ftruncate(borrow(file), len)))
+            }
+            Work::Allocate { file, offset, len, keep_size } => {
+                let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+                Outcome::done(retry_on_intr(|| rustix::fs::fallocate(borrow(file), flags, offset, len)))
+            }
+            Work::Advise { file, offset, len, advice } => {
+                let advice = match advice {
+                    Advice::DontNeed => rustix::fs::Advice::DontNeed,
+                    Advice::WillNeed => rustix::fs::Advice::WillNeed,
+                };
+                let len = NonZeroU64::new(len.into());
+                Outcome::done(rustix::fs::fadvise(borrow(file), offset, len, advice))
+            }
+            Work::SpaceOfFile { file } => Outcome::space(rustix::fs::fstatvfs(borrow(file))),
+            Work::SpaceOfPath { path } => Outcome::space(rustix::fs::statvfs(path)),
             Work::Sync { file } => Outcome::done(retry_on_intr(|| rustix::fs::fdatasync(borrow(file)))),
         }
     }
 }
 
-/// Writes at `offset`, or in order where there are no places: a log may be a pipe, a terminal or a socket.
-fn write(file: BorrowedFd<'_>, content: &[u8], offset: u64) -> Result<usize, Errno> {
-    match retry_on_intr(|| rustix::io::pwrite(file, content, offset)) {
-        Err(Errno::SPIPE) => retry_on_intr(|| rustix::io::write(file, content)),
-        answer => answer,
+/// The work of an operation on a path, which moves into it.
+fn on_paths(op: &mut Op) -> Work {
+    match op {
+        Op::Open { dir, path, how, .. } => {
+            Work::Open { dir: dir.as_ref().map(AsRawFd::as_raw_fd), path: std::mem::take(path), how: *how }
+        }
+        Op::Stat { target: StatTarget::File(file), .. } => Work::StatFile { file: file.as_raw_fd() },
+        Op::Stat { target: StatTarget::Path(path), .. } => Work::StatPath { path: std::mem::take(path) },
+        Op::Space { target: StatTarget::File(file), .. } => Work::SpaceOfFile { file: file.as_raw_fd() },
+        Op::Space { target: StatTarget::Path(path), .. } => Work::SpaceOfPath { path: std::mem::take(path) },
+        Op::Unlink { path, folder, .. } => Work::Unlink { path: std::mem::take(path), folder: *folder },
+        Op::MkDir { path, mode, .. } => Work::MkDir { path: std::mem::take(path), mode: *mode },
+        Op::Rename { from, to, .. } => Work::Rename { from: std::mem::take(from), to: std::mem::take(to) },
+        _ => unreachable!("operations of the network are no jobs"),
     }
+}
+
+/// The pieces of a write, as the kernel wants them.
+type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;
+
+/// Reads at `offset`; past the page cache where that is asked for and can be had.
+fn read(file: BorrowedFd<'_>, space: &mut [u8], offset: u64, uncached: bool) -> Outcome {
+    let mut parts = [IoSliceMut::new(space)];
+    if uncached {
+        match retry_on_intr(|| rustix::io::preadv2(file, &mut parts, offset, UNCACHED)) {
+            Err(Errno::OPNOTSUPP) => {}
+            answer => return Outcome::count(answer),
+        }
+    }
+    let answer = Outcome::count(retry_on_intr(|| rustix::io::preadv(file, &mut parts, offset)));
+    Outcome { refused_uncached: uncached, ..answer }
+}
+
+/// Writes at `offset`, or in order where there are no places: a log may be a pipe, a terminal or a socket.
+fn write(file: BorrowedFd<'_>, slices: &[IoSlice<'_>], offset: u64, uncached: bool) -> Outcome {
+    if uncached {
+        match retry_on_intr(|| rustix::io::pwritev2(file, slices, offset, UNCACHED)) {
+            Err(Errno::OPNOTSUPP) => {}
+            answer => return Outcome::count(answer),
+        }
+    }
+    let answer = match retry_on_intr(|| rustix::io::pwritev(file, slices, offset)) {
+        Err(Errno::SPIPE) => retry_on_intr(|| rustix::io::writev(file, slices)),
+        answer => answer,
+    };
+    Outcome { refused_uncached: uncached, ..Outcome::count(answer) }
+}
+
+/// `RWF_DONTCACHE` (Linux 6.14); a kernel or file system without it answers EOPNOTSUPP.
+const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
+
+/// Gives an open file a name. By the descriptor itself, which needs a privilege before Linux 6.10 and answers
+/// ENOENT without it; then by its entry in /proc, as open(2) shows it for `O_TMPFILE`.
+fn link(file: BorrowedFd<'_>, to: &CStr) -> Result<(), Errno> {
+    match rustix::fs::linkat(file, c"", CWD, to, AtFlags::EMPTY_PATH) {
+        Err(Errno::NOENT) => {}
+        answer => return answer,
+    }
+    let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, name, CWD, to, AtFlags::SYMLINK_FOLLOW)
 }
 
 /// A buffer is below 4 GiB and a count is at most its length.
@@ -154,33 +243,44 @@ fn narrow(count: usize) -> u32 {
 }
 
 impl Outcome {
+    fn new(result: Result<u32, Errno>, brought: Brought) -> Outcome {
+        Outcome { result, brought, refused_uncached: false }
+    }
+
     /// The kernel's answer to a read that this module did not make.
     pub(crate) fn count(result: Result<usize, Errno>) -> Outcome {
-        Outcome { result: result.map(narrow), brought: Brought::Nothing }
+        Outcome::new(result.map(narrow), Brought::Nothing)
     }
 
     fn done(result: Result<(), Errno>) -> Outcome {
-        Outcome { result: result.map(|()| 0), brought: Brought::Nothing }
+        Outcome::new(result.map(|()| 0), Brought::Nothing)
     }
 
     fn stat(result: Result<rustix::fs::Stat, Errno>) -> Outcome {
         match result {
-            Ok(found) => Outcome { result: Ok(0), brought: Brought::Stat(Stat::from(found)) },
-            Err(error) => Outcome { result: Err(error), brought: Brought::Nothing },
+            Ok(found) => Outcome::new(Ok(0), Brought::Stat(Stat::from(found))),
+            Err(error) => Outcome::new(Err(error), Brought::Nothing),
         }
     }
 
     fn opened(result: Result<OwnedFd, Errno>) -> Outcome {
         match result {
-            Ok(fd) => Outcome { result: Ok(0), brought: Brought::Opened(fd) },
-            Err(error) => Outcome { result: Err(error), brought: Brought::Nothing },
+            Ok(fd) => Outcome::new(Ok(0), Brought::Opened(fd)),
+            Err(error) => Outcome::new(Err(error), Brought::Nothing),
         }
     }
 
     fn entries(result: Result<Vec<DirEntry>, Errno>) -> Outcome {
         match result {
-            Ok(entries) => Outcome { result: Ok(narrow(entries.len())), brought: Brought::Entries(entries) },
-            Err(error) => Outcome { result: Err(error), brought: Brought::Nothing },
+            Ok(entries) => Outcome::new(Ok(narrow(entries.len())), Brought::Entries(entries)),
+            Err(error) => Outcome::new(Err(error), Brought::Nothing),
+        }
+    }
+
+    fn space(result: Result<rustix::fs::StatVfs, Errno>) -> Outcome {
+        match result {
+            Ok(found) => Outcome::new(Ok(0), Brought::Space(Space::from(found))),
+            Err(error) => Outcome::new(Err(error), Brought::Nothing),
         }
     }
 
@@ -192,10 +292,14 @@ impl Outcome {
     /// Ends the operation with this outcome.
     pub(crate) fn deliver(self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let op = slots.get(id).and_then(|slot| slot.op.take());
+        if let (true, Some(file)) = (self.refused_uncached, op.as_ref().and_then(Op::moved_file)) {
+            file.refuse_uncached();
+        }
         let payload = match (self.brought, op) {
             (Brought::Opened(fd), _) => Payload::Opened(fd),
             (Brought::Stat(stat), _) => Payload::Stat(stat),
             (Brought::Entries(entries), _) => Payload::Entries(entries),
+            (Brought::Space(space), _) => Payload::Space(space),
             (Brought::Nothing, Some(Op::Read { mut buf, .. })) => {
                 buf.set_len(self.result.unwrap_or(0) as usize);
                 Payload::Buf(buf)
@@ -234,6 +338,6 @@ fn space(memory: *mut u8, len: usize) -> &'static mut [u8] {
 }
 
 fn content(memory: *const u8, len: usize) -> &'static [u8] {
-    // SAFETY: as in `space`; `len` is the length of the buffer's content.
+    // SAFETY: as in `space`, for a buffer's content or a segment's bytes, which nobody writes to meanwhile.
     unsafe { std::slice::from_raw_parts(memory, len) }
 }

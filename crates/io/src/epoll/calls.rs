@@ -183,10 +183,11 @@ impl Epoll {
     }
 
     /// A receive that did not fill its buffer has emptied the socket, and the next byte is an edge; unless
-    /// the peer has closed its side, whose edge may have come already.
+    /// the peer has closed its side, whose edge may have come already. A datagram says nothing of the next one, which
+    /// may be there and have no edge of its own.
     fn note_received(&mut self, socket: &Fd, count: usize, capacity: usize) {
         let entry = self.table.of(socket);
-        entry.readable = count == capacity || entry.hung_up;
+        entry.readable = count == capacity || entry.hung_up || socket.has_datagrams();
     }
 
     /// Retries receives that found no buffer, while there are some.

@@ -117,11 +117,20 @@ impl FaultEngine {
                 Some(dir) => Some(format!("{}/{}", dir.trim_end_matches('/'), text(path))),
                 None => Some(text(path)),
             },
-            Op::Stat { target: StatTarget::Path(path), .. } | Op::Unlink { path, .. } => Some(text(path)),
+            Op::Stat { target: StatTarget::Path(path), .. }
+            | Op::Space { target: StatTarget::Path(path), .. }
+            | Op::MkDir { path, .. }
+            | Op::Unlink { path, .. } => Some(text(path)),
             Op::Rename { from, .. } => Some(text(from)),
+            Op::Link { to, .. } => Some(text(to)),
             Op::Stat { target: StatTarget::File(file), .. }
+            | Op::Space { target: StatTarget::File(file), .. }
+            | Op::Truncate { file, .. }
+            | Op::Allocate { file, .. }
+            | Op::Advise { file, .. }
             | Op::Read { file, .. }
             | Op::Write { file, .. }
+            | Op::WriteSegments { file, .. }
             | Op::Sendfile { file, .. }
             | Op::ReadDir { dir: file, .. }
             | Op::Sync { file, .. } => of(file),
@@ -412,6 +421,7 @@ fn shorten(op: &mut Op) -> Mend {
             };
             Mend::Nothing
         }
+        Op::WriteSegments { data, .. } => Mend::Segments(data.cut(data.len().div_ceil(2))),
         Op::Write { file, buf, .. } if !file.is_direct() => {
             let whole = buf.len();
             buf.set_len(whole.div_ceil(2));
@@ -439,7 +449,7 @@ fn mend(mend: &Mend, payload: &mut Payload) {
 
 fn mend_op(mend: &Mend, op: &mut Op) {
     match (mend, op) {
-        (Mend::Segments(ends), Op::Send { data, .. }) => data.restore(ends),
+        (Mend::Segments(ends), Op::Send { data, .. } | Op::WriteSegments { data, .. }) => data.restore(ends),
         (Mend::Len(whole), Op::Write { buf, .. }) => buf.set_len(*whole),
         _ => {}
     }
@@ -457,11 +467,17 @@ fn kind(op: &Op) -> Option<OpKind> {
         Op::Open { .. } => OpKind::Open,
         Op::Stat { .. } => OpKind::Stat,
         Op::Read { .. } => OpKind::Read,
-        Op::Write { .. } => OpKind::Write,
+        Op::Write { .. } | Op::WriteSegments { .. } => OpKind::Write,
         Op::Sendfile { .. } => OpKind::Sendfile,
         Op::ReadDir { .. } => OpKind::ReadDir,
         Op::Unlink { .. } => OpKind::Unlink,
         Op::Rename { .. } => OpKind::Rename,
+        Op::MkDir { .. } => OpKind::MkDir,
+        Op::Link { .. } => OpKind::Link,
+        Op::Truncate { .. } => OpKind::Truncate,
+        Op::Allocate { .. } => OpKind::Allocate,
+        Op::Advise { .. } => OpKind::Advise,
+        Op::Space { .. } => OpKind::Space,
         Op::Sync { .. } => OpKind::Sync,
     })
 }

@@ -5,7 +5,8 @@
 //! ```text
 //! rule      = operation SP fault *( SP condition )
 //! operation = "accept" | "recv" | "send" | "connect" | "poll" | "close" | "open" | "stat" | "read"
-//!           | "write" | "sendfile" | "readdir" | "unlink" | "rename" | "sync" | "any"
+//!           | "write" | "sendfile" | "readdir" | "unlink" | "rename" | "mkdir" | "link" | "truncate"
+//!           | "allocate" | "advise" | "space" | "sync" | "any"
 //! fault     = "short"                    ; half of the bytes, at least one
 //!           | "error=" errno             ; the call is not made, as EINTR, EAGAIN, EIO
 //!           | "end"                      ; a multishot operation ends at this completion
@@ -79,10 +80,16 @@ pub(super) enum OpKind {
     ReadDir,
     Unlink,
     Rename,
+    MkDir,
+    Link,
+    Truncate,
+    Allocate,
+    Advise,
+    Space,
     Sync,
 }
 
-const OPERATIONS: [(&str, Option<OpKind>); 16] = [
+const OPERATIONS: [(&str, Option<OpKind>); 22] = [
     ("accept", Some(OpKind::Accept)),
     ("recv", Some(OpKind::Recv)),
     ("send", Some(OpKind::Send)),
@@ -97,12 +104,18 @@ const OPERATIONS: [(&str, Option<OpKind>); 16] = [
     ("readdir", Some(OpKind::ReadDir)),
     ("unlink", Some(OpKind::Unlink)),
     ("rename", Some(OpKind::Rename)),
+    ("mkdir", Some(OpKind::MkDir)),
+    ("link", Some(OpKind::Link)),
+    ("truncate", Some(OpKind::Truncate)),
+    ("allocate", Some(OpKind::Allocate)),
+    ("advise", Some(OpKind::Advise)),
+    ("space", Some(OpKind::Space)),
     ("sync", Some(OpKind::Sync)),
     ("any", None),
 ];
 
 /// The errors that calls of an engine end with, by name.
-const ERRORS: [(&str, Errno); 20] = [
+const ERRORS: [(&str, Errno); 23] = [
     ("EACCES", Errno::ACCESS),
     ("EAGAIN", Errno::AGAIN),
     ("EBADF", Errno::BADF),
@@ -110,6 +123,7 @@ const ERRORS: [(&str, Errno); 20] = [
     ("ECONNABORTED", Errno::CONNABORTED),
     ("ECONNREFUSED", Errno::CONNREFUSED),
     ("ECONNRESET", Errno::CONNRESET),
+    ("EDQUOT", Errno::DQUOT),
     ("EINTR", Errno::INTR),
     ("EINVAL", Errno::INVAL),
     ("EIO", Errno::IO),
@@ -120,7 +134,9 @@ const ERRORS: [(&str, Errno); 20] = [
     ("ENOENT", Errno::NOENT),
     ("ENOMEM", Errno::NOMEM),
     ("ENOSPC", Errno::NOSPC),
+    ("EOPNOTSUPP", Errno::OPNOTSUPP),
     ("EPIPE", Errno::PIPE),
+    ("EROFS", Errno::ROFS),
     ("ESTALE", Errno::STALE),
     ("ETIMEDOUT", Errno::TIMEDOUT),
 ];

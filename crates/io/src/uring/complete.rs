@@ -11,7 +11,7 @@ use super::Uring;
 use super::flight::{Phase, Tag};
 use super::ring::{Cqe, adopt};
 use crate::buf::Buf;
-use crate::op::{Completion, Op, OpId, Payload, RecvInto};
+use crate::op::{Completion, Fd, Op, OpId, Payload, RecvInto};
 use crate::slot::Slots;
 
 /// `IORING_CQE_F_*`: a provided buffer was used and its number is in the upper half; more completions
@@ -42,6 +42,8 @@ enum Kind {
     },
     /// Once, but a busy file system is tried again.
     File,
+    /// Once, but by another way where the kernel forbids the first.
+    Link,
 }
 
 impl Kind {
@@ -51,7 +53,8 @@ impl Kind {
             Op::Recv { into: RecvInto::Stream, .. } => Kind::RecvStream,
             Op::Accept { multishot: true, .. } => Kind::AcceptStream,
             Op::Send { zero_copy, .. } => Kind::Send { zero_copy: *zero_copy && !copying },
-            Op::Read { .. } | Op::Write { .. } => Kind::File,
+            Op::Read { .. } | Op::Write { .. } | Op::WriteSegments { .. } => Kind::File,
+            Op::Link { .. } => Kind::Link,
             _ => Kind::Once,
         }
     }
@@ -125,6 +128,7 @@ impl Uring {
                 Err(_) => {}
             },
             Kind::File => self.file_done(id, result, out),
+            Kind::Link => self.link_done(id, result, out),
             Kind::Once => self.once_done(id, result, out),
         }
     }
@@ -220,8 +224,24 @@ impl Uring {
 
     fn file_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         let Some(flight) = self.flights.get(id) else { return };
-        if matches!(result, Err(Errno::AGAIN | Errno::INTR)) && flight.retries < RETRIES_MAX {
-            flight.retries += 1;
+        let moved = out.slots.op(id).moved_file();
+        let refuses = moved.filter(|file| result == Err(Errno::OPNOTSUPP) && file.is_uncached());
+        refuses.into_iter().for_each(Fd::refuse_uncached);
+        let busy = matches!(result, Err(Errno::AGAIN | Errno::INTR)) && flight.retries < RETRIES_MAX;
+        if busy || refuses.is_some() {
+            flight.retries += u8::from(busy);
+            self.stage(id, out.slots, out.done);
+        } else {
+            self.finish(id, result, out.slots, out.done);
+        }
+    }
+
+    /// A file may not have got its name because the kernel wants a privilege for the first way, which looks like a
+    /// folder that is missing.
+    fn link_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
+        let Some(flight) = self.flights.get(id) else { return };
+        if result == Err(Errno::NOENT) && !flight.by_proc {
+            flight.by_proc = true;
             self.stage(id, out.slots, out.done);
         } else {
             self.finish(id, result, out.slots, out.done);
@@ -250,7 +270,7 @@ pub(super) fn owned(op: Op, result: Result<u32, Errno>) -> Payload {
             Payload::Buf(buf)
         }
         Op::Write { buf, .. } => Payload::Buf(buf),
-        Op::Send { data, .. } => Payload::Segments(data),
+        Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(data),
         Op::Close { fd } => {
             // Whatever close(2) answers the number is gone, but not when it was never called.
             if result != Err(Errno::CANCELED) {

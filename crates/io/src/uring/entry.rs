@@ -3,6 +3,7 @@
 //! One match over [`Op`] builds the entry. Entries point into the operation's slot and its scratch memory,
 //! which stay until the terminal completion. Flags that the `io-uring` crate does not know are here.
 
+use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::squeue::{Entry, Flags};
@@ -10,16 +11,19 @@ use io_uring::types::{CancelBuilder, Fd as Raw, FsyncFlags};
 use io_uring::{opcode, types};
 use rustix::io::Errno;
 
-use super::flight::{Flights, Tag};
+use super::flight::{Flights, Scratch, Tag};
 use super::recv::GROUP;
-use crate::op::{Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
+use crate::op::{Advice, Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
 
 /// `ioprio` bits of receives: `IORING_RECVSEND_POLL_FIRST` and `IORING_RECV_MULTISHOT`.
 const POLL_FIRST: u16 = 1 << 0;
 const RECV_MULTISHOT: u16 = 1 << 1;
 
-/// Every operation that is submitted, zero-copy sends aside.
-pub(super) const OPCODES: [u8; 17] = [
+/// Cuts files (Linux 6.9); a thread does it where the kernel does not know it.
+pub(super) const TRUNCATE: [u8; 1] = [opcode::Ftruncate::CODE];
+
+/// Every operation that is submitted, zero-copy sends and [`TRUNCATE`] aside.
+pub(super) const OPCODES: [u8; 22] = [
     opcode::Nop::CODE,
     opcode::Accept::CODE,
     opcode::Recv::CODE,
@@ -35,6 +39,11 @@ pub(super) const OPCODES: [u8; 17] = [
     opcode::Write::CODE,
     opcode::UnlinkAt::CODE,
     opcode::RenameAt::CODE,
+    opcode::MkDirAt::CODE,
+    opcode::LinkAt::CODE,
+    opcode::Writev::CODE,
+    opcode::Fallocate::CODE,
+    opcode::Fadvise::CODE,
     opcode::Fsync::CODE,
     opcode::AsyncCancel2::CODE,
 ];
@@ -77,27 +86,81 @@ pub(super) fn build(
             let memory = buf.as_mut_ptr();
             match fixed {
                 Some(place) => opcode::ReadFixed::new(raw(file), memory, len, place).offset(*offset).build(),
-                None => opcode::Read::new(raw(file), memory, len).offset(*offset).build(),
+                None => {
+                    opcode::Read::new(raw(file), memory, len).offset(*offset).rw_flags(caching(file)).build()
+                }
             }
         }
         Op::Write { file, offset, buf, .. } => {
-            let (len, memory) = (buf.len() as u32, buf.as_mut_ptr());
-            // Pipes and terminals ignore the place, sockets (a service's standard error) refuse all but 0.
-            let offset = if *offset != 0 && file.is_stream() { 0 } else { *offset };
+            let (len, memory, offset) = (buf.len() as u32, buf.as_mut_ptr(), place(file, *offset));
             match fixed {
                 Some(place) => opcode::WriteFixed::new(raw(file), memory, len, place).offset(offset).build(),
-                None => opcode::Write::new(raw(file), memory, len).offset(offset).build(),
+                None => {
+                    opcode::Write::new(raw(file), memory, len).offset(offset).rw_flags(caching(file)).build()
+                }
             }
         }
-        Op::Unlink { path, .. } => opcode::UnlinkAt::new(here(), path.as_ptr()).build(),
+        Op::WriteSegments { file, offset, data, .. } => {
+            let (pieces, count) = flights.scratch(id).pieces(data);
+            let entry = opcode::Writev::new(raw(file), pieces, count).offset(place(file, *offset));
+            entry.rw_flags(caching(file)).build()
+        }
+        Op::Link { file, to, .. } => {
+            let by_proc = flights.get(id).is_some_and(|flight| flight.by_proc);
+            link(file, to, by_proc.then(|| flights.scratch(id)))
+        }
+        op => return change(op).map(|entry| entry.user_data(Tag::Op(id).pack())),
+    };
+    Ok(entry.user_data(Tag::Op(id).pack()))
+}
+
+/// The entry of an operation that changes a file or a folder, and needs no memory beside its slot.
+fn change(op: &Op) -> Result<Entry, Errno> {
+    Ok(match op {
+        Op::Truncate { file, len, .. } => opcode::Ftruncate::new(raw(file), *len).build(),
+        Op::Allocate { file, offset, len, keep_size, .. } => {
+            let mode = if *keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+            opcode::Fallocate::new(raw(file), *len).offset(*offset).mode(mode).build()
+        }
+        Op::Advise { file, offset, len, advice, .. } => {
+            let advice = match advice {
+                Advice::DontNeed => libc::POSIX_FADV_DONTNEED,
+                Advice::WillNeed => libc::POSIX_FADV_WILLNEED,
+            };
+            opcode::Fadvise::new(raw(file), (*len).into(), advice).offset(*offset).build()
+        }
+        Op::Unlink { path, folder, .. } => {
+            let flags = if *folder { libc::AT_REMOVEDIR } else { 0 };
+            opcode::UnlinkAt::new(here(), path.as_ptr()).flags(flags).build()
+        }
         Op::Rename { from, to, .. } => {
             opcode::RenameAt::new(here(), from.as_ptr(), here(), to.as_ptr()).build()
         }
+        Op::MkDir { path, mode, .. } => opcode::MkDirAt::new(here(), path.as_ptr()).mode(*mode).build(),
         Op::Sync { file, .. } => opcode::Fsync::new(raw(file)).flags(FsyncFlags::DATASYNC).build(),
         // The kernel has no such operation on a ring; splice would be a hop to a kernel worker.
-        Op::Sendfile { .. } | Op::ReadDir { .. } => return Err(Errno::NOSYS),
+        _ => return Err(Errno::NOSYS),
+    })
+}
+
+/// Gives an open file a name: by the descriptor, or by its path in /proc, which is written to `scratch`. See
+/// `disk::job` for which of the two the kernel allows.
+fn link(file: &Fd, to: &CStr, scratch: Option<&mut Scratch>) -> Entry {
+    let (dir, from, flags) = match scratch {
+        None => (raw(file), c"".as_ptr(), libc::AT_EMPTY_PATH),
+        Some(scratch) => (here(), scratch.path_of(file), libc::AT_SYMLINK_FOLLOW),
     };
-    Ok(entry.user_data(Tag::Op(id).pack()))
+    opcode::LinkAt::new(dir, from, here(), to.as_ptr()).flags(flags).build()
+}
+
+/// Pipes and terminals ignore the place of a write, sockets (a service's standard error) refuse all but 0.
+fn place(file: &Fd, offset: u64) -> u64 {
+    if offset != 0 && file.is_stream() { 0 } else { offset }
+}
+
+/// The flags of a read or write that is to leave the page cache alone.
+fn caching(file: &Fd) -> i32 {
+    if file.is_uncached() { libc::RWF_DONTCACHE } else { 0 }
 }
 
 /// The entry that cancels `id`. It completes only when it fails.

@@ -3,13 +3,15 @@
 //!
 //! Types: [`Flights`], [`Flight`], [`Scratch`], [`Tag`].
 
+use std::ffi::CString;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use io_uring::types::OpenHow as KernelOpenHow;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketAddrUnix};
 
-use crate::op::{DeviceId, OpId, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Segments, Stat};
+use crate::op::{DeviceId, Fd, OpId, OpenHow, PeerAddr, SEGMENTS_MAX, Segment, Segments, Stat};
 
 /// Slots are numbered below this; the bits above name the kind of an entry.
 pub(super) const SLOTS_MAX: u32 = 1 << 24;
@@ -83,6 +85,8 @@ pub(super) struct Flight {
     pub(super) copying: bool,
     /// Times it was started again after `EAGAIN`.
     pub(super) retries: u8,
+    /// Whether a file that gets a name is named by its path in /proc.
+    pub(super) by_proc: bool,
     /// Memory for the kernel. Boxed, so that it stays where it is while the table grows.
     pub(super) scratch: Option<Box<Scratch>>,
 }
@@ -120,6 +124,7 @@ impl Flights {
         flight.cancelled = false;
         flight.copying = false;
         flight.retries = 0;
+        flight.by_proc = false;
         flight
     }
 
@@ -164,6 +169,7 @@ pub(super) struct Scratch {
     header: libc::msghdr,
     pieces: [libc::iovec; SEGMENTS_MAX],
     address: Option<SocketAddrAny>,
+    path: Option<CString>,
     how: KernelOpenHow,
     stat: KernelStat,
 }
@@ -183,6 +189,7 @@ impl Default for Scratch {
             },
             pieces: [libc::iovec { iov_base: nothing, iov_len: 0 }; SEGMENTS_MAX],
             address: None,
+            path: None,
             how: KernelOpenHow::new(),
             stat: KernelStat::default(),
         }
@@ -192,14 +199,27 @@ impl Default for Scratch {
 impl Scratch {
     /// A message header over the segments.
     pub(super) fn message(&mut self, data: &Segments) -> *const libc::msghdr {
+        let (pieces, count) = self.pieces(data);
+        self.header.msg_iov = pieces.cast_mut();
+        self.header.msg_iovlen = count as usize;
+        &self.header
+    }
+
+    /// The segments as a list for the kernel, and their number.
+    pub(super) fn pieces(&mut self, data: &Segments) -> (*const libc::iovec, u32) {
         let mut count = 0;
         for (piece, bytes) in self.pieces.iter_mut().zip(data.parts().map(Segment::bytes)) {
             *piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             count += 1;
         }
-        self.header.msg_iov = self.pieces.as_mut_ptr();
-        self.header.msg_iovlen = count;
-        &self.header
+        (self.pieces.as_mut_ptr(), count)
+    }
+
+    /// The path by which a process reaches an open file of its own.
+    pub(super) fn path_of(&mut self, file: &Fd) -> *const libc::c_char {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = self.path.insert(CString::new(path).expect("a number has no zero byte"));
+        path.as_ptr()
     }
 
     /// A peer's address and its length.

@@ -104,6 +104,8 @@ pub(crate) struct Uring {
     doorbell_armed: bool,
     rung: bool,
     zero_copy: bool,
+    /// Whether the kernel can cut files by the ring.
+    truncates: bool,
     counters: RingCounters,
 }
 
@@ -150,6 +152,7 @@ impl Uring {
         };
         let zero_copy = role == Role::NetAndDisk && ring.supports(&ring::ZERO_COPY);
         Ok(Uring {
+            truncates: ring.supports(&entry::TRUNCATE),
             ring,
             recv,
             flights: Flights::new(),
@@ -172,6 +175,11 @@ impl Uring {
     /// Whether the kernel knows zero-copy sends.
     pub(crate) fn send_zero_copy(&self) -> bool {
         self.zero_copy
+    }
+
+    /// Whether the kernel has no operation of a ring for this.
+    pub(crate) fn lacks(&self, op: &Op) -> bool {
+        op.needs_thread() || matches!(op, Op::Truncate { .. }) && !self.truncates
     }
 
     /// How the ring was set up.
@@ -211,9 +219,8 @@ impl Uring {
             Op::Accept { .. } | Op::Recv { .. } | Op::Send { .. } | Op::Connect { .. } | Op::Poll { .. } => {
                 true
             }
-            Op::Nop | Op::Close { .. } | Op::Open { .. } | Op::Stat { .. } | Op::Read { .. } => false,
-            Op::Write { .. } | Op::Sendfile { .. } | Op::Unlink { .. } => false,
-            Op::Rename { .. } | Op::Sync { .. } | Op::ReadDir { .. } => false,
+            // Work on files, and what is over at once.
+            _ => false,
         };
         let Some(flight) = self.flights.get(id).filter(|flight| cancellable && !flight.cancelled) else {
             return;

@@ -98,8 +98,11 @@ fn a_file_is_written_renamed_looked_at_and_removed() {
             assert_eq!((stat.modified, i64::from(stat.modified_nanos)), (there.mtime(), there.mtime_nsec()));
             assert_eq!(stat.mode, there.mode());
         }
-        assert_eq!(bench.run(Op::Unlink { path: c_path(&new), device: DEVICE, via }).result, Ok(0));
-        let again = bench.run(Op::Unlink { path: c_path(&new), device: DEVICE, via });
+        assert_eq!(
+            bench.run(Op::Unlink { path: c_path(&new), folder: false, device: DEVICE, via }).result,
+            Ok(0)
+        );
+        let again = bench.run(Op::Unlink { path: c_path(&new), folder: false, device: DEVICE, via });
         assert_eq!(again.result, Err(Errno::NOENT));
         drop(file);
         bench.assert_drains();

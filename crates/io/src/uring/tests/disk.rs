@@ -47,7 +47,7 @@ fn files_are_opened_written_read_renamed_and_removed() {
         let how = OpenHow::default();
         let gone = bench.run(Op::Open { dir: None, path: path("a"), how, device, via });
         assert_eq!(gone.result, Err(Errno::NOENT));
-        assert_eq!(bench.run(Op::Unlink { path: path("b"), device, via }).result, Ok(0));
+        assert_eq!(bench.run(Op::Unlink { path: path("b"), folder: false, device, via }).result, Ok(0));
         std::fs::remove_dir(&dir).unwrap();
     }
 }

@@ -1,8 +1,11 @@
-//! Files: open, look at, read, write; and operations on paths.
+//! Files: open, look at, read, write; and, in [`paths`], operations on paths.
 //!
 //! Each operation names its backend and the device that counts it, because locations of one server use
 //! different ones. A short read is legal anywhere and is the caller's to continue; `EINTR` and `EAGAIN`
 //! are not results but reasons to ask again, and are dealt with here.
+
+mod lock;
+mod paths;
 
 use std::ffi::{CStr, CString};
 use std::io::IoSliceMut;
@@ -10,14 +13,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use io::op::{DeviceId, DirEntry, EntryLook, OpenHow, Stat, StatTarget};
-use io::{Buf, DiskVia, Errno, Fd, Op, Payload};
+use io::op::{Advice, DeviceId, DirEntry, EntryLook, OpenHow, Space, Stat, StatTarget};
+use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::ReadWriteFlags;
 
 use crate::ops::{Outcome, Running};
 use crate::runtime::{self, Inner};
 use crate::timer::sleep_until;
+pub use lock::Lock;
+pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
 
 /// How often a disk operation that says "try again" is tried. With the growing pauses this is about a
 /// second, longer than any queue of a disk that works.
@@ -32,6 +37,21 @@ const PAUSE_MAX: Duration = Duration::from_millis(128);
 /// An open file. Clones share it; it is closed through the engine with the last one, without waiting.
 #[derive(Clone)]
 pub struct File(Rc<Opened>);
+
+/// What [`File::create`] does about a file that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Create {
+    /// `EEXIST`: the file is new.
+    New,
+    /// It is opened as it is.
+    Keep,
+    /// It is opened and emptied.
+    Empty,
+    /// The path is a folder, and the new file on its file system has no name until [`File::link`] gives it one: when
+    /// its last descriptor goes before, or the process ends, it is gone (`O_TMPFILE`, open(2)). `EOPNOTSUPP` where
+    /// the file system cannot.
+    Unnamed,
+}
 
 struct Opened {
     runtime: Rc<Inner>,
@@ -55,6 +75,27 @@ impl File {
             (Ok(_), _) => Err(Errno::IO),
             (Err(errno), _) => Err(errno),
         }
+    }
+
+    /// Makes a file, or opens the one that is there, to read and write it; `mode` are the permission bits of a new
+    /// one, less the process's umask.
+    pub async fn create(
+        path: CString,
+        create: Create,
+        mode: u32,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<File, Errno> {
+        let flags = match create {
+            Create::New => OFlags::CREATE | OFlags::EXCL,
+            Create::Keep => OFlags::CREATE,
+            Create::Empty => OFlags::CREATE | OFlags::TRUNC,
+            Create::Unnamed => OFlags::TMPFILE,
+        };
+        let flags = (flags | OFlags::RDWR | OFlags::CLOEXEC).bits() as i32;
+        // No try in memory first: making a file never ends there.
+        let how = OpenHow { flags, mode, is_cold: true, ..OpenHow::default() };
+        File::open(None, path, how, device, via).await
     }
 
     /// Opens a file now if all of its path is in the kernel's lookup cache, which needs no disk; `EAGAIN` if
@@ -167,6 +208,98 @@ impl File {
         }
     }
 
+    /// Writes all of `data` at `offset`, or at the end of a file opened with `O_APPEND`, and answers the count; the
+    /// bytes may be shared with other threads ([`io::op::Source::Shared`]) and are not copied. The segments come
+    /// back for their vectors to be used again, unless the engine lost them. After an error it is unknown how much
+    /// was written. A file open with `O_DIRECT` needs aligned memory: a [`Buf`], and [`File::write_at`].
+    pub async fn write_segments_at(
+        &self,
+        offset: u64,
+        data: Segments,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> (Result<u64, Errno>, Option<Segments>) {
+        let (mut data, mut written) = (data, 0);
+        let mut retries = Retries::default();
+        while !data.is_empty() {
+            let (file, offset) = (self.fd().clone(), offset + written);
+            let op = Op::WriteSegments { file, offset, data, device, via };
+            let Outcome { result, payload, .. } = Running::new(&self.0.runtime, op).last().await;
+            data = match (result, payload) {
+                (Ok(0), Payload::Segments(rest)) => return (Err(Errno::IO), Some(rest)),
+                (Ok(count), Payload::Segments(mut rest)) => {
+                    written += u64::from(count);
+                    rest.advance(count as usize);
+                    rest
+                }
+                (Err(errno), Payload::Segments(rest)) if retries.again(errno).await => rest,
+                (Err(errno), Payload::Segments(rest)) => return (Err(errno), Some(rest)),
+                (result, _) => return (Err(result.err().unwrap_or(Errno::IO)), None),
+            };
+        }
+        (Ok(written), Some(data))
+    }
+
+    /// Has what is read from and written to the file leave the page cache, where kernel and file system can
+    /// (`RWF_DONTCACHE`, Linux 6.14). Elsewhere nothing changes, and [`File::advise`] can be asked afterwards.
+    pub fn set_uncached(&self) {
+        self.fd().set_uncached();
+    }
+
+    /// Cuts the file, or makes it longer with a hole.
+    pub async fn truncate(&self, len: u64, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+        self.repeat(|file| Op::Truncate { file, len, device, via }).await
+    }
+
+    /// Reserves disk space for a range, so that writing there cannot fail for want of it; with `keep_size` without
+    /// a change of the file's length. `EOPNOTSUPP` where the file system cannot.
+    pub async fn allocate(
+        &self,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<(), Errno> {
+        self.repeat(|file| Op::Allocate { file, offset, len, keep_size, device, via }).await
+    }
+
+    /// Tells the kernel how a range will be used; a `len` of 0 is all up to the end. `DontNeed` frees only what is
+    /// on the device already ([`File::sync`]).
+    pub async fn advise(
+        &self,
+        offset: u64,
+        len: u32,
+        advice: Advice,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<(), Errno> {
+        self.repeat(|file| Op::Advise { file, offset, len, advice, device, via }).await
+    }
+
+    /// Gives the file a name, also one that has none yet ([`Create::Unnamed`]); `EEXIST` where the name is taken.
+    pub async fn link(&self, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+        self.repeat(|file| Op::Link { file, to: to.clone(), device, via }).await
+    }
+
+    /// Space on the file system that the file is on.
+    pub async fn space(&self, device: DeviceId, via: DiskVia) -> Result<Space, Errno> {
+        let target = StatTarget::File(self.fd().clone());
+        paths::space_of(&self.0.runtime, Op::Space { target, device, via }).await
+    }
+
+    /// Does an operation that brings no more than its success, again where the kernel says so.
+    async fn repeat(&self, op: impl Fn(Fd) -> Op) -> Result<(), Errno> {
+        let mut retries = Retries::default();
+        loop {
+            match Running::new(&self.0.runtime, op(self.fd().clone())).last().await.result {
+                Ok(_) => return Ok(()),
+                Err(errno) if retries.again(errno).await => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
     /// The next entries of a folder, as many as fit into `bytes_max`; none at its end.
     pub async fn read_dir(
         &self,
@@ -201,15 +334,7 @@ impl File {
 
     /// Brings what was written to the device (fdatasync).
     pub async fn sync(&self, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-        let mut retries = Retries::default();
-        loop {
-            let op = Op::Sync { file: self.fd().clone(), device, via };
-            match Running::new(&self.0.runtime, op).last().await.result {
-                Ok(_) => return Ok(()),
-                Err(errno) if retries.again(errno).await => {}
-                Err(errno) => return Err(errno),
-            }
-        }
+        self.repeat(|file| Op::Sync { file, device, via }).await
     }
 }
 
@@ -225,42 +350,8 @@ impl Drop for Opened {
     }
 }
 
-/// Size, times and kind of what a path leads to.
-pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
-    let target = StatTarget::Path(path);
-    stat(&runtime::current(), Op::Stat { target, device, via }).await
-}
-
-/// Size, times and kind of what a path leads to, now, if all of it is in the kernel's lookup cache; `EAGAIN` if not.
-/// As [`File::open_cached`], for local file systems.
-pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
-    // There is no such flag for stat(2). An O_PATH descriptor opens no file, so its close cannot wait either.
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let found = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED)?;
-    facts(found.as_fd())
-}
-
 fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
     rustix::fs::fstat(fd).map(Stat::from)
-}
-
-/// Size, times and kind of what a path leads to, now. The call waits for the disk where a folder on the path has left
-/// memory: it is for paths on local file systems that were walked a moment ago and lead to a file that is held open,
-/// which keeps their names in memory. It costs half of [`stat_cached`].
-pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
-    rustix::fs::stat(path).map(Stat::from)
-}
-
-/// Removes a file.
-pub async fn unlink(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    let op = Op::Unlink { path, device, via };
-    Running::new(&runtime::current(), op).last().await.result.map(drop)
-}
-
-/// Renames a file.
-pub async fn rename(from: CString, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
-    let op = Op::Rename { from, to, device, via };
-    Running::new(&runtime::current(), op).last().await.result.map(drop)
 }
 
 async fn stat(runtime: &Rc<Inner>, op: Op) -> Result<Stat, Errno> {

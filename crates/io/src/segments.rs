@@ -1,0 +1,175 @@
+//! The bytes of one send or write: a few owned pieces, in order, without a copy into one buffer.
+//!
+//! [`Segments`] hold [`Segment`]s, each a part of what a [`Source`] owns. Nothing here submits I/O.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::buf::Buf;
+
+/// The bytes of one send or write: a few owned pieces, in order.
+#[derive(Debug, Default)]
+pub struct Segments {
+    parts: SmallVec<[Segment; 2]>,
+}
+
+/// One piece and the part of it that is still to go.
+#[derive(Debug)]
+pub struct Segment {
+    source: Source,
+    start: u32,
+    end: u32,
+}
+
+/// Who owns the bytes of a segment.
+#[derive(Debug)]
+pub enum Source {
+    /// A vector, which comes back with the segments to be used again.
+    Vec(Vec<u8>),
+    /// A pool buffer.
+    Buf(Buf),
+    /// Constant text.
+    Static(&'static [u8]),
+    /// Bytes that several users share, on other threads too.
+    Shared(Arc<[u8]>),
+}
+
+impl Source {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Source::Vec(bytes) => bytes,
+            Source::Buf(bytes) => bytes,
+            Source::Static(bytes) => bytes,
+            Source::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl Segment {
+    /// The bytes still to go.
+    pub fn bytes(&self) -> &[u8] {
+        &self.source.bytes()[self.start as usize..self.end as usize]
+    }
+
+    /// The pool buffer behind the segment, if it is one.
+    pub fn buf(&self) -> Option<&Buf> {
+        match &self.source {
+            Source::Buf(buf) => Some(buf),
+            _ => None,
+        }
+    }
+}
+
+/// Where segments ended before they were cut short.
+pub(crate) type Ends = SmallVec<[u32; 2]>;
+
+/// Pieces of one send or write; more than this are a caller's fault.
+pub const SEGMENTS_MAX: usize = 16;
+
+impl Segments {
+    /// No bytes.
+    pub fn new() -> Segments {
+        Segments::default()
+    }
+
+    /// Adds all of `source`.
+    pub fn push(&mut self, source: Source) {
+        let len = source.bytes().len();
+        self.push_range(source, 0, len);
+    }
+
+    /// Adds the bytes from `start` to `end` of `source`; nothing when that is empty.
+    ///
+    /// # Panics
+    /// When the range is not inside `source`, when it is longer than 4 GiB, or above [`SEGMENTS_MAX`].
+    pub fn push_range(&mut self, source: Source, start: usize, end: usize) {
+        assert!(start <= end && end <= source.bytes().len(), "segment outside of its source");
+        assert!(self.parts.len() < SEGMENTS_MAX, "a send has at most {SEGMENTS_MAX} segments");
+        if start < end {
+            let end = u32::try_from(end).expect("a segment is shorter than 4 GiB");
+            self.parts.push(Segment { source, start: start as u32, end });
+        }
+    }
+
+    /// The pieces that still have bytes.
+    pub fn parts(&self) -> impl Iterator<Item = &Segment> {
+        self.parts.iter().filter(|part| part.start < part.end)
+    }
+
+    /// Bytes still to go.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| (part.end - part.start) as usize).sum()
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.start == part.end)
+    }
+
+    /// Takes `count` bytes off the front: they are done.
+    pub fn advance(&mut self, mut count: usize) {
+        for part in &mut self.parts {
+            let taken = count.min((part.end - part.start) as usize);
+            part.start += taken as u32;
+            count -= taken;
+        }
+        assert_eq!(count, 0, "more bytes sent than there were");
+    }
+
+    /// Cuts to the first `len` bytes and answers the rest's ends, for [`Segments::restore`].
+    pub(crate) fn cut(&mut self, mut len: usize) -> Ends {
+        let ends = self.parts.iter().map(|part| part.end).collect();
+        for part in &mut self.parts {
+            let kept = len.min((part.end - part.start) as usize);
+            part.end = part.start + kept as u32;
+            len -= kept;
+        }
+        ends
+    }
+
+    /// Undoes [`Segments::cut`].
+    pub(crate) fn restore(&mut self, ends: &Ends) {
+        for (part, &end) in self.parts.iter_mut().zip(ends) {
+            part.end = end;
+        }
+    }
+
+    /// Takes a vector among the segments out, to be used again.
+    pub fn take_vec(&mut self) -> Option<Vec<u8>> {
+        let found = self.parts.iter().position(|part| matches!(part.source, Source::Vec(_)))?;
+        match self.parts.remove(found).source {
+            Source::Vec(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_advance_over_their_borders() {
+        let mut segments = Segments::new();
+        segments.push(Source::Static(b"abc"));
+        segments.push(Source::Static(b""));
+        segments.push_range(Source::Vec(b"xdefx".to_vec()), 1, 4);
+        assert_eq!(segments.len(), 6);
+        segments.advance(4);
+        let rest: Vec<&[u8]> = segments.parts().map(Segment::bytes).collect();
+        assert_eq!(rest, [b"ef"]);
+        segments.advance(2);
+        assert!(segments.is_empty());
+        assert_eq!(segments.take_vec().as_deref(), Some(&b"xdefx"[..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "more bytes sent")]
+    fn advancing_past_the_end_is_a_defect() {
+        let mut segments = Segments::new();
+        segments.push(Source::Static(b"abc"));
+        segments.advance(4);
+    }
+}

@@ -1,0 +1,267 @@
+//! What changes files and folders: names, lengths, space, and bytes that are shared or not to be kept in memory.
+
+use std::ffi::CString;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use io::op::{Advice, DeviceId, Source, Space, StatTarget};
+use io::{Completion, Errno, Fd, Op, Payload, Segments};
+
+use crate::harness::{Bench, TempDir, on_each_pair, pattern, segments};
+
+const DEVICE: DeviceId = DeviceId(9);
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+/// Makes or opens a file to read and write.
+fn make(bench: &mut Bench, path: &Path, flags: i32) -> Result<Fd, Errno> {
+    bench.open(path, libc::O_RDWR | flags)
+}
+
+/// An operation that brings nothing but its result.
+fn result(completion: Completion) -> Result<u32, Errno> {
+    assert!(matches!(completion.payload, Payload::None), "{:?}", completion.payload);
+    completion.result
+}
+
+fn write_all(bench: &mut Bench, file: &Fd, offset: u64, mut data: Segments) -> Segments {
+    let mut written = 0;
+    while !data.is_empty() {
+        let (file, via) = (file.clone(), bench.pair.via());
+        let op = Op::WriteSegments { file, offset: offset + written, data, device: DEVICE, via };
+        let done = bench.run(op);
+        data = segments(done.payload);
+        let count = done.result.unwrap();
+        assert!(count > 0, "a write makes progress");
+        written += u64::from(count);
+        data.advance(count as usize);
+    }
+    data
+}
+
+#[test]
+fn folders_are_made_and_removed() {
+    on_each_pair(|bench| {
+        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let path = c_path(&dir.path("folder"));
+        let mkdir = |path: &CString| Op::MkDir { path: path.clone(), mode: 0o750, device: DEVICE, via };
+        let remove =
+            |path: &CString, folder: bool| Op::Unlink { path: path.clone(), folder, device: DEVICE, via };
+        assert_eq!(result(bench.run(mkdir(&path))), Ok(0));
+        let mode = std::fs::metadata(dir.path("folder")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777 & !0o750, 0, "no more than was asked for: {mode:o}");
+        assert_eq!(mode & 0o700, 0o700);
+        assert_eq!(result(bench.run(mkdir(&path))), Err(Errno::EXIST));
+        assert_eq!(result(bench.run(mkdir(&c_path(&dir.path("none/folder"))))), Err(Errno::NOENT));
+        let inner = dir.file("folder/file", b"x");
+        assert_eq!(result(bench.run(remove(&path, true))), Err(Errno::NOTEMPTY));
+        assert_eq!(result(bench.run(remove(&path, false))), Err(Errno::ISDIR));
+        assert_eq!(result(bench.run(remove(&c_path(&inner), true))), Err(Errno::NOTDIR));
+        assert_eq!(result(bench.run(remove(&c_path(&inner), false))), Ok(0));
+        assert_eq!(result(bench.run(remove(&path, true))), Ok(0));
+        assert!(!dir.path("folder").exists());
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_file_without_a_name_gets_one_when_it_is_whole() {
+    on_each_pair(|bench| {
+        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let file = match make(bench, &dir.path(""), libc::O_TMPFILE) {
+            Err(Errno::OPNOTSUPP) => return println!("skipped: this file system has no O_TMPFILE"),
+            file => file.unwrap(),
+        };
+        let bytes = pattern(50_000);
+        let mut data = Segments::new();
+        data.push(Source::Vec(bytes.clone()));
+        write_all(bench, &file, 0, data);
+        assert_eq!(std::fs::read_dir(dir.path("")).unwrap().count(), 0, "nobody sees it half-written");
+        let link = |to: &Path| Op::Link { file: file.clone(), to: c_path(to), device: DEVICE, via };
+        let whole = dir.path("whole");
+        assert_eq!(result(bench.run(link(&dir.path("none/whole")))), Err(Errno::NOENT));
+        assert_eq!(result(bench.run(link(&whole))), Ok(0));
+        assert_eq!(result(bench.run(link(&whole))), Err(Errno::EXIST));
+        assert!(std::fs::read(&whole).unwrap() == bytes);
+        assert_eq!(std::fs::metadata(&whole).unwrap().nlink(), 1);
+        drop(file);
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn lengths_and_space_are_changed() {
+    on_each_pair(|bench| {
+        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let path = dir.path("a");
+        let file = make(bench, &path, libc::O_CREAT).unwrap();
+        let truncate = |file: &Fd, len: u64| Op::Truncate { file: file.clone(), len, device: DEVICE, via };
+        assert_eq!(result(bench.run(truncate(&file, 70_000))), Ok(0));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 70_000);
+        assert_eq!(result(bench.run(truncate(&file, 10))), Ok(0));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 10);
+        let allocate = |keep_size: bool| {
+            let file = file.clone();
+            Op::Allocate { file, offset: 0, len: 1 << 20, keep_size, device: DEVICE, via }
+        };
+        match result(bench.run(allocate(true))) {
+            Err(Errno::OPNOTSUPP) => println!("skipped: this file system reserves nothing"),
+            answer => {
+                assert_eq!(answer, Ok(0));
+                let facts = std::fs::metadata(&path).unwrap();
+                assert_eq!(facts.len(), 10);
+                assert!(facts.blocks() * 512 >= 1 << 20, "{} blocks", facts.blocks());
+                assert_eq!(result(bench.run(allocate(false))), Ok(0));
+                assert_eq!(std::fs::metadata(&path).unwrap().len(), 1 << 20);
+            }
+        }
+        let read_only = bench.open(&path, 0).unwrap();
+        assert_eq!(result(bench.run(truncate(&read_only, 5))), Err(Errno::INVAL));
+        for target in [StatTarget::File(file.clone()), StatTarget::Path(c_path(&path))] {
+            let done = bench.run(Op::Space { target, device: DEVICE, via });
+            let Payload::Space(space) = done.payload else { panic!("{:?} without facts", done.result) };
+            assert!(space.block_bytes.is_power_of_two(), "{space:?}");
+            assert!(space.total_bytes > 0 && space.available_bytes <= space.total_bytes, "{space:?}");
+            assert_ne!(space, Space::default());
+        }
+        let target = StatTarget::Path(c_path(&dir.path("none")));
+        assert_eq!(bench.run(Op::Space { target, device: DEVICE, via }).result, Err(Errno::NOENT));
+        drop((file, read_only));
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn shared_pieces_are_written_in_order_and_come_back() {
+    on_each_pair(|bench| {
+        let dir = TempDir::new();
+        let bytes = pattern(200_000);
+        let shared: Arc<[u8]> = bytes[5_000..150_000].into();
+        let file = make(bench, &dir.path("a"), libc::O_CREAT).unwrap();
+        let mut buf = bench.engine.pool().get(64 << 10).unwrap();
+        buf.append(&bytes[150_000..]);
+        let mut data = Segments::new();
+        data.push(Source::Vec(bytes[..5_000].to_vec()));
+        data.push_range(Source::Shared(Arc::clone(&shared)), 0, 45_000);
+        data.push_range(Source::Shared(Arc::clone(&shared)), 45_000, shared.len());
+        data.push(Source::Buf(buf));
+        let mut data = write_all(bench, &file, 3, data);
+        assert_eq!(data.take_vec().map(|vec| vec.len()), Some(5_000), "a vector is used again");
+        assert_eq!(Arc::strong_count(&shared), 3, "ours and two of the segments");
+        drop(data);
+        assert_eq!(Arc::strong_count(&shared), 1);
+        let written = std::fs::read(dir.path("a")).unwrap();
+        assert!(written[..3] == [0; 3] && written[3..] == bytes);
+        // One piece alone, at the end of what is appended to.
+        let log = make(bench, &dir.path("a"), libc::O_APPEND).unwrap();
+        let mut data = Segments::new();
+        data.push_range(Source::Shared(shared), 0, 7);
+        write_all(bench, &log, 0, data);
+        assert_eq!(std::fs::metadata(dir.path("a")).unwrap().len(), 200_010);
+        let via = bench.pair.via();
+        let read_only = bench.open(&dir.path("a"), 0).unwrap();
+        let mut data = Segments::new();
+        data.push(Source::Static(b"x"));
+        let op = Op::WriteSegments { file: read_only, offset: 0, data, device: DEVICE, via };
+        let refused = bench.run(op);
+        assert_eq!(refused.result, Err(Errno::BADF));
+        assert_eq!(segments(refused.payload).len(), 1, "they come back with an error too");
+        drop((file, log));
+        bench.assert_drains();
+    });
+}
+
+/// Bytes of the file that the page cache holds; `None` where the kernel does not tell.
+fn cached_bytes(path: &Path) -> Option<u64> {
+    let file = std::fs::File::open(path).unwrap();
+    io::sys::cachestat(&file, 0, 0).ok().map(|found| found.cached * 4096)
+}
+
+#[test]
+fn uncached_files_are_read_and_written_as_others_are() {
+    on_each_pair(|bench| {
+        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let bytes = pattern(1 << 20);
+        let path = dir.path("a");
+        let file = make(bench, &path, libc::O_CREAT).unwrap();
+        file.set_uncached();
+        let mut data = Segments::new();
+        data.push(Source::Vec(bytes.clone()));
+        write_all(bench, &file, 0, data);
+        assert_eq!(bench.run(Op::Sync { file: file.clone(), device: DEVICE, via }).result, Ok(0));
+        for _ in 0..2 {
+            assert_eq!(bench.read_fully(&file, 0, 1 << 20), Ok(bytes.clone()));
+        }
+        let advise = |advice: Advice| Op::Advise {
+            file: file.clone(),
+            offset: 0,
+            len: 0,
+            advice,
+            device: DEVICE,
+            via,
+        };
+        assert_eq!(result(bench.run(advise(Advice::DontNeed))), Ok(0));
+        if let Some(cached) = cached_bytes(&path) {
+            assert!(cached < 1 << 20, "{cached} bytes stayed in memory");
+        }
+        assert_eq!(result(bench.run(advise(Advice::WillNeed))), Ok(0));
+        assert_eq!(bench.read_fully(&file, 4_000, 1 << 18), Ok(bytes[4_000..][..1 << 18].to_vec()));
+        // Where a file has no such thing, such as a device, it goes on without.
+        let zeroes = bench.open(Path::new("/dev/zero"), 0).unwrap();
+        zeroes.set_uncached();
+        assert_eq!(bench.read(&zeroes, 0, 100), Ok(vec![0; 100]));
+        drop((file, zeroes));
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn direct_writes_take_pool_buffers() {
+    on_each_pair(|bench| {
+        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let bytes = pattern(128 << 10);
+        let file = match make(bench, &dir.path("a"), libc::O_CREAT | libc::O_DIRECT) {
+            Err(Errno::INVAL) => return println!("skipped: this file system has no direct writes"),
+            file => file.unwrap(),
+        };
+        for (place, part) in bytes.chunks(32 << 10).enumerate() {
+            let mut buf = bench.engine.pool().get(32 << 10).unwrap();
+            assert_eq!(buf.as_ptr() as usize % io::buf::ALIGNMENT, 0);
+            buf.append(part);
+            let offset = place as u64 * (32 << 10);
+            let op = Op::Write { file: file.clone(), offset, buf, device: DEVICE, via };
+            assert_eq!(bench.run(op).result, Ok(32 << 10));
+        }
+        assert!(std::fs::read(dir.path("a")).unwrap() == bytes);
+        drop(file);
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn an_abandoned_write_gives_its_pieces_back() {
+    on_each_pair(|bench| {
+        let (dir, via) = (TempDir::new(), bench.pair.via());
+        let shared: Arc<[u8]> = pattern(10_000).into();
+        let file = make(bench, &dir.path("a"), libc::O_CREAT).unwrap();
+        let mut data = Segments::new();
+        data.push(Source::Shared(Arc::clone(&shared)));
+        let write = Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via };
+        let link = Op::Link { file: file.clone(), to: c_path(&dir.path("b")), device: DEVICE, via };
+        for op in [write, link] {
+            let id = bench.submit(op);
+            bench.engine.abandon(id);
+        }
+        bench.turn_until(|bench| {
+            let counters = bench.engine.counters();
+            counters.submitted == counters.completed
+        });
+        assert!(bench.take_seen().is_empty());
+        assert_eq!(Arc::strong_count(&shared), 1);
+        assert!(file.into_owned().is_ok(), "no operation holds it any more");
+        bench.assert_drains();
+    });
+}

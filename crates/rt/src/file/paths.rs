@@ -1,0 +1,74 @@
+//! Operations on paths: look at, remove, rename, make folders, ask for space.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use io::op::{DeviceId, Space, Stat, StatTarget};
+use io::{DiskVia, Errno, Op, Payload};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::{facts, stat};
+use crate::ops::Running;
+use crate::runtime::{self, Inner};
+
+/// Size, times and kind of what a path leads to.
+pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<Stat, Errno> {
+    let target = StatTarget::Path(path);
+    stat(&runtime::current(), Op::Stat { target, device, via }).await
+}
+
+/// Size, times and kind of what a path leads to, now, if all of it is in the kernel's lookup cache; `EAGAIN` if not.
+/// As [`File::open_cached`], for local file systems.
+pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
+    // There is no such flag for stat(2). An O_PATH descriptor opens no file, so its close cannot wait either.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let found = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED)?;
+    facts(found.as_fd())
+}
+
+/// Size, times and kind of what a path leads to, now. The call waits for the disk where a folder on the path has left
+/// memory: it is for paths on local file systems that were walked a moment ago and lead to a file that is held open,
+/// which keeps their names in memory. It costs half of [`stat_cached`].
+pub fn stat_now(path: &CStr) -> Result<Stat, Errno> {
+    rustix::fs::stat(path).map(Stat::from)
+}
+
+/// Removes a file.
+pub async fn unlink(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+    run(Op::Unlink { path, folder: false, device, via }).await
+}
+
+/// Removes an empty folder; `ENOTEMPTY` where there is something in it.
+pub async fn rmdir(path: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+    run(Op::Unlink { path, folder: true, device, via }).await
+}
+
+/// Makes a folder with the permission bits `mode`, less the process's umask; `EEXIST` where there is something.
+pub async fn mkdir(path: CString, mode: u32, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+    run(Op::MkDir { path, mode, device, via }).await
+}
+
+/// Renames a file or folder; a file that has the new name is replaced in one step.
+pub async fn rename(from: CString, to: CString, device: DeviceId, via: DiskVia) -> Result<(), Errno> {
+    run(Op::Rename { from, to, device, via }).await
+}
+
+/// Space on the file system that a path leads to.
+pub async fn space(path: CString, device: DeviceId, via: DiskVia) -> Result<Space, Errno> {
+    let target = StatTarget::Path(path);
+    space_of(&runtime::current(), Op::Space { target, device, via }).await
+}
+
+pub(super) async fn space_of(runtime: &Rc<Inner>, op: Op) -> Result<Space, Errno> {
+    let outcome = Running::new(runtime, op).last().await;
+    match (outcome.result, outcome.payload) {
+        (Ok(_), Payload::Space(space)) => Ok(space),
+        (Ok(_), _) => Err(Errno::IO),
+        (Err(errno), _) => Err(errno),
+    }
+}
+
+async fn run(op: Op) -> Result<(), Errno> {
+    Running::new(&runtime::current(), op).last().await.result.map(drop)
+}
