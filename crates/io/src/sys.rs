@@ -90,12 +90,37 @@ pub fn set_fastopen(listener: BorrowedFd<'_>, queue: u32) -> Result<(), Errno> {
     set_tcp_number(listener, libc::TCP_FASTOPEN, queue)
 }
 
+/// Lets a socket be bound to an address that is not of this machine, such as a client's, and take what is sent
+/// there (`IP_TRANSPARENT` of ip(7), `IPV6_TRANSPARENT`). It needs `CAP_NET_ADMIN`, else `EPERM`.
+pub fn set_transparent(socket: BorrowedFd<'_>, ipv6: bool) -> Result<(), Errno> {
+    match ipv6 {
+        true => set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+        false => set_number(socket, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+    }
+}
+
+/// Has a bind to port 0 take its port when the socket is connected (`IP_BIND_ADDRESS_NO_PORT` of ip(7), which holds
+/// for IPv6 too): one port then serves connections to different peers, and an address does not run out of them.
+pub fn set_bind_address_no_port(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_number(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
 /// Sets one of the options of tcp(7) that are an integer.
 fn set_tcp_number(socket: BorrowedFd<'_>, option: libc::c_int, value: u32) -> Result<(), Errno> {
+    set_number(socket, libc::IPPROTO_TCP, option, value)
+}
+
+/// Sets an option of setsockopt(2) that is an integer.
+fn set_number(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: u32,
+) -> Result<(), Errno> {
     let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
     let (fd, len) = (socket.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
     // SAFETY: the kernel reads `len` bytes of `value`, which is that long and outlives the call.
-    let failed = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const value).cast(), len) };
+    let failed = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), len) };
     if failed == 0 { Ok(()) } else { Err(last_error()) }
 }
 
@@ -142,15 +167,36 @@ mod tests {
 
     use super::*;
 
-    /// The counterpart of [`set_tcp_number`], for a look at what it did.
-    fn tcp_number(socket: BorrowedFd<'_>, option: libc::c_int) -> libc::c_int {
+    /// The counterpart of [`set_number`], for a look at what it did.
+    fn number(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int) -> libc::c_int {
         let mut value: libc::c_int = -1;
         let mut len = size_of_val(&value) as libc::socklen_t;
         let (fd, place) = (socket.as_raw_fd(), (&raw mut value).cast());
         // SAFETY: the kernel writes at most `len` bytes to `value`, which is that long.
-        let failed = unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, option, place, &mut len) };
+        let failed = unsafe { libc::getsockopt(fd, level, option, place, &mut len) };
         assert_eq!(failed, 0);
         value
+    }
+
+    #[test]
+    fn options_of_outgoing_connections_are_set() {
+        let (v4, v6) = (libc::AF_INET, libc::AF_INET6);
+        for (ipv6, family) in [(false, v4), (true, v6)] {
+            let family = rustix::net::AddressFamily::from_raw(family as u16);
+            let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::STREAM, None) else {
+                continue;
+            };
+            set_bind_address_no_port(socket.as_fd()).unwrap();
+            assert_eq!(number(socket.as_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT), 1);
+            let (level, option) = match ipv6 {
+                true => (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+                false => (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+            };
+            match set_transparent(socket.as_fd(), ipv6) {
+                Ok(()) => assert_eq!(number(socket.as_fd(), level, option), 1),
+                Err(error) => assert_eq!(error, Errno::PERM),
+            }
+        }
     }
 
     #[test]
@@ -174,7 +220,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         for queue in [7, 0] {
             set_fastopen(listener.as_fd(), queue).unwrap();
-            assert_eq!(tcp_number(listener.as_fd(), libc::TCP_FASTOPEN), queue as libc::c_int);
+            let set = number(listener.as_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN);
+            assert_eq!(set, queue as libc::c_int);
         }
         let unix = UnixStream::pair().unwrap().0;
         assert!(set_fastopen(unix.as_fd(), 7).is_err() && set_defer_accept(unix.as_fd(), 1).is_err());

@@ -35,7 +35,7 @@ use std::time::{Instant, SystemTime};
 
 pub use combine::{Either, join, select, yield_now};
 pub use file::File;
-pub use net::{Listener, Socket};
+pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
 pub use offload::offload;
 pub use remote::RemoteHandle;

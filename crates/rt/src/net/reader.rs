@@ -16,6 +16,7 @@ use std::task::{Context, Poll, ready};
 
 use io::op::{Interest, RecvInto};
 use io::{Buf, Errno, Fd, Op, Payload};
+use rustix::net::RecvFlags;
 
 use crate::ops::{Outcome, UNLIMITED, WaitId};
 use crate::runtime::Inner;
@@ -31,6 +32,8 @@ pub struct Reader {
     fd: Fd,
     state: State,
     end: bool,
+    /// An answer that [`Reader::news`] has met; the next one of `recv`.
+    kept: Option<Result<Buf, Errno>>,
     /// Whether the descriptor is closed with the reader.
     closes: bool,
     multishot: bool,
@@ -64,6 +67,7 @@ impl Reader {
             fd,
             state: State::Idle,
             end: false,
+            kept: None,
             closes: true,
             multishot: true,
             queue: QUEUE_DEFAULT,
@@ -84,9 +88,65 @@ impl Reader {
 
     /// What has already arrived, without asking for more.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        if let Some(kept) = self.kept.take() {
+            return Some(kept.map(Some));
+        }
         let State::Armed(wait) = self.state else { return None };
         let outcome = self.runtime.try_wait(wait)?;
         self.handle(outcome)
+    }
+
+    /// Waits until there is something that `recv` would answer: bytes, the end, an error. It takes nothing away.
+    /// For a connection that waits to be used again, whose peer has nothing to say: it is of no more use then.
+    /// Dropping the future leaves the receive armed, so that [`Reader::is_quiet`] can be asked.
+    pub async fn news(&mut self) {
+        if self.kept.is_none() && !self.end {
+            match poll_fn(|context| self.poll_recv(context)).await {
+                Ok(Some(buf)) => self.kept = Some(Ok(buf)),
+                Ok(None) => {}
+                Err(errno) => self.kept = Some(Err(errno)),
+            }
+        }
+    }
+
+    /// Whether neither bytes nor an end nor an error have come that nobody has taken. With a receive armed, as it
+    /// is after [`Reader::news`] was dropped, this is no system call and tells what had come when this turn began;
+    /// else the kernel is asked.
+    pub fn is_quiet(&mut self) -> bool {
+        if self.end || self.kept.is_some() {
+            return false;
+        }
+        if let State::Armed(wait) = self.state {
+            // A receive may have ended without telling anything, as one that was interrupted.
+            while let Some(outcome) = self.runtime.try_wait(wait) {
+                let kept = match self.handle(outcome) {
+                    None if matches!(self.state, State::Armed(_)) => continue,
+                    None => break,
+                    Some(Ok(None)) => None,
+                    Some(Ok(Some(buf))) => Some(Ok(buf)),
+                    Some(Err(errno)) => Some(Err(errno)),
+                };
+                self.kept = kept;
+                return false;
+            }
+        }
+        match self.state {
+            State::Armed(_) => true,
+            State::Polling(wait) if self.runtime.has_result(wait) => false,
+            State::Polling(_) | State::Idle | State::Starved => self.is_empty_now(),
+        }
+    }
+
+    /// Whether a receive would block.
+    fn is_empty_now(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut space = [0; 1];
+        loop {
+            match rustix::net::recv(&self.fd, &mut space, flags) {
+                Err(Errno::INTR) => {}
+                answer => return matches!(answer, Err(Errno::AGAIN)),
+            }
+        }
     }
 
     /// The next bytes in `buf`, for bodies: one receive for each call, into memory of the caller's size.
@@ -110,6 +170,9 @@ impl Reader {
 
     /// Goes through the states until there is an answer or something to wait for.
     fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
+        if let Some(kept) = self.kept.take() {
+            return Poll::Ready(kept.map(Some));
+        }
         loop {
             if self.end {
                 return Poll::Ready(Ok(None));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use io::op::{DeviceId, Interest, PeerAddr};
 use io::{Buf, DiskVia, Errno, Fd, Op, Segments};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::sockopt;
 
 use super::address;
 use super::reader::Reader;
@@ -38,18 +38,8 @@ impl Socket {
         }
     }
 
-    /// Connects to a peer.
-    pub async fn connect(peer: PeerAddr) -> Result<Socket, Errno> {
-        let family = match &peer {
-            PeerAddr::Inet(address) if address.is_ipv4() => AddressFamily::INET,
-            PeerAddr::Inet(_) => AddressFamily::INET6,
-            PeerAddr::Unix(_) => AddressFamily::UNIX,
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-        let socket = Socket::new(fd);
-        let op = Op::Connect { socket: socket.fd().clone(), peer };
-        Running::new(&socket.runtime, op).last().await.result.map(|_| socket)
+    pub(super) fn runtime(&self) -> &Rc<Inner> {
+        &self.runtime
     }
 
     /// The descriptor.
@@ -75,6 +65,16 @@ impl Socket {
     /// See [`Reader::recv_into`].
     pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         self.reader.recv_into(buf).await
+    }
+
+    /// See [`Reader::news`].
+    pub async fn news(&mut self) {
+        self.reader.news().await;
+    }
+
+    /// See [`Reader::is_quiet`].
+    pub fn is_quiet(&mut self) -> bool {
+        self.reader.is_quiet()
     }
 
     /// See [`Writer::send`].

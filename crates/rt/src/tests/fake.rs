@@ -130,7 +130,7 @@ impl Fake {
     pub(crate) fn give_back(&self, id: OpId, result: Result<u32, Errno>) {
         let mut state = self.state.borrow_mut();
         let payload = match state.slots[id.slot as usize].1.take() {
-            Some(Op::Send { data, .. }) => Payload::Segments(data),
+            Some(Op::Send { data, .. } | Op::WriteSegments { data, .. }) => Payload::Segments(data),
             Some(Op::Read { mut buf, .. }) => {
                 buf.set_len(result.unwrap_or(0) as usize);
                 Payload::Buf(buf)

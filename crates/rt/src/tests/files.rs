@@ -109,6 +109,35 @@ fn a_short_write_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn shared_bytes_are_written_to_the_last_one() {
+    run(|fake| async move {
+        let file = File::new(some_file());
+        let write = || {
+            let mut data = io::Segments::new();
+            data.push(io::op::Source::Shared(b"abc".as_slice().into()));
+            data.push(io::op::Source::Static(b"def"));
+            let file = file.clone();
+            watch(async move { file.write_segments_at(5, data, DEVICE, VIA).await })
+        };
+        let written = write();
+        for result in [Ok(4), Err(Errno::INTR), Ok(2)] {
+            settle().await;
+            fake.give_back(fake.only("WriteSegments"), result);
+        }
+        settle().await;
+        let (result, rest) = written.take().unwrap();
+        assert_eq!((result, rest.unwrap().len()), (Ok(6), 0));
+        for (answer, result) in [(Ok(0), Err(Errno::IO)), (Err(Errno::NOSPC), Err(Errno::NOSPC))] {
+            let written = write();
+            settle().await;
+            fake.give_back(fake.only("WriteSegments"), answer);
+            settle().await;
+            assert_eq!(written.take().unwrap().0, result);
+        }
+    });
+}
+
+#[test]
 fn paths_are_looked_at_and_removed() {
     run(|fake| async move {
         let stat = watch(file::stat_path(c"/a".into(), DEVICE, VIA));

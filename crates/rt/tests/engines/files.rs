@@ -6,8 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use super::common::{Pair, expect, on_each_pair};
-use io::Errno;
-use io::op::{DeviceId, OpenHow};
+use io::op::{Advice, DeviceId, OpenHow, Source};
+use io::{Errno, Segments};
+use rt::file::Create;
 use rt::{File, Socket, counters, file};
 use testkit::TempDir;
 
@@ -19,6 +20,11 @@ fn c_path(path: &Path) -> CString {
 
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|place| (place * 13 + place / 251) as u8).collect()
+}
+
+#[allow(clippy::disallowed_methods, reason = "the test looks past the engine, whose work it checks")]
+fn content_of(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
 }
 
 async fn open(path: &Path, flags: i32, pair: Pair) -> Result<File, Errno> {
@@ -105,6 +111,50 @@ fn a_file_goes_to_a_socket_that_fills_up() {
             let mut far = Socket::new(far.into());
             expect(&mut far, &wanted).await;
             assert!(far.recv().await.unwrap().is_none());
+        });
+    });
+}
+
+#[test]
+fn a_file_is_made_without_a_name_and_published() {
+    let dir = TempDir::new("rt-files");
+    on_each_pair(|pair| {
+        let folder = dir.path().join("cache");
+        let whole = folder.join("whole");
+        pair.run(async {
+            let via = pair.via;
+            file::mkdir(c_path(&folder), 0o700, DEVICE, via).await.unwrap();
+            assert_eq!(file::mkdir(c_path(&folder), 0o700, DEVICE, via).await, Err(Errno::EXIST));
+            let made = File::create(c_path(&folder), Create::Unnamed, 0o600, DEVICE, via).await.unwrap();
+            made.set_uncached();
+            let shared: std::sync::Arc<[u8]> = content(100_000).into();
+            let mut data = Segments::new();
+            data.push_range(Source::Shared(shared.clone()), 0, 60_000);
+            data.push_range(Source::Shared(shared.clone()), 60_000, shared.len());
+            let (written, back) = made.write_segments_at(0, data, DEVICE, via).await;
+            assert_eq!((written, back.map(|rest| rest.len())), (Ok(100_000), Some(0)));
+            assert_eq!(made.allocate(0, 1 << 20, true, DEVICE, via).await, Ok(()));
+            made.truncate(99_999, DEVICE, via).await.unwrap();
+            made.sync(DEVICE, via).await.unwrap();
+            made.advise(0, 0, Advice::DontNeed, DEVICE, via).await.unwrap();
+            made.link(c_path(&whole), DEVICE, via).await.unwrap();
+            assert_eq!(made.link(c_path(&whole), DEVICE, via).await, Err(Errno::EXIST));
+            assert!(content_of(&whole) == shared[..99_999]);
+            let space = made.space(DEVICE, via).await.unwrap();
+            assert_eq!(
+                space.total_bytes,
+                file::space(c_path(&whole), DEVICE, via).await.unwrap().total_bytes
+            );
+            let create = async |create: Create| {
+                let made = File::create(c_path(&whole), create, 0o600, DEVICE, via).await;
+                made.map(|file| file.stat_inline().unwrap().size)
+            };
+            assert_eq!(create(Create::New).await, Err(Errno::EXIST));
+            assert_eq!(create(Create::Keep).await, Ok(99_999));
+            assert_eq!(create(Create::Empty).await, Ok(0));
+            assert_eq!(file::rmdir(c_path(&folder), DEVICE, via).await, Err(Errno::NOTEMPTY));
+            file::unlink(c_path(&whole), DEVICE, via).await.unwrap();
+            file::rmdir(c_path(&folder), DEVICE, via).await.unwrap();
         });
     });
 }

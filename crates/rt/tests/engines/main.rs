@@ -7,3 +7,4 @@ mod allocations;
 mod common;
 mod connections;
 mod files;
+mod outgoing;

@@ -1,0 +1,143 @@
+//! Outgoing connections: the options of their sockets, and which step failed.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use io::op::PeerAddr;
+use io::{Errno, Op};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::socket::Socket;
+use crate::ops::Running;
+
+/// How a socket is prepared before it connects. The default is the system's in everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// The address of this end. Port 0 lets the system choose.
+    pub bind: Option<SocketAddr>,
+    /// Whether `bind` may be an address that is not of this machine (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`);
+    /// needs `CAP_NET_ADMIN`.
+    pub transparent: bool,
+    /// Whether a port that the system chooses is chosen when the peer is known, and may serve other peers too
+    /// (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2). A kernel without it chooses at once.
+    pub bind_address_no_port: bool,
+    /// `SO_KEEPALIVE`.
+    pub keepalive: bool,
+    /// `TCP_NODELAY`; nothing on unix sockets.
+    pub nodelay: bool,
+    /// `SO_RCVBUF`, bytes. It must be set before the connection is made to have its part in the window.
+    pub receive_buffer: Option<u32>,
+    /// `SO_SNDBUF`, bytes.
+    pub send_buffer: Option<u32>,
+}
+
+/// The step of a connect that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectStep {
+    /// Making the socket.
+    Socket,
+    /// Setting the option of this name.
+    Option(&'static str),
+    /// Taking the address of this end.
+    Bind,
+    /// Reaching the peer.
+    Connect,
+}
+
+/// A connection could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectError {
+    /// Where it ended.
+    pub step: ConnectStep,
+    /// What the kernel answered.
+    pub errno: Errno,
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errno = std::io::Error::from(self.errno);
+        match self.step {
+            ConnectStep::Socket => write!(f, "socket() failed ({errno})"),
+            ConnectStep::Option(name) => write!(f, "setsockopt({name}) failed ({errno})"),
+            ConnectStep::Bind => write!(f, "bind() failed ({errno})"),
+            ConnectStep::Connect => write!(f, "connect() failed ({errno})"),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+impl From<ConnectError> for Errno {
+    fn from(error: ConnectError) -> Errno {
+        error.errno
+    }
+}
+
+impl ConnectStep {
+    fn failed(self) -> impl FnOnce(Errno) -> ConnectError {
+        move |errno| ConnectError { step: self, errno }
+    }
+}
+
+impl Socket {
+    /// Connects to a peer with the system's defaults.
+    pub async fn connect(peer: PeerAddr) -> Result<Socket, Errno> {
+        Ok(Socket::connect_with(peer, &ConnectOptions::default()).await?)
+    }
+
+    /// Connects to a peer. How long it may take is the caller's to say: dropping the future ends the attempt, and
+    /// its socket is closed when the engine has let go of it.
+    pub async fn connect_with(peer: PeerAddr, options: &ConnectOptions) -> Result<Socket, ConnectError> {
+        let fd = options.prepare(family_of(&peer), SocketType::STREAM)?;
+        if options.nodelay && !matches!(peer, PeerAddr::Unix(_)) {
+            let set = sockopt::set_tcp_nodelay(&fd, true);
+            set.map_err(ConnectStep::Option("TCP_NODELAY").failed())?;
+        }
+        let socket = Socket::new(fd);
+        let op = Op::Connect { socket: socket.fd().clone(), peer };
+        let connected = Running::new(socket.runtime(), op).last().await.result;
+        connected.map(|_| socket).map_err(ConnectStep::Connect.failed())
+    }
+}
+
+pub(super) fn family_of(peer: &PeerAddr) -> AddressFamily {
+    match peer {
+        PeerAddr::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
+        PeerAddr::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
+        PeerAddr::Unix(_) => AddressFamily::UNIX,
+    }
+}
+
+impl ConnectOptions {
+    /// A new socket with the options that every kind of socket has, bound where that is asked for.
+    pub(super) fn prepare(&self, family: AddressFamily, kind: SocketType) -> Result<OwnedFd, ConnectError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, kind, flags, None);
+        let fd = fd.map_err(ConnectStep::Socket.failed())?;
+        let failed = |name: &'static str| ConnectStep::Option(name).failed();
+        if self.keepalive {
+            sockopt::set_socket_keepalive(&fd, true).map_err(failed("SO_KEEPALIVE"))?;
+        }
+        if let Some(bytes) = self.receive_buffer {
+            sockopt::set_socket_recv_buffer_size(&fd, bytes as usize).map_err(failed("SO_RCVBUF"))?;
+        }
+        if let Some(bytes) = self.send_buffer {
+            sockopt::set_socket_send_buffer_size(&fd, bytes as usize).map_err(failed("SO_SNDBUF"))?;
+        }
+        let Some(address) = self.bind.filter(|_| family != AddressFamily::UNIX) else { return Ok(fd) };
+        if self.transparent {
+            let set = io::sys::set_transparent(fd.as_fd(), family == AddressFamily::INET6);
+            set.map_err(failed("IP_TRANSPARENT"))?;
+        }
+        if self.bind_address_no_port {
+            match io::sys::set_bind_address_no_port(fd.as_fd()) {
+                // Only ports become scarce sooner without it.
+                Ok(()) | Err(Errno::NOPROTOOPT | Errno::OPNOTSUPP) => {}
+                Err(errno) => return Err(failed("IP_BIND_ADDRESS_NO_PORT")(errno)),
+            }
+        }
+        rustix::net::bind(&fd, &address).map_err(ConnectStep::Bind.failed())?;
+        Ok(fd)
+    }
+}
