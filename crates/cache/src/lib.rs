@@ -1,11 +1,41 @@
-//! What a caching proxy keeps: which objects, where, and for how long they are worth their place.
+//! The cache store: what was fetched from upstreams, kept on disk and in memory.
 //!
-//! [`index`] knows what is on the disk, [`memory`] holds what is hot, [`purge`] knows what must not be used any more.
-//! They are data structures without I/O, shared by all threads of a process.
+//! A [`Store`] is shared by the threads of a process. [`Store::find`] answers a [`Hit`], [`Store::begin`] a [`Fill`]
+//! that becomes an entry at its commit, [`Store::extend`] adds parts to one, [`Store::refresh`] gives it a new head.
+//! Whether a response may be stored or used is the caller's: here are no HTTP and no freshness. All disk
+//! work goes through the engine of the calling thread; no call blocks it.
+//!
+//! [`index`] knows what is on the disk, [`memory`] holds what is hot, [`purge`] knows what must not be used any more:
+//! data structures without I/O.
+//!
+//! What is on disk is trusted only as far as its checksums reach: an entry that is torn, cut off, full of zeroes or
+//! somebody else's is a miss. The format is drawn in `format`.
 
 #![forbid(unsafe_code)]
 
+mod config;
+mod error;
 mod fifo;
+mod fill;
+mod format;
+mod hit;
 pub mod index;
+mod key;
 pub mod memory;
+mod meta;
+mod note;
 pub mod purge;
+mod stats;
+mod store;
+
+pub use config::{Config, EngineKind, Notify, Pace};
+pub use error::{FillError, OpenError, Refused, StoreError};
+pub use fill::{Fill, FillReader};
+pub use format::{CHUNK_BYTES, Damage};
+pub use hit::{Body, Hit, Located, Piece, Reader};
+pub use key::{HEX_LEN, Key, Levels};
+pub use meta::{HEAD_BYTES_MAX, Meta, New, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
+pub use note::Note;
+pub use purge::{Fate, Scope};
+pub use stats::Stats;
+pub use store::{Selector, Store};

@@ -1,0 +1,137 @@
+//! What a cache is told by the configuration: [`Config`].
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io::DiskVia;
+
+use crate::index::OBJECT_BYTES;
+use crate::key::Levels;
+use crate::note::Note;
+
+/// Settings of one cache, in nginx's words where it has one.
+#[derive(Clone)]
+pub struct Config {
+    /// Name of the zone, for logs.
+    pub name: String,
+    /// The folder; made when it does not exist, its parents are not.
+    pub path: PathBuf,
+    /// `levels`.
+    pub levels: Levels,
+    /// `store`.
+    pub engine: EngineKind,
+    /// `max_size` in bytes; no limit without one.
+    pub max_size: Option<u64>,
+    /// `min_free` in bytes; 0 is no limit.
+    pub min_free: u64,
+    /// `inactive`: an entry that was not used for so long goes.
+    pub inactive: Duration,
+    /// Where entries are written before they are whole: this folder (`use_temp_path=on`) when it is on the device of
+    /// the cache, so that a rename puts them in place; otherwise, and without one, a folder inside of the cache.
+    pub temp_path: Option<PathBuf>,
+    /// `keys_zone` in bytes, for the index.
+    pub keys_zone: u64,
+    /// `memory` in bytes, for hot small entries; 0 has no such tier.
+    pub memory: u64,
+    /// `loader_files`, `loader_sleep`, `loader_threshold`.
+    pub loader: Pace,
+    /// `manager_files`, `manager_sleep`, `manager_threshold`.
+    pub manager: Pace,
+    /// `purger`.
+    pub purger: bool,
+    /// `purger_files`, `purger_sleep`, `purger_threshold`.
+    pub purger_pace: Pace,
+    /// The disk backend.
+    pub via: DiskVia,
+    /// Whether large entries are read and written past the page cache where the file system can.
+    pub direct: bool,
+    /// What is told about a cache that works less well than it could. Must not block.
+    pub notify: Notify,
+}
+
+/// How fast background work goes: after so many files, or so much time, it sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Files at a time; bounds what is in flight at once too.
+    pub files: u32,
+    /// The pause between two rounds.
+    pub sleep: Duration,
+    /// The longest that a round takes.
+    pub threshold: Duration,
+}
+
+impl Pace {
+    /// nginx's default for manager (10 s between two looks is our caller's) and purger; also ours for the loader, which in
+    /// nginx sleeps between 100 files. Ours does not: reads are in flight at once, and a start needs its index.
+    pub const DEFAULT: Pace =
+        Pace { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) };
+}
+
+/// Which engine keeps the entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineKind {
+    /// A file for each entry, in nginx's layout of folders.
+    #[default]
+    Files,
+    /// A few large files; not built yet.
+    Segments,
+}
+
+impl EngineKind {
+    /// Why this engine cannot be had, for the line of the configuration that asks for it.
+    pub fn refusal(self) -> Option<&'static str> {
+        match self {
+            EngineKind::Files => None,
+            EngineKind::Segments => Some("\"store=segments\" is not built yet; remedy: use \"store=files\""),
+        }
+    }
+}
+
+/// Who hears a [`Note`]. May be called on any thread.
+#[derive(Clone)]
+pub struct Notify(pub Arc<dyn Fn(Note) + Send + Sync>);
+
+impl Notify {
+    /// Nobody.
+    pub fn nobody() -> Notify {
+        Notify(Arc::new(|_| ()))
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("name", &self.name).field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// Settings of a cache in `path` with nginx's defaults.
+    pub fn new(name: &str, path: PathBuf) -> Config {
+        Config {
+            name: name.to_owned(),
+            path,
+            levels: Levels::default(),
+            engine: EngineKind::Files,
+            max_size: None,
+            min_free: 0,
+            inactive: Duration::from_secs(600),
+            temp_path: None,
+            keys_zone: 10 << 20,
+            memory: 0,
+            loader: Pace::DEFAULT,
+            manager: Pace::DEFAULT,
+            purger: false,
+            purger_pace: Pace { files: 10, ..Pace::DEFAULT },
+            via: DiskVia::Pool(0),
+            direct: false,
+            notify: Notify::nobody(),
+        }
+    }
+
+    /// Most entries that the index holds.
+    pub fn entries_max(&self) -> u64 {
+        (self.keys_zone / OBJECT_BYTES).max(1)
+    }
+}

@@ -1,0 +1,214 @@
+//! Why something could not be had from a cache: [`OpenError`], [`StoreError`], [`Refused`], [`FillError`].
+
+use std::fmt;
+use std::path::PathBuf;
+
+use io::Errno;
+
+use crate::format::Damage;
+
+/// Why a cache cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// The engine is not built.
+    Engine(&'static str),
+    /// The folder cannot be made or opened.
+    Folder {
+        /// Which one.
+        path: PathBuf,
+        /// What the system answered.
+        errno: Errno,
+    },
+    /// The path cannot be given to the system: it has a zero byte.
+    Path(PathBuf),
+    /// The lock file cannot be made.
+    Lock {
+        /// Which one.
+        path: PathBuf,
+        /// What the system answered.
+        errno: Errno,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Engine(reason) => f.write_str(reason),
+            OpenError::Folder { path, errno } | OpenError::Lock { path, errno } => {
+                write!(
+                    f,
+                    "\"{}\" cannot be used for a cache: {}",
+                    path.display(),
+                    std::io::Error::from(*errno)
+                )
+            }
+            OpenError::Path(path) => write!(f, "\"{}\" has a zero byte", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// Why a lookup, a purge or a read of an entry failed. For a lookup it means the same as a miss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// The disk failed.
+    Disk {
+        /// What was done.
+        doing: &'static str,
+        /// What the system answered.
+        errno: Errno,
+    },
+    /// The disk has failed before; it is asked again after a while.
+    PassThrough,
+    /// No buffer could be had.
+    NoMemory,
+    /// The entry is damaged; it has been dropped.
+    Damaged(Damage),
+    /// These bytes of the entry are not stored.
+    Missing {
+        /// The first byte that is missing.
+        at: u64,
+    },
+    /// Another process owns the folder.
+    NotOwner,
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Disk { doing, errno } => {
+                write!(f, "{doing} failed: {}", std::io::Error::from(*errno))
+            }
+            StoreError::PassThrough => {
+                f.write_str("the cache's disk has failed and is left alone for a while")
+            }
+            StoreError::NoMemory => f.write_str("no buffer could be had"),
+            StoreError::Damaged(damage) => write!(f, "the entry is damaged: {damage}"),
+            StoreError::Missing { at } => write!(f, "the entry lacks the bytes from {at} on"),
+            StoreError::NotOwner => f.write_str("another process owns the cache's folder"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// Why a response is not stored. It is passed on all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refused {
+    /// Another process owns the folder.
+    NotOwner,
+    /// The disk has failed and is left alone for a while.
+    PassThrough,
+    /// `max_size` and what is in use leave no room, and not enough could be evicted at once.
+    NoRoom,
+    /// It would take more than a quarter of `max_size`.
+    TooLarge,
+    /// `min_free` leaves no room.
+    DiskFull,
+    /// The admission filter has not seen the key often enough.
+    NotAdmitted,
+    /// Somebody else changes the entry.
+    Busy,
+    /// Key text, head or tags are above their limits, or the total length of a partial entry is missing.
+    Unstorable,
+    /// The new head does not fit where the old one is.
+    HeadTooLong,
+    /// The entry that was to be changed is gone.
+    Gone,
+    /// No buffer could be had.
+    NoMemory,
+    /// The disk failed now.
+    Disk(Errno),
+    /// The cache is being stopped.
+    Stopping,
+}
+
+impl Refused {
+    /// All reasons in the order of [`Refused::index`], by name.
+    pub const NAMES: [&'static str; 13] = [
+        "not_owner",
+        "pass_through",
+        "no_room",
+        "too_large",
+        "disk_full",
+        "not_admitted",
+        "busy",
+        "unstorable",
+        "head_too_long",
+        "gone",
+        "no_memory",
+        "disk",
+        "stopping",
+    ];
+
+    /// Place in [`Refused::NAMES`], for counters.
+    pub fn index(self) -> usize {
+        match self {
+            Refused::NotOwner => 0,
+            Refused::PassThrough => 1,
+            Refused::NoRoom => 2,
+            Refused::TooLarge => 3,
+            Refused::DiskFull => 4,
+            Refused::NotAdmitted => 5,
+            Refused::Busy => 6,
+            Refused::Unstorable => 7,
+            Refused::HeadTooLong => 8,
+            Refused::Gone => 9,
+            Refused::NoMemory => 10,
+            Refused::Disk(_) => 11,
+            Refused::Stopping => 12,
+        }
+    }
+
+    /// The reason in a word, for logs and variables.
+    pub fn name(self) -> &'static str {
+        Refused::NAMES[self.index()]
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a fill did not become an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FillError {
+    /// It was refused while it was written.
+    Refused(Refused),
+    /// The body is shorter than it was said to be.
+    Incomplete {
+        /// Bytes that came.
+        got: u64,
+        /// Bytes that were announced.
+        wanted: u64,
+    },
+    /// The body is longer than it was said to be, or a piece lies outside of it.
+    TooLong,
+    /// None of the pieces made a whole chunk, so there is nothing to keep.
+    Empty,
+    /// A purge that names it came while it was filled.
+    Purged,
+}
+
+impl From<Refused> for FillError {
+    fn from(refused: Refused) -> FillError {
+        FillError::Refused(refused)
+    }
+}
+
+impl fmt::Display for FillError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FillError::Refused(refused) => refused.fmt(f),
+            FillError::Incomplete { got, wanted } => write!(f, "{got} of {wanted} bytes came"),
+            FillError::TooLong => f.write_str("more bytes came than were announced"),
+            FillError::Empty => f.write_str("no whole chunk came"),
+            FillError::Purged => f.write_str("it was purged meanwhile"),
+        }
+    }
+}
+
+impl std::error::Error for FillError {}

@@ -1,0 +1,166 @@
+//! Names of entries: [`Key`], the MD5 of a key's text as nginx computes it, and where its file is ([`Levels`]).
+
+use std::fmt;
+
+use md5::{Digest, Md5};
+
+/// Name of an entry: the MD5 of the key's text, or of a primary key and a variant. Two texts with one MD5 are told
+/// apart by the text itself, which every entry holds and every lookup compares.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key(pub [u8; 16]);
+
+/// Characters of a key as it is written in file names.
+pub const HEX_LEN: usize = 32;
+
+impl Key {
+    /// The key of a key's text (the value of `proxy_cache_key`).
+    pub fn of(text: &[u8]) -> Key {
+        Key(Md5::digest(text).into())
+    }
+
+    /// The key of one variant (RFC 9111, section 4.1) of what `self` names. `variant` is what the selector made of the
+    /// request.
+    #[must_use]
+    pub fn variant(&self, variant: &[u8]) -> Key {
+        Key(Md5::new().chain_update(self.0).chain_update(variant).finalize().into())
+    }
+
+    /// The key in lower-case hexadecimal digits.
+    pub fn hex(&self) -> [u8; HEX_LEN] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut hex = [0; HEX_LEN];
+        for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        hex
+    }
+
+    /// The key of a file's name; `None` for any other name.
+    pub fn from_hex(hex: &[u8]) -> Option<Key> {
+        let hex: &[u8; HEX_LEN] = hex.try_into().ok()?;
+        let mut key = [0; 16];
+        for (byte, pair) in key.iter_mut().zip(hex.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(Key(key))
+    }
+
+    /// A number that spreads keys over the shards of a table.
+    pub(crate) fn spread(&self) -> usize {
+        // The digest is as good as random in each of its bytes; file names use the last ones.
+        usize::from(u16::from_le_bytes([self.0[0], self.0[1]]))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.hex()))
+    }
+}
+
+/// Upper-case digits are refused: a file that differs in them alone would be a second name for one key.
+fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    }
+}
+
+/// How many digits name each level of folders, as nginx's `levels=`: up to three levels of one or two digits, taken
+/// from the end of the name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    digits: [u8; Levels::DEPTH_MAX],
+    depth: u8,
+}
+
+impl Levels {
+    /// Most levels.
+    pub const DEPTH_MAX: usize = 3;
+
+    /// Levels of so many digits each; `None` when there are too many or one is neither 1 nor 2.
+    pub fn new(digits: &[u8]) -> Option<Levels> {
+        if digits.len() > Levels::DEPTH_MAX || digits.iter().any(|&count| !(1..=2).contains(&count)) {
+            return None;
+        }
+        let mut levels = Levels { digits: [0; Levels::DEPTH_MAX], depth: digits.len() as u8 };
+        levels.digits[..digits.len()].copy_from_slice(digits);
+        Some(levels)
+    }
+
+    /// Digits of each level.
+    pub fn digits(&self) -> &[u8] {
+        &self.digits[..usize::from(self.depth)]
+    }
+
+    /// Appends the path of a key's file below the cache's folder, and answers where each of its folders ends in `path`.
+    pub(crate) fn push_path(&self, path: &mut Vec<u8>, key: &Key) -> Folders {
+        let hex = key.hex();
+        let mut folders = Folders::default();
+        let mut end = HEX_LEN;
+        for &count in self.digits() {
+            path.push(b'/');
+            path.extend_from_slice(&hex[end - usize::from(count)..end]);
+            end -= usize::from(count);
+            folders.ends[usize::from(folders.count)] = path.len();
+            folders.count += 1;
+        }
+        path.push(b'/');
+        path.extend_from_slice(&hex);
+        folders
+    }
+}
+
+/// Where the folders of an entry's path end in it, the outermost first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Folders {
+    ends: [usize; Levels::DEPTH_MAX],
+    count: u8,
+}
+
+impl Folders {
+    /// The ends.
+    pub(crate) fn ends(&self) -> &[usize] {
+        &self.ends[..usize::from(self.count)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_nginx_paths() {
+        // The example of nginx's documentation of proxy_cache_path, levels=1:2.
+        let key = Key::from_hex(b"b7f54b2df7773722d382f4809d65029c").unwrap();
+        let mut path = b"/data/nginx/cache".to_vec();
+        let folders = Levels::new(&[1, 2]).unwrap().push_path(&mut path, &key);
+        assert_eq!(path, b"/data/nginx/cache/c/29/b7f54b2df7773722d382f4809d65029c");
+        let folders: Vec<&[u8]> = folders.ends().iter().map(|&end| &path[..end]).collect();
+        assert_eq!(folders, [&b"/data/nginx/cache/c"[..], b"/data/nginx/cache/c/29"]);
+        let mut flat = Vec::new();
+        Levels::default().push_path(&mut flat, &key);
+        assert_eq!(flat, b"/b7f54b2df7773722d382f4809d65029c");
+    }
+
+    #[test]
+    fn levels_have_one_or_two_digits() {
+        assert!(Levels::new(&[1, 2, 2]).is_some());
+        for wrong in [&[0][..], &[3], &[1, 1, 1, 1]] {
+            assert_eq!(Levels::new(wrong), None);
+        }
+    }
+
+    #[test]
+    fn hexadecimal_digits_name_a_key_in_one_way() {
+        let key = Key::of(b"http://example.com/");
+        assert_eq!(key, Key::from_hex(&key.hex()).unwrap());
+        assert_eq!(Key::of(b"").hex(), *b"d41d8cd98f00b204e9800998ecf8427e");
+        assert_ne!(key.variant(b"gzip"), key.variant(b"br"));
+        for wrong in [&b"D41d8cd98f00b204e9800998ecf8427e"[..], b"d4", b"g41d8cd98f00b204e9800998ecf8427e"] {
+            assert_eq!(Key::from_hex(wrong), None);
+        }
+    }
+}

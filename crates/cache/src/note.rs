@@ -1,0 +1,104 @@
+//! What the operator should hear of, each once: [`Note`].
+
+use std::fmt;
+use std::path::PathBuf;
+
+use io::Errno;
+
+/// Something about a cache for the error log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The disk fails; misses pass through and are not stored until it works again.
+    PassThrough {
+        /// The zone.
+        name: String,
+        /// What was done.
+        doing: &'static str,
+        /// What the system answered.
+        errno: Errno,
+    },
+    /// The disk works again.
+    Recovered {
+        /// The zone.
+        name: String,
+    },
+    /// Another process fills the folder; this one reads only.
+    NotOwner {
+        /// The zone.
+        name: String,
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The folder is this process's own now.
+    Owner {
+        /// The zone.
+        name: String,
+    },
+    /// The temporary folder is on another device and is not used.
+    TempElsewhere {
+        /// The zone.
+        name: String,
+        /// The folder.
+        path: PathBuf,
+    },
+    /// An entry was damaged and has been dropped.
+    Damaged {
+        /// The zone.
+        name: String,
+        /// Its file.
+        path: PathBuf,
+        /// What was wrong.
+        damage: crate::format::Damage,
+    },
+    /// All entries are known.
+    Loaded {
+        /// The zone.
+        name: String,
+        /// How many.
+        entries: u64,
+        /// How long it took in milliseconds.
+        time_ms: u64,
+        /// Whether a snapshot made it unnecessary to look at every folder.
+        from_snapshot: bool,
+    },
+}
+
+impl Note {
+    /// Whether something went wrong; the others are for information.
+    pub fn is_error(&self) -> bool {
+        matches!(self, Note::PassThrough { .. } | Note::Damaged { .. })
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let os = |errno: &Errno| std::io::Error::from(*errno);
+        match self {
+            Note::PassThrough { name, doing, errno } => write!(
+                f,
+                "cache \"{name}\": {doing} failed: {}; answers pass through and are not stored until the disk works \
+                 again",
+                os(errno)
+            ),
+            Note::Recovered { name } => write!(f, "cache \"{name}\": the disk works again"),
+            Note::NotOwner { name, path } => write!(
+                f,
+                "cache \"{name}\": another process fills \"{}\"; this one reads from it and stores nothing",
+                path.display()
+            ),
+            Note::Owner { name } => write!(f, "cache \"{name}\": this process fills it"),
+            Note::TempElsewhere { name, path } => write!(
+                f,
+                "cache \"{name}\": \"{}\" is on another device; entries are written inside of the cache's folder",
+                path.display()
+            ),
+            Note::Damaged { name, path, damage } => {
+                write!(f, "cache \"{name}\": \"{}\" is dropped: {damage}", path.display())
+            }
+            Note::Loaded { name, entries, time_ms, from_snapshot } => {
+                let how = if *from_snapshot { "from a snapshot" } else { "by reading its folders" };
+                write!(f, "cache \"{name}\": {entries} entries known after {time_ms} ms, {how}")
+            }
+        }
+    }
+}

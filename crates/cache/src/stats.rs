@@ -1,0 +1,127 @@
+//! Numbers of a cache: [`Stats`] for who looks, [`Counters`] where they are counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Refused;
+
+/// Numbers of one cache since its start, and what it holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Entries known.
+    pub entries: u64,
+    /// Most entries that can be known (`keys_zone`).
+    pub entries_max: u64,
+    /// Bytes on disk of entries and of fills under way.
+    pub bytes: u64,
+    /// Bytes in the memory tier.
+    pub memory_bytes: u64,
+    /// Whether all entries on disk are known.
+    pub is_loaded: bool,
+    /// Whether this process owns the folder.
+    pub is_owner: bool,
+    /// Whether the disk is left alone for a while.
+    pub is_pass_through: bool,
+    /// Entries found in memory.
+    pub hits_memory: u64,
+    /// Entries found on disk.
+    pub hits_disk: u64,
+    /// Lookups that found nothing.
+    pub misses: u64,
+    /// Fills begun.
+    pub fills: u64,
+    /// Fills that became entries.
+    pub commits: u64,
+    /// Fills that did not.
+    pub aborts: u64,
+    /// Entries removed to make room.
+    pub evicted: u64,
+    /// Entries removed because nobody used them.
+    pub inactive: u64,
+    /// Entries that a purge removed.
+    pub purged: u64,
+    /// Entries dropped because they were damaged.
+    pub damaged: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes, renames and removals that failed.
+    pub write_errors: u64,
+    /// Times that the cache began to pass through.
+    pub pass_throughs: u64,
+    /// Chunks whose checksum was compared.
+    pub verified_chunks: u64,
+    /// Responses not stored, by reason ([`Refused::NAMES`]).
+    pub refused: [u64; Refused::NAMES.len()],
+}
+
+/// Where they are counted; any thread may.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) hits_memory: Counter,
+    pub(crate) hits_disk: Counter,
+    pub(crate) misses: Counter,
+    pub(crate) fills: Counter,
+    pub(crate) commits: Counter,
+    pub(crate) aborts: Counter,
+    pub(crate) evicted: Counter,
+    pub(crate) inactive: Counter,
+    pub(crate) purged: Counter,
+    pub(crate) damaged: Counter,
+    pub(crate) read_errors: Counter,
+    pub(crate) write_errors: Counter,
+    pub(crate) pass_throughs: Counter,
+    pub(crate) verified_chunks: Counter,
+    pub(crate) refused: [Counter; Refused::NAMES.len()],
+}
+
+/// One number that only grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds one.
+    pub(crate) fn count(&self) {
+        self.add(1);
+    }
+
+    /// Adds `count`.
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The number.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Counters {
+    /// Counts a refusal and answers it.
+    pub(crate) fn refuse(&self, refused: Refused) -> Refused {
+        self.refused[refused.index()].count();
+        refused
+    }
+
+    /// The counted part of the numbers.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut refused = [0; Refused::NAMES.len()];
+        refused.iter_mut().zip(&self.refused).for_each(|(to, from)| *to = from.get());
+        Stats {
+            hits_memory: self.hits_memory.get(),
+            hits_disk: self.hits_disk.get(),
+            misses: self.misses.get(),
+            fills: self.fills.get(),
+            commits: self.commits.get(),
+            aborts: self.aborts.get(),
+            evicted: self.evicted.get(),
+            inactive: self.inactive.get(),
+            purged: self.purged.get(),
+            damaged: self.damaged.get(),
+            read_errors: self.read_errors.get(),
+            write_errors: self.write_errors.get(),
+            pass_throughs: self.pass_throughs.get(),
+            verified_chunks: self.verified_chunks.get(),
+            refused,
+            ..Stats::default()
+        }
+    }
+}
