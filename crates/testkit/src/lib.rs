@@ -32,6 +32,7 @@
 
 pub mod client;
 pub mod conf_text;
+pub mod date;
 pub mod engines;
 pub mod files;
 pub mod gate;
@@ -48,7 +49,7 @@ pub mod wait;
 
 pub use client::Client;
 pub use engines::{report_ran, report_skipped, skip};
-pub use files::Content;
+pub use files::{Checksum, Content, check_body};
 pub use gate::Gate;
 pub use origin::{Origin, Reply};
 pub use program::Program;

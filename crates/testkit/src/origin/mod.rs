@@ -1,8 +1,8 @@
 //! A scripted origin: an HTTP/1 server that does exactly what a test says, right or wrong, and keeps account.
 //!
 //! [`Origin::start`] answers each request with the [`Reply`] that a closure makes of it; [`Origin::raw`] hands each
-//! [`Connection`] to a closure that reads and writes as it likes; `objects` has a closure that behaves as a good
-//! origin does. Time is in the test's hands: a reply waits at a [`Gate`](crate::Gate), and the test waits for events
+//! [`Connection`] to a closure that reads and writes as it likes; [`Objects`] makes one that behaves as a
+//! good origin does. Time is in the test's hands: a reply waits at a [`Gate`](crate::Gate), and the test waits for events
 //! with [`Origin::wait_for`]. Each connection has a thread; dropping the origin ends them all.
 //!
 //! What must never happen (a request that breaks the protocol, a panic in the closure, a place in a reply that was
@@ -28,6 +28,8 @@
 pub mod connection;
 mod hub;
 mod listen;
+pub mod objects;
+mod ranges;
 pub mod reply;
 pub mod request;
 mod send;
@@ -38,6 +40,7 @@ use std::sync::{Arc, Mutex};
 pub use connection::{Connection, Ended};
 pub use hub::Stats;
 pub use listen::OnAccept;
+pub use objects::{Etag, Object, Objects};
 pub use reply::{At, Do, Framing, Reply};
 pub use request::OriginRequest;
 
@@ -62,6 +65,12 @@ impl Origin {
     #[track_caller]
     pub fn start(handler: impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static) -> Origin {
         Origin::start_on(Listener::tcp_any(), handler)
+    }
+
+    /// Starts on a port of 127.0.0.1, and answers as a good origin that has these objects.
+    #[track_caller]
+    pub fn objects(objects: &Objects) -> Origin {
+        Origin::start(objects.handler())
     }
 
     /// As [`Origin::start`], on a unix socket.
