@@ -2,7 +2,7 @@
 //!
 //! A [`Runtime`] owns an engine and the tasks of its thread. The free functions here act on the runtime of
 //! the current thread; [`Socket`], [`Listener`] and [`File`] turn the engine's completions into futures.
-//! Threads meet in [`mailbox`] only. No HTTP, no configuration, no unsafe code.
+//! Threads meet in [`mailbox`] and [`watch`] only. No HTTP, no configuration, no unsafe code.
 //!
 //! Whatever the kernel may touch belongs to the engine while an operation runs; a future holds the
 //! operation's name. Dropping a future abandons its operation; what is said otherwise, of receives and
@@ -27,6 +27,7 @@ mod task;
 mod tests;
 pub mod thread;
 mod timer;
+pub mod watch;
 mod wheel;
 
 use std::future::Future;

@@ -61,6 +61,13 @@ impl Remote {
         self.ring();
     }
 
+    /// Wakes several tasks, as [`Remote::push`] does one: with one lock, and one ring at most.
+    pub fn push_all(&self, tasks: &[TaskId]) {
+        self.list().extend_from_slice(tasks);
+        self.news.store(true, Ordering::Release);
+        self.ring();
+    }
+
     /// Ends the wait of the runtime's thread if it sleeps.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);

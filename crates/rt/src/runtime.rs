@@ -189,6 +189,17 @@ pub(crate) fn with_current<T>(look: impl FnOnce(&Rc<Inner>) -> T) -> T {
     CURRENT.with(|current| look(current.borrow().as_ref().expect("this thread has a runtime")))
 }
 
+/// The task that is polled now and its runtime's remote side, if `waker` is that task's own.
+pub(crate) fn running_task(waker: &Waker) -> Option<(Arc<Remote>, TaskId)> {
+    let running = CURRENT.try_with(|current| {
+        let current = current.borrow();
+        let inner = current.as_ref()?;
+        let (id, header) = inner.running.get()?;
+        (header == waker.data()).then(|| (Arc::clone(&inner.remote), id))
+    });
+    running.ok().flatten()
+}
+
 /// Wakes a task if it belongs to this thread's runtime.
 pub(crate) fn wake_here(remote: &Arc<Remote>, task: TaskId) -> bool {
     let woken = CURRENT.try_with(|current| match &*current.borrow() {

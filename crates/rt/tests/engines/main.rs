@@ -8,3 +8,4 @@ mod common;
 mod connections;
 mod files;
 mod outgoing;
+mod watch;

@@ -1,0 +1,301 @@
+//! A number that one side advances and any thread can wait for: the bytes of a fill that others stream.
+//!
+//! ```text
+//!   publisher                         watcher
+//!   state = new number                register its waker
+//!   fence                             fence
+//!   anybody registered? wake them     state advanced? do not wait
+//! ```
+//! Whoever comes second sees what the other wrote, so no advance is missed and nobody looks again on a guess.
+//! Publishing is a store, a fence and a load while nobody waits; the lock is for those who do. The tasks of one
+//! thread are handed to it together, with one ring of its doorbell at most. The model is `tests/loom_watch.rs`.
+//! Main types: [`Publisher`] and [`Watcher`], made by [`channel`].
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::remote::{Remote, TaskId};
+use crate::runtime;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{Mutex, MutexGuard};
+
+/// Largest number that can be published; the bit above it says that there will be no more.
+pub const VALUE_MAX: u64 = u64::MAX >> 1;
+
+const CLOSED: u64 = VALUE_MAX + 1;
+
+/// The side that advances the number, of which there is one. Dropping it closes the watch.
+pub struct Publisher(Arc<Shared>);
+
+/// A side that reads the number and waits for it. Cheap to clone, and of any thread.
+#[derive(Clone)]
+pub struct Watcher(Arc<Shared>);
+
+/// There will be no further number: the publisher is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+struct Shared {
+    /// The number, and [`CLOSED`].
+    state: AtomicU64,
+    /// How many of the slots have a waker, for a publisher that finds none without the lock.
+    waiting: AtomicUsize,
+    waiters: Mutex<Waiters>,
+}
+
+/// Those who wait. Each future has a place from its first wait to its end.
+#[derive(Default)]
+struct Waiters {
+    places: Vec<Option<Sleeper>>,
+    free: Vec<usize>,
+}
+
+/// One who is to be woken.
+enum Sleeper {
+    /// A task of a runtime.
+    Task(Arc<Remote>, TaskId),
+    /// Something with a waker of its own, such as a combinator.
+    Other(Waker),
+}
+
+/// A watch that begins with `value`, at most [`VALUE_MAX`].
+pub fn channel(value: u64) -> (Publisher, Watcher) {
+    let shared = Arc::new(Shared {
+        state: AtomicU64::new(value.min(VALUE_MAX)),
+        waiting: AtomicUsize::new(0),
+        waiters: Mutex::new(Waiters::default()),
+    });
+    (Publisher(Arc::clone(&shared)), Watcher(shared))
+}
+
+impl Publisher {
+    /// Advances the number and wakes all who wait; one that is not above the last changes nothing.
+    pub fn publish(&self, value: u64) {
+        let value = value.min(VALUE_MAX);
+        // Only this side writes, so that its own last word is the present one.
+        if value > self.0.state.load(Ordering::Relaxed) {
+            self.0.state.store(value, Ordering::Release);
+            self.0.wake_all();
+        }
+    }
+
+    /// The number.
+    pub fn value(&self) -> u64 {
+        self.0.state.load(Ordering::Relaxed)
+    }
+
+    /// A side that waits.
+    pub fn watch(&self) -> Watcher {
+        Watcher(Arc::clone(&self.0))
+    }
+
+    /// Whether nobody is left who could wait.
+    pub fn is_unwatched(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.0.state.fetch_or(CLOSED, Ordering::Release);
+        self.0.wake_all();
+    }
+}
+
+impl Watcher {
+    /// The number now. What the publisher did before it published that is seen too.
+    pub fn value(&self) -> u64 {
+        self.0.state.load(Ordering::Acquire) & VALUE_MAX
+    }
+
+    /// Whether the publisher is gone, so that the number is the last one.
+    pub fn is_closed(&self) -> bool {
+        self.0.state.load(Ordering::Acquire) & CLOSED != 0
+    }
+
+    /// Waits for a number above `seen` and answers it.
+    ///
+    /// # Errors
+    /// [`Closed`] when there will be none. Numbers that were published before are answered first.
+    pub async fn above(&self, seen: u64) -> Result<u64, Closed> {
+        let mut waiting = Waiting::new(self);
+        poll_fn(|context| waiting.poll_above(seen, context)).await
+    }
+}
+
+/// One who waits, for a hand-written future; dropping it takes it out.
+pub struct Waiting<'w> {
+    shared: &'w Shared,
+    place: Option<usize>,
+}
+
+impl Waiting<'_> {
+    /// One who will wait.
+    pub fn new(watcher: &Watcher) -> Waiting<'_> {
+        Waiting { shared: &watcher.0, place: None }
+    }
+
+    /// As [`Watcher::above`]. May be asked again after an answer.
+    pub fn poll_above(&mut self, seen: u64, context: &mut Context<'_>) -> Poll<Result<u64, Closed>> {
+        if let Some(answer) = self.shared.above(seen) {
+            return Poll::Ready(answer);
+        }
+        self.register(context);
+        // Between the look and the registration a number may have come whose publisher saw nobody.
+        match self.shared.above(seen) {
+            Some(answer) => Poll::Ready(answer),
+            None => Poll::Pending,
+        }
+    }
+
+    fn register(&mut self, context: &Context<'_>) {
+        let mut waiters = self.shared.waiters();
+        let place = *self.place.get_or_insert_with(|| {
+            waiters.free.pop().unwrap_or_else(|| {
+                waiters.places.push(None);
+                waiters.places.len() - 1
+            })
+        });
+        let before = waiters.places[place].replace(Sleeper::new(context.waker()));
+        if before.is_none() {
+            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(waiters);
+        drop(before);
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(place) = self.place else { return };
+        let mut waiters = self.shared.waiters();
+        let sleeper = waiters.places[place].take();
+        if sleeper.is_some() {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        waiters.free.push(place);
+        drop(waiters);
+        // Dropped without the lock: what is behind a waker is not ours.
+        drop(sleeper);
+    }
+}
+
+impl Shared {
+    /// The answer to one who has seen `seen`, if there is one.
+    fn above(&self, seen: u64) -> Option<Result<u64, Closed>> {
+        let state = self.state.load(Ordering::Acquire);
+        match state & VALUE_MAX {
+            value if value > seen => Some(Ok(value)),
+            _ if state & CLOSED != 0 => Some(Err(Closed)),
+            _ => None,
+        }
+    }
+
+    /// Wakes all who are registered; those that have to wait longer register again, in the same places.
+    fn wake_all(&self) {
+        fence(Ordering::SeqCst);
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut waiters = self.waiters();
+        let woken: Vec<Sleeper> = waiters.places.iter_mut().filter_map(Option::take).collect();
+        self.waiting.fetch_sub(woken.len(), Ordering::Relaxed);
+        drop(waiters);
+        wake(woken);
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, Waiters> {
+        // No code can panic while it holds the lock, but for an allocation that fails.
+        self.waiters.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Sleeper {
+    fn new(waker: &Waker) -> Sleeper {
+        match runtime::running_task(waker) {
+            Some((remote, task)) => Sleeper::Task(remote, task),
+            None => Sleeper::Other(waker.clone()),
+        }
+    }
+}
+
+/// Wakes all of `sleepers`, the tasks of each thread together.
+fn wake(sleepers: Vec<Sleeper>) {
+    // As many as there are worker threads, so that looking through them is cheap.
+    let mut threads: Vec<(Arc<Remote>, Vec<TaskId>)> = Vec::new();
+    for sleeper in sleepers {
+        match sleeper {
+            Sleeper::Other(waker) => waker.wake(),
+            Sleeper::Task(remote, task) if runtime::wake_here(&remote, task) => {}
+            Sleeper::Task(remote, task) => {
+                match threads.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &remote)) {
+                    Some((_, tasks)) => tasks.push(task),
+                    None => threads.push((remote, vec![task])),
+                }
+            }
+        }
+    }
+    threads.iter().for_each(|(remote, tasks)| remote.push_all(tasks));
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts how often it was woken.
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Count>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn numbers_are_seen_in_order_and_the_last_one_after_the_end() {
+        let (publisher, watcher) = channel(0);
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        let mut waiting = Waiting::new(&watcher);
+        assert_eq!(waiting.poll_above(0, &mut context), Poll::Pending);
+        publisher.publish(5);
+        publisher.publish(3);
+        publisher.publish(9);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "once for one wait");
+        assert_eq!(waiting.poll_above(5, &mut context), Poll::Ready(Ok(9)));
+        assert_eq!(waiting.poll_above(9, &mut context), Poll::Pending);
+        assert_eq!((publisher.value(), watcher.value(), watcher.is_closed()), (9, 9, false));
+        drop(publisher);
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        assert_eq!(waiting.poll_above(8, &mut context), Poll::Ready(Ok(9)));
+        assert_eq!(waiting.poll_above(9, &mut context), Poll::Ready(Err(Closed)));
+        assert!(watcher.is_closed());
+    }
+
+    #[test]
+    fn one_that_is_dropped_leaves_its_place() {
+        let (publisher, watcher) = channel(7);
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        for _ in 0..100 {
+            let mut waiting = Waiting::new(&watcher);
+            assert_eq!(waiting.poll_above(7, &mut context), Poll::Pending);
+            assert_eq!(waiting.poll_above(7, &mut context), Poll::Pending, "twice is one place");
+        }
+        assert_eq!(publisher.0.waiters().places.len(), 1);
+        assert_eq!(publisher.0.waiting.load(Ordering::Relaxed), 0);
+        publisher.publish(8);
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        assert!(!publisher.is_unwatched());
+        drop(watcher);
+        assert!(publisher.is_unwatched());
+    }
+}
