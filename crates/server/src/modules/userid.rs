@@ -473,7 +473,7 @@ fn cookie(conf: &Settings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
 }
 
 /// `Sun, 22-Nov-26 12:42:24 GMT`; with four digits where two would say another century.
-fn push_date(unix: i64, out: &mut Vec<u8>) {
+pub(crate) fn push_date(unix: i64, out: &mut Vec<u8>) {
     let date = http::date::http(unix);
     // `Sun, 22 Nov 2026 12:42:24 GMT`
     let year = if &date[12..16] > b"2037".as_slice() { &date[12..16] } else { &date[14..16] };

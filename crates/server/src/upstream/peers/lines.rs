@@ -1,0 +1,249 @@
+//! What an upstream block says: its servers with their parameters, the method, and what belongs to it.
+//!
+//! All of it is data that the directives fill in and nothing changes afterwards; what changes while requests run is
+//! [`super::table`]'s.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::Span;
+use io::op::PeerAddr;
+
+use super::address::{Place, Url, name_of};
+use super::sticky::Sticky;
+use crate::template::Template;
+
+/// One `server` line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    /// As it was written, without parameters.
+    pub(crate) text: Arc<str>,
+    /// Where its addresses come from.
+    pub(crate) source: Source,
+    /// `weight`
+    pub(crate) weight: i64,
+    /// `max_conns`; 0 is no limit.
+    pub(crate) max_conns: u64,
+    /// `max_fails`; 0 counts no failures.
+    pub(crate) max_fails: u64,
+    /// `fail_timeout`, in seconds.
+    pub(crate) fail_timeout: i64,
+    /// `slow_start`, in milliseconds; 0 is none.
+    pub(crate) slow_start_ms: i64,
+    /// `backup`
+    pub(crate) backup: bool,
+    /// `down`, `drain`
+    pub(crate) down: Down,
+    /// `route`
+    pub(crate) route: Option<Arc<str>>,
+    /// Where it stands; what nobody wrote stands nowhere.
+    pub(crate) place: Option<Span>,
+}
+
+impl Line {
+    /// A server with nginx's defaults.
+    pub(crate) fn new(text: &str, url: &Url) -> Line {
+        let source = match &url.place {
+            Place::Address(address) => Source::Fixed(Address::from(address.clone())),
+            Place::Name => {
+                let (host, port) = (url.host.clone(), url.port);
+                Source::Named(Named { host, port, service: None, at_run_time: false })
+            }
+        };
+        Line {
+            text: text.into(),
+            source,
+            weight: 1,
+            max_conns: 0,
+            max_fails: 1,
+            fail_timeout: 10,
+            slow_start_ms: 0,
+            backup: false,
+            down: Down::No,
+            route: None,
+            place: None,
+        }
+    }
+
+    /// Whose addresses have to be found.
+    pub(crate) fn named(&self) -> Option<&Named> {
+        match &self.source {
+            Source::Fixed(_) => None,
+            Source::Named(named) => Some(named),
+        }
+    }
+}
+
+/// Where the addresses of a [`Line`] come from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    /// It is an address.
+    Fixed(Address),
+    /// It is a name, and somebody finds them.
+    Named(Named),
+}
+
+/// A name whose addresses somebody finds: the interface to what resolves names.
+///
+/// [`super::Group::names`] lists them, [`super::Group::put`] takes what was found, as often as it changes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Named {
+    /// The name.
+    pub(crate) host: String,
+    /// The port; with a service it comes with each address instead.
+    pub(crate) port: u16,
+    /// `service`: which SRV records name the servers.
+    pub(crate) service: Option<String>,
+    /// `resolve`: by the resolver of the configuration and not by the system.
+    pub(crate) at_run_time: bool,
+}
+
+/// An address that was found for a [`Named`].
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Found {
+    /// Address and port.
+    pub(crate) address: Address,
+    /// The name in the SRV record, which is the server's name then.
+    pub(crate) server: Option<Arc<str>>,
+    /// The weight in the SRV record, which counts where the line has none; 1 without a record.
+    pub(crate) weight: u16,
+    /// The priority in the SRV record: addresses above the least one are backups. 0 without a record.
+    pub(crate) priority: u16,
+}
+
+/// An address with its name.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Address {
+    /// Where to connect to.
+    pub(crate) address: PeerAddr,
+    /// As `$upstream_addr` has it.
+    pub(crate) name: Arc<str>,
+}
+
+impl From<PeerAddr> for Address {
+    fn from(address: PeerAddr) -> Address {
+        Address { name: name_of(&address), address }
+    }
+}
+
+/// Whether a server takes requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Down {
+    /// It does.
+    #[default]
+    No,
+    /// `down`: none.
+    Down,
+    /// `drain`: those of sessions that it has.
+    Draining,
+}
+
+/// How a server is chosen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Method {
+    /// By turns, in proportion to the weights.
+    #[default]
+    RoundRobin,
+    /// `least_conn`
+    LeastConn,
+    /// `least_time`
+    LeastTime {
+        /// `last_byte`: the time of the whole answer counts, not that of its head.
+        whole: bool,
+        /// `inflight`: requests that have no answer yet count with the time that they have waited.
+        inflight: bool,
+    },
+    /// `ip_hash`
+    IpHash,
+    /// `hash`
+    Hash(Template),
+    /// `hash … consistent`
+    Ring(Template),
+    /// `random`
+    Random {
+        /// `two`: of two, the one with fewer connections.
+        two: bool,
+    },
+}
+
+impl Method {
+    /// Whether `backup` and `slow_start` mean something with it: with the methods that send the same client to the same
+    /// server, or anybody anywhere, they do not.
+    pub(crate) fn takes_backup(&self) -> bool {
+        matches!(self, Method::RoundRobin | Method::LeastConn | Method::LeastTime { .. })
+    }
+}
+
+/// What of idle connections to a group is kept by each thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keepalive {
+    /// Idle connections at most (`keepalive`).
+    pub(crate) idle_max: usize,
+    /// Whether locations do not share them (the implicit default).
+    pub(crate) local: bool,
+    /// `keepalive_requests`
+    pub(crate) requests: u64,
+    /// `keepalive_time`
+    pub(crate) time: Duration,
+    /// `keepalive_timeout`
+    pub(crate) timeout: Duration,
+}
+
+impl Default for Keepalive {
+    /// What holds for every upstream block since nginx 1.29.7.
+    fn default() -> Keepalive {
+        Keepalive {
+            idle_max: 32,
+            local: true,
+            requests: 1000,
+            time: Duration::from_secs(3600),
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// An upstream block while it is read.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its servers in order.
+    pub(crate) lines: Vec<Line>,
+    /// The method, once a directive has named one.
+    pub(crate) method: Option<Method>,
+    /// `sticky`
+    pub(crate) sticky: Option<Sticky>,
+    /// `keepalive` and its like.
+    pub(crate) keepalive: Keepalive,
+    /// `zone`: the name of the zone that its state is in.
+    pub(crate) zone: Option<String>,
+    /// `resolver`
+    pub(crate) resolver: Option<ResolverWords>,
+    /// `resolver_timeout`
+    pub(crate) resolver_timeout: Option<Duration>,
+}
+
+impl Draft {
+    /// A block without anything in it.
+    pub(crate) fn new(name: &str) -> Draft {
+        Draft {
+            name: name.to_owned(),
+            lines: Vec::new(),
+            method: None,
+            sticky: None,
+            keepalive: Keepalive::default(),
+            zone: None,
+            resolver: None,
+            resolver_timeout: None,
+        }
+    }
+}
+
+/// The arguments of a `resolver` in an upstream block, for the part that resolves names.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ResolverWords {
+    /// As they were written.
+    pub(crate) words: Vec<String>,
+    /// Where.
+    pub(crate) place: Span,
+}

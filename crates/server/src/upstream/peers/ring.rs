@@ -1,0 +1,142 @@
+//! The ring of consistent hashing: where each server stands on it, and who is behind a key.
+//!
+//! The places are those of nginx, which are those of Cache::Memcached::Fast, so that a key is at the same server
+//! whichever of them looks.
+
+use std::sync::Arc;
+
+/// Points of a server for each unit of its weight.
+const POINTS_PER_WEIGHT: u64 = 160;
+
+/// Points of all servers, at most: 32 MiB. Weights that ask for more get fewer points each, in proportion.
+const POINTS_MAX: u64 = 1 << 22;
+
+/// Where servers stand.
+#[derive(Debug, Default)]
+pub(super) struct Ring {
+    /// By place, each place once.
+    points: Vec<Point>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    place: u32,
+    /// Which of the names that the ring was made of.
+    server: u32,
+}
+
+impl Ring {
+    /// Places servers by their names, as they are written, and weights. A name may come several times.
+    pub(super) fn new<'a>(servers: impl Iterator<Item = (&'a Arc<str>, u32, i64)>) -> Ring {
+        Ring::bounded(servers, POINTS_MAX)
+    }
+
+    fn bounded<'a>(servers: impl Iterator<Item = (&'a Arc<str>, u32, i64)>, points_max: u64) -> Ring {
+        let servers: Vec<_> = servers.collect();
+        let wanted: u64 = servers.iter().map(|(_, _, weight)| points_of(*weight)).sum();
+        let excess = wanted.div_ceil(points_max).max(1);
+        let mut points = Vec::with_capacity((wanted / excess) as usize + servers.len());
+        for (name, server, weight) in servers {
+            let base = base_of(name);
+            let mut place = 0_u32;
+            for _ in 0..points_of(weight).div_ceil(excess) {
+                let mut hasher = base.clone();
+                hasher.update(&place.to_le_bytes());
+                place = hasher.finalize();
+                points.push(Point { place, server });
+            }
+        }
+        // Stable: of servers at one place the one that is written first has it.
+        points.sort_by_key(|point| point.place);
+        points.dedup_by_key(|point| point.place);
+        Ring { points }
+    }
+
+    /// Where to start for a key: the first point at or behind its place. The number may be one too high, which means
+    /// the first point again; see [`Ring::server`].
+    pub(super) fn start(&self, key: &[u8]) -> usize {
+        let place = crc32fast::hash(key);
+        self.points.partition_point(|point| point.place < place)
+    }
+
+    /// The server at the point with this number, counted on around the ring; `None` where it is empty.
+    pub(super) fn server(&self, number: usize) -> Option<u32> {
+        let number = number.checked_rem(self.points.len())?;
+        Some(self.points[number].server)
+    }
+}
+
+fn points_of(weight: i64) -> u64 {
+    weight.unsigned_abs().saturating_mul(POINTS_PER_WEIGHT).min(u64::from(u32::MAX))
+}
+
+/// The hash of `HOST \0 PORT`, to go on from for each point.
+fn base_of(server: &str) -> crc32fast::Hasher {
+    let (host, port) = match server.split_at_checked(5) {
+        Some((scheme, path)) if scheme.eq_ignore_ascii_case("unix:") => (path, ""),
+        _ => match server.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => (host, port),
+            _ => (server, ""),
+        },
+    };
+    let mut hasher = crc32fast::Hasher::new();
+    for part in [host.as_bytes(), b"\0", port.as_bytes()] {
+        hasher.update(part);
+    }
+    hasher
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(servers: &[(&str, i64)]) -> Ring {
+        let names: Vec<Arc<str>> = servers.iter().map(|(name, _)| Arc::from(*name)).collect();
+        let places = names.iter().enumerate().zip(servers);
+        Ring::new(places.map(|((number, name), (_, weight))| (name, number as u32, *weight)))
+    }
+
+    #[test]
+    fn the_first_point_is_a_crc_of_host_port_and_zeros() {
+        // crc32("127.0.0.1" "\0" "8080" "\0\0\0\0"), computed with zlib; the next one has that in the place of zeros.
+        let ring = ring(&[("127.0.0.1:8080", 1)]);
+        assert_eq!(ring.points.len(), 160);
+        let mut first = b"127.0.0.1\08080".to_vec();
+        first.extend_from_slice(&[0; 4]);
+        let first = crc32fast::hash(&first);
+        assert!(ring.points.iter().any(|point| point.place == first));
+        let mut second = b"127.0.0.1\08080".to_vec();
+        second.extend_from_slice(&first.to_le_bytes());
+        let second = crc32fast::hash(&second);
+        assert!(ring.points.iter().any(|point| point.place == second));
+    }
+
+    #[test]
+    fn a_server_more_takes_its_share_and_moves_nothing_else() {
+        let names: Vec<String> = (0..10).map(|number| format!("10.0.0.{number}:80")).collect();
+        let servers: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let (before, after) = (ring(&servers[..9]), ring(&servers));
+        const KEYS: u32 = 20_000;
+        let mut moved = 0;
+        for key in 0..KEYS {
+            let key = key.to_string();
+            let at = |ring: &Ring| ring.server(ring.start(key.as_bytes())).expect("it has servers");
+            let (old, new) = (at(&before), at(&after));
+            if old != new {
+                assert_eq!(new, 9, "only to the new one");
+                moved += 1;
+            }
+        }
+        let share = f64::from(moved) / f64::from(KEYS);
+        assert!((0.07..0.14).contains(&share), "about a tenth moves: {share}");
+    }
+
+    #[test]
+    fn weights_beyond_all_measure_are_held_back() {
+        let names: [Arc<str>; 2] = ["a".into(), "b".into()];
+        let ring = Ring::bounded([(&names[0], 0, i64::MAX), (&names[1], 1, 1)].into_iter(), 1000);
+        assert!(ring.points.len() as u64 <= 1000 + 2, "{}", ring.points.len());
+        assert!(ring.points.iter().any(|point| point.server == 1));
+        assert_eq!(Ring::default().server(3), None);
+    }
+}

@@ -1,0 +1,422 @@
+//! The servers of a group while requests run: who is there, how many requests each has, and which have failed.
+//!
+//! One [`State`] belongs to a group and is shared by all threads under one short lock. Nothing here waits, logs or
+//! knows a request; the time is an argument. Which server is next is [`super::balance`]'s.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use io::op::PeerAddr;
+
+use super::lines::{Address, Down, Found, Line, Named, Source};
+use super::ring::Ring;
+use super::sticky::Sid;
+
+/// Tells the servers of a group apart, also those that are gone.
+pub(super) type PeerId = u32;
+
+/// A moment as the rules of failures count it: in whole seconds, as nginx does, so that times mean the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
+    pub(super) seconds: i64,
+    pub(super) ms: i64,
+}
+
+/// A time before all others.
+const NEVER: i64 = i64::MIN / 4;
+
+/// One address of a server.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) id: PeerId,
+    pub(super) address: PeerAddr,
+    pub(super) name: Arc<str>,
+    /// As the configuration has it.
+    pub(super) server: Arc<str>,
+    /// What it is called in cookies and routes; empty where nothing asks.
+    pub(super) sid: Sid,
+    pub(super) weight: i64,
+    /// Smooth weighted round robin: what it has saved up.
+    pub(super) current: i64,
+    /// The weight less what failures have taken off; comes back one by one.
+    pub(super) effective: i64,
+    /// Requests that it has now.
+    pub(super) conns: u64,
+    pub(super) max_conns: u64,
+    pub(super) fails: u64,
+    pub(super) max_fails: u64,
+    pub(super) fail_timeout: i64,
+    /// When it failed last.
+    accessed: i64,
+    /// When it was tried last, in steps of `fail_timeout`.
+    checked: i64,
+    pub(super) down: Down,
+    slow_start_ms: i64,
+    /// When it came back, in milliseconds.
+    slow_since_ms: i64,
+    pub(super) times: Times,
+}
+
+/// How long a server takes, in milliseconds: for `least_time`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Times {
+    pub(super) header: u64,
+    pub(super) response: u64,
+    /// Of those that wait now.
+    pub(super) inflight: u64,
+    /// Their times added up, as of the last change.
+    pub(super) inflight_sum: i64,
+    pub(super) inflight_changed: i64,
+    pub(super) inflight_count: i64,
+}
+
+impl Times {
+    /// Lets `average` follow a new value by a twentieth, rounded.
+    pub(super) fn follow(average: &mut u64, value: u64) {
+        *average = if *average == 0 { value } else { (value.saturating_mul(5) + *average * 95 + 50) / 100 };
+    }
+}
+
+impl Peer {
+    /// Whether it may be asked by anybody.
+    pub(super) fn is_open(&self, now: Moment) -> bool {
+        self.down == Down::No && !self.has_failed(now) && !self.is_full()
+    }
+
+    /// Whether it may be asked by a client that has a session there.
+    pub(super) fn is_open_for_session(&self, now: Moment) -> bool {
+        self.down != Down::Down && !self.has_failed(now) && !self.is_full()
+    }
+
+    /// Whether it failed as often as it may and its time is not over. One request is let through then, because
+    /// [`Peer::mark_checked`] shuts the door behind it.
+    pub(super) fn has_failed(&self, now: Moment) -> bool {
+        self.max_fails > 0 && self.fails >= self.max_fails && now.seconds - self.checked <= self.fail_timeout
+    }
+
+    /// Whether it has as many requests as it may have.
+    pub(super) fn is_full(&self) -> bool {
+        self.max_conns > 0 && self.conns >= self.max_conns
+    }
+
+    /// To be called when it was chosen among several.
+    pub(super) fn mark_checked(&mut self, now: Moment) {
+        if now.seconds - self.checked > self.fail_timeout {
+            self.checked = now.seconds;
+        }
+    }
+
+    /// Seconds since it was tried, less a whole `fail_timeout`, in steps of that; 0 when it was tried since.
+    pub(super) fn idle_steps(&self, now: Moment) -> i64 {
+        let idle = now.seconds - self.checked;
+        if idle > self.fail_timeout { idle / (self.fail_timeout + 1) } else { 0 }
+    }
+
+    /// What it gains in a round, in units of one weight by `scale`: less while it starts slowly.
+    pub(super) fn gain(&self, now: Moment, scale: i64) -> i64 {
+        self.slowed(self.effective, now, scale)
+    }
+
+    /// Its weight by `scale`, less while it starts slowly, but not nothing.
+    pub(super) fn load_weight(&self, now: Moment, scale: i64) -> u128 {
+        self.slowed(self.weight, now, scale).max(1).unsigned_abs().into()
+    }
+
+    fn slowed(&self, weight: i64, now: Moment, scale: i64) -> i64 {
+        let full = weight.saturating_mul(scale);
+        let since = now.ms.saturating_sub(self.slow_since_ms).max(0);
+        if since >= self.slow_start_ms {
+            return full;
+        }
+        (i128::from(full) * i128::from(since) / i128::from(self.slow_start_ms)) as i64
+    }
+
+    /// A try failed. Answers whether the server is left alone from now on.
+    fn count_failure(&mut self, now: Moment) -> bool {
+        self.fails += 1;
+        self.accessed = now.seconds;
+        self.checked = now.seconds;
+        if self.max_fails == 0 {
+            return false;
+        }
+        let penalty = self.weight / i64::try_from(self.max_fails).unwrap_or(i64::MAX);
+        self.effective = (self.effective - penalty).max(0);
+        self.fails >= self.max_fails
+    }
+
+    /// A try went well: it is forgiven, when that was a try after its last failure.
+    fn count_success(&mut self, now: Moment) {
+        if self.accessed < self.checked {
+            if self.max_fails > 0 && self.fails >= self.max_fails {
+                self.slow_since_ms = now.ms;
+            }
+            self.fails = 0;
+        }
+    }
+}
+
+/// The servers that are asked first, or the backups.
+#[derive(Debug, Default)]
+pub(super) struct Set {
+    pub(super) peers: Vec<Peer>,
+    pub(super) total_weight: i64,
+    /// How many are not down.
+    pub(super) tries: u32,
+    /// Whether this is the only server there is, which is asked whatever it did.
+    pub(super) is_single: bool,
+    /// What a weight of one counts in rounds: more than one where parts of a weight matter.
+    pub(super) scale: i64,
+    /// Where consistent hashing is the method.
+    pub(super) ring: Option<Ring>,
+}
+
+/// What a weight of one counts where servers start slowly.
+const SLOW_SCALE: i64 = 1000;
+
+impl Set {
+    /// Place of the server that a session names, if it can be asked and was not yet.
+    pub(super) fn of_session(&self, hint: Option<&[u8]>, tried: &[PeerId], now: Moment) -> Option<usize> {
+        let hint = hint?;
+        let place = self.peers.iter().position(|peer| peer.sid.as_slice() == hint)?;
+        let peer = &self.peers[place];
+        (!tried.contains(&peer.id) && peer.is_open_for_session(now)).then_some(place)
+    }
+
+    /// Place of the server that holds this part of the sum of all weights.
+    pub(super) fn at_weight(&self, mut weight: i64) -> usize {
+        for (place, peer) in self.peers.iter().enumerate() {
+            if weight < peer.weight {
+                return place;
+            }
+            weight -= peer.weight;
+        }
+        0
+    }
+
+    fn settle(&mut self, with_ring: bool) {
+        let peers = &self.peers;
+        self.total_weight = peers.iter().fold(0, |sum, peer| peer.weight.saturating_add(sum));
+        self.tries = peers.iter().filter(|peer| peer.down == Down::No).count() as u32;
+        let is_slow = peers.iter().any(|peer| peer.slow_start_ms > 0);
+        self.scale = if is_slow { SLOW_SCALE } else { 1 };
+        self.ring = with_ring.then(|| {
+            let first_of = |server: &Arc<str>| peers.iter().position(|peer| peer.server == *server);
+            Ring::new(peers.iter().map(|peer| {
+                let first = first_of(&peer.server).expect("it is one of them");
+                (&peer.server, first as u32, peer.weight)
+            }))
+        });
+    }
+}
+
+/// What a state is made of: the servers of a configuration, and what is wanted of them.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) lines: Arc<[Line]>,
+    /// Whether sessions name servers.
+    pub(super) with_sids: bool,
+    /// Whether consistent hashing is the method.
+    pub(super) with_ring: bool,
+}
+
+/// All servers of a group.
+#[derive(Debug)]
+pub(super) struct State {
+    shape: Shape,
+    /// Addresses of names, as far as they were found.
+    found: BTreeMap<Named, Vec<Found>>,
+    /// Those that are asked first, and the backups.
+    pub(super) sets: [Set; 2],
+    /// Counts the changes of the sets.
+    pub(super) generation: u32,
+    next_id: PeerId,
+    /// When the first request came; times are counted from there.
+    epoch: Option<Instant>,
+    /// For `random`.
+    pub(super) random: Random,
+}
+
+impl State {
+    /// The servers of a configuration. Names have no addresses yet, but those in `found`.
+    pub(super) fn new(shape: Shape, found: BTreeMap<Named, Vec<Found>>) -> State {
+        let sets = [Set::default(), Set::default()];
+        let random = Random::seeded();
+        let mut state = State { shape, found, sets, generation: 0, next_id: 0, epoch: None, random };
+        state.rebuild();
+        state
+    }
+
+    /// Another configuration of the same group: servers that stay keep what is known of them.
+    pub(super) fn reshape(&mut self, shape: Shape) {
+        self.shape = shape;
+        self.found.retain(|named, _| self.shape.lines.iter().any(|line| line.named() == Some(named)));
+        self.rebuild();
+    }
+
+    /// The addresses of a name, from now on.
+    pub(super) fn put(&mut self, named: &Named, found: Vec<Found>) {
+        if self.found.get(named) != Some(&found) {
+            self.found.insert(named.clone(), found);
+            self.rebuild();
+        }
+    }
+
+    /// What was found for all names.
+    pub(super) fn found(&self) -> &BTreeMap<Named, Vec<Found>> {
+        &self.found
+    }
+
+    /// Whether a name has never had an answer.
+    pub(super) fn is_waiting(&self) -> bool {
+        let mut names = self.shape.lines.iter().filter_map(Line::named);
+        names.any(|named| !self.found.contains_key(named))
+    }
+
+    /// The time as it is counted here.
+    pub(super) fn moment(&mut self, now: Instant) -> Moment {
+        // Turns of other threads may have begun a little earlier than the one that came first.
+        let since = now.saturating_duration_since(*self.epoch.get_or_insert(now));
+        Moment { seconds: since.as_secs() as i64, ms: since.as_millis() as i64 }
+    }
+
+    /// Makes the sets anew, in the order of the lines. A server that was there before stays what it is.
+    fn rebuild(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        let mut old: Vec<Peer> =
+            self.sets.iter_mut().flat_map(|set| std::mem::take(&mut set.peers)).collect();
+        let lines = Arc::clone(&self.shape.lines);
+        for line in lines.iter() {
+            match &line.source {
+                Source::Fixed(address) => {
+                    self.place(line, (address, &line.text, line.weight), line.backup, &mut old);
+                }
+                Source::Named(named) => {
+                    let found = self.found.get(named).cloned().unwrap_or_default();
+                    self.place_found(line, named, found, &mut old);
+                }
+            }
+        }
+        let (with_ring, is_alone) = (self.shape.with_ring, self.sets[1].peers.is_empty());
+        let [first, backup] = &mut self.sets;
+        first.settle(with_ring);
+        backup.settle(false);
+        first.is_single = is_alone && first.peers.len() == 1;
+    }
+
+    /// Addresses that were there stay in their order, so that what is hashed does not move when a resolver turns its
+    /// answers around; new ones follow.
+    fn place_found(&mut self, line: &Line, named: &Named, mut found: Vec<Found>, old: &mut Vec<Peer>) {
+        let known = |found: &Found| {
+            let place = old.iter().position(|peer| peer.address == found.address.address);
+            place.unwrap_or(usize::MAX)
+        };
+        found.sort_by_key(known);
+        let least = found.iter().map(|found| found.priority).min().unwrap_or(0);
+        for found in &found {
+            let is_service = named.service.is_some();
+            let server = found.server.as_ref().filter(|_| is_service).unwrap_or(&line.text);
+            let own = is_service && line.weight == 1;
+            let weight = if own { i64::from(found.weight).max(1) } else { line.weight };
+            let backup = line.backup || found.priority != least;
+            self.place(line, (&found.address, server, weight), backup, old);
+        }
+    }
+
+    fn place(
+        &mut self,
+        line: &Line,
+        (address, server, weight): (&Address, &Arc<str>, i64),
+        backup: bool,
+        old: &mut Vec<Peer>,
+    ) {
+        let same = |peer: &Peer| peer.address == address.address && peer.server == *server;
+        let before = old.iter().position(same).map(|place| old.remove(place));
+        let before = before.unwrap_or_else(|| self.fresh(address, server, weight));
+        let effective = if before.weight == weight { before.effective } else { weight };
+        let sid =
+            if self.shape.with_sids { Sid::of(line.route.as_deref(), &address.name) } else { Sid::default() };
+        self.sets[usize::from(backup)].peers.push(Peer {
+            sid,
+            weight,
+            effective,
+            max_conns: line.max_conns,
+            max_fails: line.max_fails,
+            fail_timeout: line.fail_timeout,
+            down: line.down,
+            slow_start_ms: line.slow_start_ms,
+            ..before
+        });
+    }
+
+    fn fresh(&mut self, address: &Address, server: &Arc<str>, weight: i64) -> Peer {
+        self.next_id = self.next_id.wrapping_add(1);
+        Peer {
+            id: self.next_id,
+            address: address.address.clone(),
+            name: Arc::clone(&address.name),
+            server: Arc::clone(server),
+            sid: Sid::default(),
+            weight,
+            current: 0,
+            effective: weight,
+            conns: 0,
+            max_conns: 0,
+            fails: 0,
+            max_fails: 0,
+            fail_timeout: 0,
+            accessed: NEVER,
+            checked: NEVER,
+            down: Down::No,
+            slow_start_ms: 0,
+            slow_since_ms: NEVER,
+            times: Times::default(),
+        }
+    }
+
+    /// The server with this number, wherever it stands now.
+    pub(super) fn peer(&mut self, id: PeerId) -> Option<&mut Peer> {
+        self.sets.iter_mut().flat_map(|set| &mut set.peers).find(|peer| peer.id == id)
+    }
+
+    /// A request is through with a server. Answers whether that one is left alone from now on.
+    pub(super) fn release(&mut self, id: PeerId, failed: Option<bool>, now: Moment) -> bool {
+        let is_single = self.sets[0].is_single;
+        let Some(peer) = self.peer(id) else { return false };
+        peer.conns = peer.conns.saturating_sub(1);
+        match failed {
+            None => false,
+            // There is nobody else to ask, so nothing is held against it.
+            Some(_) if is_single => {
+                peer.fails = 0;
+                false
+            }
+            Some(true) => peer.count_failure(now),
+            Some(false) => {
+                peer.count_success(now);
+                false
+            }
+        }
+    }
+}
+
+/// Numbers that nobody has to be unable to guess (SplitMix64).
+#[derive(Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    fn seeded() -> Random {
+        use std::hash::{BuildHasher, RandomState};
+        Random(RandomState::new().hash_one(0))
+    }
+
+    /// A number below `limit`, which is above zero.
+    pub(super) fn below(&mut self, limit: i64) -> i64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (mixed % limit.unsigned_abs().max(1)) as i64
+    }
+}
