@@ -13,6 +13,7 @@ use crate::{Elapsed, File, Socket, Timer, counters, now};
 fn a_shutdown_and_a_look_at_an_open_file_are_no_operations() {
     run(|_| async {
         let (near, mut far) = pair();
+        far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let socket = Socket::new(near);
         socket.shutdown_write();
         assert_eq!(far.read(&mut [0]).unwrap(), 0, "at once, before any turn");
