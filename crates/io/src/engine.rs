@@ -159,8 +159,8 @@ pub struct EngineConfig {
     /// Most bytes that this thread's buffer pool takes from the kernel.
     pub pool_bytes_max: usize,
     /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded).
-    /// A device may hold a quarter of them: with 32 at work a fast disk answered cold opens a sixth quicker than
-    /// with 8, at less processor time, because fewer wait their turn outside of the kernel.
+    /// A device may hold a quarter of them, which is as many cold opens as it is given at once: a fast disk has
+    /// queues for more than a few, and what it is not given waits its turn outside of the kernel.
     pub iowq_workers: u32,
     /// Share of the kernel workers, or of a pool's threads, that one device may hold: one in so many.
     pub device_share: u32,

@@ -7,7 +7,7 @@
 //! The kernel also offers triggers, descriptors that poll(2) as urgent when a threshold is crossed. They are
 //! not used: each look at one takes its event away (`psi_trigger_poll`), so that it is lost on the second of
 //! the two looks that an edge-triggered wait takes; and without CAP_SYS_RESOURCE their windows are multiples
-//! of 2 s (6.4) or there are none. A read a second is cheaper than the watch that the kernel would keep.
+//! of 2 s (6.4) or there are none. A read a second needs no watch in the kernel.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// How often [`Pressure::is_on`] should be asked: soon enough to give memory back while that helps, seldom
-/// enough to cost nothing (a read takes some microseconds).
+/// enough to cost nothing that counts: a read of two small files.
 pub const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Stalled time that counts as pressure, in thousandths of the time that has passed: one task in want of

@@ -29,8 +29,8 @@ const SINGLE_PAGES_MAX: u64 = 3;
 /// readahead, so that a hole left by one is found.
 const SPACING_PAGES: u64 = 8;
 
-/// Most pages that are looked at for one range; longer ranges are looked at in wider steps. One look costs
-/// about 0.2 µs, the chunk that it is about a hundred times that.
+/// Most pages that are looked at for one range; longer ranges are looked at in wider steps. One look is a system
+/// call that copies a byte, the chunk that it is about has a hundred thousand of them to be sent.
 const LOOKS_MAX: u64 = 16;
 
 /// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache.

@@ -14,13 +14,13 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// What the level is for the library. Its first level is for links that are faster than a processor: a fifth
-    /// larger than zlib's. Its second is smaller than zlib's first and needs half of the time.
+    /// What the level is for the library. Its first level is for links that are faster than a processor and leaves
+    /// bodies larger than zlib's first does; its second does not.
     fn level(self) -> Compression {
         Compression::new(u32::from(self.level.max(2)))
     }
 
-    /// Bytes that are compressed in about half a millisecond.
+    /// Bytes of a first call, meant to take less than half a millisecond; a slow machine makes slices smaller.
     pub(super) fn slice_max(self) -> usize {
         match self.level {
             0..=3 => 32 << 10,

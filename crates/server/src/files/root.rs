@@ -77,8 +77,8 @@ impl RootFacts {
     }
 
     /// Opens a file when all of its path is known to the kernel, which [`RootFacts::may_try`] said is worth asking;
-    /// `None` leaves it to the engine. A call that succeeds costs less than half of an operation on the ring and its
-    /// completion.
+    /// `None` leaves it to the engine. A call that succeeds is all there is to it: no entry, no completion, no wake-up
+    /// of a task.
     pub(super) fn open_resident(
         &self,
         dir: Option<BorrowedFd<'_>>,
@@ -92,7 +92,7 @@ impl RootFacts {
     }
 
     /// As [`RootFacts::open_resident`], for looking at a path alone. On a ring that is always a kernel worker's job,
-    /// which costs several times as much as these calls.
+    /// with a hand-over to another thread and back.
     pub(super) fn stat_resident(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
         if !self.may_try() {
             return None;

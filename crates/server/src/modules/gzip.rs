@@ -48,7 +48,7 @@ const DIRECTIVES: &[Directive] = &[
             .default("text/html"),
         |scope, cx| scope.gzip.types.parse(cx),
     ),
-    // Each level costs about a third more time than the one before it, and the higher ones gain little.
+    // Each level costs more time than the one before it, and the higher ones gain little.
     Directive::scope(
         spec("gzip_comp_level", Args::Exactly(1), "How hard to compress, from 1 to 9.").default("1"),
         |scope, cx| {

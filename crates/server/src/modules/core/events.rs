@@ -88,8 +88,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("1024 4k"),
         set_recv_buffers,
     ),
-    // A device gets a quarter of them: a fast disk answered cold opens a sixth quicker with 32 than with 8. The
-    // kernel makes them when they are needed and ends them when they have been idle.
+    // A device gets a quarter of them, enough for the queues of a fast disk. The kernel makes them when they are
+    // needed and ends them when they have been idle.
     Directive::events(
         own(
             "ring_io_workers",

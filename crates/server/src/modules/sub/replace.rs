@@ -33,8 +33,8 @@ impl Patterns {
         Patterns::with(None, texts)
     }
 
-    /// Those of one request, which may be kilobytes that a client has sent: with an automaton that is made in a
-    /// millisecond then. The fastest one would take a hundred, because it has a table of all bytes for each place.
+    /// Those of one request, which may be kilobytes that a client has sent: with an automaton that is made quickly.
+    /// The one that searches fastest takes far longer to make: it has a table of all bytes for each place.
     pub(super) fn of_request(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
         Patterns::with(Some(AhoCorasickKind::ContiguousNFA), texts)
     }
