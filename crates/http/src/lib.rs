@@ -18,6 +18,8 @@
 //! | [`date`] | the dates of HTTP and of nginx's logs | RFC 9110 section 5.6.7 |
 //! | [`status`] | status codes, reason phrases | RFC 9110 section 15 |
 //! | [`response`] | writing a response head | RFC 9112 section 4 |
+//! | [`cache_control`] | directives about caching, targeted fields too | RFC 9111 section 5.2, RFC 5861, RFC 9213 |
+//! | [`structured`] | structured fields, as far as those need them | RFC 8941 |
 //! | [`error_page`] | the short built-in pages | nginx |
 //! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
 //! | [`media_type`] | the built-in `types` | nginx |
@@ -26,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod cache_control;
 pub mod conditional;
 pub mod connection;
 pub mod date;
@@ -41,6 +44,7 @@ pub mod request;
 pub mod response;
 mod span;
 pub mod status;
+pub mod structured;
 pub mod uri;
 
 pub use bytes::{parse_decimal, push_decimal};

@@ -243,7 +243,7 @@ fn check_value(value: &[u8]) -> Result<(), InvalidField> {
 }
 
 /// `tchar` of RFC 9110 section 5.6.2.
-fn is_token(byte: u8) -> bool {
+pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

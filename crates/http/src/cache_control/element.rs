@@ -1,0 +1,121 @@
+//! One element of a list of directives: its name and its argument (RFC 9111 section 5.2).
+
+use super::DELTA_SECONDS_MAX;
+use crate::bytes::trim_ows;
+
+/// What stands behind the equals sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Argument<'a> {
+    /// No equals sign.
+    None,
+    /// A token, or whatever stands in its place up to the comma.
+    Plain(&'a [u8]),
+    /// What stands between quotes, with its backslashes.
+    Quoted(&'a [u8]),
+    /// A quote that is not closed.
+    Open,
+}
+
+impl<'a> Argument<'a> {
+    /// A number of seconds, in either form (section 5.2 asks recipients for that), at most [`DELTA_SECONDS_MAX`];
+    /// `None` when there is no plain decimal number.
+    pub(super) fn seconds(self) -> Option<u32> {
+        match self {
+            Self::Plain(text) | Self::Quoted(text) => delta_seconds(text),
+            Self::None | Self::Open => None,
+        }
+    }
+
+    /// The fields that it names. None when any of the list is no name: a directive that is misread for a narrower
+    /// one would let something be stored that must not be.
+    pub(super) fn field_names(self) -> impl Iterator<Item = &'a [u8]> {
+        let text = match self {
+            Self::Plain(text) | Self::Quoted(text) => text,
+            Self::None | Self::Open => b"",
+        };
+        let names = || text.split(|&byte| byte == b',').map(trim_ows);
+        let valid = names().all(|name| name.iter().all(|&byte| crate::response::is_token(byte)));
+        names().filter(move |name| valid && !name.is_empty())
+    }
+}
+
+/// A number of seconds (RFC 9111 section 1.2.2): decimal digits, at most [`DELTA_SECONDS_MAX`] however many they are.
+pub(crate) fn delta_seconds(text: &[u8]) -> Option<u32> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let value = text
+        .iter()
+        .fold(0u64, |value, digit| (value * 10 + u64::from(digit - b'0')).min(u64::from(DELTA_SECONDS_MAX)));
+    Some(value as u32)
+}
+
+/// The elements of one value. White space around the equals sign is let pass; empty elements are skipped.
+pub(super) fn elements(value: &[u8]) -> Elements<'_> {
+    Elements { rest: value }
+}
+
+/// See [`elements`].
+pub(super) struct Elements<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = (&'a [u8], Argument<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let rest = self.rest;
+            if rest.is_empty() {
+                return None;
+            }
+            let name_len = rest.iter().position(|byte| matches!(byte, b',' | b'=')).unwrap_or(rest.len());
+            let name = trim_ows(&rest[..name_len]);
+            let after = &rest[name_len..];
+            let argument = match after.strip_prefix(b"=") {
+                Some(text) => self.argument(text),
+                None => {
+                    self.rest = after.get(1..).unwrap_or_default();
+                    Argument::None
+                }
+            };
+            if !name.is_empty() {
+                return Some((name, argument));
+            }
+        }
+    }
+}
+
+impl<'a> Elements<'a> {
+    /// Takes the argument at the start of `text` and what follows it up to the comma.
+    fn argument(&mut self, text: &'a [u8]) -> Argument<'a> {
+        let blank = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let text = &text[blank..];
+        let (argument, after) = match text.strip_prefix(b"\"") {
+            None => {
+                let len = memchr::memchr(b',', text).unwrap_or(text.len());
+                (Argument::Plain(trim_ows(&text[..len])), &text[len..])
+            }
+            Some(inner) => match closing_quote(inner) {
+                Some(len) => (Argument::Quoted(&inner[..len]), &inner[len + 1..]),
+                // What follows the quote is read as if there were none.
+                None => (Argument::Open, inner),
+            },
+        };
+        let comma = memchr::memchr(b',', after).map_or(after.len(), |comma| comma + 1);
+        self.rest = &after[comma..];
+        argument
+    }
+}
+
+/// Index of the quote that ends a quoted string.
+fn closing_quote(text: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(at),
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}

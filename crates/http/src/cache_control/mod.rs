@@ -1,0 +1,227 @@
+//! `Cache-Control` of responses (RFC 9111 section 5.2.2, RFC 5861, RFC 8246) and of requests (section 5.2.1), and
+//! targeted fields like `CDN-Cache-Control` (RFC 9213).
+//!
+//! [`CacheControl`] is what a response says, [`RequestCacheControl`] what a client wants. Both are read from the values
+//! of all lines of the field. What the directives mean for storing and reusing is in [`crate::freshness`].
+//!
+//! Read so that a mistake of the origin makes caching stricter, never laxer: an age that is no number is 0, a
+//! restricting directive counts whatever argument it has, and an open quote does not hide what follows it.
+
+mod element;
+mod targeted;
+
+pub use targeted::{Targeted, targeted};
+
+use element::{Argument, elements};
+
+/// Largest number of seconds: what RFC 9111 section 1.2.2 wants larger ones to be taken for.
+pub const DELTA_SECONDS_MAX: u32 = 1 << 31;
+
+/// How far a directive reaches that may name fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// The directive is absent.
+    #[default]
+    Nothing,
+    /// It names fields, and is about those ([`qualified_fields`]).
+    Fields,
+    /// It is about the whole response.
+    Whole,
+}
+
+/// What a response says in `Cache-Control`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheControl {
+    /// `no-store`
+    pub no_store: bool,
+    /// `no-cache`, also with fields.
+    pub no_cache: Scope,
+    /// `private`, also with fields.
+    pub private: Scope,
+    /// `public`
+    pub public: bool,
+    /// `must-revalidate`
+    pub must_revalidate: bool,
+    /// `proxy-revalidate`
+    pub proxy_revalidate: bool,
+    /// `must-understand`
+    pub must_understand: bool,
+    /// `no-transform`
+    pub no_transform: bool,
+    /// `immutable` (RFC 8246)
+    pub immutable: bool,
+    /// `max-age` in seconds.
+    pub max_age: Option<u32>,
+    /// `s-maxage` in seconds.
+    pub s_maxage: Option<u32>,
+    /// `stale-while-revalidate` in seconds (RFC 5861).
+    pub stale_while_revalidate: Option<u32>,
+    /// `stale-if-error` in seconds (RFC 5861).
+    pub stale_if_error: Option<u32>,
+}
+
+impl CacheControl {
+    /// Reads the values of all `Cache-Control` lines of a response.
+    ///
+    /// Of a directive that stands more than once the first counts (RFC 9111 section 4.2.1), and for `no-cache` and
+    /// `private` the wider one. Names are compared without case; unknown ones are passed over.
+    #[must_use]
+    pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut found = Self::default();
+        for (name, argument) in values.into_iter().flat_map(elements) {
+            found.add(name, argument);
+        }
+        found
+    }
+
+    fn add(&mut self, name: &[u8], argument: Argument<'_>) {
+        let mut lower = [0; NAME_LEN_MAX];
+        let Some(lower) = lower_case(name, &mut lower) else { return };
+        match lower {
+            b"no-store" => self.no_store = true,
+            b"no-cache" => self.no_cache = self.no_cache.widened(argument),
+            b"private" => self.private = self.private.widened(argument),
+            b"public" => self.public = true,
+            b"must-revalidate" => self.must_revalidate = true,
+            b"proxy-revalidate" => self.proxy_revalidate = true,
+            b"must-understand" => self.must_understand = true,
+            b"no-transform" => self.no_transform = true,
+            b"immutable" => self.immutable = true,
+            b"max-age" => set_first(&mut self.max_age, argument),
+            b"s-maxage" => set_first(&mut self.s_maxage, argument),
+            b"stale-while-revalidate" => set_first(&mut self.stale_while_revalidate, argument),
+            b"stale-if-error" => set_first(&mut self.stale_if_error, argument),
+            _ => {}
+        }
+    }
+}
+
+impl Scope {
+    /// The scope with one more occurrence of the directive. An argument that names no field is taken for none.
+    fn widened(self, argument: Argument<'_>) -> Self {
+        match argument.field_names().next() {
+            Some(_) if self != Self::Whole => Self::Fields,
+            _ => Self::Whole,
+        }
+    }
+}
+
+/// A number of seconds that is missing or malformed is 0: RFC 9111 section 4.2.1 wants such a response taken for
+/// stale.
+fn set_first(place: &mut Option<u32>, argument: Argument<'_>) {
+    place.get_or_insert(argument.seconds().unwrap_or(0));
+}
+
+/// Longest name of a directive that is known.
+const NAME_LEN_MAX: usize = 22;
+const _: () = assert!(NAME_LEN_MAX == "stale-while-revalidate".len());
+
+/// `name` in lower case; `None` for a name that is longer than all known ones.
+fn lower_case<'b>(name: &[u8], buf: &'b mut [u8; NAME_LEN_MAX]) -> Option<&'b [u8]> {
+    let lower = buf.get_mut(..name.len())?;
+    lower.copy_from_slice(name);
+    lower.make_ascii_lowercase();
+    Some(lower)
+}
+
+/// A directive that may name fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Qualified {
+    /// `no-cache="…"`: these fields must not be reused without asking the origin.
+    NoCache,
+    /// `private="…"`: these fields must not be stored by a shared cache.
+    Private,
+}
+
+/// The names of the fields that a directive is about, from the values of all `Cache-Control` lines of a response.
+pub fn qualified_fields<'a, I>(values: I, directive: Qualified) -> impl Iterator<Item = &'a [u8]>
+where
+    I: IntoIterator<Item = &'a [u8]>,
+{
+    let wanted: &[u8] = match directive {
+        Qualified::NoCache => b"no-cache",
+        Qualified::Private => b"private",
+    };
+    values
+        .into_iter()
+        .flat_map(elements)
+        .filter(move |(name, _)| name.eq_ignore_ascii_case(wanted))
+        .flat_map(|(_, argument)| argument.field_names())
+}
+
+/// How stale a response a client puts up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxStale {
+    /// However stale.
+    Any,
+    /// At most this many seconds.
+    Seconds(u32),
+}
+
+/// What a client says in `Cache-Control`. nginx looks at none of it, and so do we unless a directive says so: a client
+/// must not be able to empty a shared cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestCacheControl {
+    /// `no-cache`, or `Pragma: no-cache` without `Cache-Control`.
+    pub no_cache: bool,
+    /// `no-store`
+    pub no_store: bool,
+    /// `no-transform`
+    pub no_transform: bool,
+    /// `only-if-cached`
+    pub only_if_cached: bool,
+    /// `max-age` in seconds.
+    pub max_age: Option<u32>,
+    /// `min-fresh` in seconds; ignored when malformed.
+    pub min_fresh: Option<u32>,
+    /// `max-stale`; ignored when malformed.
+    pub max_stale: Option<MaxStale>,
+    /// `stale-if-error` in seconds (RFC 5861 section 4); ignored when malformed.
+    pub stale_if_error: Option<u32>,
+}
+
+impl RequestCacheControl {
+    /// Reads the values of all `Cache-Control` and of all `Pragma` lines of a request. `Pragma` counts only where there
+    /// is no `Cache-Control` (RFC 9111 section 5.4).
+    #[must_use]
+    pub fn parse<'a>(
+        values: impl IntoIterator<Item = &'a [u8]>,
+        pragma: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Self {
+        let mut found = Self::default();
+        let mut present = false;
+        for value in values {
+            present = true;
+            for (name, argument) in elements(value) {
+                found.add(name, argument);
+            }
+        }
+        let is_no_cache = |(name, _): (&[u8], Argument<'_>)| name.eq_ignore_ascii_case(b"no-cache");
+        if !present {
+            found.no_cache = pragma.into_iter().flat_map(elements).any(is_no_cache);
+        }
+        found
+    }
+
+    fn add(&mut self, name: &[u8], argument: Argument<'_>) {
+        let mut lower = [0; NAME_LEN_MAX];
+        let Some(lower) = lower_case(name, &mut lower) else { return };
+        match lower {
+            b"no-cache" => self.no_cache = true,
+            b"no-store" => self.no_store = true,
+            b"no-transform" => self.no_transform = true,
+            b"only-if-cached" => self.only_if_cached = true,
+            b"max-age" => set_first(&mut self.max_age, argument),
+            b"min-fresh" => self.min_fresh = self.min_fresh.or(argument.seconds()),
+            b"stale-if-error" => self.stale_if_error = self.stale_if_error.or(argument.seconds()),
+            b"max-stale" => {
+                let any = (argument == Argument::None).then_some(MaxStale::Any);
+                self.max_stale = self.max_stale.or(any).or_else(|| argument.seconds().map(MaxStale::Seconds));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
