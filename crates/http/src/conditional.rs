@@ -117,6 +117,26 @@ pub fn matches_list(list: &[u8], etag: Option<&[u8]>, comparison: Comparison) ->
     }
 }
 
+/// How much an entity tag promises (RFC 9110 section 8.8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strength {
+    /// Other bytes have another tag.
+    Strong,
+    /// Equal tags mean much the same content.
+    Weak,
+}
+
+/// The kind of an entity tag; `None` for what is none (RFC 9110 section 8.8.3): nginx passes such a value on, and
+/// nothing can be concluded from it.
+#[must_use]
+pub fn strength(tag: &[u8]) -> Option<Strength> {
+    let (opaque, strength) =
+        tag.strip_prefix(b"W/").map_or((tag, Strength::Strong), |opaque| (opaque, Strength::Weak));
+    let inner = opaque.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+    let valid = inner.iter().all(|byte| matches!(byte, 0x21 | 0x23..=0x7e | 0x80..));
+    valid.then_some(strength)
+}
+
 /// Whether two entity tags match.
 #[must_use]
 pub fn tags_match(left: &[u8], right: &[u8], comparison: Comparison) -> bool {
@@ -284,6 +304,26 @@ mod tests {
             "the date is not looked at beside If-Match"
         );
         assert_eq!(both(("If-Match", "\"b\""), ("If-None-Match", "\"a-1\"")), Outcome::PreconditionFailed);
+    }
+
+    #[test]
+    fn kinds_of_tags() {
+        for (tag, wanted) in [
+            ("\"a\"", Some(Strength::Strong)),
+            ("\"\"", Some(Strength::Strong)),
+            ("W/\"a\"", Some(Strength::Weak)),
+            ("w/\"a\"", None),
+            ("a", None),
+            ("", None),
+            ("\"", None),
+            ("W/", None),
+            ("\"a", None),
+            ("\"a b\"", None),
+            ("\"a\"b\"", None),
+            ("\"a\", \"b\"", None),
+        ] {
+            assert_eq!(strength(tag.as_bytes()), wanted, "{tag}");
+        }
     }
 
     #[test]

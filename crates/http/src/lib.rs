@@ -19,6 +19,8 @@
 //! | [`status`] | status codes, reason phrases | RFC 9110 section 15 |
 //! | [`response`] | writing a response head | RFC 9112 section 4 |
 //! | [`cache_control`] | directives about caching, targeted fields too | RFC 9111 section 5.2, RFC 5861, RFC 9213 |
+//! | [`freshness`] | age, lifetime, what may be stored and served stale | RFC 9111 sections 3 and 4.2 |
+//! | [`vary`] | which requests a stored response answers | RFC 9111 section 4.1 |
 //! | [`structured`] | structured fields, as far as those need them | RFC 8941 |
 //! | [`error_page`] | the short built-in pages | nginx |
 //! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
@@ -34,6 +36,7 @@ pub mod connection;
 pub mod date;
 pub mod error_page;
 pub mod framing;
+pub mod freshness;
 pub mod hop_by_hop;
 pub mod host;
 pub mod media_type;
@@ -46,6 +49,7 @@ mod span;
 pub mod status;
 pub mod structured;
 pub mod uri;
+pub mod vary;
 
 pub use bytes::{parse_decimal, push_decimal};
 pub use span::Span;

@@ -10,6 +10,7 @@
 mod element;
 mod targeted;
 
+pub(crate) use element::delta_seconds;
 pub use targeted::{Targeted, targeted};
 
 use element::{Argument, elements};

@@ -1,0 +1,238 @@
+//! Whether a response may be stored in a shared cache, and for how long it is good (RFC 9111 sections 3, 3.3 and 3.5).
+//!
+//! [`judge`] combines what the response says, what the request had and what the operator has configured. The default is
+//! the stricter of nginx and the RFC: nginx does not store what has `Set-Cookie`, `no-cache` or `private` in any form,
+//! the RFC nothing that answers a request with `Authorization` unless the response allows it.
+
+use super::{
+    AccelExpires, CacheFields, Expires, Heuristic, Lifetime, LifetimeSource, StaleUse, Times, stale,
+};
+use crate::cache_control::{CacheControl, Scope};
+
+/// Why a response is not stored. The order is the order of the checks: of several reasons the first is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NotStored {
+    /// An interim response or a change of protocol.
+    Interim,
+    /// A 304, which updates a stored response and is none.
+    NotModified,
+    /// A 206, and the cache does not put parts together here.
+    Partial,
+    /// `X-Accel-Expires: 0`
+    AccelOff,
+    /// `no-store`
+    NoStore,
+    /// `private`, also with fields.
+    Private,
+    /// `no-cache` without fields.
+    NoCache,
+    /// `must-understand`, and the status is not understood.
+    StatusNotUnderstood,
+    /// `Set-Cookie`
+    SetCookie,
+    /// `Vary: *`
+    VaryAny,
+    /// The request had `Authorization` and nothing in the response lets a shared cache store it.
+    Authorization,
+    /// Nothing says how long it is good.
+    NoLifetime,
+    /// It has expired already, or is as old as it may become.
+    Expired,
+}
+
+/// Fields of a response that are taken for absent: `proxy_ignore_headers`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// `Cache-Control` and targeted fields.
+    pub cache_control: bool,
+    /// `Expires`
+    pub expires: bool,
+    /// `Set-Cookie`
+    pub set_cookie: bool,
+    /// `Vary`
+    pub vary: bool,
+    /// `X-Accel-Expires`
+    pub accel_expires: bool,
+}
+
+impl CacheFields {
+    /// The fields without those that are to be ignored. `Age` stays: it is no instruction.
+    #[must_use]
+    pub fn without(self, ignored: Ignored) -> Self {
+        let mut kept = self;
+        if ignored.cache_control {
+            (kept.control, kept.targeted) = (CacheControl::default(), None);
+        }
+        if ignored.expires {
+            kept.expires = Expires::Absent;
+        }
+        if ignored.set_cookie {
+            kept.has_set_cookie = false;
+        }
+        if ignored.vary {
+            (kept.has_vary, kept.varies_always) = (false, false);
+        }
+        if ignored.accel_expires {
+            kept.accel_expires = None;
+        }
+        kept
+    }
+}
+
+/// What the operator has configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// `proxy_ignore_headers`
+    pub ignored: Ignored,
+    /// `proxy_cache_valid` for the status at hand, in seconds. As in nginx it counts where the response does not say
+    /// anything itself, and from when the response came.
+    pub valid: Option<u32>,
+    /// Heuristic freshness.
+    pub heuristic: Option<Heuristic>,
+    /// Whether parts (206) are put together.
+    pub stores_parts: bool,
+    /// Whether answers to requests with `Authorization` are stored like others: nginx's habit.
+    pub stores_authorized: bool,
+    /// Whether what must be validated at each use (`no-cache`, expired) is stored when it has a validator. nginx does
+    /// not store it.
+    pub stores_for_validation: bool,
+    /// Whether `s-maxage` forbids to serve stale: see [`stale`].
+    pub s_maxage_forbids_stale: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            ignored: Ignored::default(),
+            valid: None,
+            heuristic: None,
+            stores_parts: false,
+            stores_authorized: false,
+            stores_for_validation: false,
+            s_maxage_forbids_stale: true,
+        }
+    }
+}
+
+/// What is to be known of an exchange besides the response's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// The status of the response.
+    pub status: u16,
+    /// Whether the request had `Authorization`.
+    pub is_authorized: bool,
+    /// When it took place.
+    pub times: Times,
+}
+
+/// What becomes of a response that may be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// How long it is fresh, counted from when it was made.
+    pub lifetime: Lifetime,
+    /// How old it was when it came.
+    pub initial_age: u32,
+    /// When it stops being fresh, in seconds since 1970: not later than when it came, if it must be validated at once.
+    pub fresh_until: i64,
+    /// For how many seconds after that it may be served while it is validated in the background.
+    pub stale_while_revalidate: u32,
+    /// For how many seconds after that it may be served when the origin fails.
+    pub stale_if_error: u32,
+    /// Whether `no-cache` names fields, which must not be served without asking
+    /// ([`crate::cache_control::qualified_fields`]).
+    pub has_qualified_fields: bool,
+}
+
+/// Whether a response may be stored, and for how long it is good.
+///
+/// Methods are not looked at: `proxy_cache_methods` decides on those before. The order of what gives a lifetime is
+/// nginx's, `X-Accel-Expires`, `Cache-Control`, `Expires`, `proxy_cache_valid`, and then the heuristic.
+///
+/// # Errors
+/// [`NotStored`]
+pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<Verdict, NotStored> {
+    let fields = fields.without(rules.ignored);
+    storable(&fields, exchange, rules)?;
+    let control = &fields.control;
+    let lifetime = lifetime(&fields, exchange, rules);
+    let validates = rules.stores_for_validation && fields.has_validator();
+    let lifetime = match lifetime {
+        // Fresh at no time: a cache asks at each use.
+        _ if validates && control.no_cache == Scope::Whole => {
+            Lifetime { seconds: 0, source: LifetimeSource::MaxAge }
+        }
+        Some(lifetime) => lifetime,
+        None => return Err(NotStored::NoLifetime),
+    };
+    // What the operator or the origin says to this cache alone counts from now.
+    let local = matches!(lifetime.source, LifetimeSource::AccelExpires | LifetimeSource::Configured);
+    let initial_age = fields.initial_age(exchange.times);
+    let fresh_for = i64::from(lifetime.seconds) - if local { 0 } else { i64::from(initial_age) };
+    if fresh_for <= 0 && !validates {
+        return Err(NotStored::Expired);
+    }
+    let window = |why| stale(control, why, rules.s_maxage_forbids_stale).unwrap_or(0);
+    Ok(Verdict {
+        lifetime,
+        initial_age,
+        fresh_until: exchange.times.response.saturating_add(fresh_for),
+        stale_while_revalidate: window(StaleUse::WhileRevalidate),
+        stale_if_error: window(StaleUse::IfError),
+        has_qualified_fields: control.no_cache == Scope::Fields,
+    })
+}
+
+/// Whether anything forbids to store the response (RFC 9111 section 3), its lifetime apart. `fields` are without the
+/// ignored ones.
+///
+/// # Errors
+/// [`NotStored`]
+pub fn storable(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<(), NotStored> {
+    let control = &fields.control;
+    // `X-Accel-Expires` outranks the directives, as in nginx: whoever sends it knows who reads it. It does not change
+    // who may see a response, so what is about cookies and credentials stays.
+    let overruled = fields.accel_expires.is_some();
+    let validates = rules.stores_for_validation && fields.has_validator();
+    match exchange.status {
+        100..=199 => Err(NotStored::Interim),
+        304 => Err(NotStored::NotModified),
+        206 if !rules.stores_parts => Err(NotStored::Partial),
+        _ if fields.accel_expires == Some(AccelExpires::Off) => Err(NotStored::AccelOff),
+        _ if control.no_store && !overruled => Err(NotStored::NoStore),
+        _ if control.private != Scope::Nothing && !overruled => Err(NotStored::Private),
+        _ if control.no_cache == Scope::Whole && !overruled && !validates => Err(NotStored::NoCache),
+        status if control.must_understand && !is_understood(status) => Err(NotStored::StatusNotUnderstood),
+        _ if fields.has_set_cookie => Err(NotStored::SetCookie),
+        _ if fields.varies_always => Err(NotStored::VaryAny),
+        _ if exchange.is_authorized && !rules.stores_authorized && !shares_authorized(control) => {
+            Err(NotStored::Authorization)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a response to a request with `Authorization` may be stored (RFC 9111 section 3.5).
+#[must_use]
+pub fn shares_authorized(control: &CacheControl) -> bool {
+    control.public || control.must_revalidate || control.s_maxage.is_some()
+}
+
+/// Whether we know what a status asks of a cache (RFC 9111 section 3, for `must-understand`): the final statuses of
+/// RFC 9110.
+#[must_use]
+pub fn is_understood(status: u16) -> bool {
+    matches!(status, 200..=206 | 300..=305 | 307 | 308 | 400..=417 | 421 | 422 | 426 | 500..=505)
+}
+
+fn lifetime(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Option<Lifetime> {
+    let Exchange { status, times, .. } = exchange;
+    if let Some(accel) = fields.accel_expires {
+        let seconds = accel.seconds_left(times.response);
+        return Some(Lifetime { seconds, source: LifetimeSource::AccelExpires });
+    }
+    let configured = || rules.valid.map(|seconds| Lifetime { seconds, source: LifetimeSource::Configured });
+    fields
+        .lifetime(status, times, None)
+        .or_else(configured)
+        .or_else(|| fields.lifetime(status, times, rules.heuristic))
+}

@@ -1,0 +1,259 @@
+//! `Vary`: which requests a stored response answers (RFC 9111 section 4.1, RFC 9110 section 12.5.5).
+//!
+//! [`secondary_key`] writes the request fields that a response was selected by, in a normal form, so that two requests
+//! select the same variant when their keys are equal. Storing keys and variants is the cache's business.
+
+use crate::bytes::trim_ows;
+use crate::request::HeaderId;
+
+/// Most field names that a response may vary by. Sites name up to ten; each is looked for in every request.
+pub const NAMES_MAX: usize = 32;
+
+/// Why no stored response can be selected by these fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VaryError {
+    /// `*`: what it was selected by does not stand in the request.
+    Any,
+    /// More than [`NAMES_MAX`] different names.
+    TooManyNames,
+    /// A name that no field can have.
+    InvalidName,
+}
+
+/// The names in the values of all `Vary` lines, as written, `*` among them.
+pub fn names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
+    let items = |value: &'a [u8]| value.split(|&byte| byte == b',').map(trim_ows);
+    values.into_iter().flat_map(items).filter(|name| !name.is_empty())
+}
+
+/// The names in the values of all `Vary` lines in normal form: lower case, sorted, each once.
+///
+/// # Errors
+/// [`VaryError`]
+pub fn selecting_names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Box<[u8]>>, VaryError> {
+    let mut found: Vec<Box<[u8]>> = Vec::new();
+    for name in names(values) {
+        if name == b"*" {
+            return Err(VaryError::Any);
+        }
+        if !name.iter().all(|&byte| crate::response::is_token(byte)) {
+            return Err(VaryError::InvalidName);
+        }
+        let name = name.to_ascii_lowercase().into_boxed_slice();
+        if let Err(place) = found.binary_search(&name) {
+            if found.len() == NAMES_MAX {
+                return Err(VaryError::TooManyNames);
+            }
+            found.insert(place, name);
+        }
+    }
+    Ok(found)
+}
+
+/// Writes the key of a request for a response that varies by `names` (from [`selecting_names`]) to `key` (cleared
+/// first). `lines` gives the values of all lines of a field of the request, for a name in lower case.
+///
+/// Each field is written as its name, whether it is absent, and its value with the length before it: an absent field
+/// and an empty one are different, and no value can look like another field. Lines are joined by a comma and a blank.
+/// White space is made uniform only where the field is a known list, letters and order only where neither has a meaning
+/// (`Accept-Encoding`); anything else would take requests for equal that the origin tells apart.
+pub fn secondary_key<'a, 'n, N, F, I>(names: N, mut lines: F, key: &mut Vec<u8>)
+where
+    N: IntoIterator<Item = &'n [u8]>,
+    F: FnMut(&'n [u8]) -> I,
+    I: Iterator<Item = &'a [u8]>,
+{
+    key.clear();
+    for name in names {
+        key.extend_from_slice(name);
+        let mut values = lines(name).peekable();
+        if values.peek().is_none() {
+            key.extend_from_slice(b"\0-");
+            continue;
+        }
+        key.extend_from_slice(b"\0+");
+        let length_at = key.len();
+        key.extend_from_slice(&[0; LENGTH_LEN]);
+        push_normalised(HeaderId::of(name), values, key);
+        let len = (key.len() - length_at - LENGTH_LEN) as u32;
+        key[length_at..length_at + LENGTH_LEN].copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+/// Bytes of a length in a key.
+const LENGTH_LEN: usize = size_of::<u32>();
+
+fn push_normalised<'a>(id: HeaderId, values: impl Iterator<Item = &'a [u8]>, key: &mut Vec<u8>) {
+    let is_list = matches!(id, HeaderId::Accept | HeaderId::AcceptEncoding | HeaderId::AcceptLanguage);
+    if !is_list {
+        push_joined(values.map(trim_ows), key);
+        return;
+    }
+    let mut items: Vec<&[u8]> = values.flat_map(list_items).filter(|item| !item.is_empty()).collect();
+    if id != HeaderId::AcceptEncoding {
+        push_joined(items.into_iter(), key);
+        return;
+    }
+    // Codings have no case, and their weights alone say which is preferred.
+    let mut lower: Vec<Vec<u8>> = items.drain(..).map(without_blanks).collect();
+    lower.sort_unstable();
+    lower.dedup();
+    push_joined(lower.iter().map(Vec::as_slice), key);
+}
+
+/// `GZIP ; q=1` as `gzip;q=1`.
+fn without_blanks(item: &[u8]) -> Vec<u8> {
+    let bytes = item.iter().filter(|byte| !matches!(byte, b' ' | b'\t'));
+    bytes.map(u8::to_ascii_lowercase).collect()
+}
+
+fn push_joined<'a>(items: impl Iterator<Item = &'a [u8]>, key: &mut Vec<u8>) {
+    for (index, item) in items.enumerate() {
+        if index > 0 {
+            key.extend_from_slice(b", ");
+        }
+        key.extend_from_slice(item);
+    }
+}
+
+/// The elements of a list; a comma in a quoted string separates nothing.
+fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (mut quoted, mut escaped) = (false, false);
+    let separates = move |&byte: &u8| {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ => return byte == b',' && !quoted,
+        }
+        false
+    };
+    value.split(separates).map(trim_ows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Fields<'a> = &'a [(&'a str, &'a str)];
+
+    fn selecting(values: &[&str]) -> Result<Vec<String>, VaryError> {
+        let names = selecting_names(values.iter().map(|value| value.as_bytes()))?;
+        Ok(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+    }
+
+    fn key(vary: &[&str], fields: Fields<'_>) -> Vec<u8> {
+        let names = selecting_names(vary.iter().map(|value| value.as_bytes())).expect("names");
+        let mut key = b"old".to_vec();
+        let lines = |name: &[u8]| {
+            let name = name.to_vec();
+            fields
+                .iter()
+                .filter(move |(field, _)| field.as_bytes().eq_ignore_ascii_case(&name))
+                .map(|(_, value)| value.as_bytes())
+        };
+        secondary_key(names.iter().map(|name| &**name), lines, &mut key);
+        key
+    }
+
+    #[test]
+    fn names_are_normalised() {
+        for (values, wanted) in [
+            (&[][..], &[][..]),
+            (&["", " , "], &[]),
+            (&["Accept-Encoding"], &["accept-encoding"]),
+            (&["B, a", "A ,c,b"], &["a", "b", "c"]),
+            (&["X_Y!"], &["x_y!"]),
+        ] {
+            assert_eq!(selecting(values).expect("names"), wanted, "{values:?}");
+        }
+        for (values, error) in [
+            (&["*"][..], VaryError::Any),
+            (&["a, *"], VaryError::Any),
+            (&["a", "*"], VaryError::Any),
+            (&["a b"], VaryError::InvalidName),
+            (&["a\0"], VaryError::InvalidName),
+            (&["**", "a:"], VaryError::InvalidName),
+        ] {
+            assert_eq!(selecting(values), Err(error), "{values:?}");
+        }
+        let many: Vec<String> = (0..=NAMES_MAX).map(|index| format!("x{index}")).collect();
+        assert_eq!(selecting(&[&many.join(",")]), Err(VaryError::TooManyNames));
+        assert_eq!(selecting(&[&many[1..].join(",")]).map(|names| names.len()), Ok(NAMES_MAX));
+    }
+
+    #[test]
+    fn requests_that_select_the_same() {
+        let same: &[(&[&str], Fields<'_>, Fields<'_>)] = &[
+            (&["Accept-Encoding"], &[], &[("X", "1")]),
+            (&["Accept-Encoding"], &[("Accept-Encoding", "gzip, br")], &[("accept-encoding", "br,GZIP")]),
+            (
+                &["Accept-Encoding"],
+                &[("Accept-Encoding", "gzip, br")],
+                &[("Accept-Encoding", "gzip"), ("Accept-Encoding", "br")],
+            ),
+            (&["Accept-Encoding"], &[("Accept-Encoding", "br;q=0.5")], &[("Accept-Encoding", "BR ; Q=0.5,")]),
+            (&["Accept"], &[("Accept", "a/b,c/d")], &[("Accept", " a/b ,\tc/d")]),
+            (&["Accept"], &[("Accept", "a/b"), ("Accept", "c/d")], &[("Accept", "a/b, c/d")]),
+            (&["X"], &[("X", "a"), ("X", "b")], &[("x", "a, b")]),
+            (&["B, A"], &[("A", "1"), ("B", "2")], &[("B", "2"), ("A", "1")]),
+            (&["a", "A"], &[("A", "1")], &[("a", "1")]),
+        ];
+        for (vary, left, right) in same {
+            assert_eq!(key(vary, left), key(vary, right), "{vary:?} {left:?} {right:?}");
+        }
+    }
+
+    #[test]
+    fn requests_that_select_differently() {
+        let different: &[(&[&str], Fields<'_>, Fields<'_>)] = &[
+            (&["X"], &[], &[("X", "")]),
+            (&["X"], &[("X", "a")], &[("X", "A")]),
+            (&["X"], &[("X", "a,b")], &[("X", "a, b")]),
+            (&["X"], &[("X", "a"), ("X", "b")], &[("X", "b"), ("X", "a")]),
+            (&["X, Y"], &[("X", "1")], &[("Y", "1")]),
+            (&["X, Y"], &[("X", "1"), ("Y", "2")], &[("X", "2"), ("Y", "1")]),
+            (&["Accept"], &[("Accept", "a/b,c/d")], &[("Accept", "c/d,a/b")]),
+            (&["Accept"], &[("Accept", "a/b;x=\"1,2\"")], &[("Accept", "a/b;x=\"1, 2\"")]),
+            (&["Accept"], &[("Accept", "a/b;x=\"\\\",2\"")], &[("Accept", "a/b;x=\"\\\", 2\"")]),
+            (&["Accept-Language"], &[("Accept-Language", "de, en")], &[("Accept-Language", "en, de")]),
+            (&["Accept-Encoding"], &[("Accept-Encoding", "br;q=0")], &[("Accept-Encoding", "br")]),
+            (&["Accept-Encoding"], &[], &[("Accept-Encoding", "")]),
+        ];
+        for (vary, left, right) in different {
+            assert_ne!(key(vary, left), key(vary, right), "{vary:?} {left:?} {right:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_empty_where_nothing_varies() {
+        assert_eq!(key(&[], &[("X", "1")]), b"");
+        assert_eq!(key(&["x"], &[]), b"x\0-");
+        assert_eq!(key(&["x"], &[("X", "ab")]), b"x\0+\x02\0\0\0ab");
+    }
+
+    proptest! {
+        /// No value can be chosen so that two different requests share a key.
+        #[test]
+        fn values_do_not_run_into_each_other(
+            left in proptest::array::uniform2("[ -+\\x00xy]{0,9}"),
+            right in proptest::array::uniform2("[ -+\\x00xy]{0,9}"),
+        ) {
+            let trimmed = |values: &[String; 2]| values.clone().map(|value| value.trim().to_owned());
+            let fields = |values: &[String; 2]| {
+                key(&["x, y"], &[("X", &values[0]), ("Y", &values[1])])
+            };
+            prop_assert_eq!(fields(&left) == fields(&right), trimmed(&left) == trimmed(&right));
+        }
+
+        #[test]
+        fn no_input_panics(value in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = selecting_names([value.as_slice()]);
+            let mut out = Vec::new();
+            for name in [&b"accept"[..], b"accept-encoding", b"x"] {
+                secondary_key([name], |_| [value.as_slice()].into_iter(), &mut out);
+            }
+        }
+    }
+}
