@@ -14,13 +14,15 @@
 //! | [`connection`] | keep-alive, `Expect`, browser quirks | RFC 9112 section 9 |
 //! | [`hop_by_hop`] | fields that no proxy passes on | RFC 9110 section 7.6.1 |
 //! | [`conditional`] | `If-*`, entity tags | RFC 9110 sections 8.8 and 13 |
-//! | [`range`] | `Range`, `If-Range`, `multipart/byteranges` | RFC 9110 section 14 |
+//! | [`range`] | `Range`, `If-Range`, `Content-Range`, parts that are there, `multipart/byteranges` | RFC 9110 section 14 |
 //! | [`date`] | the dates of HTTP and of nginx's logs | RFC 9110 section 5.6.7 |
 //! | [`status`] | status codes, reason phrases | RFC 9110 section 15 |
 //! | [`response`] | writing a response head | RFC 9112 section 4 |
 //! | [`cache_control`] | directives about caching, targeted fields too | RFC 9111 section 5.2, RFC 5861, RFC 9213 |
 //! | [`freshness`] | age, lifetime, what may be stored and served stale | RFC 9111 sections 3 and 4.2 |
 //! | [`vary`] | which requests a stored response answers | RFC 9111 section 4.1 |
+//! | [`validator`] | strong and weak validators, which parts may be joined | RFC 9110 section 8.8 |
+//! | [`stored_fields`] | fields that are stored, and what a 304 changes | RFC 9111 sections 3.1 and 3.2 |
 //! | [`structured`] | structured fields, as far as those need them | RFC 8941 |
 //! | [`error_page`] | the short built-in pages | nginx |
 //! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
@@ -47,8 +49,10 @@ pub mod request;
 pub mod response;
 mod span;
 pub mod status;
+pub mod stored_fields;
 pub mod structured;
 pub mod uri;
+pub mod validator;
 pub mod vary;
 
 pub use bytes::{parse_decimal, push_decimal};

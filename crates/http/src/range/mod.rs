@@ -1,9 +1,15 @@
 //! Range requests (RFC 9110 section 14), read as nginx's range filter reads them.
 //!
 //! [`parse`] turns the value of `Range` into byte ranges of one representation, [`if_range_matches`] tells whether
-//! it applies. Parts of a multi-range response are in [`multipart`]. Body bytes are the caller's business.
+//! it applies. Parts of a multi-range response are in [`multipart`]. [`ContentRange`] reads what an upstream answered,
+//! [`RangeSet`] keeps which parts are there. Body bytes are the caller's business.
 
+mod content;
 pub mod multipart;
+mod set;
+
+pub use content::{ContentRange, ContentRangeError};
+pub use set::{RangeSet, TooManyRanges};
 
 use crate::conditional::{Comparison, Validators, tags_match};
 use crate::{bytes, date};

@@ -1,0 +1,174 @@
+//! Reading `Content-Range` (RFC 9110 section 14.4).
+
+use super::{ByteRange, number};
+use crate::reply::ReplyHead;
+use crate::request::HeaderId;
+
+/// What `Content-Range` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentRange {
+    /// `bytes 0-4/10`: which part it is, and of how much where that is known (`bytes 0-4/*`).
+    Part {
+        /// The part.
+        range: ByteRange,
+        /// The complete length.
+        size: Option<u64>,
+    },
+    /// `bytes */10` of a 416: how much there is.
+    Unsatisfied {
+        /// The complete length.
+        size: u64,
+    },
+}
+
+/// Why the parts of a response cannot be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentRangeError {
+    /// No such field.
+    Missing,
+    /// More than one: nobody can tell which is meant.
+    Repeated,
+    /// Another unit than bytes, or no range.
+    Invalid,
+    /// The body is said to have another length than the range.
+    LengthDiffers,
+}
+
+impl ContentRange {
+    /// Reads a value; `None` when it is no range of bytes. The unit has no case; as in nginx blanks are let pass
+    /// between the parts.
+    #[must_use]
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let (unit, rest) = value.split_at_checked(6)?;
+        if !unit.eq_ignore_ascii_case(b"bytes ") {
+            return None;
+        }
+        let slash = memchr::memchr(b'/', rest)?;
+        let (range, size) =
+            (crate::bytes::trim_ows(&rest[..slash]), crate::bytes::trim_ows(&rest[slash + 1..]));
+        let size = match size {
+            b"*" => None,
+            digits => Some(crate::parse_decimal(digits)?),
+        };
+        if range == b"*" {
+            return size.map(|size| Self::Unsatisfied { size });
+        }
+        let (first, rest) = number(range)?;
+        let last = crate::bytes::trim_ows(crate::bytes::trim_ows(rest).strip_prefix(b"-")?);
+        let last = crate::parse_decimal(last)?;
+        // Section 14.4: such a field must not be used to put parts together.
+        if last < first || size.is_some_and(|size| size <= last) {
+            return None;
+        }
+        // Numbers end at i64::MAX, so one more is no overflow.
+        Some(Self::Part { range: ByteRange { start: first, end: last + 1 }, size })
+    }
+
+    /// Reads the field of a 206 and checks it against `Content-Length`, where that is there.
+    ///
+    /// # Errors
+    /// [`ContentRangeError`]; the response must not be stored, nor taken for the part that was asked for.
+    pub fn of_part(head: &ReplyHead, buf: &[u8]) -> Result<(ByteRange, Option<u64>), ContentRangeError> {
+        let mut values = head.all(buf, HeaderId::ContentRange);
+        let value = values.next().ok_or(ContentRangeError::Missing)?;
+        if values.next().is_some() {
+            return Err(ContentRangeError::Repeated);
+        }
+        match Self::parse(value) {
+            Some(Self::Part { range, .. })
+                if head.content_length().is_some_and(|length| length != range.len()) =>
+            {
+                Err(ContentRangeError::LengthDiffers)
+            }
+            Some(Self::Part { range, size }) => Ok((range, size)),
+            _ => Err(ContentRangeError::Invalid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::{Limits, parse};
+    use proptest::prelude::*;
+
+    fn part(start: u64, end: u64, size: Option<u64>) -> ContentRange {
+        ContentRange::Part { range: ByteRange { start, end }, size }
+    }
+
+    #[test]
+    fn values() {
+        for (value, wanted) in [
+            ("bytes 0-4/10", Some(part(0, 5, Some(10)))),
+            ("bytes 9-9/10", Some(part(9, 10, Some(10)))),
+            ("Bytes 0-4/*", Some(part(0, 5, None))),
+            ("bytes  0 - 4 / 10 ", Some(part(0, 5, Some(10)))),
+            ("bytes */10", Some(ContentRange::Unsatisfied { size: 10 })),
+            ("bytes */0", Some(ContentRange::Unsatisfied { size: 0 })),
+            (
+                "bytes 0-9223372036854775806/9223372036854775807",
+                Some(part(0, i64::MAX as u64, Some(i64::MAX as u64))),
+            ),
+            ("bytes 5-4/10", None),
+            ("bytes 0-10/10", None),
+            ("bytes 0-0/0", None),
+            ("bytes */*", None),
+            ("bytes=0-4/10", None),
+            ("bytes 0-4", None),
+            ("bytes 0/10", None),
+            ("bytes 0-/10", None),
+            ("bytes -4/10", None),
+            ("bytes 0-4/", None),
+            ("bytes 0-4/x", None),
+            ("bytes 0-4/10/3", None),
+            ("bytes 0-4-5/10", None),
+            ("items 0-4/10", None),
+            ("bytes +0-4/10", None),
+            ("bytes 0-9223372036854775808/*", None),
+            ("", None),
+            ("bytes ", None),
+        ] {
+            assert_eq!(ContentRange::parse(value.as_bytes()), wanted, "{value}");
+        }
+    }
+
+    #[test]
+    fn parts_of_responses() {
+        use ContentRangeError as Error;
+        let range = ByteRange { start: 0, end: 5 };
+        for (fields, wanted) in [
+            ("Content-Range: bytes 0-4/10\r\n", Ok((range, Some(10)))),
+            ("Content-Range: bytes 0-4/10\r\nContent-Length: 5\r\n", Ok((range, Some(10)))),
+            ("Content-Range: bytes 0-4/*\r\nTransfer-Encoding: chunked\r\n", Ok((range, None))),
+            ("Content-Range: bytes 0-4/10\r\nContent-Length: 6\r\n", Err(Error::LengthDiffers)),
+            ("", Err(Error::Missing)),
+            ("Content-Range: bytes 0-4/10\r\nContent-Range: bytes 0-4/10\r\n", Err(Error::Repeated)),
+            ("Content-Range: bytes */10\r\n", Err(Error::Invalid)),
+            ("Content-Range: x\r\n", Err(Error::Invalid)),
+        ] {
+            let text = format!("HTTP/1.1 206 Partial Content\r\n{fields}\r\n");
+            let mut head = ReplyHead::new();
+            parse(&mut head, text.as_bytes(), &Limits::default()).expect(fields);
+            assert_eq!(ContentRange::of_part(&head, text.as_bytes()), wanted, "{fields}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(start in 0u64..1 << 62, len in 1u64..1 << 61, more in 0u64..1 << 61) {
+            let range = ByteRange { start, end: start + len };
+            let mut value = Vec::new();
+            super::super::push_content_range(range, start + len + more, &mut value);
+            prop_assert_eq!(ContentRange::parse(&value), Some(part(start, start + len, Some(start + len + more))));
+        }
+
+        #[test]
+        fn no_input_panics(value in proptest::collection::vec(any::<u8>(), 0..40), near in "bytes [0-9*/ -]{0,30}") {
+            for value in [value.as_slice(), near.as_bytes()] {
+                if let Some(ContentRange::Part { range, size }) = ContentRange::parse(value) {
+                    prop_assert!(range.start < range.end && size.is_none_or(|size| range.end <= size));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Which fields of a response are stored, and how a 304 changes the stored ones (RFC 9111 sections 3.1, 3.2 and 4.3.4).
+//!
+//! Works on lists of [`FieldLine`]: where the lines come from and go to, a parsed head or the metadata of an entry, is
+//! the caller's business.
+
+use crate::hop_by_hop::ConnectionOptions;
+use crate::reply::FieldLine;
+use crate::request::HeaderId;
+
+/// Whether a field of a response is stored (RFC 9111 section 3.1): not those of one connection, nor those by which a
+/// proxy is known to a client. `options` are the `Connection` options of the same response.
+#[must_use]
+pub fn is_stored<'a, I>(line: &FieldLine<'_>, options: &ConnectionOptions<I>) -> bool
+where
+    I: Iterator<Item = &'a [u8]> + Clone,
+{
+    let of_a_proxy = matches!(
+        line.id,
+        HeaderId::ProxyAuthenticate | HeaderId::ProxyAuthenticationInfo | HeaderId::ProxyAuthorization
+    );
+    !of_a_proxy && !options.removes(line.id, line.name)
+}
+
+/// Whether a field of a 304 replaces the stored one (RFC 9111 section 3.2). Not where the stored body depends on it,
+/// and not what was never to be stored.
+#[must_use]
+pub fn is_updated(id: HeaderId) -> bool {
+    !matches!(
+        id,
+        // About the body of the 304, which it does not have, or of the stored one, which stays.
+        HeaderId::ContentLength
+            | HeaderId::TransferEncoding
+            | HeaderId::ContentEncoding
+            | HeaderId::ContentRange
+            | HeaderId::Trailer
+            // What has it is not stored, so it must not get in by this way.
+            | HeaderId::SetCookie
+    )
+}
+
+/// What an update did besides changing fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Update {
+    /// Some field has another value than before.
+    pub changed: bool,
+    /// `Vary` has another value: the stored response was filed under a key that is no longer its own, and has to be
+    /// dropped, or filed anew, by the caller.
+    pub vary_changed: bool,
+    /// The 304 had `Set-Cookie`: it goes to the client that asked, and to nobody else.
+    pub has_set_cookie: bool,
+}
+
+/// Writes the fields of a stored response after a 304 with the fields `fresh` to `out` (cleared first): a field that
+/// the 304 has replaces all stored lines of its name, in the place of the first; the others stay; new ones come last.
+/// `Age` of the stored response goes, since it was counted from the last time.
+pub fn update<'a, S, F>(stored: S, fresh: F, out: &mut Vec<FieldLine<'a>>) -> Update
+where
+    S: Iterator<Item = FieldLine<'a>> + Clone,
+    F: Iterator<Item = FieldLine<'a>> + Clone,
+{
+    out.clear();
+    let connection = fresh.clone().filter(|line| line.id == HeaderId::Connection).map(|line| line.value);
+    let options = ConnectionOptions::new(connection);
+    let replaces = |line: &FieldLine<'a>| is_updated(line.id) && is_stored(line, &options);
+    let has_set_cookie = fresh.clone().any(|line| line.id == HeaderId::SetCookie);
+    let fresh = fresh.filter(replaces);
+    for line in stored.clone() {
+        let is_replaced = fresh.clone().any(|new| same_name(&new, &line));
+        if !is_replaced {
+            if line.id != HeaderId::Age {
+                out.push(line);
+            }
+        } else if !out.iter().any(|written| same_name(written, &line)) {
+            out.extend(fresh.clone().filter(|new| same_name(new, &line)));
+        }
+    }
+    out.extend(fresh.filter(|new| !stored.clone().any(|line| same_name(&line, new))));
+    Update {
+        changed: !stored.clone().map(|line| line.value).eq(out.iter().map(|line| line.value)),
+        vary_changed: !values(stored, HeaderId::Vary).eq(values(out.iter().copied(), HeaderId::Vary)),
+        has_set_cookie,
+    }
+}
+
+fn values<'a>(lines: impl Iterator<Item = FieldLine<'a>>, id: HeaderId) -> impl Iterator<Item = &'a [u8]> {
+    lines.filter(move |line| line.id == id).map(|line| line.value)
+}
+
+fn same_name(left: &FieldLine<'_>, right: &FieldLine<'_>) -> bool {
+    left.id == right.id && (left.id != HeaderId::Other || left.name.eq_ignore_ascii_case(right.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lines(text: &str) -> Vec<FieldLine<'_>> {
+        text.split('|')
+            .filter(|line| !line.is_empty())
+            .map(|line| {
+                let (name, value) = line.split_once('=').expect("an equals sign");
+                FieldLine::new(name.as_bytes(), value.as_bytes())
+            })
+            .collect()
+    }
+
+    fn updated(stored: &str, fresh: &str) -> (String, Update) {
+        let (stored, fresh) = (lines(stored), lines(fresh));
+        let mut out = vec![FieldLine::new(b"old", b"old")];
+        let update = update(stored.iter().copied(), fresh.iter().copied(), &mut out);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let written: Vec<String> =
+            out.iter().map(|line| format!("{}={}", text(line.name), text(line.value))).collect();
+        (written.join("|"), update)
+    }
+
+    #[test]
+    fn a_304_replaces_fields() {
+        for (stored, fresh, wanted) in [
+            ("", "", ""),
+            ("A=1|B=2", "", "A=1|B=2"),
+            ("A=1|B=2", "a=3", "a=3|B=2"),
+            ("A=1|B=2", "C=3", "A=1|B=2|C=3"),
+            ("A=1|B=2|a=3", "A=4|A=5", "A=4|A=5|B=2"),
+            ("Date=1|ETag=2", "ETag=3|Date=4", "Date=4|ETag=3"),
+            ("Cache-Control=a|Cache-Control=b", "Cache-Control=c", "Cache-Control=c"),
+            ("Age=9|A=1", "", "A=1"),
+            ("Age=9|A=1", "Age=3", "Age=3|A=1"),
+        ] {
+            assert_eq!(updated(stored, fresh).0, wanted, "{stored} by {fresh}");
+        }
+    }
+
+    #[test]
+    fn what_the_body_depends_on_stays() {
+        let stored = "Content-Length=9|Content-Encoding=gzip|Content-Range=x|Content-Type=a";
+        let fresh =
+            "Content-Length=0|Content-Encoding=br|Content-Range=y|Transfer-Encoding=chunked|Content-Type=b";
+        let wanted = "Content-Length=9|Content-Encoding=gzip|Content-Range=x|Content-Type=b";
+        assert_eq!(updated(stored, fresh).0, wanted);
+        assert_eq!(updated("A=1", "Content-Length=0|Set-Cookie=x|Trailer=y").0, "A=1", "nor is it added");
+    }
+
+    #[test]
+    fn what_is_not_stored_does_not_get_in() {
+        let fresh = "Connection=close, X-Hop|X-Hop=1|Keep-Alive=5|Proxy-Authenticate=x|Upgrade=y|X=2";
+        assert_eq!(updated("X=1|X-Hop=0", fresh).0, "X=2|X-Hop=0");
+    }
+
+    #[test]
+    fn what_else_an_update_tells() {
+        let plain = Update::default();
+        for (stored, fresh, wanted) in [
+            ("A=1", "A=1", plain),
+            ("A=1", "A=2", Update { changed: true, ..plain }),
+            ("A=1", "B=2", Update { changed: true, ..plain }),
+            ("Vary=a", "Vary=a", plain),
+            ("Vary=a", "", plain),
+            ("Vary=a", "Vary=b", Update { changed: true, vary_changed: true, ..plain }),
+            ("A=1", "Vary=b", Update { changed: true, vary_changed: true, ..plain }),
+            ("A=1", "Set-Cookie=b", Update { has_set_cookie: true, ..plain }),
+        ] {
+            assert_eq!(updated(stored, fresh).1, wanted, "{stored} by {fresh}");
+        }
+    }
+
+    #[test]
+    fn fields_that_are_stored() {
+        let options = ConnectionOptions::new([&b"x-hop"[..]].into_iter());
+        for (name, wanted) in [
+            ("ETag", true),
+            ("Set-Cookie", true),
+            ("Trailer", true),
+            ("Connection", false),
+            ("X-Hop", false),
+            ("Transfer-Encoding", false),
+            ("Proxy-Authenticate", false),
+            ("Proxy-Authentication-Info", false),
+        ] {
+            assert_eq!(is_stored(&FieldLine::new(name.as_bytes(), b""), &options), wanted, "{name}");
+        }
+    }
+
+    proptest! {
+        /// Each name has the values of the 304 where that has it and may change it, else the stored ones.
+        #[test]
+        fn agrees_with_a_naive_model(
+            stored in proptest::collection::vec(("(A|b|ETag|Content-Length|Vary)", "[0-9]"), 0..6),
+            fresh in proptest::collection::vec(("(a|B|etag|content-length|VARY)", "[0-9]"), 0..6),
+        ) {
+            let text = |list: &[(String, String)]| {
+                list.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("|")
+            };
+            let (written, _) = updated(&text(&stored), &text(&fresh));
+            let written = lines(&written);
+            for name in ["a", "b", "etag", "content-length", "vary"] {
+                let of = |list: &[(String, String)]| -> Vec<String> {
+                    list.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone()).collect()
+                };
+                let replaced = !of(&fresh).is_empty() && name != "content-length";
+                let wanted = if replaced { of(&fresh) } else { of(&stored) };
+                let found: Vec<String> = written
+                    .iter()
+                    .filter(|line| line.name.eq_ignore_ascii_case(name.as_bytes()))
+                    .map(|line| String::from_utf8_lossy(line.value).into_owned())
+                    .collect();
+                prop_assert_eq!(found, wanted, "{}", name);
+            }
+        }
+    }
+}
