@@ -23,6 +23,8 @@
 //! | [`vary`] | which requests a stored response answers | RFC 9111 section 4.1 |
 //! | [`validator`] | strong and weak validators, which parts may be joined | RFC 9110 section 8.8 |
 //! | [`stored_fields`] | fields that are stored, and what a 304 changes | RFC 9111 sections 3.1 and 3.2 |
+//! | [`cache_status`] | writing what the cache did | RFC 9211 |
+//! | [`set_cookie`] | rewriting attributes of cookies | RFC 6265 section 5.2, nginx |
 //! | [`structured`] | structured fields, as far as those need them | RFC 8941 |
 //! | [`error_page`] | the short built-in pages | nginx |
 //! | [`proxy_protocol`] | what a proxy says before the first request | the PROXY protocol |
@@ -33,6 +35,7 @@
 
 mod bytes;
 pub mod cache_control;
+pub mod cache_status;
 pub mod conditional;
 pub mod connection;
 pub mod date;
@@ -47,6 +50,7 @@ pub mod range;
 pub mod reply;
 pub mod request;
 pub mod response;
+pub mod set_cookie;
 mod span;
 pub mod status;
 pub mod stored_fields;

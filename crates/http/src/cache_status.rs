@@ -1,0 +1,229 @@
+//! Writing `Cache-Status` (RFC 9211): what this cache did with a request, for whoever reads the answer.
+//!
+//! [`CacheStatus`] is one member of the list; those of caches nearer to the origin stand before it, in lines of their
+//! own.
+
+use crate::bytes::push_decimal;
+use crate::structured::{push_string, push_token_or_string};
+
+/// Why a request went to the origin (RFC 9211 section 2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarded {
+    /// The cache was told not to take part: `proxy_cache_bypass`.
+    Bypass,
+    /// The method is not cached.
+    Method,
+    /// Nothing was stored for the key.
+    UriMiss,
+    /// Something was stored, but no variant for this request.
+    VaryMiss,
+    /// Nothing could be used, for no reason that is told.
+    Miss,
+    /// The request's own directives forbade to use what was stored.
+    Request,
+    /// What was stored was stale.
+    Stale,
+    /// Only parts of what was asked for were stored.
+    Partial,
+}
+
+impl Forwarded {
+    /// The token.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bypass => "bypass",
+            Self::Method => "method",
+            Self::UriMiss => "uri-miss",
+            Self::VaryMiss => "vary-miss",
+            Self::Miss => "miss",
+            Self::Request => "request",
+            Self::Stale => "stale",
+            Self::Partial => "partial",
+        }
+    }
+}
+
+/// Where the answer is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From the cache, without asking the origin.
+    Hit,
+    /// The request, or another one in its place, went to the origin.
+    Forwarded(Forwarded),
+    /// Neither is told.
+    Untold,
+}
+
+/// One member of `Cache-Status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheStatus<'a> {
+    /// Name of the cache: a host name or a word that its operator knows.
+    pub name: &'a [u8],
+    /// `hit` or `fwd`.
+    pub source: Source,
+    /// `fwd-status`: what the origin answered. Told only where the request went there.
+    pub forwarded_status: Option<u16>,
+    /// `ttl`: seconds for which the answer is still fresh; negative when it is stale.
+    pub ttl: Option<i64>,
+    /// `stored`: the answer was stored. Told only where the request went to the origin.
+    pub stored: bool,
+    /// `collapsed`: the request waited for another one's answer. Told only where it went to the origin.
+    pub collapsed: Option<bool>,
+    /// `key`: what the cache looked for.
+    pub key: Option<&'a [u8]>,
+    /// `detail`: whatever else helps.
+    pub detail: Option<&'a [u8]>,
+}
+
+/// Longest key that is told, in bytes; the rest is cut off. A key may hold a whole URI with its arguments, and a field
+/// of that length is refused by some clients.
+pub const KEY_LEN_MAX: usize = 1024;
+
+impl<'a> CacheStatus<'a> {
+    /// A member with nothing but where the answer is from.
+    #[must_use]
+    pub fn new(name: &'a [u8], source: Source) -> Self {
+        Self {
+            name,
+            source,
+            forwarded_status: None,
+            ttl: None,
+            stored: false,
+            collapsed: None,
+            key: None,
+            detail: None,
+        }
+    }
+
+    /// Appends the value of the field.
+    pub fn push(&self, out: &mut Vec<u8>) {
+        push_token_or_string(out, self.name);
+        match self.source {
+            Source::Hit => out.extend_from_slice(b"; hit"),
+            Source::Forwarded(why) => {
+                out.extend_from_slice(b"; fwd=");
+                out.extend_from_slice(why.name().as_bytes());
+                self.push_forwarded(out);
+            }
+            Source::Untold => {}
+        }
+        if let Some(ttl) = self.ttl {
+            out.extend_from_slice(if ttl < 0 { b"; ttl=-" } else { b"; ttl=" });
+            push_decimal(out, ttl.unsigned_abs().min(INTEGER_MAX));
+        }
+        if let Some(key) = self.key {
+            out.extend_from_slice(b"; key=");
+            push_string(out, &key[..key.len().min(KEY_LEN_MAX)]);
+        }
+        if let Some(detail) = self.detail {
+            out.extend_from_slice(b"; detail=");
+            push_token_or_string(out, detail);
+        }
+    }
+
+    fn push_forwarded(&self, out: &mut Vec<u8>) {
+        if let Some(status) = self.forwarded_status {
+            out.extend_from_slice(b"; fwd-status=");
+            push_decimal(out, u64::from(status));
+        }
+        if self.stored {
+            out.extend_from_slice(b"; stored");
+        }
+        match self.collapsed {
+            Some(true) => out.extend_from_slice(b"; collapsed"),
+            Some(false) => out.extend_from_slice(b"; collapsed=?0"),
+            None => {}
+        }
+    }
+}
+
+/// Largest integer of a structured field (RFC 8941 section 3.3.1).
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::structured::Dictionary;
+    use proptest::prelude::*;
+
+    fn written(status: &CacheStatus<'_>) -> String {
+        let mut out = Vec::new();
+        status.push(&mut out);
+        String::from_utf8(out).expect("printable")
+    }
+
+    #[test]
+    fn members() {
+        let hit = CacheStatus::new(b"ringroad", Source::Hit);
+        let forwarded = |why| CacheStatus::new(b"cdn.example.com", Source::Forwarded(why));
+        for (status, wanted) in [
+            (hit, "ringroad; hit"),
+            (CacheStatus { ttl: Some(376), ..hit }, "ringroad; hit; ttl=376"),
+            (CacheStatus { ttl: Some(-412), ..hit }, "ringroad; hit; ttl=-412"),
+            (CacheStatus { ttl: Some(i64::MIN), ..hit }, "ringroad; hit; ttl=-999999999999999"),
+            (
+                CacheStatus { stored: true, forwarded_status: Some(200), collapsed: Some(true), ..hit },
+                "ringroad; hit",
+            ),
+            (CacheStatus { detail: Some(b"ram"), ..hit }, "ringroad; hit; detail=ram"),
+            (CacheStatus { detail: Some(b"two words"), ..hit }, "ringroad; hit; detail=\"two words\""),
+            (CacheStatus::new(b"my cache", Source::Untold), "\"my cache\""),
+            (
+                CacheStatus { stored: true, ttl: Some(0), ..forwarded(Forwarded::UriMiss) },
+                "cdn.example.com; fwd=uri-miss; stored; ttl=0",
+            ),
+            (
+                CacheStatus {
+                    forwarded_status: Some(304),
+                    collapsed: Some(false),
+                    key: Some(b"http://a/\"b\"\xff"),
+                    ..forwarded(Forwarded::Stale)
+                },
+                "cdn.example.com; fwd=stale; fwd-status=304; collapsed=?0; key=\"http://a/\\\"b\\\"%FF\"",
+            ),
+            (
+                CacheStatus { collapsed: Some(true), ..forwarded(Forwarded::VaryMiss) },
+                "cdn.example.com; fwd=vary-miss; collapsed",
+            ),
+        ] {
+            assert_eq!(written(&status), wanted);
+        }
+    }
+
+    #[test]
+    fn every_reason_is_a_token_of_the_rfc() {
+        use Forwarded as F;
+        let all = [F::Bypass, F::Method, F::UriMiss, F::VaryMiss, F::Miss, F::Request, F::Stale, F::Partial];
+        let names = ["bypass", "method", "uri-miss", "vary-miss", "miss", "request", "stale", "partial"];
+        assert_eq!(all.map(F::name), names);
+    }
+
+    #[test]
+    fn long_keys_are_cut() {
+        let key = vec![b'k'; 5000];
+        let status = CacheStatus { key: Some(&key), ..CacheStatus::new(b"r", Source::Hit) };
+        assert_eq!(written(&status).len(), "r; hit; key=\"\"".len() + KEY_LEN_MAX);
+    }
+
+    proptest! {
+        /// Whatever a key holds, the value stays one valid item: a dictionary's reader takes it behind a key.
+        #[test]
+        fn the_value_is_always_a_valid_item(
+            name in proptest::collection::vec(any::<u8>(), 0..10),
+            key in proptest::collection::vec(any::<u8>(), 0..40),
+            detail in proptest::collection::vec(any::<u8>(), 0..40),
+            ttl: i64,
+        ) {
+            let status = CacheStatus {
+                key: Some(&key),
+                detail: Some(&detail),
+                ttl: Some(ttl),
+                ..CacheStatus::new(&name, Source::Forwarded(Forwarded::Miss))
+            };
+            let item = format!("a={}", written(&status));
+            let dictionary = Dictionary::parse(item.as_bytes());
+            prop_assert_eq!(dictionary.map(|found| found.members().count()), Some(1), "{}", item);
+        }
+    }
+}
