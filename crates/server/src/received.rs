@@ -45,6 +45,11 @@ impl ReceivedBody {
         self.file.as_ref().map(|file| file.path.as_path())
     }
 
+    /// The file, when it has one, the bytes in it, and the engine that reads them.
+    pub(crate) fn file(&self) -> Option<(&rt::File, u64, DiskVia)> {
+        self.file.as_ref().map(|file| (&file.file, self.in_file, file.via))
+    }
+
     /// Bytes that are in memory now.
     pub(crate) fn held(&self) -> usize {
         self.memory.len()
@@ -105,16 +110,11 @@ const DIGITS: usize = 10;
 impl TempFile {
     /// Makes a file in the folder that is configured, and the folder too where it is missing.
     async fn create(conf: &Conf) -> Result<TempFile, (PathBuf, Errno)> {
-        let (folder, levels) = conf.client_body_temp_path.clone();
+        let (folder, levels) = &conf.client_body_temp_path;
         let named = conf.client_body_in_file_only != BodyInFile::Off;
-        let start =
-            rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
-        // Another thread does it: it may take several calls, and each may wait for the disk.
-        let shown = folder.clone();
-        let made = rt::offload(move || make(&folder, &levels, named, start)).await;
-        let (fd, path) = made.unwrap_or(Err((shown, Errno::IO)))?;
+        let (file, path) = create(folder, levels, named).await?;
         Ok(TempFile {
-            file: rt::File::new(fd),
+            file,
             path,
             clean: conf.client_body_in_file_only == BodyInFile::Clean,
             via: choose::path_engine(conf, &rt::caps()),
@@ -129,6 +129,25 @@ impl TempFile {
         let (result, _) = self.file.write_at(offset, buf, DeviceId::default(), self.via).await;
         result.map(drop)
     }
+}
+
+/// Makes a file for bytes that memory is too dear for, with the path that it has, or had: one that is not `named` cannot
+/// be left behind, whatever happens to the process.
+///
+/// # Errors
+/// The path that it was to have, and what failed.
+pub(crate) async fn create(
+    folder: &Path,
+    levels: &[u8],
+    named: bool,
+) -> Result<(rt::File, PathBuf), (PathBuf, Errno)> {
+    let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
+    // Another thread does it: it may take several calls, and each may wait for the disk.
+    let (shown, levels) = (folder.to_owned(), levels.to_vec());
+    let folder = shown.clone();
+    let made = rt::offload(move || make(&folder, &levels, named, start)).await;
+    let (fd, path) = made.unwrap_or(Err((shown, Errno::IO)))?;
+    Ok((rt::File::new(fd), path))
 }
 
 /// Opens a new file. One without a name cannot be left behind, whatever happens to the process.

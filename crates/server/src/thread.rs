@@ -19,6 +19,7 @@ use crate::process::shared::Shared;
 use crate::process::tally::Tally;
 use crate::recency::{Place, Recency};
 use crate::request::{ConnInfo, Generation, Request};
+use crate::upstream::Pools;
 use crate::zone::{Zone, since_1970};
 
 /// The state of one worker thread.
@@ -47,6 +48,8 @@ pub(crate) struct Thread {
     spare_requests: RefCell<Vec<Box<Request>>>,
     /// Encoders that wait for a body.
     pub(crate) encoders: Pool,
+    /// Connections to upstreams that wait to be used again.
+    pub(crate) links: Pools,
 }
 
 /// Requests whose memory is kept: as many as are under way at once on a busy thread.
@@ -68,6 +71,7 @@ impl Thread {
             dates: RefCell::new(DateCache::new(0, 0)),
             zone: Zone::default(),
             encoders: Pool::default(),
+            links: Pools::default(),
             spare_requests: RefCell::default(),
         }
     }
@@ -105,6 +109,8 @@ impl Thread {
     /// request wake up and let go of the old one.
     pub(crate) fn replace(&self, edition: Edition, files: Opened) {
         let old = self.generation.replace(Rc::new(generation(edition, &self.logs, files)));
+        // Whom they lead to is the old configuration's business.
+        self.links.clear();
         // Spare requests hold the old configuration.
         self.spare_requests.borrow_mut().clear();
         for timer in self.waiting.borrow().timers(|_| true) {
@@ -122,6 +128,7 @@ impl Thread {
     /// Stops: idle connections end at once, others after the answer that is under way.
     pub(crate) fn drain(&self) {
         self.draining.set();
+        self.links.clear();
         for timer in self.waiting.borrow().timers(|kind| kind == Waits::Idle) {
             timer.expire_now();
         }

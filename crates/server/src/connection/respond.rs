@@ -163,7 +163,16 @@ impl Connection {
                 ),
             ),
             // Said where it happened, with the reason.
-            BodyError::Filter | BodyError::Broken => {}
+            BodyError::Filter => {}
+            BodyError::Broken => {
+                if let Some(fault) = request.upstream_fault() {
+                    request.log(Level::Error, format_args!("{fault} while reading upstream"));
+                }
+                // To a client that waits for the end of the connection, an orderly one would be the end of the body.
+                if !request.response.chunked && request.response.content_length.is_none() {
+                    let _ = self.socket.set_reset_on_close();
+                }
+            }
             BodyError::NoMemory => {
                 request.log(
                     Level::Alert,

@@ -152,6 +152,8 @@ struct Facts<'a> {
     line: &'a [u8],
     /// The URI of a subrequest; empty for a client's request.
     subrequest: &'a [u8],
+    /// Which other server was asked; empty for none.
+    upstream: Vec<u8>,
     host: &'a [u8],
     referrer: Option<&'a [u8]>,
 }
@@ -161,17 +163,21 @@ impl<'a> Facts<'a> {
         Facts {
             line: request.line(),
             subrequest: if request.depth > 0 { &request.uri } else { b"" },
+            upstream: request.upstream_url().unwrap_or_default(),
             host: request.head.host_text().of(request.bytes()),
             referrer: request.header(HeaderId::Referer),
         }
     }
 
     /// Those that there are.
-    fn named(&self) -> impl Iterator<Item = (&'static str, &'a [u8])> {
-        let full = |bytes: &'a [u8]| Some(bytes).filter(|bytes| !bytes.is_empty());
+    fn named(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        fn full(bytes: &[u8]) -> Option<&[u8]> {
+            Some(bytes).filter(|bytes| !bytes.is_empty())
+        }
         let all = [
             ("request", full(self.line)),
             ("subrequest", full(self.subrequest)),
+            ("upstream", full(&self.upstream)),
             ("host", full(self.host)),
             ("referrer", self.referrer),
         ];

@@ -5,6 +5,7 @@
 
 use crate::modules::Module;
 use crate::request::Request;
+use crate::upstream::state;
 use crate::variables::{Prefixed, Variable};
 
 /// The module.
@@ -12,44 +13,47 @@ pub static MODULE: Module =
     Module { variables: VARIABLES, prefixed: PREFIXED, ..Module::named("http_upstream") };
 
 const VARIABLES: &[Variable] = &[
-    variable("upstream_addr", "Addresses of the servers that were asked."),
-    variable("upstream_bytes_received", "Bytes that came from them."),
-    variable("upstream_bytes_sent", "Bytes that went to them."),
-    variable("upstream_cache_age", "Seconds since the answer was put into the cache."),
-    variable("upstream_cache_etag", "Its entity tag in the cache."),
-    variable("upstream_cache_last_modified", "Its date in the cache."),
-    variable("upstream_cache_status", "What the cache had: `HIT`, `MISS` and others."),
-    variable("upstream_connect_time", "Seconds until they were connected."),
-    variable("upstream_header_time", "Seconds until the heads of their answers."),
-    variable("upstream_last_server_name", "The name of the last one that was chosen."),
-    variable("upstream_queue_time", "Seconds that the request waited for one of them."),
-    variable("upstream_response_length", "Lengths of their answers."),
-    variable("upstream_response_time", "Seconds until the ends of their answers."),
-    variable("upstream_status", "Statuses of their answers."),
+    variable("upstream_addr", state::addr, "Addresses of the servers that were asked."),
+    variable("upstream_bytes_received", state::bytes_received, "Bytes that came from them."),
+    variable("upstream_bytes_sent", state::bytes_sent, "Bytes that went to them."),
+    variable("upstream_cache_age", state::cache_age, "Seconds since the answer was put into the cache."),
+    variable("upstream_cache_etag", state::cache_etag, "Its entity tag in the cache."),
+    variable("upstream_cache_last_modified", state::cache_last_modified, "Its date in the cache."),
+    variable("upstream_cache_status", state::cache_status, "What the cache had: `HIT`, `MISS` and others."),
+    variable("upstream_connect_time", state::connect_time, "Seconds until they were connected."),
+    variable("upstream_header_time", state::header_time, "Seconds until the heads of their answers."),
+    variable(
+        "upstream_last_server_name",
+        state::last_server_name,
+        "The name of the last one that was chosen.",
+    ),
+    variable("upstream_queue_time", none, "Seconds that the request waited for one of them."),
+    variable("upstream_response_length", state::response_length, "Lengths of their answers."),
+    variable("upstream_response_time", state::response_time, "Seconds until the ends of their answers."),
+    variable("upstream_status", state::status, "Statuses of their answers."),
 ];
 
 const PREFIXED: &[Prefixed] = &[
-    Prefixed { prefix: "upstream_http_", get: no_member, help: "A field of the last answer." },
+    Prefixed { prefix: "upstream_http_", get: state::field, help: "A field of the last answer." },
     Prefixed {
         prefix: "upstream_trailer_",
-        get: no_member,
+        get: state::trailer,
         help: "A field behind the body of the last answer.",
     },
-    Prefixed { prefix: "upstream_cookie_", get: no_member, help: "A cookie of the last answer." },
+    Prefixed { prefix: "upstream_cookie_", get: state::cookie, help: "A cookie of the last answer." },
 ];
 
 /// None of them can be set.
-const fn variable(name: &'static str, help: &'static str) -> Variable {
-    Variable { name, get: none, set: None, help }
+const fn variable(
+    name: &'static str,
+    get: fn(&Request, &mut Vec<u8>) -> bool,
+    help: &'static str,
+) -> Variable {
+    Variable { name, get, set: None, help }
 }
 
-/// No request has been answered by another server.
+/// No request waits in a queue: there is none.
 fn none(_: &Request, _: &mut Vec<u8>) -> bool {
-    false
-}
-
-/// The same for families.
-fn no_member(_: &Request, _: &str, _: &mut Vec<u8>) -> bool {
     false
 }
 

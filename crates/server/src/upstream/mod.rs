@@ -10,7 +10,16 @@
 //! [`fetch`] comes back with a [`Reply`] or with the [`Failure`] that answers the client. Nothing here knows the name
 //! of a directive, nor what is done with an answer's fields.
 
+mod body;
+mod choice;
+mod exchange;
+mod fetch;
+mod link;
 pub(crate) mod peers;
+mod sending;
+mod spool;
+pub(crate) mod state;
+mod tunnel;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,6 +37,11 @@ use crate::received::ReceivedBody;
 use crate::request::Request;
 use crate::response::Body;
 use crate::template::Template;
+use body::Direct;
+pub(crate) use body::Live;
+pub(crate) use fetch::{fetch, gone};
+pub(crate) use link::Pools;
+pub(crate) use tunnel::{Ended, Tunnel};
 
 /// What a location says about talking to upstreams, in nginx's words and with its defaults.
 #[derive(Clone, Debug)]
@@ -273,23 +287,29 @@ pub(crate) enum ReplyBody {
 impl ReplyBody {
     /// The body as the response has it. `buffering` says whether it is read ahead of the client
     /// (`proxy_buffering`, `X-Accel-Buffering`).
-    pub(crate) fn into_body(self, _request: &Request, _settings: &Settings, _buffering: bool) -> Body {
+    pub(crate) fn into_body(self, request: &Request, settings: &Settings, buffering: bool) -> Body {
         match self {
             ReplyBody::None => Body::None,
             ReplyBody::Bytes(source) => Body::Bytes(source),
             ReplyBody::Stream(stream) => Body::Stream(stream),
-            ReplyBody::Live(live) => match *live {},
+            ReplyBody::Live(mut live) => {
+                live.limit_rate(rate(settings, request));
+                match buffering {
+                    true => Body::Stream(Box::new(spool::start(*live, settings))),
+                    false => Body::Stream(Box::new(Direct::new(*live, settings.pass_trailers))),
+                }
+            }
             ReplyBody::Tunnel(tunnel) => Body::Tunnel(tunnel),
         }
     }
 }
 
-/// The connection that the rest of an answer comes from.
-pub(crate) enum Live {}
-
-/// A connection that has changed its protocol.
-#[derive(Debug)]
-pub(crate) enum Tunnel {}
+/// Bytes a second that may be read from an upstream; 0 is no limit.
+fn rate(settings: &Settings, request: &Request) -> u64 {
+    let Some(rate) = &settings.limit_rate else { return 0 };
+    let text = String::from_utf8(rate.rendered(request)).unwrap_or_default();
+    conf::value::size(&text).unwrap_or(0)
+}
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,17 +318,4 @@ pub(crate) enum Failure {
     Status(u16),
     /// The client is gone (499).
     Gone,
-}
-
-/// Asks upstreams until one answers. Each try is recorded for `$upstream_*`.
-///
-/// # Errors
-/// See [`Failure`]; the log has the reason of each try.
-pub(crate) async fn fetch(
-    _request: &mut Request,
-    _settings: &Settings,
-    _target: &Target,
-    _outgoing: Outgoing,
-) -> Result<Reply, Failure> {
-    Err(Failure::Status(502))
 }

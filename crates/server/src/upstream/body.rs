@@ -1,0 +1,351 @@
+//! The body of an answer as it comes from an upstream: taken out of its framing, with an end that is known or not.
+//!
+//! Main type: [`Live`], a connection from which the rest of an answer is read. [`Direct`] passes it on at the client's
+//! speed; [`super::spool`] reads it ahead.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use http::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
+use http::reply::{FieldLine, parse_fields};
+use io::op::Source;
+use io::{Buf, Errno};
+
+use crate::body::BodyError;
+use crate::body::stream::Stream;
+use crate::upstream::choice::Chosen;
+use crate::upstream::link::Link;
+use crate::upstream::state::{Fault, Try};
+
+/// The connection that the rest of an answer comes from. Dropping it closes the connection.
+pub(crate) struct Live {
+    link: Option<Link>,
+    incoming: Incoming,
+    /// What came along with the head.
+    rest: Option<Buf>,
+    record: Rc<Try>,
+    /// The upstream counts as busy for as long as this lives.
+    chosen: Chosen,
+    keeps: bool,
+    read_timeout: Duration,
+    rate: Option<Rate>,
+}
+
+/// What tells the end of the body.
+enum Incoming {
+    /// So many bytes are left.
+    Length(u64),
+    /// Chunks, and the lines of trailers so far.
+    Chunks(ChunkedDecoder, Vec<u8>),
+    /// The end of the connection.
+    Close,
+    /// It has ended.
+    Done,
+}
+
+/// `proxy_limit_rate`
+#[derive(Clone, Copy)]
+struct Rate {
+    bytes_per_second: u64,
+    since: Instant,
+}
+
+/// Trailer fields that are kept; more than any use of them needs.
+const TRAILERS_MAX: u16 = 100;
+
+impl Live {
+    pub(super) fn new(
+        link: Link,
+        framing: ReplyFraming,
+        rest: Option<Buf>,
+        record: Rc<Try>,
+        chosen: Chosen,
+        keeps: bool,
+        read_timeout: Duration,
+    ) -> Live {
+        let incoming = match framing {
+            ReplyFraming::None => Incoming::Length(0),
+            ReplyFraming::Length(length) => Incoming::Length(length),
+            ReplyFraming::Chunked => Incoming::Chunks(ChunkedDecoder::default(), Vec::new()),
+            ReplyFraming::UntilClose => Incoming::Close,
+        };
+        Live { link: Some(link), incoming, rest, record, chosen, keeps, read_timeout, rate: None }
+    }
+
+    /// Reads no faster than this.
+    pub(super) fn limit_rate(&mut self, bytes_per_second: u64) {
+        self.rate = (bytes_per_second > 0).then(|| Rate { bytes_per_second, since: rt::now() });
+    }
+
+    /// When the next bytes may be read, where that is not now.
+    pub(super) fn not_before(&self) -> Option<Instant> {
+        let rate = self.rate?;
+        let passed = self.record.response_length.get();
+        let due = rate.since + Duration::from_secs_f64(passed as f64 / rate.bytes_per_second as f64);
+        (due > rt::now()).then_some(due)
+    }
+
+    /// Bytes that are still to come, where that is known.
+    pub(super) fn left(&self) -> Option<u64> {
+        match self.incoming {
+            Incoming::Length(left) => Some(left),
+            Incoming::Done => Some(0),
+            Incoming::Chunks(..) | Incoming::Close => None,
+        }
+    }
+
+    /// Whether all of it has been taken.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.incoming, Incoming::Done) && self.rest.is_none()
+    }
+
+    pub(super) fn record(&self) -> &Rc<Try> {
+        &self.record
+    }
+
+    /// What is here already, when that is the whole rest of the body.
+    pub(super) fn take_whole(&mut self) -> Option<Option<Buf>> {
+        match (&self.incoming, &self.rest) {
+            (Incoming::Length(0), None) => {
+                self.end(0);
+                Some(None)
+            }
+            (Incoming::Length(left), Some(rest)) if rest.len() as u64 >= *left => self.decode_rest(),
+            (Incoming::Chunks(..), Some(rest)) if ends_with_last_chunk(rest) => {
+                let Incoming::Chunks(decoder, _) = &self.incoming else { return None };
+                // Looked through first: where the end is no end after all, nothing must be lost.
+                is_whole(*decoder, rest).then(|| self.decode_rest()).flatten()
+            }
+            _ => None,
+        }
+    }
+
+    fn decode_rest(&mut self) -> Option<Option<Buf>> {
+        let rest = self.rest.take()?;
+        self.decode(rest).ok()
+    }
+
+    /// The next bytes of the body, as large a piece as this where it has to be waited for; `None` at its end.
+    pub(super) async fn next(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
+        loop {
+            if let Some(rest) = self.rest.take()
+                && let Some(piece) = self.decode(rest)?
+            {
+                return Ok(Some(piece));
+            }
+            if self.is_over() {
+                return Ok(None);
+            }
+            let Some(link) = &mut self.link else { return Err(Fault::Closed) };
+            let buf = rt::pool().get(size).ok_or(Fault::Local(Errno::NOMEM))?;
+            link.timer.set(rt::now() + self.read_timeout);
+            let timer = link.timer.clone();
+            let received = timer.limit(link.socket.recv_into(buf)).await;
+            self.received(received.map_err(|_| Fault::TimedOut)?)?;
+        }
+    }
+
+    /// The same for a hand-written future, in buffers of the engine's choice.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Fault>> {
+        loop {
+            if let Some(rest) = self.rest.take()
+                && let Some(piece) = self.decode(rest)?
+            {
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            if self.is_over() {
+                return Poll::Ready(Ok(None));
+            }
+            let Some(link) = &mut self.link else { return Poll::Ready(Err(Fault::Closed)) };
+            match link.poll_recv(context) {
+                Poll::Ready(received) => {
+                    link.timer.set(rt::now() + self.read_timeout);
+                    self.received(received)?;
+                }
+                Poll::Pending => {
+                    if link.timer.deadline().is_none() {
+                        link.timer.set(rt::now() + self.read_timeout);
+                    }
+                    let _ = ready!(link.timer.poll_elapsed(context));
+                    return Poll::Ready(Err(Fault::TimedOut));
+                }
+            }
+        }
+    }
+
+    /// Takes what a receive has brought.
+    fn received(&mut self, received: Result<Option<Buf>, Errno>) -> Result<(), Fault> {
+        match received {
+            Ok(Some(buf)) => {
+                self.record.count_received(buf.len());
+                self.rest = Some(buf);
+                Ok(())
+            }
+            Ok(None) if matches!(self.incoming, Incoming::Close) => {
+                self.keeps = false;
+                self.end(0);
+                Ok(())
+            }
+            Ok(None) => Err(Fault::Closed),
+            Err(errno) => Err(Fault::Receive(errno)),
+        }
+    }
+
+    /// Takes bytes out of their framing, in place; `None` where there is nothing of the body in them.
+    fn decode(&mut self, mut buf: Buf) -> Result<Option<Buf>, Fault> {
+        match &mut self.incoming {
+            Incoming::Length(left) => {
+                let excess = buf.len().saturating_sub((*left).min(usize::MAX as u64) as usize);
+                buf.set_len(buf.len() - excess);
+                *left -= buf.len() as u64;
+                let is_over = *left == 0;
+                self.count(&buf);
+                if is_over {
+                    self.end(excess);
+                }
+            }
+            Incoming::Chunks(decoder, trailers) => {
+                let (mut kept, mut at) = (0, 0);
+                let ended = loop {
+                    let step =
+                        decoder.handle_with_trailers(&buf[at..], trailers).map_err(|_| Fault::Chunks)?;
+                    if let Event::Data { start, end } = step.event {
+                        buf.copy_within(at + start..at + end, kept);
+                        kept += end - start;
+                    }
+                    at += step.consumed;
+                    match step.event {
+                        Event::Data { .. } => {}
+                        Event::More => break false,
+                        Event::End => break true,
+                    }
+                };
+                let excess = buf.len() - at;
+                buf.set_len(kept);
+                self.count(&buf);
+                if ended {
+                    self.keep_trailers();
+                    self.end(excess);
+                }
+            }
+            Incoming::Close => self.count(&buf),
+            // More than was announced; the connection was given up for it.
+            Incoming::Done => buf.set_len(0),
+        }
+        Ok((!buf.is_empty()).then_some(buf))
+    }
+
+    fn count(&self, buf: &Buf) {
+        let length = &self.record.response_length;
+        length.set(length.get() + buf.len() as u64);
+    }
+
+    fn keep_trailers(&mut self) {
+        let Incoming::Chunks(_, section) = &self.incoming else { return };
+        let mut fields = Vec::new();
+        if section.is_empty() || parse_fields(section, TRAILERS_MAX, &mut fields).is_err() {
+            return;
+        }
+        let lines = fields.iter().map(|field| FieldLine {
+            id: field.id,
+            name: field.name.of(section),
+            value: field.value.of(section),
+        });
+        let lines = lines.filter(|line| may_be_trailer(line.id));
+        *self.record.trailers.borrow_mut() =
+            lines.map(|line| (line.name.to_vec(), line.value.to_vec())).collect();
+    }
+
+    /// The body is over: the connection can be used again, unless more came than belongs to it.
+    fn end(&mut self, excess: usize) {
+        self.incoming = Incoming::Done;
+        self.record.end();
+        self.chosen.answered();
+        let link = self.link.take().filter(|_| self.keeps && excess == 0);
+        if let Some(link) = link {
+            link.keep();
+        }
+    }
+
+    /// Notes why the body broke off, and gives the connection up.
+    pub(super) fn give_up(&mut self, fault: Fault) {
+        self.record.fault.set(Some(fault));
+        self.record.end();
+        self.link = None;
+    }
+
+    /// The connection, when it speaks another protocol from here on, and what came of that already.
+    pub(super) fn into_parts(mut self) -> (Option<Link>, Option<Buf>, Rc<Try>, Chosen) {
+        (self.link.take(), self.rest.take(), Rc::clone(&self.record), std::mem::take(&mut self.chosen))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.record.end();
+    }
+}
+
+/// Whether bytes may hold the last chunk, which is cheaper than to decode them in vain.
+fn ends_with_last_chunk(bytes: &[u8]) -> bool {
+    bytes.ends_with(b"0\r\n\r\n")
+}
+
+/// Whether the body ends in these bytes and at their end.
+fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
+    let mut at = 0;
+    loop {
+        let Ok(step) = decoder.handle(&bytes[at..]) else { return false };
+        at += step.consumed;
+        match step.event {
+            Event::Data { .. } => {}
+            Event::More => return false,
+            Event::End => return at == bytes.len(),
+        }
+    }
+}
+
+/// A body that is read no faster than the client takes it.
+pub(super) struct Direct {
+    live: Live,
+    delay: Option<rt::Sleep>,
+    pass_trailers: bool,
+}
+
+impl Direct {
+    pub(super) fn new(live: Live, pass_trailers: bool) -> Direct {
+        Direct { live, delay: None, pass_trailers }
+    }
+}
+
+impl Stream for Direct {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        if let Some(delay) = &mut self.delay {
+            ready!(std::pin::Pin::new(delay).poll(context));
+            self.delay = None;
+        }
+        match ready!(self.live.poll_next(context)) {
+            Ok(Some(buf)) => {
+                self.delay = self.live.not_before().map(rt::sleep_until);
+                Poll::Ready(Ok(Some(Source::Buf(buf))))
+            }
+            Ok(None) => Poll::Ready(Ok(None)),
+            Err(fault) => {
+                self.live.give_up(fault);
+                Poll::Ready(Err(BodyError::Broken))
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        match self.pass_trailers {
+            true => self.live.record().trailers.borrow().clone(),
+            false => Vec::new(),
+        }
+    }
+
+    fn is_unbuffered(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,284 @@
+//! One try: a request goes out on a connection, and the head of its answer comes back.
+//!
+//! Sending and reading run side by side, because an upstream may answer before it has all of the request, and one that
+//! refuses a body closes its side without reading it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use http::connection::reply_keeps_alive;
+use http::framing::ReplyFraming;
+use http::reply::{self, FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead, ReplyProgress};
+use io::op::Source;
+use io::{Buf, Errno};
+use rt::Timer;
+use rt::net::Reader;
+
+use crate::log::{Level, Reason};
+use crate::request::Request;
+use crate::upstream::link::Link;
+use crate::upstream::sending::{self, SendTrouble};
+use crate::upstream::state::Try;
+use crate::upstream::{Heading, Outgoing, Settings};
+
+/// What came of a try that has an answer.
+pub(super) struct Answer {
+    pub(super) heading: Rc<Heading>,
+    /// What came along behind the head.
+    pub(super) rest: Option<Buf>,
+    pub(super) framing: ReplyFraming,
+    /// Whether the connection can be used again when the body has been read.
+    pub(super) keeps: bool,
+}
+
+/// Why a try has none. The log has been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The connection could not be made, or broke.
+    Failed,
+    /// It took too long.
+    TimedOut,
+    /// The answer is not HTTP.
+    InvalidHeader,
+    /// Nobody's fault but ours.
+    Local,
+    /// The client's body could not be had; this status answers it.
+    Client(u16),
+}
+
+/// Interim answers before one that counts; more are a way to hold us for ever.
+const INTERIM_MAX: u32 = 64;
+
+/// Sends the request and reads the head of the answer. `sent` tells whether anything of the request has gone out.
+pub(super) async fn run(
+    request: &Request,
+    settings: &Settings,
+    outgoing: &Outgoing,
+    link: &mut Link,
+    record: &Try,
+    sent: &Cell<bool>,
+) -> Result<Answer, Trouble> {
+    let is_reused = link.requests > 0;
+    link.requests += 1;
+    let timer = link.timer.clone();
+    let (reader, writer) = link.socket.split();
+    let mut sending = pin!(sending::send(writer, &timer, settings, outgoing, request, record, sent));
+    let mut reading = pin!(read_head(reader, &timer, settings, outgoing, request, record));
+    let mut send_result = None;
+    let read = poll_fn(|context| {
+        if send_result.is_none()
+            && let Poll::Ready(result) = sending.as_mut().poll(context)
+        {
+            // What the upstream says of itself is worth more than that it does not listen.
+            timer.set(rt::now() + settings.read_timeout);
+            send_result = Some(result);
+        }
+        if let Some(Err(SendTrouble::Client(status))) = send_result {
+            return Poll::Ready(Some(Err(HeadTrouble::Client(status))));
+        }
+        if let Poll::Ready(result) = reading.as_mut().poll(context) {
+            return Poll::Ready(Some(result));
+        }
+        timer.poll_elapsed(context).map(|_| None)
+    })
+    .await;
+    let whole = matches!(send_result, Some(Ok(())));
+    let doing = if send_result.is_some() { READING } else { SENDING };
+    match read {
+        Some(Ok(mut answer)) => {
+            // Half a request leaves the upstream waiting for the other half.
+            answer.keeps &= whole && outgoing.keepalive;
+            Ok(answer)
+        }
+        None => {
+            request
+                .log(Level::Error, format_args!("upstream timed out ({}) {doing}", Reason(Errno::TIMEDOUT)));
+            Err(Trouble::TimedOut)
+        }
+        Some(Err(trouble)) => {
+            let send_errno = match send_result {
+                Some(Err(SendTrouble::Send(errno))) => Some(errno),
+                _ => None,
+            };
+            Err(tell(request, trouble, send_errno, is_reused))
+        }
+    }
+}
+
+/// Phrases of nginx's log.
+const SENDING: &str = "while sending request to upstream";
+const READING: &str = "while reading response header from upstream";
+
+/// Why there is no head.
+enum HeadTrouble {
+    Closed,
+    Receive(Errno),
+    Invalid(ReplyError, Option<Vec<u8>>),
+    /// A 101 that nobody asked for, or interim answers without end.
+    Unexpected(&'static str),
+    NoMemory,
+    Client(u16),
+}
+
+/// Writes the log line of a failed try.
+fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_reused: bool) -> Trouble {
+    if let (Some(errno), HeadTrouble::Closed | HeadTrouble::Receive(_)) = (send_errno, &trouble) {
+        request.log(Level::Error, format_args!("send() failed ({}) {SENDING}", Reason(errno)));
+        return Trouble::Failed;
+    }
+    match trouble {
+        HeadTrouble::Closed => {
+            // An upstream may end a connection that it was to keep whenever it likes.
+            let level = if is_reused { Level::Info } else { Level::Error };
+            request.log(level, format_args!("upstream prematurely closed connection {READING}"));
+            Trouble::Failed
+        }
+        HeadTrouble::Receive(errno) => {
+            request.log(Level::Error, format_args!("recv() failed ({}) {READING}", Reason(errno)));
+            Trouble::Failed
+        }
+        HeadTrouble::Invalid(error, line) => {
+            let line = line.map(|line| format!(": \"{}\"", line.escape_ascii())).unwrap_or_default();
+            request.log(Level::Error, format_args!("{}{line} {READING}", error.message()));
+            Trouble::InvalidHeader
+        }
+        HeadTrouble::Unexpected(what) => {
+            request.log(Level::Error, format_args!("upstream sent {what} {READING}"));
+            Trouble::InvalidHeader
+        }
+        HeadTrouble::NoMemory => {
+            request.log(Level::Alert, format_args!("no buffer for an answer {READING}"));
+            Trouble::Local
+        }
+        HeadTrouble::Client(status) => Trouble::Client(status),
+    }
+}
+
+/// Reads heads until one is no interim answer.
+async fn read_head(
+    reader: &mut Reader,
+    timer: &Timer,
+    settings: &Settings,
+    outgoing: &Outgoing,
+    request: &Request,
+    record: &Try,
+) -> Result<Answer, HeadTrouble> {
+    let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
+    let limits = Limits { head_max, fields_max: FIELDS_MAX_DEFAULT };
+    let mut head = ReplyHead::new();
+    let mut input: Option<Buf> = None;
+    let mut interim = 0;
+    loop {
+        let received = reader.recv().await.map_err(HeadTrouble::Receive)?;
+        let Some(received) = received else { return Err(HeadTrouble::Closed) };
+        record.count_received(received.len());
+        let mut buf = join(input.take(), received, head_max as usize).ok_or(HeadTrouble::NoMemory)?;
+        loop {
+            match reply::parse(&mut head, &buf, &limits) {
+                Ok(ReplyProgress::Incomplete) => break,
+                Ok(ReplyProgress::Http09) => return Ok(bare(request, buf)),
+                Ok(ReplyProgress::Complete { head_len }) if head.is_interim() => {
+                    interim += 1;
+                    if interim > INTERIM_MAX {
+                        return Err(HeadTrouble::Unexpected("too many interim responses"));
+                    }
+                    hand_on(request, outgoing, &head, &buf[..head_len as usize]).await;
+                    head.clear();
+                    cut(&mut buf, head_len as usize);
+                    timer.set(rt::now() + settings.read_timeout);
+                    if buf.is_empty() {
+                        break;
+                    }
+                }
+                Ok(ReplyProgress::Complete { head_len }) => {
+                    return complete(request, outgoing, head, buf, head_len as usize);
+                }
+                Err(error) => return Err(HeadTrouble::Invalid(error, offending(error, &head, &buf))),
+            }
+        }
+        input = (!buf.is_empty()).then_some(buf);
+    }
+}
+
+/// The line of a head that is wrong, where nginx shows it.
+fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
+    let shown = error.message().ends_with("header") || error.message().ends_with("line");
+    if !shown || matches!(error, ReplyError::HeadTooLong | ReplyError::InvalidStatusLine) {
+        return None;
+    }
+    let line = &buf[(head.line_start() as usize).min(buf.len())..];
+    let end = memchr::memchr(b'\n', line).unwrap_or(line.len());
+    Some(line[..end].trim_ascii_end().to_vec())
+}
+
+/// Puts received bytes behind others.
+fn join(held: Option<Buf>, received: Buf, most: usize) -> Option<Buf> {
+    let Some(mut held) = held else { return Some(received) };
+    if held.capacity() - held.len() < received.len() {
+        let mut larger = rt::pool().get((held.len() + received.len()).max(most))?;
+        larger.append(&held);
+        held = larger;
+    }
+    (held.append(&received) == received.len()).then_some(held)
+}
+
+/// Takes bytes off the front.
+pub(super) fn cut(buf: &mut Buf, count: usize) {
+    let len = buf.len() - count;
+    buf.copy_within(count.., 0);
+    buf.set_len(len);
+}
+
+/// An answer whose head is complete.
+fn complete(
+    request: &Request,
+    outgoing: &Outgoing,
+    head: ReplyHead,
+    mut buf: Buf,
+    head_len: usize,
+) -> Result<Answer, HeadTrouble> {
+    if head.status().code() == 101 && !outgoing.upgrade {
+        return Err(HeadTrouble::Unexpected("unexpected 101 response"));
+    }
+    if let Some(line) = head.first_ignored() {
+        let line = line.of(&buf).escape_ascii();
+        request.log(
+            Level::Warn,
+            format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
+        );
+    }
+    let rest = &buf[head_len..];
+    let rest = match rest.len() {
+        0 => None,
+        len => {
+            let mut copy = rt::pool().get(len).ok_or(HeadTrouble::NoMemory)?;
+            copy.append(rest);
+            Some(copy)
+        }
+    };
+    buf.set_len(head_len);
+    let framing = ReplyFraming::of(outgoing.method, &head);
+    let keeps = reply_keeps_alive(&head, &buf) && framing.is_delimited();
+    let heading = Rc::new(Heading::new(Source::Buf(buf), head));
+    Ok(Answer { heading, rest, framing, keeps })
+}
+
+/// An answer without a head: all of it is body, which nginx passes on too.
+fn bare(request: &Request, buf: Buf) -> Answer {
+    request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
+    let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
+    Answer { heading, rest: Some(buf), framing: ReplyFraming::UntilClose, keeps: false }
+}
+
+/// Gives an interim answer to the client where it is to have it.
+async fn hand_on(_request: &Request, _outgoing: &Outgoing, _head: &ReplyHead, _raw: &[u8]) {}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}

@@ -1,0 +1,377 @@
+//! A body that is read ahead of its client: in memory as far as `proxy_buffers` go, then in a temporary file.
+//!
+//! ```text
+//! upstream --> pump (a task) --> Spool: memory, file --> Spooled (a stream) --> client
+//! ```
+//!
+//! The upstream is rid of its answer as fast as it sends, however slow the client is, and what a slow client costs is
+//! bounded: memory by `proxy_buffers`, the file by `proxy_max_temp_file_size`, and then the pump waits. Pieces leave in
+//! the order in which they came, whether they lie in memory or in the file.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use io::op::{DeviceId, Source};
+use io::{Buf, DiskVia, Errno};
+use smallvec::SmallVec;
+
+use crate::body::stream::Stream;
+use crate::body::{BodyError, choose};
+use crate::received;
+use crate::upstream::Settings;
+use crate::upstream::body::Live;
+use crate::upstream::state::{Fault, Try};
+
+/// What pump and stream share.
+struct Spool {
+    pieces: VecDeque<Piece>,
+    /// Bytes of buffers in memory.
+    held: u64,
+    file: Option<rt::File>,
+    /// Where the next bytes go in the file. It starts again when all of it has been taken.
+    file_end: u64,
+    /// Bytes in the file that were not taken.
+    in_file: u64,
+    via: DiskVia,
+    end: Option<Result<(), Fault>>,
+    /// The client is gone.
+    is_dropped: bool,
+    /// Bytes that the stream has taken, for the pump to see that it moves.
+    taken: u64,
+    stream: Option<Waker>,
+    pump: Option<Waker>,
+}
+
+/// A piece of the body.
+enum Piece {
+    Memory(Buf),
+    File { start: u64, end: u64 },
+}
+
+/// Limits of one spool.
+struct Limits {
+    memory: u64,
+    /// Bytes of a read.
+    read: usize,
+    file: u64,
+    folder: PathBuf,
+    levels: SmallVec<[u8; 3]>,
+}
+
+/// How long the client has to take something before the first bytes go to a file: one that reads as fast as it can
+/// often needs a moment, and a file for that would be a waste.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Bytes that are read from the file at once.
+const FILE_PIECE: u64 = 64 << 10;
+
+/// The largest read from an upstream: a socket seldom holds more.
+const READ_MAX: u64 = 64 << 10;
+
+/// The smallest one, whatever the buffers' size.
+const READ_MIN: u64 = 4 << 10;
+
+impl Limits {
+    fn of(settings: &Settings) -> Limits {
+        let memory = u64::from(settings.buffers.0) * settings.buffers.1;
+        Limits {
+            memory,
+            // Half of it, so that one part is sent while the other is read.
+            read: (memory / 2).clamp(READ_MIN, READ_MAX) as usize,
+            file: settings.max_temp_file_size,
+            folder: settings.temp_path.0.clone(),
+            levels: settings.temp_path.1.clone(),
+        }
+    }
+}
+
+/// Begins to read a body ahead.
+pub(super) fn start(live: Live, settings: &Settings) -> Spooled {
+    let spool = Spool {
+        pieces: VecDeque::new(),
+        held: 0,
+        file: None,
+        file_end: 0,
+        in_file: 0,
+        via: choose::best_engine(&rt::caps()),
+        end: None,
+        is_dropped: false,
+        taken: 0,
+        stream: None,
+        pump: None,
+    };
+    let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
+    rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings)));
+    Spooled { spool, record, reading: None, pass_trailers: settings.pass_trailers }
+}
+
+/// Reads to the end, or until nobody wants it.
+async fn pump(mut live: Live, spool: Rc<RefCell<Spool>>, limits: Limits) {
+    let result = fill(&mut live, &spool, &limits).await;
+    if let Some(Err(fault)) = result {
+        live.give_up(fault);
+    }
+    drop(live);
+    let mut spool = spool.borrow_mut();
+    spool.end = Some(result.unwrap_or(Ok(())));
+    wake(&mut spool.stream);
+}
+
+/// `None` when the client is gone.
+async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> Option<Result<(), Fault>> {
+    loop {
+        wait_for_room(spool, limits).await?;
+        if let Some(due) = live.not_before() {
+            wanted(spool, rt::sleep_until(due)).await?;
+        }
+        let size = live.left().map_or(limits.read, |left| limits.read.min(left.max(1) as usize));
+        let buf = match wanted(spool, live.next(size)).await? {
+            Ok(Some(buf)) => buf,
+            Ok(None) => return Some(Ok(())),
+            Err(fault) => return Some(Err(fault)),
+        };
+        if spool.borrow().has_memory(limits, buf.capacity() as u64) {
+            spool.borrow_mut().hold(buf);
+        } else if let Err(errno) = spill(spool, limits, buf).await {
+            return Some(Err(Fault::Local(errno)));
+        }
+    }
+}
+
+/// The output of a future, or `None` when the client is gone before.
+async fn wanted<F: Future>(spool: &RefCell<Spool>, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if spool.borrow_mut().is_over(context) {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// Waits until there is room for another piece; `None` when the client is gone.
+async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
+    let read = limits.read as u64;
+    if spool.borrow().has_memory(limits, read) {
+        return wanted(spool, std::future::ready(())).await;
+    }
+    let may_spill = |spool: &Spool| spool.in_file + read <= limits.file;
+    if spool.borrow().in_file == 0 && may_spill(&spool.borrow()) {
+        // A client that takes something meanwhile is not slow.
+        let until: Instant = rt::now() + PATIENCE;
+        let mut patience = pin!(rt::sleep_until(until));
+        return poll_fn(|context| {
+            if spool.borrow_mut().is_over(context) {
+                return Poll::Ready(None);
+            }
+            match spool.borrow().has_memory(limits, read) {
+                true => Poll::Ready(Some(())),
+                false => patience.as_mut().poll(context).map(Some),
+            }
+        })
+        .await;
+    }
+    poll_fn(|context| {
+        let mut spool = spool.borrow_mut();
+        if spool.is_over(context) {
+            return Poll::Ready(None);
+        }
+        match spool.has_memory(limits, read) || may_spill(&spool) {
+            true => Poll::Ready(Some(())),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Writes a piece to the file.
+async fn spill(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Errno> {
+    let known = spool.borrow().file.clone();
+    let file = match known {
+        Some(file) => file,
+        None => {
+            let made = received::create(&limits.folder, &limits.levels, false).await;
+            let (file, _) = made.map_err(|(_, errno)| errno)?;
+            spool.borrow_mut().file = Some(file.clone());
+            file
+        }
+    };
+    let (start, via) = {
+        let mut spool = spool.borrow_mut();
+        if spool.in_file == 0 {
+            spool.file_end = 0;
+        }
+        (spool.file_end, spool.via)
+    };
+    let end = start + buf.len() as u64;
+    let (result, _) = file.write_at(start, buf, DeviceId::default(), via).await;
+    result?;
+    let mut spool = spool.borrow_mut();
+    spool.file_end = end;
+    spool.in_file += end - start;
+    match spool.pieces.back_mut() {
+        Some(Piece::File { end: last, .. }) if *last == start => *last = end,
+        _ => spool.pieces.push_back(Piece::File { start, end }),
+    }
+    wake(&mut spool.stream);
+    Ok(())
+}
+
+impl Spool {
+    fn has_memory(&self, limits: &Limits, bytes: u64) -> bool {
+        // One piece always has a place, whatever was configured.
+        self.held == 0 || self.held + bytes <= limits.memory
+    }
+
+    fn hold(&mut self, buf: Buf) {
+        self.held += buf.capacity() as u64;
+        self.pieces.push_back(Piece::Memory(buf));
+        wake(&mut self.stream);
+    }
+
+    /// Whether the client is gone; else the pump is woken when it goes, or takes something.
+    fn is_over(&mut self, context: &Context<'_>) -> bool {
+        if !self.is_dropped {
+            register(&mut self.pump, context);
+        }
+        self.is_dropped
+    }
+}
+
+fn register(place: &mut Option<Waker>, context: &Context<'_>) {
+    match place {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *place = Some(context.waker().clone()),
+    }
+}
+
+fn wake(place: &mut Option<Waker>) {
+    if let Some(waker) = place.take() {
+        waker.wake();
+    }
+}
+
+/// A read from the file that is under way.
+type Reading = Pin<Box<dyn Future<Output = Result<Buf, Errno>>>>;
+
+/// The client's side of a spool.
+pub(super) struct Spooled {
+    spool: Rc<RefCell<Spool>>,
+    record: Rc<Try>,
+    reading: Option<Reading>,
+    pass_trailers: bool,
+}
+
+impl Spooled {
+    /// Takes the next piece of the file in hand.
+    fn read(&self, spool: &mut Spool) -> Option<Reading> {
+        let Some(Piece::File { start, end }) = spool.pieces.front_mut() else { return None };
+        let (offset, len) = (*start, (*end - *start).min(FILE_PIECE));
+        *start += len;
+        if *start == *end {
+            spool.pieces.pop_front();
+        }
+        let (file, via) = (spool.file.clone()?, spool.via);
+        Some(Box::pin(async move {
+            let mut have: Option<Buf> = None;
+            loop {
+                let done = have.as_ref().map_or(0, |buf| buf.len()) as u64;
+                let buf = rt::pool().get((len - done) as usize).ok_or(Errno::NOMEM)?;
+                let read =
+                    file.read_at(offset + done, (len - done) as u32, buf, DeviceId::default(), via).await;
+                let (Ok(count @ 1..), Some(mut buf)) = read else {
+                    return Err(read.0.err().unwrap_or(Errno::IO));
+                };
+                buf.set_len(count as usize);
+                let all = match have.take() {
+                    None => buf,
+                    Some(mut held) => {
+                        held.append(&buf);
+                        held
+                    }
+                };
+                if all.len() as u64 == len {
+                    return Ok(all);
+                }
+                // Short reads of a file are rare enough for a copy into a buffer that holds all.
+                let mut larger = rt::pool().get(len as usize).ok_or(Errno::NOMEM)?;
+                larger.append(&all);
+                have = Some(larger);
+            }
+        }))
+    }
+
+    fn broken(&self, fault: Fault) -> Poll<Result<Option<Source>, BodyError>> {
+        self.record.fault.set(Some(fault));
+        Poll::Ready(Err(BodyError::Broken))
+    }
+}
+
+impl Stream for Spooled {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        loop {
+            if let Some(reading) = &mut self.reading {
+                let read = std::task::ready!(reading.as_mut().poll(context));
+                self.reading = None;
+                let buf = match read {
+                    Ok(buf) => buf,
+                    Err(errno) => return self.broken(Fault::Local(errno)),
+                };
+                let mut spool = self.spool.borrow_mut();
+                // Only now may the pump write there again.
+                spool.in_file -= buf.len() as u64;
+                wake(&mut spool.pump);
+                return Poll::Ready(Ok(Some(Source::Buf(buf))));
+            }
+            let mut spool = self.spool.borrow_mut();
+            match spool.pieces.front() {
+                Some(Piece::Memory(_)) => {
+                    let Some(Piece::Memory(buf)) = spool.pieces.pop_front() else { continue };
+                    spool.held -= buf.capacity() as u64;
+                    spool.taken += buf.len() as u64;
+                    wake(&mut spool.pump);
+                    return Poll::Ready(Ok(Some(Source::Buf(buf))));
+                }
+                Some(Piece::File { .. }) => {
+                    let reading = self.read(&mut spool);
+                    drop(spool);
+                    self.reading = reading;
+                    if self.reading.is_none() {
+                        return self.broken(Fault::Local(Errno::BADF));
+                    }
+                }
+                None => match spool.end {
+                    Some(Ok(())) => return Poll::Ready(Ok(None)),
+                    Some(Err(_)) => return Poll::Ready(Err(BodyError::Broken)),
+                    None => {
+                        register(&mut spool.stream, context);
+                        return Poll::Pending;
+                    }
+                },
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        match self.pass_trailers {
+            true => self.record.trailers.borrow().clone(),
+            false => Vec::new(),
+        }
+    }
+}
+
+impl Drop for Spooled {
+    fn drop(&mut self) {
+        let mut spool = self.spool.borrow_mut();
+        spool.is_dropped = true;
+        spool.pieces.clear();
+        wake(&mut spool.pump);
+    }
+}
