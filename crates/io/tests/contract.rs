@@ -9,6 +9,8 @@
 mod accept;
 #[path = "contract/changes.rs"]
 mod changes;
+#[path = "contract/datagrams.rs"]
+mod datagrams;
 #[path = "contract/devices.rs"]
 mod devices;
 #[path = "contract/ends.rs"]

@@ -1,13 +1,15 @@
-//! Sockets: connections, listeners, and what can be asked of them at once.
+//! Sockets: connections, listeners, datagrams, and what can be asked of them at once.
 
 pub mod address;
 mod connect;
+mod datagram;
 mod listener;
 mod reader;
 mod socket;
 mod writer;
 
 pub use connect::{ConnectError, ConnectOptions, ConnectStep};
+pub use datagram::Datagram;
 pub use listener::{Listener, Stopper};
 pub use reader::{QUEUE_DEFAULT, Reader};
 pub use socket::{Socket, hung_up};

@@ -6,6 +6,7 @@ mod accept;
 mod allocations;
 mod common;
 mod connections;
+mod datagrams;
 mod files;
 mod outgoing;
 mod watch;

@@ -1,0 +1,89 @@
+//! Datagrams: each comes whole and alone, also an empty one, and also when several have come at once.
+
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+
+use io::op::{RecvInto, Source};
+use io::{Errno, Fd, Op, Segments};
+
+use crate::harness::{Bench, PATIENCE, on_each_pair, pattern, received};
+
+/// The engine's socket and its peer, which blocks.
+fn datagrams() -> (Fd, UdpSocket) {
+    let (ours, peer) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    ours.connect(peer.local_addr().unwrap()).unwrap();
+    peer.connect(ours.local_addr().unwrap()).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let fd = Fd::from(OwnedFd::from(ours));
+    fd.set_datagrams();
+    (fd, peer)
+}
+
+fn recv(bench: &mut Bench, socket: &Fd, owned: bool) -> Vec<u8> {
+    let into = match owned {
+        true => RecvInto::Owned(bench.engine.pool().get(4096).unwrap()),
+        false => RecvInto::Pool,
+    };
+    let completion = bench.recv(socket, into);
+    assert_eq!(completion.result, Ok(received(&completion.payload).len() as u32));
+    received(&completion.payload).to_vec()
+}
+
+fn send(bench: &mut Bench, socket: &Fd, parts: &[&'static [u8]]) -> Result<u32, Errno> {
+    let mut data = Segments::new();
+    parts.iter().for_each(|part| data.push(Source::Static(part)));
+    bench.run(Op::Send { socket: socket.clone(), data, more: false, zero_copy: false }).result
+}
+
+#[test]
+fn datagrams_come_one_by_one() {
+    on_each_pair(|bench| {
+        for owned in [true, false] {
+            let (ours, peer) = datagrams();
+            // One that is waited for, then several that lie there together.
+            let waiting = bench.submit(Op::Recv { socket: ours.clone(), into: RecvInto::Pool });
+            bench.turn(std::time::Duration::ZERO);
+            peer.send(b"first").unwrap();
+            assert_eq!(received(&bench.next(waiting).payload), b"first");
+            let sent: [&[u8]; 4] = [b"one", b"", b"three", &pattern(4000)];
+            for datagram in sent {
+                peer.send(datagram).unwrap();
+            }
+            for datagram in sent {
+                assert!(recv(bench, &ours, owned) == datagram, "{} bytes", datagram.len());
+            }
+            // What is too long is cut, and its rest does not come as another.
+            peer.send(&pattern(5000)).unwrap();
+            peer.send(b"next").unwrap();
+            assert!(recv(bench, &ours, true) == pattern(5000)[..4096]);
+            assert_eq!(recv(bench, &ours, owned), b"next");
+        }
+        bench.assert_drains();
+    });
+}
+
+#[test]
+fn a_send_is_one_datagram_and_a_peer_that_is_gone_is_told() {
+    on_each_pair(|bench| {
+        let (ours, peer) = datagrams();
+        let mut space = [0; 100];
+        for (parts, whole) in
+            [(&[b"a".as_slice(), b"bc", b"def"][..], b"abcdef".as_slice()), (&[], b""), (&[b"x"], b"x")]
+        {
+            assert_eq!(send(bench, &ours, parts), Ok(whole.len() as u32));
+            let count = peer.recv(&mut space).unwrap();
+            assert_eq!(&space[..count], whole);
+        }
+        let too_long = vec![0; 70_000];
+        let mut data = Segments::new();
+        data.push(Source::Vec(too_long));
+        let op = Op::Send { socket: ours.clone(), data, more: false, zero_copy: false };
+        assert_eq!(bench.run(op).result, Err(Errno::MSGSIZE));
+        drop(peer);
+        assert_eq!(send(bench, &ours, &[b"anybody?"]), Ok(8));
+        // The answer comes by ICMP, which is there when the send returns on loopback.
+        assert_eq!(bench.recv(&ours, RecvInto::Pool).result, Err(Errno::CONNREFUSED));
+        bench.assert_drains();
+    });
+}

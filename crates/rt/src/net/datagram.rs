@@ -1,0 +1,150 @@
+//! Datagrams to and from one peer, such as a name server.
+//!
+//! ```text
+//!   Idle --recv--> Armed --a datagram, an error--> Idle
+//!                    | EAGAIN
+//!                    v
+//!                 Polling --readable--> Idle
+//! ```
+//! As with a [`super::Reader`] the operation belongs to the socket, so that a `recv` that a timer has ended loses no
+//! datagram. UDP itself may.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use io::op::{Interest, PeerAddr, RecvInto};
+use io::{Buf, Errno, Fd, Op, Payload, Segments};
+use rustix::net::SocketType;
+
+use super::connect::{ConnectError, ConnectOptions, ConnectStep, family_of};
+use crate::ops::{Outcome, Running, UNLIMITED, WaitId};
+use crate::runtime::{self, Inner};
+
+/// A UDP socket with one peer: what others send does not reach it. Dropping it closes it through the engine.
+pub struct Datagram {
+    runtime: Rc<Inner>,
+    fd: Fd,
+    state: State,
+}
+
+/// What the receiving side waits for.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// Nothing.
+    Idle,
+    /// A datagram.
+    Armed(WaitId),
+    /// Readiness, where the engine said that the receive would block.
+    Polling(WaitId),
+}
+
+impl Datagram {
+    /// A socket for datagrams to and from `peer`. Nothing is sent, so nothing is waited for and a peer that is not
+    /// there shows only later (`ECONNREFUSED` of a send or receive). Options of streams are passed over.
+    pub fn connect(peer: SocketAddr, options: &ConnectOptions) -> Result<Datagram, ConnectError> {
+        let fd = options.prepare(family_of(&PeerAddr::Inet(peer)), SocketType::DGRAM)?;
+        let connected = rustix::net::connect(&fd, &peer);
+        connected.map_err(|errno| ConnectError { step: ConnectStep::Connect, errno })?;
+        let fd = Fd::from(fd);
+        fd.set_datagrams();
+        Ok(Datagram { runtime: runtime::current(), fd, state: State::Idle })
+    }
+
+    /// Sends all of `data` as one datagram, an empty one too; `EMSGSIZE` when it is too long. The segments come back
+    /// to have their vectors used again. Whether it was sent is unknown after the future was dropped.
+    pub async fn send(&self, data: Segments) -> (Result<(), Errno>, Segments) {
+        let mut data = data;
+        loop {
+            let op = Op::Send { socket: self.fd.clone(), data, more: false, zero_copy: false };
+            let Outcome { result, payload, .. } = Running::new(&self.runtime, op).last().await;
+            data = match (result, payload) {
+                (Err(Errno::INTR), Payload::Segments(data)) => data,
+                (Err(Errno::AGAIN), Payload::Segments(data)) => match self.writable().await {
+                    Ok(()) => data,
+                    Err(errno) => return (Err(errno), data),
+                },
+                (result, Payload::Segments(data)) => return (result.map(drop), data),
+                // An engine that has ended keeps them.
+                (result, _) => return (Err(result.err().unwrap_or(Errno::IO)), Segments::new()),
+            };
+        }
+    }
+
+    async fn writable(&self) -> Result<(), Errno> {
+        let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Writable };
+        match Running::new(&self.runtime, op).last().await.result {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The next datagram, in `buf`, or in the buffer of an earlier call that was dropped; an empty one is one too.
+    /// What does not fit is cut off, so that a buffer that is full may be a part only. Dropping the future loses
+    /// nothing. An error, such as `ECONNREFUSED`, ends no more than this call.
+    pub async fn recv(&mut self, buf: Buf) -> Result<Buf, Errno> {
+        let mut buf = Some(buf);
+        poll_fn(|context| self.poll_recv(context, &mut buf)).await
+    }
+
+    fn poll_recv(&mut self, context: &mut Context<'_>, buf: &mut Option<Buf>) -> Poll<Result<Buf, Errno>> {
+        loop {
+            match self.state {
+                State::Idle => {
+                    let into = buf.take().map_or(RecvInto::Pool, RecvInto::Owned);
+                    let op = Op::Recv { socket: self.fd.clone(), into };
+                    self.state = State::Armed(self.runtime.start(op, UNLIMITED));
+                }
+                State::Armed(wait) => {
+                    let Outcome { result, payload, .. } = ready!(self.runtime.poll_wait(wait, context));
+                    self.state = State::Idle;
+                    let back = match payload {
+                        Payload::Buf(back) => Some(back),
+                        _ => None,
+                    };
+                    match (result, back) {
+                        (Ok(_), Some(back)) => return Poll::Ready(Ok(back)),
+                        (Ok(_), None) => return Poll::Ready(Err(Errno::IO)),
+                        (Err(Errno::INTR), back) => *buf = back.or(buf.take()),
+                        (Err(Errno::AGAIN), back) => {
+                            *buf = back.or(buf.take());
+                            let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
+                            self.state = State::Polling(self.runtime.start(op, UNLIMITED));
+                        }
+                        (Err(errno), _) => return Poll::Ready(Err(errno)),
+                    }
+                }
+                State::Polling(wait) => {
+                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    self.state = State::Idle;
+                    match outcome.result {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(errno) => return Poll::Ready(Err(errno)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The address of this end.
+    pub fn local(&self) -> Result<PeerAddr, Errno> {
+        super::address::local(&self.fd)
+    }
+}
+
+impl AsFd for Datagram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Datagram {
+    fn drop(&mut self) {
+        match self.state {
+            State::Idle => self.runtime.close(self.fd.clone()),
+            State::Armed(wait) | State::Polling(wait) => self.runtime.close_after(wait, self.fd.clone()),
+        }
+    }
+}
