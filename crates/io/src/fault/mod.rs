@@ -7,11 +7,13 @@
 //! over inside while its caller still waits. [`FaultPlan`] is the plan, [`table`] the names.
 
 mod carry;
+mod paths;
 mod plan;
 mod table;
 
-use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsRawFd, RawFd};
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -20,6 +22,7 @@ use crate::buf::{Buf, Pool};
 use crate::engine::{Caps, Counters, Drained, Engine, Note, Wait, Waker};
 use crate::op::{Completion, Ends, Fd, Op, OpId, Payload, READ_DIR_BYTES_MIN, RecvInto, StatTarget};
 use carry::Carried;
+use paths::Paths;
 use plan::{Fault, OpKind, RuleState};
 pub use plan::{FaultParseError, FaultParseErrorKind, FaultPlan};
 use table::Table;
@@ -38,8 +41,7 @@ pub struct FaultEngine {
     late: Vec<(Instant, Completion)>,
     /// Terminal completions that were dropped, with what they brought.
     lost: Vec<Completion>,
-    /// Paths of open files, by the number of their descriptor.
-    paths: HashMap<RawFd, String>,
+    paths: Paths,
     carried: Carried,
     /// What the inner engine brought in a turn; kept for its memory.
     batch: Vec<Completion>,
@@ -88,7 +90,7 @@ impl FaultEngine {
             ready: VecDeque::new(),
             late: Vec::new(),
             lost: Vec::new(),
-            paths: HashMap::new(),
+            paths: Paths::default(),
             carried: Carried::default(),
             batch: Vec::new(),
             injected: 0,
@@ -96,33 +98,37 @@ impl FaultEngine {
     }
 
     /// The fault that strikes an operation when it is submitted.
-    fn fault(&mut self, kind: OpKind, path: Option<&str>) -> Option<Fault> {
+    fn fault(&mut self, kind: OpKind, names: &[String]) -> Option<Fault> {
         let at_submit = self.rules.iter_mut().filter(|state| state.rule.fault != Fault::End);
-        at_submit.filter_map(|state| state.strikes(kind, path).then_some(state.rule.fault)).next()
+        at_submit.filter_map(|state| state.strikes(kind, names).then_some(state.rule.fault)).next()
     }
 
     /// Whether a completion is to be the last of its multishot operation.
     fn ends(&mut self, kind: Option<OpKind>) -> bool {
         let Some(kind) = kind else { return false };
         let mut at_completion = self.rules.iter_mut().filter(|state| state.rule.fault == Fault::End);
-        at_completion.any(|state| state.strikes(kind, None))
+        at_completion.any(|state| state.strikes(kind, &[]))
     }
 
-    /// The path that rules compare for an operation.
-    fn path(&self, op: &Op) -> Option<String> {
-        let text = |path: &std::ffi::CString| path.to_string_lossy().into_owned();
-        let of = |file: &Fd| self.paths.get(&file.as_raw_fd()).cloned();
+    /// The names that rules compare for an operation; none when no rule asks for one.
+    fn names(&self, op: &Op) -> Vec<String> {
+        if self.rules.iter().all(|state| state.rule.path.is_none()) {
+            return Vec::new();
+        }
+        let text = |path: &CString| path.to_string_lossy().into_owned();
         match op {
-            Op::Open { dir, path, .. } => match dir.as_ref().and_then(of) {
-                Some(dir) => Some(format!("{}/{}", dir.trim_end_matches('/'), text(path))),
-                None => Some(text(path)),
+            Op::Open { dir, path, .. } => match dir.as_ref().map(|dir| self.paths.of(dir)) {
+                Some(dirs) => {
+                    dirs.iter().map(|dir| format!("{}/{}", dir.trim_end_matches('/'), text(path))).collect()
+                }
+                None => vec![text(path)],
             },
             Op::Stat { target: StatTarget::Path(path), .. }
             | Op::Space { target: StatTarget::Path(path), .. }
             | Op::MkDir { path, .. }
-            | Op::Unlink { path, .. } => Some(text(path)),
-            Op::Rename { from, .. } => Some(text(from)),
-            Op::Link { to, .. } => Some(text(to)),
+            | Op::Unlink { path, .. } => vec![text(path)],
+            Op::Rename { from, to, .. } => vec![text(from), text(to)],
+            Op::Link { to, .. } => vec![text(to)],
             Op::Stat { target: StatTarget::File(file), .. }
             | Op::Space { target: StatTarget::File(file), .. }
             | Op::Truncate { file, .. }
@@ -133,8 +139,8 @@ impl FaultEngine {
             | Op::WriteSegments { file, .. }
             | Op::Sendfile { file, .. }
             | Op::ReadDir { dir: file, .. }
-            | Op::Sync { file, .. } => of(file),
-            _ => None,
+            | Op::Sync { file, .. } => self.paths.of(file),
+            _ => Vec::new(),
         }
     }
 
@@ -185,7 +191,7 @@ impl FaultEngine {
         }
         mend(&live.mend, &mut completion.payload);
         if let (Payload::Opened(fd), Some(path)) = (&completion.payload, &live.path) {
-            self.paths.insert(fd.as_raw_fd(), path.clone());
+            self.paths.opened(fd.as_fd(), path);
         }
         if let (true, Some(socket), Payload::Buf(buf)) =
             (live.shortens, &live.socket, &mut completion.payload)
@@ -296,12 +302,12 @@ impl Engine for FaultEngine {
 
     fn submit(&mut self, mut op: Op) -> Result<OpId, Op> {
         let kind = kind(&op);
-        let path = self.path(&op);
-        let fault = kind.and_then(|kind| self.fault(kind, path.as_deref()));
+        let mut names = self.names(&op);
+        let fault = kind.and_then(|kind| self.fault(kind, &names));
         let mut live = Live {
             kind,
             inner: None,
-            path: path.filter(|_| kind == Some(OpKind::Open)),
+            path: names.pop().filter(|_| kind == Some(OpKind::Open)),
             socket: None,
             mend: Mend::Nothing,
             shortens: fault == Some(Fault::Short),

@@ -12,15 +12,20 @@
 //!           | "end"                      ; a multishot operation ends at this completion
 //!           | "delay=" number ("ms"|"s") ; the completion comes that much later
 //!           | "lost"                     ; the completion never comes; a drain leaks
-//! condition = "path=" prefix             ; of an opened, looked-up or removed file, or of one read later
-//!           | "every=" number            ; each so-many-th operation that the rule is about
+//! condition = "path=" prefix             ; of the path that is opened, looked at or changed (of a rename either
+//!                                        ; of its two), or of the open file that is read, written or changed; a
+//!                                        ; prefix that ends with "/" is that folder and what is in it
+//!           | "while=" path              ; only while there is something at this path: a switch for a run
+//!           | "after=" number            ; so many operations that the rule is about are spared first
+//!           | "every=" number            ; of the others each so-many-th
 //!           | "first=" number            ; only so many, then no more
 //!           | "probability=" fraction    ; 0 to 1
 //!           | "seed=" number             ; of the probability, so that a run can be repeated
 //! ```
 //!
-//! `read short every=3`, `open delay=500ms path=/slow/` and `accept error=EMFILE first=2` are rules. Of
-//! several that fire for an operation the first counts. Each engine counts for itself.
+//! `read short every=3`, `open delay=500ms path=/slow/`, `write error=ENOSPC path=/cache/ while=/tmp/full` and
+//! `accept error=EMFILE first=2` are rules. Of several that fire for an operation the first counts. Each engine
+//! counts for itself, and counts nothing while a switch is off.
 
 use std::fmt;
 use std::str::FromStr;
@@ -42,6 +47,9 @@ pub(super) struct Rule {
     pub(super) fault: Fault,
     /// Prefix of the file's path.
     pub(super) path: Option<String>,
+    /// The rule holds only while there is something at this path.
+    pub(super) switch: Option<String>,
+    pub(super) after: u64,
     pub(super) every: u64,
     pub(super) first: Option<u64>,
     pub(super) probability: f64,
@@ -198,6 +206,25 @@ impl FaultPlan {
     }
 }
 
+impl Rule {
+    /// A rule without a condition.
+    fn new(operation: Option<OpKind>, fault: Fault) -> Rule {
+        let (every, probability, seed) = (1, 1.0, 1);
+        Rule { operation, fault, path: None, switch: None, after: 0, every, first: None, probability, seed }
+    }
+
+    /// Whether the rule is about an operation on files of these names, now.
+    fn is_about(&self, kind: OpKind, names: &[String]) -> bool {
+        self.operation.is_none_or(|wanted| wanted == kind)
+            && self.path.as_deref().is_none_or(|prefix| names.iter().any(|name| is_below(name, prefix)))
+            && self.switch.as_deref().is_none_or(|switch| rustix::fs::lstat(switch).is_ok())
+    }
+}
+
+fn is_below(name: &str, prefix: &str) -> bool {
+    name.starts_with(prefix) || prefix.strip_suffix('/') == Some(name)
+}
+
 fn parse_rule(text: &str) -> Result<Rule, FaultParseErrorKind> {
     let mut words = text.split_whitespace();
     let operation = words.next().unwrap_or("");
@@ -207,12 +234,14 @@ fn parse_rule(text: &str) -> Result<Rule, FaultParseErrorKind> {
         .ok_or_else(|| FaultParseErrorKind::UnknownOperation(operation.to_owned()))?
         .1;
     let fault = parse_fault(words.next().ok_or(FaultParseErrorKind::MissingFault)?)?;
-    let mut rule = Rule { operation, fault, path: None, every: 1, first: None, probability: 1.0, seed: 1 };
+    let mut rule = Rule::new(operation, fault);
     for word in words {
         let unknown = || FaultParseErrorKind::UnknownCondition(word.to_owned());
         let (name, value) = word.split_once('=').ok_or_else(unknown)?;
         match name {
             "path" => rule.path = Some(value.to_owned()),
+            "while" => rule.switch = Some(value.to_owned()),
+            "after" => rule.after = number(word, value)?,
             "every" => rule.every = number(word, value)?,
             "first" => rule.first = Some(number(word, value)?),
             "probability" => rule.probability = number(word, value)?,
@@ -269,17 +298,16 @@ impl RuleState {
         RuleState { rule, seen: 0, struck: 0, random }
     }
 
-    /// Whether the rule is about this operation, and strikes now.
-    pub(super) fn strikes(&mut self, kind: OpKind, path: Option<&str>) -> bool {
+    /// Whether the rule is about this operation, on files of these names, and strikes now.
+    pub(super) fn strikes(&mut self, kind: OpKind, names: &[String]) -> bool {
         let rule = &self.rule;
-        let about = rule.operation.is_none_or(|wanted| wanted == kind);
-        let below =
-            rule.path.as_deref().is_none_or(|prefix| path.is_some_and(|path| path.starts_with(prefix)));
-        if !about || !below {
+        if !rule.is_about(kind, names) {
             return false;
         }
         self.seen += 1;
-        let due = self.seen.is_multiple_of(rule.every) && rule.first.is_none_or(|first| self.struck < first);
+        let due = self.seen > rule.after
+            && (self.seen - rule.after).is_multiple_of(rule.every)
+            && rule.first.is_none_or(|first| self.struck < first);
         let strikes = due && (rule.probability >= 1.0 || self.draw() < self.rule.probability);
         self.struck += u64::from(strikes);
         strikes
@@ -298,6 +326,10 @@ impl RuleState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
 
     fn state(text: &str) -> RuleState {
         RuleState::new(FaultPlan::parse(text).unwrap().rules.remove(0))
@@ -336,21 +368,47 @@ mod tests {
     #[test]
     fn conditions_count_what_the_rule_is_about() {
         let mut third = state("read short every=3 first=2");
-        let strikes: Vec<bool> = (0..12).map(|_| third.strikes(OpKind::Read, None)).collect();
+        let strikes: Vec<bool> = (0..12).map(|_| third.strikes(OpKind::Read, &[])).collect();
         assert_eq!(strikes.iter().filter(|&&struck| struck).count(), 2);
         assert!(strikes[2] && strikes[5]);
-        assert!(!third.strikes(OpKind::Open, None));
+        assert!(!third.strikes(OpKind::Open, &[]));
         let mut slow = state("any lost path=/slow/");
-        assert!(slow.strikes(OpKind::Read, Some("/slow/a")));
-        assert!(!slow.strikes(OpKind::Read, Some("/fast/a")));
-        assert!(!slow.strikes(OpKind::Recv, None));
+        assert!(slow.strikes(OpKind::Read, &names(&["/slow/a"])));
+        assert!(!slow.strikes(OpKind::Read, &names(&["/fast/a"])));
+        assert!(!slow.strikes(OpKind::Recv, &[]));
+        assert!(slow.strikes(OpKind::Open, &names(&["/slow"])), "the folder itself");
+        assert!(!slow.strikes(OpKind::Open, &names(&["/slower"])));
+        assert!(slow.strikes(OpKind::Rename, &names(&["/fast/a", "/slow/b"])), "either of two");
+    }
+
+    #[test]
+    fn the_first_ones_can_be_spared() {
+        let mut late = state("write error=EROFS after=3 every=2 first=2");
+        let strikes: Vec<bool> = (0..10).map(|_| late.strikes(OpKind::Write, &[])).collect();
+        let struck: Vec<usize> = (0..10).filter(|&place| strikes[place]).collect();
+        assert_eq!(struck, [4, 6]);
+    }
+
+    #[test]
+    fn a_switch_turns_a_rule_on_and_off_and_its_counting() {
+        let switch = std::env::temp_dir().join(format!("ringroad-switch-{}", std::process::id()));
+        let mut rule = state(&format!("write error=EDQUOT first=2 after=1 while={}", switch.display()));
+        let mut struck = |times: usize| (0..times).filter(|_| rule.strikes(OpKind::Write, &[])).count();
+        assert_eq!(struck(5), 0);
+        std::fs::write(&switch, "").unwrap();
+        assert_eq!(struck(2), 1, "the first one since it is on is spared");
+        std::fs::remove_file(&switch).unwrap();
+        assert_eq!(struck(5), 0);
+        std::fs::write(&switch, "").unwrap();
+        assert_eq!(struck(5), 1);
+        std::fs::remove_file(&switch).unwrap();
     }
 
     #[test]
     fn a_seed_repeats_a_run() {
         let run = |seed: u64| -> Vec<bool> {
             let mut rule = state(&format!("read short probability=0.5 seed={seed}"));
-            (0..64).map(|_| rule.strikes(OpKind::Read, None)).collect()
+            (0..64).map(|_| rule.strikes(OpKind::Read, &[])).collect()
         };
         assert_eq!(run(7), run(7));
         assert_ne!(run(7), run(8));

@@ -281,3 +281,82 @@ fn a_folder_is_read_in_spite_of_faults() {
         bench.assert_drains();
     });
 }
+
+#[test]
+fn one_folder_fails_while_its_switch_is_on() {
+    let dir = TempDir::new();
+    for name in ["cache", "other"] {
+        std::fs::create_dir(dir.path(name)).unwrap();
+    }
+    let (cache, switch) = (dir.path("cache"), dir.path("switch"));
+    let rule = |what: &str, error: &str| {
+        format!("{what} error={error} path={}/ while={};", cache.display(), switch.display())
+    };
+    let plan = [
+        ("write", "ENOSPC"),
+        ("open", "EROFS"),
+        ("link", "EDQUOT"),
+        ("mkdir", "EDQUOT"),
+        ("rename", "EIO"),
+        ("unlink", "EIO"),
+        ("truncate", "EIO"),
+        ("allocate", "ENOSPC"),
+        ("space", "EIO"),
+        ("advise", "EIO"),
+    ];
+    let plan: String = plan.iter().map(|(what, error)| rule(what, error)).collect();
+    on_each_pair_with_faults(&plan, |bench| {
+        let via = bench.pair.via();
+        let c_path = |path: &std::path::Path| std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let write = |file: &Fd| {
+            let mut data = Segments::new();
+            data.push(Source::Static(b"bytes"));
+            Op::WriteSegments { file: file.clone(), offset: 0, data, device: DEVICE, via }
+        };
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        let inside = bench.open(&dir.path("cache/a"), flags).unwrap();
+        let outside = bench.open(&dir.path("other/a"), flags).unwrap();
+        // The engine has not seen this one, and it has no name at all.
+        let unseen = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE;
+        let unseen = rustix::fs::open(&cache, unseen, rustix::fs::Mode::RUSR).unwrap();
+        let unseen = Fd::from(unseen);
+        assert_eq!(bench.run(write(&inside)).result, Ok(5));
+        std::fs::write(&switch, b"").unwrap();
+        for file in [&inside, &unseen] {
+            let refused = bench.run(write(file));
+            assert_eq!(refused.result, Err(Errno::NOSPC));
+            assert_eq!(segments(refused.payload).len(), 5, "nothing of it was written");
+        }
+        assert_eq!(bench.run(write(&outside)).result, Ok(5));
+        assert_eq!(bench.read(&inside, 0, 10), Ok(b"bytes".to_vec()), "only writes fail");
+        assert_eq!(bench.open(&cache, libc::O_RDWR | libc::O_TMPFILE).err(), Some(Errno::ROFS));
+        let (a, b) = (c_path(&dir.path("cache/a")), c_path(&dir.path("cache/b")));
+        let (device, space) = (DEVICE, io::op::StatTarget::Path(c_path(&cache)));
+        let (from, file) = (c_path(&dir.path("other/a")), outside.clone());
+        let refused = [
+            (Op::Link { file, to: b.clone(), device, via }, Errno::DQUOT),
+            (Op::MkDir { path: b.clone(), mode: 0o700, device, via }, Errno::DQUOT),
+            (Op::Rename { from, to: b, device, via }, Errno::IO),
+            (Op::Unlink { path: a, folder: false, device, via }, Errno::IO),
+            (Op::Truncate { file: inside.clone(), len: 0, device, via }, Errno::IO),
+            (
+                Op::Allocate { file: unseen.clone(), offset: 0, len: 1, keep_size: true, device, via },
+                Errno::NOSPC,
+            ),
+            (Op::Space { target: space, device, via }, Errno::IO),
+        ];
+        for (op, error) in refused {
+            let name = format!("{op:?}");
+            assert_eq!(bench.run(op).result, Err(error), "{name}");
+        }
+        assert!(dir.path("other/a").exists(), "the call was not made");
+        // Another file has the number now.
+        drop((inside, unseen));
+        let same_number = bench.open(&dir.path("other/a"), libc::O_RDWR).unwrap();
+        assert_eq!(bench.run(write(&same_number)).result, Ok(5));
+        std::fs::remove_file(&switch).unwrap();
+        assert!(bench.open(&dir.path("cache/a"), flags).is_ok());
+        drop((outside, same_number));
+        bench.assert_drains();
+    });
+}

@@ -142,7 +142,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // The text is read by the engine itself, so that faults and their names have one home.
     Directive::events(
-        own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive.")
+        own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive (docs/engines.md).")
             .many(),
         |events, cx| {
             events.faults.push(cx.statement.texts().collect::<Vec<_>>().join(" "));
