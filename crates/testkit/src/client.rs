@@ -7,10 +7,8 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
-
-use rustix::net::{AddressFamily, SocketType};
 
 use crate::response::{self, BodyLength, BodyReader, Fault, Head, Response};
 use crate::server::ListenAddr;
@@ -42,16 +40,8 @@ impl Client {
     /// server up. The kernel doubles the number and has a minimum of its own (socket(7), SO_RCVBUF).
     #[track_caller]
     pub fn connect_narrow(address: SocketAddr, bytes: usize) -> Client {
-        let connect = || -> io::Result<TcpStream> {
-            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-            let socket = rustix::net::socket(family, SocketType::STREAM, None)?;
-            // Before connect: the window scale is settled in the handshake.
-            rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
-            rustix::net::connect(&socket, &address)?;
-            Ok(TcpStream::from(socket))
-        };
-        let stream = connect().unwrap_or_else(|error| panic!("connect to {address}: {error}"));
-        Client::over(Socket::Tcp(stream))
+        let socket = Socket::connect_narrow(address, bytes);
+        Client::over(socket.unwrap_or_else(|error| panic!("connect to {address}: {error}")))
     }
 
     fn over(socket: Socket) -> Client {

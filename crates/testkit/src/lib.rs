@@ -30,6 +30,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod burst;
 pub mod client;
 pub mod conf_text;
 pub mod date;
@@ -40,6 +41,7 @@ pub mod nginx;
 pub mod origin;
 pub mod process;
 pub mod program;
+mod receive;
 pub mod response;
 pub mod seccomp;
 pub mod server;
@@ -47,6 +49,7 @@ mod socket;
 pub mod tempdir;
 pub mod wait;
 
+pub use burst::{Burst, SlowClient};
 pub use client::Client;
 pub use engines::{report_ran, report_skipped, skip};
 pub use files::{Checksum, Content, check_body};

@@ -322,7 +322,7 @@ fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-fn chunk_size(text: &str) -> Option<u64> {
+pub(crate) fn chunk_size(text: &str) -> Option<u64> {
     let digits = text.split(';').next().unwrap_or("");
     let hexadecimal = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     hexadecimal.then(|| u64::from_str_radix(digits, 16).ok()).flatten()

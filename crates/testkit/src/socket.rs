@@ -4,10 +4,12 @@
 //! [`Socket::shutdown`] while one is blocked in it. Not here: deadlines, which the client has.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::server::ListenAddr;
 
@@ -29,6 +31,16 @@ impl Socket {
             }
             ListenAddr::Unix(path) => Ok(Socket::Unix(UnixStream::connect(path)?)),
         }
+    }
+
+    /// Connects with a receive buffer of about `bytes`.
+    pub(crate) fn connect_narrow(address: SocketAddr, bytes: usize) -> io::Result<Socket> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Before connect: the window scale is settled in the handshake.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+        rustix::net::connect(&socket, &address)?;
+        Ok(Socket::Tcp(TcpStream::from(socket)))
     }
 
     pub(crate) fn read(&self, out: &mut [u8]) -> io::Result<usize> {

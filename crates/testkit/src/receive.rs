@@ -1,0 +1,280 @@
+//! Takes a response apart as its bytes come, for clients that never block.
+//!
+//! [`Receiver`] is fed with whatever has arrived and keeps what a test asks for: heads, a sum over the body, its
+//! first bytes, the first place at which it is not what was expected. The blocking reader of whole responses is in
+//! `response`, whose parser of heads this uses.
+
+use std::sync::Arc;
+
+use crate::files::Checksum;
+use crate::response::{self, BodyLength, Fault, Head};
+
+/// Longest head, and longest line of chunked framing, in bytes.
+const HEAD_BYTES_MAX: usize = 1024 * 1024;
+
+/// How far a response has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A head comes, of an interim response or the final one.
+    Head,
+    /// This many bytes are left of a counted body.
+    Counted(u64),
+    /// A chunk-size line comes.
+    ChunkSize,
+    /// This many bytes are left of the present chunk.
+    Chunk(u64),
+    /// The line end after a chunk comes.
+    ChunkEnd,
+    /// A line of the trailer section comes.
+    Trailer,
+    /// Everything up to the end of the connection belongs to the body.
+    UntilClose,
+    /// The response has come whole.
+    Ended,
+}
+
+/// What is wanted of a body.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BodyWish {
+    /// The bytes that it should have.
+    pub(crate) expected: Option<Arc<[u8]>>,
+    /// How many of its first bytes are kept.
+    pub(crate) kept_max: usize,
+    /// Whether there is none because the request was a HEAD.
+    pub(crate) to_head: bool,
+}
+
+/// A response on its way.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    state: State,
+    /// A head or a line that has not come whole.
+    pending: Vec<u8>,
+    wish: BodyWish,
+    sum: Checksum,
+    pub(crate) interim: Vec<Head>,
+    pub(crate) head: Option<Head>,
+    pub(crate) kept: Vec<u8>,
+    pub(crate) body_bytes: u64,
+    pub(crate) wrong_at: Option<u64>,
+}
+
+impl Receiver {
+    pub(crate) fn new(wish: BodyWish) -> Receiver {
+        Receiver {
+            state: State::Head,
+            pending: Vec::new(),
+            wish,
+            sum: Checksum::default(),
+            interim: Vec::new(),
+            head: None,
+            kept: Vec::new(),
+            body_bytes: 0,
+            wrong_at: None,
+        }
+    }
+
+    /// Whether the response has come whole.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    pub(crate) fn checksum(&self) -> u64 {
+        self.sum.value()
+    }
+
+    /// Takes the bytes that have come. What follows the end of the response is a fault: these clients ask once.
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+        while !bytes.is_empty() {
+            let (state, used) = match self.state {
+                State::Head => self.feed_head(bytes)?,
+                State::ChunkSize | State::ChunkEnd | State::Trailer => self.feed_line(bytes)?,
+                State::UntilClose => (State::UntilClose, self.feed_body(bytes)),
+                State::Counted(left) => match self.feed_body(&bytes[..bytes.len().min(left as usize)]) {
+                    used if used as u64 == left => (State::Ended, used),
+                    used => (State::Counted(left - used as u64), used),
+                },
+                State::Chunk(left) => match self.feed_body(&bytes[..bytes.len().min(left as usize)]) {
+                    used if used as u64 == left => (State::ChunkEnd, used),
+                    used => (State::Chunk(left - used as u64), used),
+                },
+                State::Ended => {
+                    let line = bytes[..bytes.len().min(100)].to_vec();
+                    return Err(Fault::Malformed { rule: "bytes after the response", line });
+                }
+            };
+            if state == State::Ended {
+                self.end_body();
+            }
+            self.state = state;
+            bytes = &bytes[used..];
+        }
+        Ok(())
+    }
+
+    /// The connection has ended.
+    pub(crate) fn feed_end(&mut self) -> Result<(), Fault> {
+        let at = match self.state {
+            State::Ended => return Ok(()),
+            State::UntilClose => {
+                self.end_body();
+                self.state = State::Ended;
+                return Ok(());
+            }
+            State::Head => "the head",
+            State::Counted(_) | State::Chunk(_) => "the body",
+            State::ChunkSize | State::ChunkEnd => "the chunk framing",
+            State::Trailer => "the trailer section",
+        };
+        Err(Fault::Ended { at })
+    }
+
+    fn feed_head(&mut self, bytes: &[u8]) -> Result<(State, usize), Fault> {
+        const END: &[u8] = b"\r\n\r\n";
+        let before = self.pending.len();
+        self.pending.extend_from_slice(bytes);
+        let from = before.saturating_sub(END.len() - 1);
+        let Some(at) = self.pending[from..].windows(END.len()).position(|window| window == END) else {
+            return self.unfinished(State::Head, bytes.len());
+        };
+        let end = from + at + END.len();
+        self.pending.truncate(end);
+        let head = response::read_head(&mut &std::mem::take(&mut self.pending)[..])?;
+        let used = end - before;
+        // 101 is a final response; what follows it is no HTTP.
+        if head.status < 200 && head.status != 101 {
+            self.interim.push(head);
+            return Ok((State::Head, used));
+        }
+        let length = match head.status {
+            101 => BodyLength::Close,
+            _ => head.body_length(self.wish.to_head)?,
+        };
+        self.head = Some(head);
+        let state = match length {
+            BodyLength::None | BodyLength::Bytes(0) => State::Ended,
+            BodyLength::Bytes(count) => State::Counted(count),
+            BodyLength::Chunked => State::ChunkSize,
+            BodyLength::Close => State::UntilClose,
+        };
+        Ok((state, used))
+    }
+
+    fn feed_line(&mut self, bytes: &[u8]) -> Result<(State, usize), Fault> {
+        let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
+            self.pending.extend_from_slice(bytes);
+            return self.unfinished(self.state, bytes.len());
+        };
+        self.pending.extend_from_slice(&bytes[..=end]);
+        let line = std::mem::take(&mut self.pending);
+        let text = line.strip_suffix(b"\r\n").and_then(|text| std::str::from_utf8(text).ok());
+        let malformed = |rule| Fault::Malformed { rule, line: line.clone() };
+        let text = text.ok_or_else(|| malformed("line of chunk framing"))?;
+        let state = match (self.state, text) {
+            (State::ChunkEnd, "") => State::ChunkSize,
+            (State::ChunkEnd, _) => return Err(malformed("no CRLF after a chunk")),
+            (State::Trailer, "") => State::Ended,
+            (State::Trailer, _) => State::Trailer,
+            (_, text) => match response::chunk_size(text) {
+                Some(0) => State::Trailer,
+                Some(size) => State::Chunk(size),
+                None => return Err(malformed("chunk size is no hexadecimal number")),
+            },
+        };
+        Ok((state, end + 1))
+    }
+
+    fn unfinished(&mut self, state: State, used: usize) -> Result<(State, usize), Fault> {
+        match self.pending.len() > HEAD_BYTES_MAX {
+            true => Err(Fault::Malformed { rule: "line or head too long", line: Vec::new() }),
+            false => Ok((state, used)),
+        }
+    }
+
+    fn feed_body(&mut self, bytes: &[u8]) -> usize {
+        self.sum.add(bytes);
+        let room = self.wish.kept_max.saturating_sub(self.kept.len());
+        self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if let (Some(expected), None) = (&self.wish.expected, self.wrong_at) {
+            let rest = expected.get(self.body_bytes as usize..).unwrap_or(&[]);
+            let same = rest.get(..bytes.len()) == Some(bytes);
+            // Only now byte by byte: it is the exception.
+            let first = rest.iter().zip(bytes).position(|(expected, found)| expected != found);
+            let first = first.unwrap_or(rest.len());
+            self.wrong_at = (!same).then_some(self.body_bytes + first as u64);
+        }
+        self.body_bytes += bytes.len() as u64;
+        bytes.len()
+    }
+
+    /// A body that ends early is wrong from there on.
+    fn end_body(&mut self) {
+        let short = self.wish.expected.as_ref().is_some_and(|all| self.body_bytes < all.len() as u64);
+        if short && !self.wish.to_head && self.wrong_at.is_none() {
+            self.wrong_at = Some(self.body_bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receive(wire: &[u8], piece: usize, wish: BodyWish) -> Result<Receiver, Fault> {
+        let mut receiver = Receiver::new(wish);
+        for piece in wire.chunks(piece) {
+            receiver.feed(piece)?;
+        }
+        receiver.feed_end()?;
+        Ok(receiver)
+    }
+
+    #[test]
+    fn pieces_of_any_size_come_to_the_same() {
+        let counted = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+        let chunked =
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nhe\r\n3\r\nllo\r\n0\r\nT: v\r\n\r\n";
+        let close = b"HTTP/1.1 200 OK\r\n\r\nhello";
+        for piece in [1, 2, 3, 7, 1000] {
+            for wire in [&counted[..], chunked, close] {
+                let wish = BodyWish { expected: Some(b"hello"[..].into()), kept_max: 4, to_head: false };
+                let receiver = receive(wire, piece, wish).expect("it is well-formed");
+                assert_eq!((receiver.kept.as_slice(), receiver.body_bytes), (&b"hell"[..], 5));
+                assert_eq!(receiver.checksum(), Checksum::of(b"hello"));
+                assert_eq!(receiver.wrong_at, None);
+                assert_eq!(receiver.head.as_ref().map(|head| head.status), Some(200));
+            }
+        }
+        let interim = receive(counted, 5, BodyWish::default()).expect("it is well-formed").interim;
+        assert_eq!(interim.iter().map(|head| head.status).collect::<Vec<_>>(), [103]);
+    }
+
+    #[test]
+    fn the_first_wrong_byte_is_told() {
+        let wrong_at = |body: &str| {
+            let wire = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            let wish = BodyWish { expected: Some(b"hello"[..].into()), ..BodyWish::default() };
+            receive(wire.as_bytes(), 3, wish).expect("it is well-formed").wrong_at
+        };
+        assert_eq!(wrong_at("hello"), None);
+        assert_eq!(wrong_at("hexlo"), Some(2));
+        assert_eq!(wrong_at("hel"), Some(3));
+        assert_eq!(wrong_at(""), Some(0));
+        assert_eq!(wrong_at("hello!"), Some(5));
+    }
+
+    #[test]
+    fn what_is_cut_or_broken_is_a_fault() {
+        let fault = |wire: &str| match receive(wire.as_bytes(), 4, BodyWish::default()) {
+            Err(fault) => fault.to_string(),
+            Ok(receiver) => panic!("{receiver:?}"),
+        };
+        assert_eq!(fault("HTTP/1.1 20"), "connection ended in the head");
+        assert_eq!(fault("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab"), "connection ended in the body");
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(fault(&format!("{chunked}1\r\na\r\n")), "connection ended in the chunk framing");
+        assert!(fault(&format!("{chunked}x\r\n")).starts_with("chunk size is no"));
+        assert!(fault(&format!("{chunked}1\r\nab\r\n")).starts_with("no CRLF after"));
+        assert!(fault("HTTP/1.1 204 No Content\r\n\r\nx").starts_with("bytes after"));
+    }
+}
