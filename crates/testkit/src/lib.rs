@@ -34,6 +34,7 @@ pub mod burst;
 pub mod client;
 pub mod conf_text;
 pub mod date;
+pub mod dns;
 pub mod engines;
 pub mod files;
 pub mod gate;
@@ -51,6 +52,7 @@ pub mod wait;
 
 pub use burst::{Burst, SlowClient};
 pub use client::Client;
+pub use dns::DnsServer;
 pub use engines::{report_ran, report_skipped, skip};
 pub use files::{Checksum, Content, check_body};
 pub use gate::Gate;
