@@ -373,7 +373,7 @@ pub fn check(name: &str, response: &Response) -> Result<Checked, Wrong> {
     if tag != format!("{:08x}", tag_of(name)) {
         return Err(Wrong::OtherObject(etag.to_owned()));
     }
-    let parts: Vec<(Range<u64>, &[u8])> = match (response.status, response.field("content-range")) {
+    let parts: Vec<Part<'_>> = match (response.status, response.field("content-range")) {
         (200, _) => vec![(0..size, &response.body)],
         (206, Some(range)) => vec![(content_range(range, size)?, &response.body)],
         (206, None) => multipart(response, size)?,
@@ -401,9 +401,12 @@ fn content_range(text: &str, size: u64) -> Result<Range<u64>, Wrong> {
     read().ok_or_else(|| Wrong::Field(format!("Content-Range: {text} of {size}")))
 }
 
+/// A part of an object, and the bytes that came for it.
+type Part<'a> = (Range<u64>, &'a [u8]);
+
 /// Takes a multipart/byteranges body apart (RFC 9110 section 14.6). The lengths come from the parts' own heads,
 /// since a boundary could stand in their bytes.
-fn multipart(response: &Response, size: u64) -> Result<Vec<(Range<u64>, &[u8])>, Wrong> {
+fn multipart(response: &Response, size: u64) -> Result<Vec<Part<'_>>, Wrong> {
     let wrong = |what: &str| Wrong::Field(what.to_owned());
     let kind = response.field("content-type").unwrap_or("");
     let boundary = kind.split_once("boundary=").ok_or_else(|| wrong("boundary"))?.1.trim_matches('"');
