@@ -6,7 +6,9 @@
 //! [`Deadline`], and a wait that ran out says what it was waiting for.
 //!
 //! For a proxy there is the other side too: [`Origin`] is a server that answers as the test says, byte for byte, and
-//! waits at a [`Gate`] where the test wants it to.
+//! waits at a [`Gate`] where the test wants it to; [`origin::Objects`] makes a good one of it.
+//! [`Burst`] is many clients at once, [`SlowClient`] one that dawdles; [`DnsServer`] answers for names, [`Filesystem`]
+//! is soon full.
 //!
 //! Not here: anything that the server itself uses. This crate is a dev-dependency only, `cargo xtask tidy`
 //! checks that. It panics where a library would return an error, with the evidence (the error log, the bytes
@@ -37,6 +39,7 @@ pub mod date;
 pub mod dns;
 pub mod engines;
 pub mod files;
+pub mod filesystem;
 pub mod gate;
 pub mod nginx;
 pub mod origin;
@@ -55,6 +58,7 @@ pub use client::Client;
 pub use dns::DnsServer;
 pub use engines::{report_ran, report_skipped, skip};
 pub use files::{Checksum, Content, check_body};
+pub use filesystem::Filesystem;
 pub use gate::Gate;
 pub use origin::{Origin, Reply};
 pub use program::Program;
