@@ -76,6 +76,34 @@ pub fn with_ports(text: &str, mut pick: impl FnMut() -> u16) -> String {
     out
 }
 
+/// Replaces each `@NAME@` by its value; the error is the name of one that has none. Named locations are not meant:
+/// a placeholder has capital letters, digits and underscores only, and an `@` at its end.
+pub fn with_values(text: &str, values: &[(&str, &str)]) -> Result<String, String> {
+    let is_name = |name: &str| {
+        let all = name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+        all && !name.is_empty()
+    };
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('@') {
+        out.push_str(before);
+        rest = match after.split_once('@') {
+            Some((name, behind)) if is_name(name) => {
+                let value = values.iter().find(|(known, _)| *known == name);
+                let (_, value) = value.ok_or_else(|| name.to_owned())?;
+                out.push_str(value);
+                behind
+            }
+            _ => {
+                out.push('@');
+                after
+            }
+        };
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
 /// Words and punctuation of a configuration, without comments and with quotes taken off.
 struct Tokens<'a> {
     rest: std::iter::Peekable<std::str::Chars<'a>>,
@@ -168,6 +196,14 @@ mod tests {
         assert_eq!(with("# http x\nhttp\n{ b; }"), "# http x\nhttp\n{ access_log a.log; b; }");
         assert_eq!(with("http { access_log off; }"), "http { access_log off; }");
         assert_eq!(with("events {}"), "events {}");
+    }
+
+    #[test]
+    fn values_go_where_their_names_stand() {
+        let values = [("A", "1"), ("B_2", "@A@")];
+        let filled = with_values("x@A@y @named @b@ @ @A@@B_2@ a@b.c", &values);
+        assert_eq!(filled.as_deref(), Ok("x1y @named @b@ @ 1@A@ a@b.c"));
+        assert_eq!(with_values("@A@@C@", &values), Err("C".to_owned()));
     }
 
     #[test]

@@ -6,9 +6,9 @@
 //! [`Deadline`], and a wait that ran out says what it was waiting for.
 //!
 //! For a proxy there is the other side too: [`Origin`] is a server that answers as the test says, byte for byte, and
-//! waits at a [`Gate`] where the test wants it to; [`origin::Objects`] makes a good one of it.
-//! [`Burst`] is many clients at once, [`SlowClient`] one that dawdles; [`DnsServer`] answers for names, [`Filesystem`]
-//! is soon full.
+//! waits at a [`Gate`] where the test wants it to; [`origin::Objects`] makes a good one of it. [`Setup`] fills a
+//! configuration and starts the binary or nginx with it, on one cache folder; [`Burst`] is many clients at once,
+//! [`SlowClient`] one that dawdles; [`DnsServer`] answers for names, [`Filesystem`] is soon full.
 //!
 //! Not here: anything that the server itself uses. This crate is a dev-dependency only, `cargo xtask tidy`
 //! checks that. It panics where a library would return an error, with the evidence (the error log, the bytes
@@ -49,6 +49,7 @@ mod receive;
 pub mod response;
 pub mod seccomp;
 pub mod server;
+pub mod setup;
 mod socket;
 pub mod tempdir;
 pub mod wait;
@@ -64,5 +65,6 @@ pub use origin::{Origin, Reply};
 pub use program::Program;
 pub use response::Response;
 pub use server::{ListenAddr, Server, ServerBuilder};
+pub use setup::Setup;
 pub use tempdir::TempDir;
 pub use wait::Deadline;

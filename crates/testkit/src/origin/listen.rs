@@ -6,6 +6,7 @@
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -252,6 +253,9 @@ fn listening(address: &ListenAddr) -> OwnedFd {
             // The last one's name may still be there.
             let _ = fs::remove_file(path);
             let bound = UnixListener::bind(path).unwrap_or_else(|error| panic!("bind {address}: {error}"));
+            // A proxy that root started connects as another user, who has to have the right to write.
+            let opened = fs::set_permissions(path, fs::Permissions::from_mode(0o777));
+            opened.unwrap_or_else(|error| panic!("chmod {address}: {error}"));
             // listen(2) again: the standard library's backlog is 128 or 4096, depending on its version.
             rustix::net::listen(bound.as_fd(), BACKLOG).map(|()| bound.into())
         }

@@ -1,0 +1,151 @@
+//! A proxy to be tested, of ours or nginx: a configuration with placeholders, and the folder that outlives restarts.
+//!
+//! [`Setup`] fills `@ORIGIN@`, `@CACHE@`, `@DATA@` and whatever else a test names into its configuration, and starts
+//! any number of servers from it, one after the other, on the same cache folder: that is how a restart, a `kill -9`
+//! and a change of configuration are tested. `:0` in a `listen` is a free port for either server.
+//!
+//! To compare two servers, give each a setup and an origin of its own, with the same objects: their folders must
+//! not be shared, and each origin counts for itself.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::conf_text::{with_http_default, with_values};
+use crate::nginx;
+use crate::origin::Origin;
+use crate::server::{ListenAddr, Server, ServerBuilder};
+use crate::tempdir::TempDir;
+
+/// A configuration with its values and its folder.
+#[derive(Debug)]
+pub struct Setup {
+    text: String,
+    values: Vec<(String, String)>,
+    data: TempDir,
+    cache: PathBuf,
+}
+
+impl Setup {
+    /// A configuration with placeholders: a name in capital letters between two `@`.
+    pub fn new(text: &str) -> Setup {
+        let data = TempDir::new("setup");
+        open_to_all(data.path());
+        let cache = data.path().join("cache");
+        Setup { text: text.to_owned(), values: Vec::new(), data, cache }
+    }
+
+    /// Fills `@ORIGIN@` with the address, in the form that `server` takes, and `proxy_pass` after `http://`.
+    pub fn origin(self, origin: &Origin) -> Setup {
+        self.upstream("ORIGIN", origin.addr())
+    }
+
+    /// As [`Setup::origin`], under another name, for a second origin or one that is nginx.
+    pub fn upstream(self, name: &str, address: &ListenAddr) -> Setup {
+        self.value(name, &address.to_string())
+    }
+
+    /// Fills a placeholder, in the place of an older value.
+    pub fn value(mut self, name: &str, value: &str) -> Setup {
+        self.values.retain(|(known, _)| known != name);
+        self.values.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Puts the cache elsewhere: on a file system of its own.
+    pub fn cache_in(mut self, folder: &Path) -> Setup {
+        self.cache = folder.join("cache");
+        self
+    }
+
+    /// Replaces the configuration for the servers that are started from now on.
+    pub fn set_text(&mut self, text: &str) {
+        self.text = text.to_owned();
+    }
+
+    /// The folder that `@CACHE@` stands for. The server makes it.
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    /// The folder that `@DATA@` stands for, where everybody may write.
+    pub fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    /// All files in the cache folder, however deep, sorted.
+    pub fn cache_files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        let mut folders = vec![self.cache.clone()];
+        while let Some(folder) = folders.pop() {
+            // A folder can go while it is looked at.
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                    Ok(kind) if kind.is_file() => files.push(entry.path()),
+                    _ => {}
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    /// The configuration with its values. Panics when a placeholder has none.
+    #[track_caller]
+    pub fn text(&self) -> String {
+        let own = [("CACHE", self.cache.display().to_string()), ("DATA", self.data().display().to_string())];
+        let mut values: Vec<(&str, &str)> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        values.extend(self.values.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        with_values(&self.text, &values).unwrap_or_else(|name| panic!("@{name}@ has no value"))
+    }
+
+    /// Starts the binary under test.
+    #[track_caller]
+    pub fn start(&self, binary: impl Into<PathBuf>) -> Server {
+        self.builder(binary).start()
+    }
+
+    /// The binary under test before its start, for what else it needs.
+    #[track_caller]
+    pub fn builder(&self, binary: impl Into<PathBuf>) -> ServerBuilder {
+        Server::builder(binary).conf(&self.text())
+    }
+
+    /// Starts Debian's nginx, or reports that it is skipped and returns `None` ([`nginx::start`]).
+    #[track_caller]
+    pub fn start_nginx(&self) -> Option<Server> {
+        // Debian's default lies where only root and www-data may write.
+        let temp = self.data().join("nginx-temp").display().to_string();
+        nginx::start(&with_http_default(&self.text(), "proxy_temp_path", &temp))
+    }
+}
+
+/// nginx as an origin of the files in a folder, or `None` where it is not installed. Under `/` they may be kept for
+/// an hour, under `/second/` for a second, under `/never/` not at all, and under `/silent/` nothing is said of it.
+#[track_caller]
+pub fn nginx_origin(folder: &Path) -> Option<Server> {
+    const TEXT: &str = "worker_processes 1;
+events { worker_connections 4096; }
+http {
+    types { }
+    default_type application/octet-stream;
+    server {
+        listen 127.0.0.1:0;
+        root @FOLDER@;
+        add_header Cache-Control max-age=3600;
+        location /second/ { alias @FOLDER@/; add_header Cache-Control max-age=1; }
+        location /never/ { alias @FOLDER@/; add_header Cache-Control no-store; }
+        location /silent/ { alias @FOLDER@/; add_header X-Silent yes; }
+    }
+}
+";
+    let folder = folder.display().to_string();
+    Setup::new(TEXT).value("FOLDER", &folder).start_nginx()
+}
+
+/// A server that root starts becomes another user, who writes here.
+fn open_to_all(folder: &Path) {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777))
+        .unwrap_or_else(|error| panic!("chmod {}: {error}", folder.display()));
+}
