@@ -158,7 +158,7 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     let validates = rules.stores_for_validation && fields.has_validator();
     let lifetime = match lifetime {
         // Fresh at no time: a cache asks at each use.
-        _ if validates && control.no_cache == Scope::Whole => {
+        _ if validates && control.no_cache == Scope::Whole && fields.accel_expires.is_none() => {
             Lifetime { seconds: 0, source: LifetimeSource::MaxAge }
         }
         Some(lifetime) => lifetime,

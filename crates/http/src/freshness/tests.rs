@@ -311,6 +311,7 @@ fn what_must_be_validated_is_stored_where_wanted() {
         ("Cache-Control: max-age=0\nETag: W/\"a\"", Ok(0)),
         ("Cache-Control: max-age=5\nAge: 9\nETag: \"a\"", Ok(-4)),
         ("Cache-Control: no-cache", Err(NotStored::NoCache)),
+        ("X-Accel-Expires: 8\nCache-Control: no-cache\nETag: \"a\"", Ok(8)),
         ("Cache-Control: no-cache\nETag: a", Err(NotStored::NoCache)),
         ("Cache-Control: max-age=0", Err(NotStored::Expired)),
         ("ETag: \"a\"", Err(NotStored::NoLifetime)),
