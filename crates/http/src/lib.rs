@@ -23,6 +23,7 @@
 //! | [`vary`] | which requests a stored response answers | RFC 9111 section 4.1 |
 //! | [`validator`] | strong and weak validators, which parts may be joined | RFC 9110 section 8.8 |
 //! | [`stored_fields`] | fields that are stored, and what a 304 changes | RFC 9111 sections 3.1 and 3.2 |
+//! | [`invalidation`] | what a request that changes something makes stale | RFC 9111 section 4.4 |
 //! | [`cache_status`] | writing what the cache did | RFC 9211 |
 //! | [`set_cookie`] | rewriting attributes of cookies | RFC 6265 section 5.2, nginx |
 //! | [`structured`] | structured fields, as far as those need them | RFC 8941 |
@@ -44,6 +45,7 @@ pub mod framing;
 pub mod freshness;
 pub mod hop_by_hop;
 pub mod host;
+pub mod invalidation;
 pub mod media_type;
 pub mod proxy_protocol;
 pub mod range;

@@ -186,18 +186,19 @@ proptest! {
         }
     }
 
-    /// What a directive says does not depend on the company it keeps.
+    /// What a directive says does not depend on the company it keeps. (A quote that is open before the directive and
+    /// closed behind it does hide it, and rightly so: with an open quote nothing else here has one.)
     #[test]
     fn restricting_directives_are_never_lost(
-        before in proptest::collection::vec("(x|y=1|z=\"a,b\"|max-age=5|q=\"open|)", 0..4),
+        before in proptest::collection::vec("(x|y=1|z=\"a,b\"|max-age=5|)", 0..4),
+        has_open_quote: bool,
         restriction in "(no-store|private|no-cache|must-revalidate)",
         after in proptest::collection::vec("(x|y=1|z=\"a,b\"|max-age=5)", 0..3),
     ) {
-        // A quote that is open before the directive and closed after it does hide it, and rightly so.
-        let quotes = before.iter().filter(|item| item.contains("open")).count();
-        prop_assume!(quotes == 0 || !after.iter().any(|item| item.contains('"')) && quotes == 1);
-        prop_assume!(quotes == 0 || !before.iter().any(|item| item.contains("a,b")));
-        let text = [before, vec![restriction.clone()], after].concat().join(", ");
+        let plain = |item: &String| !has_open_quote || !item.contains('"');
+        let open = has_open_quote.then(|| "q=\"open".to_owned());
+        let items = before.into_iter().filter(plain).chain(open).chain([restriction.clone()]);
+        let text = items.chain(after.into_iter().filter(plain)).collect::<Vec<_>>().join(", ");
         let found = parse(&[&text]);
         let kept = match restriction.as_str() {
             "no-store" => found.no_store,
