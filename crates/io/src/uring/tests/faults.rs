@@ -141,6 +141,20 @@ fn late_completions_are_counted_and_their_buffers_go_back() {
 }
 
 #[test]
+fn what_an_abandoned_stream_still_brings_goes_back() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, _peer) = pair();
+    let id = bench.pretend(Op::Recv { socket, into: RecvInto::Stream });
+    assert!(bench.slots.abandon(id));
+    bench.uring.flights.get(id).unwrap().cancelled = true;
+    let before = bench.pool.counters().idle_bytes;
+    bench.complete_with(id, 3, 5, MORE);
+    bench.complete(id, negative(Errno::CANCELED), 0);
+    assert!(bench.is_quiet());
+    assert_eq!(bench.pool.counters().idle_bytes, before, "a buffer is missing");
+}
+
+#[test]
 fn a_busy_file_system_is_tried_again() {
     let Some(mut bench) = Bench::new(&config()) else { return };
     let file = Fd::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
