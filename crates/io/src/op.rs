@@ -98,7 +98,7 @@ impl Fd {
     }
 
     /// Whether reads and writes are to be made with `RWF_DONTCACHE`.
-    pub(crate) fn is_uncached(&self) -> bool {
+    pub fn is_uncached(&self) -> bool {
         self.0.uncached.get() && !self.is_direct()
     }
 

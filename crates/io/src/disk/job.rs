@@ -119,9 +119,11 @@ impl Job {
     /// Reads what is in the page cache, when the job is a read and at least its first byte is there.
     /// Never waits for a disk (`RWF_NOWAIT`, Linux 4.14); not to be used on a file open with `O_DIRECT`.
     pub(crate) fn run_if_resident(&self) -> Option<Outcome> {
-        let Work::Read { file, offset, memory, len, .. } = self.0 else { return None };
+        let Work::Read { file, offset, memory, len, uncached } = self.0 else { return None };
         let mut space = [IoSliceMut::new(space(memory, len))];
-        let count = rustix::io::preadv2(borrow(file), &mut space, offset, ReadWriteFlags::NOWAIT).ok()?;
+        // A read that finds nothing begins to read ahead all the same, and that would stay without the flag.
+        let flags = ReadWriteFlags::NOWAIT | if uncached { UNCACHED } else { ReadWriteFlags::empty() };
+        let count = rustix::io::preadv2(borrow(file), &mut space, offset, flags).ok()?;
         Some(Outcome::count(Ok(count)))
     }
 

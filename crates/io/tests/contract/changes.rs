@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use io::op::{Advice, DeviceId, Source, Space, StatTarget};
 use io::{Completion, Errno, Fd, Op, Payload, Segments};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
-use crate::harness::{Bench, TempDir, on_each_pair, pattern, segments};
+use crate::harness::{Bench, Pair, TempDir, on_each_pair, pairs, pattern, segments};
 
 const DEVICE: DeviceId = DeviceId(9);
 
@@ -90,6 +91,42 @@ fn a_file_without_a_name_gets_one_when_it_is_whole() {
         drop(file);
         bench.assert_drains();
     });
+}
+
+/// Takes the privilege from this thread that naming a file by its descriptor needs, and makes its credentials
+/// other ones than those that its files were opened with: since Linux 6.10 the same ones are enough.
+fn become_another() {
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    let read = rustix::thread::CapabilitySet::DAC_READ_SEARCH;
+    sets.effective.remove(read);
+    sets.permitted.remove(read);
+    sets.inheritable.remove(read);
+    rustix::thread::set_capabilities(None, sets).unwrap();
+}
+
+#[test]
+fn a_file_gets_its_name_without_a_privilege() {
+    let name = |pair: Pair| {
+        let dir = TempDir::new();
+        let (flags, mode) = (OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        let file = match rustix::fs::open(dir.path(""), flags, mode) {
+            Err(Errno::OPNOTSUPP) => return println!("skipped: this file system has no O_TMPFILE"),
+            file => file.unwrap(),
+        };
+        become_another();
+        let refused = rustix::fs::linkat(&file, c"", CWD, dir.path("plain"), AtFlags::EMPTY_PATH);
+        assert_eq!(refused, Err(Errno::NOENT), "the plain way is closed");
+        let mut bench = Bench::new(pair, pair.config());
+        let (to, via) = (c_path(&dir.path("a")), pair.via());
+        let link = Op::Link { file: Fd::from(file), to, device: DEVICE, via };
+        assert_eq!(result(bench.run(link)), Ok(0), "{pair:?}");
+        assert!(dir.path("a").exists());
+        bench.assert_drains();
+    };
+    // What a thread gives up is gone, so each pair has one of its own.
+    for &pair in pairs() {
+        std::thread::spawn(move || name(pair)).join().unwrap();
+    }
 }
 
 #[test]
@@ -180,6 +217,13 @@ fn cached_bytes(path: &Path) -> Option<u64> {
     io::sys::cachestat(&file, 0, 0).ok().map(|found| found.cached * 4096)
 }
 
+/// Whether kernel and file system have uncached reads.
+fn knows_uncached(path: &Path) -> bool {
+    let file = std::fs::File::open(path).unwrap();
+    let flags = rustix::io::ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
+    rustix::io::preadv2(&file, &mut [std::io::IoSliceMut::new(&mut [0])], 1 << 30, flags).is_ok()
+}
+
 #[test]
 fn uncached_files_are_read_and_written_as_others_are() {
     on_each_pair(|bench| {
@@ -206,6 +250,12 @@ fn uncached_files_are_read_and_written_as_others_are() {
         assert_eq!(result(bench.run(advise(Advice::DontNeed))), Ok(0));
         if let Some(cached) = cached_bytes(&path) {
             assert!(cached < 1 << 20, "{cached} bytes stayed in memory");
+        }
+        // Now nothing of it is there, and what is read does not stay.
+        let cold = cached_bytes(&path);
+        assert_eq!(bench.read_fully(&file, 0, 1 << 20), Ok(bytes.clone()));
+        if let (Some(0), Some(cached), true) = (cold, cached_bytes(&path), knows_uncached(&path)) {
+            assert!(cached <= 1 << 18, "{cached} bytes stayed of an uncached read");
         }
         assert_eq!(result(bench.run(advise(Advice::WillNeed))), Ok(0));
         assert_eq!(bench.read_fully(&file, 4_000, 1 << 18), Ok(bytes[4_000..][..1 << 18].to_vec()));

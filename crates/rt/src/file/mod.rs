@@ -34,6 +34,9 @@ const PAUSE_FIRST: Duration = Duration::from_millis(1);
 /// The longest pause before a disk operation is tried again.
 const PAUSE_MAX: Duration = Duration::from_millis(128);
 
+/// `RWF_DONTCACHE` (Linux 6.14).
+const UNCACHED: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
+
 /// An open file. Clones share it; it is closed through the engine with the last one, without waiting.
 #[derive(Clone)]
 pub struct File(Rc<Opened>);
@@ -143,7 +146,15 @@ impl File {
         let start = buf.len();
         let len = (len as usize).min(buf.capacity() - start);
         let mut parts = [IoSliceMut::new(&mut buf.space()[start..start + len])];
-        let count = rustix::io::preadv2(self.fd(), &mut parts, offset, ReadWriteFlags::NOWAIT)?;
+        // What a try that finds nothing reads ahead is not to stay either.
+        let uncached = if self.fd().is_uncached() { UNCACHED } else { ReadWriteFlags::empty() };
+        let count =
+            match rustix::io::preadv2(self.fd(), &mut parts, offset, ReadWriteFlags::NOWAIT | uncached) {
+                Err(Errno::OPNOTSUPP) => {
+                    rustix::io::preadv2(self.fd(), &mut parts, offset, ReadWriteFlags::NOWAIT)?
+                }
+                answer => answer?,
+            };
         buf.set_len(start + count);
         Ok(count as u32)
     }
