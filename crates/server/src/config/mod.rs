@@ -30,6 +30,7 @@ use crate::modules::log::LogFormat;
 use crate::phases::Handlers;
 use crate::process::EngineKey;
 use crate::shared_zone::Zones;
+use crate::upstream::peers::Upstreams;
 use crate::variables::Registry;
 
 /// A configuration that was read and found right, and what the reading produced beside it.
@@ -71,6 +72,8 @@ pub(crate) struct Http {
     pub(crate) log_caches: u32,
     /// Thread pools that `aio threads=` names; the first is `default`.
     pub(crate) pools: Pools,
+    /// Groups of servers that requests are passed on to.
+    pub(crate) upstreams: Upstreams,
     /// State that all threads share, by name.
     pub(crate) zones: Zones,
     /// Files that directives read beside the text, such as dictionaries.

@@ -19,6 +19,7 @@ use crate::modules::http_core::listen;
 use crate::modules::http_core::locations::{Locations, Name};
 use crate::modules::http_core::{self, LimitExcept, ServerDraft};
 use crate::modules::log;
+use crate::modules::upstream_block;
 use crate::modules::{Directive, MODULES, Set, Walk};
 use crate::phases::Handlers;
 
@@ -66,7 +67,9 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     main.check_pools(&http.pools)?;
     main.check_affinity(&mut warnings);
     // The handlers are listed once here, so that no request asks a module whether it has something to do.
+    let sets_cookies = http.upstreams.groups().any(|group| group.sets_cookies());
     for location in &mut http.locations {
+        location.scope.upstream_sticky.sets_cookies = sets_cookies;
         location.handlers = Handlers::of(&location.scope);
     }
     let config = Arc::new(Config { main, events, http });
@@ -136,12 +139,31 @@ impl Resolver<'_> {
         let mut scope = outer.inherit();
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
         scope.core.check(&statement.end)?;
+        // Before the servers, whose locations name them, wherever both stand.
+        for statement in of_kind(&inner, Walk::Upstream) {
+            self.upstream_block(statement)?;
+        }
         let mut drafts = Vec::new();
         for statement in of_kind(&inner, Walk::Server) {
             drafts.push(self.server_block(statement, &scope)?);
         }
         self.http.listens = listen::gather(drafts, &mut self.warnings)?;
         Ok(())
+    }
+
+    /// An `upstream` block, which inherits nothing and holds no other block.
+    fn upstream_block(&mut self, statement: &Statement) -> Result<(), Error> {
+        let mut draft = upstream_block::begin(&self.cx(statement, Contexts::HTTP))?;
+        self.blocks += 1;
+        let mut admitted = table().scope(Contexts::UPSTREAM);
+        for statement in statement.children() {
+            let spec = admitted.admit(statement)?;
+            let Set::Upstream(set) = directive(spec).set else {
+                panic!("the table puts {} into upstream", statement.name.text)
+            };
+            (set.0)(&mut draft, &mut self.cx(statement, Contexts::UPSTREAM))?;
+        }
+        upstream_block::finish(draft, statement, &mut self.http)
     }
 
     /// A server. Its own scope is a location too: what holds where no other one matches.
@@ -287,6 +309,7 @@ impl Resolver<'_> {
             (Set::Scope(set), _) => set(scope, &mut self.cx(statement, context)),
             (Set::Http(set), _) => set(&mut self.cx(statement, context)),
             (Set::Server(set), Some(draft)) => set(draft, &mut self.cx(statement, context)),
+            (Set::Upstream(_), _) => panic!("the table puts {} outside of upstream", statement.name.text),
             (Set::Server(_), None) => panic!("the table puts {} outside of server", statement.name.text),
             (Set::Nothing | Set::Walk(_), _) => Ok(()),
         }
@@ -300,6 +323,7 @@ impl Resolver<'_> {
             match walk {
                 Walk::Events => drop(self.simple(block, Contexts::EVENTS, &mut inherited, None)?),
                 Walk::Http => self.http_block(statement, scope)?,
+                Walk::Upstream => self.upstream_block(statement)?,
                 Walk::Server => drop(self.server_block(statement, scope)?),
                 Walk::Location => {
                     let around = Around { scope, name: None };

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::modules::{
     access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, charset,
     empty_gif, gunzip, gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log, mirror,
-    random_index, realip, referer, rewrite, secure_link, ssi, stub_status, sub, try_files, userid, zstd,
-    zstd_static,
+    random_index, realip, referer, rewrite, secure_link, ssi, stub_status, sub, try_files, upstream_sticky,
+    userid, zstd, zstd_static,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -54,6 +54,8 @@ pub struct Scope {
     pub(crate) zstd: zstd::Conf,
     pub(crate) zstd_static: zstd_static::Conf,
     pub(crate) userid: userid::Conf,
+    /// Set when the whole configuration has been read.
+    pub(crate) upstream_sticky: upstream_sticky::Conf,
 }
 
 impl Scope {

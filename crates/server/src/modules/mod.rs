@@ -40,6 +40,15 @@ pub mod stub_status;
 pub mod sub;
 pub mod try_files;
 pub mod upstream;
+pub mod upstream_block;
+pub mod upstream_hash;
+pub mod upstream_ip_hash;
+pub mod upstream_keepalive;
+pub mod upstream_least_conn;
+pub mod upstream_least_time;
+pub mod upstream_random;
+pub mod upstream_sticky;
+pub mod upstream_zone;
 pub mod userid;
 pub mod zstd;
 pub mod zstd_static;
@@ -50,6 +59,7 @@ use crate::config::{Cx, Scope};
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::ServerDraft;
 use crate::phases::{Filter, Handler};
+use crate::upstream::peers::lines::Draft;
 use crate::variables::{Prefixed, Variable};
 
 /// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a
@@ -59,6 +69,15 @@ pub static MODULES: &[&Module] = &[
     &http_core::MODULE,
     &ssl::MODULE,
     &upstream::MODULE,
+    &upstream_block::MODULE,
+    &upstream_hash::MODULE,
+    &upstream_ip_hash::MODULE,
+    &upstream_least_conn::MODULE,
+    &upstream_least_time::MODULE,
+    &upstream_random::MODULE,
+    &upstream_sticky::MODULE,
+    &upstream_keepalive::MODULE,
+    &upstream_zone::MODULE,
     &log::MODULE,
     &map::MODULE,
     &geo::MODULE,
@@ -162,6 +181,14 @@ impl Directive {
         Directive { spec, set: Set::Server(set) }
     }
 
+    /// Changes an upstream block.
+    pub(crate) const fn upstream(
+        spec: Spec,
+        set: fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>,
+    ) -> Directive {
+        Directive { spec, set: Set::Upstream(UpstreamSetter(set)) }
+    }
+
     /// Changes the whole of `http`.
     pub const fn http(spec: Spec, set: fn(&mut Cx<'_>) -> Result<(), Error>) -> Directive {
         Directive { spec, set: Set::Http(set) }
@@ -188,6 +215,8 @@ pub enum Set {
     Scope(fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>),
     /// What belongs to a server alone.
     Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
+    /// What belongs to an upstream block alone.
+    Upstream(UpstreamSetter),
     /// What belongs to the whole of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
     /// Nothing: the directive tunes what this server does not have. Its help says so.
@@ -195,6 +224,10 @@ pub enum Set {
     /// A block with directives, which the resolver walks into.
     Walk(Walk),
 }
+
+/// The setter of a directive in an upstream block.
+#[derive(Clone, Copy)]
+pub struct UpstreamSetter(pub(crate) fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>);
 
 /// The blocks that hold directives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,6 +244,8 @@ pub enum Walk {
     LimitExcept,
     /// `if`
     If,
+    /// `upstream`
+    Upstream,
 }
 
 #[cfg(test)]

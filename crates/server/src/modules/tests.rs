@@ -14,6 +14,7 @@ const PLACES: &[(Contexts, &str, &str)] = &[
     (Contexts::SERVER, "http { server {\n", "} }"),
     (Contexts::LOCATION, "http { server { location / {\n", "} } }"),
     (Contexts::LIMIT_EXCEPT, "http { server { location / { limit_except GET {\n", "} } } }"),
+    (Contexts::UPSTREAM, "http { upstream a {\n", "} }"),
     (Contexts::SERVER_IF, "http { server { if ($uri) {\n", "} } }"),
     (Contexts::LOCATION_IF, "http { server { location / { if ($uri) {\n", "} } } }"),
 ];

@@ -26,6 +26,7 @@ use crate::files::RootFacts;
 use crate::modules::core::{Affinity, Workers};
 use crate::modules::http_core::listen::ListenAddr;
 use crate::shared_zone::Zones;
+use crate::upstream::peers::Upstreams;
 pub use engine::{Choice, EngineKey};
 pub(crate) use events::InForce;
 use events::{Events, Running};
@@ -171,6 +172,7 @@ impl Worker {
         let count = config.main().workers.count();
         let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
         config.http.zones.begin(&Zones::default());
+        config.http.upstreams.begin(&Upstreams::default());
         let edition = Edition::new(config, 1, &events);
         let shared = Arc::new(Shared::default());
         let newest = AtomicU64::new(1);
@@ -220,6 +222,7 @@ impl Worker {
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.http.zones.begin(&in_force.http.zones);
+        config.http.upstreams.begin(&in_force.http.upstreams);
         *in_force = Arc::clone(config);
         drop(in_force);
         let edition = Edition::new(config, number, &self.events);

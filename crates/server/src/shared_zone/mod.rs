@@ -42,6 +42,11 @@ impl<K: Kind> Zone<K> {
         &self.name
     }
 
+    /// Whether another configuration has a zone of this name and size.
+    pub(crate) fn is_same(&self, other: &Zone<K>) -> bool {
+        self.name == other.name && self.bytes() == other.bytes()
+    }
+
     /// How it was declared; `None` while the configuration is being read.
     pub(crate) fn declared(&self) -> Option<&K> {
         self.declared.get().map(|(_, kind)| kind)
@@ -121,15 +126,29 @@ impl Zones {
     ) -> Result<(), Error> {
         let zone = self.named::<K>(name, at)?;
         if let Some(known) = zone.bytes().filter(|&known| known != bytes) {
-            let what = format_args!(
-                "the size {bytes} of shared memory zone \"{name}\" conflicts with already declared size {known}"
-            );
-            return Err(Error::at(at, what));
+            return Err(conflict(name, bytes, known, at));
         }
         zone.declared.set((bytes, kind)).map_err(|_| {
             let (directive, key) = (&at.name.text, key(zone.kind()));
             Error::at(at, format_args!("{directive} \"{name}\" is already bound to key \"{key}\""))
         })
+    }
+
+    /// Names a zone that several statements share, of which any may give its size.
+    pub(crate) fn share<K: Kind>(
+        &mut self,
+        name: &str,
+        bytes: Option<u64>,
+        kind: K,
+        at: &Statement,
+    ) -> Result<Arc<Zone<K>>, Error> {
+        let zone = self.named::<K>(name, at)?;
+        match (bytes, zone.bytes()) {
+            (Some(bytes), Some(known)) if bytes != known => return Err(conflict(name, bytes, known, at)),
+            (Some(bytes), None) => drop(zone.declared.set((bytes, kind))),
+            _ => {}
+        }
+        Ok(zone)
     }
 
     /// Fails when a zone is used that nothing declares.
@@ -152,8 +171,15 @@ impl Zones {
     }
 }
 
+fn conflict(name: &str, bytes: u64, known: u64, at: &Statement) -> Error {
+    let what = format_args!(
+        "the size {bytes} of shared memory zone \"{name}\" conflicts with already declared size {known}"
+    );
+    Error::at(at, what)
+}
+
 /// The least that nginx takes: eight pages, of which it needs some for itself.
-const BYTES_MIN: u64 = 8 * 4096;
+pub(crate) const BYTES_MIN: u64 = 8 * 4096;
 
 /// `NAME:SIZE`, the value of the parameter `zone`; the name may be empty. `Err` is what nginx says of it.
 pub(crate) fn name_and_size(parameter: &str) -> Result<(&str, u64), String> {

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::lines::Down;
+use super::lines::Takes;
 use super::table::{Moment, Peer, PeerId, Random, Set, State, Times};
 
 /// Tries to find somebody by a hash or by chance before the rounds are taken.
@@ -105,7 +105,7 @@ impl State {
                 return set.round(course, now);
             }
             let only = &set.peers[0];
-            let is_open = only.down == Down::No && !only.is_full();
+            let is_open = only.takes == Takes::All && !only.is_full();
             // Its failures do not count, but a client with a session is let in by the common rules first.
             let of_session = set.of_session(course.hint.as_deref(), &course.tried, now);
             of_session.or_else(|| is_open.then_some(0))

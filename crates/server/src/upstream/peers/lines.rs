@@ -11,6 +11,8 @@ use io::op::PeerAddr;
 
 use super::address::{Place, Url, name_of};
 use super::sticky::Sticky;
+use crate::modules::upstream_zone::Servers;
+use crate::shared_zone::Zone;
 use crate::template::Template;
 
 /// One `server` line.
@@ -33,7 +35,7 @@ pub(crate) struct Line {
     /// `backup`
     pub(crate) backup: bool,
     /// `down`, `drain`
-    pub(crate) down: Down,
+    pub(crate) takes: Takes,
     /// `route`
     pub(crate) route: Option<Arc<str>>,
     /// Where it stands; what nobody wrote stands nowhere.
@@ -59,7 +61,7 @@ impl Line {
             fail_timeout: 10,
             slow_start_ms: 0,
             backup: false,
-            down: Down::No,
+            takes: Takes::All,
             route: None,
             place: None,
         }
@@ -126,16 +128,16 @@ impl From<PeerAddr> for Address {
     }
 }
 
-/// Whether a server takes requests.
+/// Whose requests a server takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Down {
-    /// It does.
+pub(crate) enum Takes {
+    /// All.
     #[default]
-    No,
-    /// `down`: none.
-    Down,
+    All,
     /// `drain`: those of sessions that it has.
-    Draining,
+    Sessions,
+    /// `down`
+    Nobody,
 }
 
 /// How a server is chosen.
@@ -215,8 +217,8 @@ pub(crate) struct Draft {
     pub(crate) sticky: Option<Sticky>,
     /// `keepalive` and its like.
     pub(crate) keepalive: Keepalive,
-    /// `zone`: the name of the zone that its state is in.
-    pub(crate) zone: Option<String>,
+    /// `zone`
+    pub(crate) zone: Option<Arc<Zone<Servers>>>,
     /// `resolver`
     pub(crate) resolver: Option<ResolverWords>,
     /// `resolver_timeout`

@@ -31,7 +31,9 @@ use self::lines::{Draft, Found, Line, Method, Named, ResolverWords};
 use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
 use crate::log::Level;
+use crate::modules::upstream_zone::Servers;
 use crate::request::{Address, Request};
+use crate::shared_zone::Zone;
 use crate::zone::since_1970;
 
 /// The servers of an upstream block, or of the implicit one of an address that was written. Threads share it.
@@ -50,7 +52,7 @@ pub(crate) struct Group {
     lines: Arc<[Line]>,
     method: Method,
     sticky: Option<Sticky>,
-    zone: Option<String>,
+    zone: Option<Arc<Zone<Servers>>>,
     state: OnceLock<Arc<Shared>>,
 }
 
@@ -153,7 +155,7 @@ impl Group {
     fn begin(&self, before: Option<&Group>) {
         let before = before.and_then(|before| Some((before, before.state.get()?)));
         self.state.get_or_init(|| match before {
-            Some((group, state)) if self.zone.is_some() && group.zone == self.zone => {
+            Some((group, state)) if self.has_zone_of(group) => {
                 state.lock().reshape(self.shape());
                 Arc::clone(state)
             }
@@ -163,6 +165,11 @@ impl Group {
             }
             None => self.fresh(BTreeMap::new()),
         });
+    }
+
+    /// Whether both are in the same zone.
+    fn has_zone_of(&self, before: &Group) -> bool {
+        self.zone.as_ref().zip(before.zone.as_ref()).is_some_and(|(zone, before)| zone.is_same(before))
     }
 
     fn state(&self) -> &Arc<Shared> {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use io::op::PeerAddr;
 
-use super::lines::{Address, Down, Found, Line, Named, Source};
+use super::lines::{Address, Found, Line, Named, Source, Takes};
 use super::ring::Ring;
 use super::sticky::Sid;
 
@@ -51,7 +51,7 @@ pub(super) struct Peer {
     accessed: i64,
     /// When it was tried last, in steps of `fail_timeout`.
     checked: i64,
-    pub(super) down: Down,
+    pub(super) takes: Takes,
     slow_start_ms: i64,
     /// When it came back, in milliseconds.
     slow_since_ms: i64,
@@ -81,12 +81,12 @@ impl Times {
 impl Peer {
     /// Whether it may be asked by anybody.
     pub(super) fn is_open(&self, now: Moment) -> bool {
-        self.down == Down::No && !self.has_failed(now) && !self.is_full()
+        self.takes == Takes::All && !self.has_failed(now) && !self.is_full()
     }
 
     /// Whether it may be asked by a client that has a session there.
     pub(super) fn is_open_for_session(&self, now: Moment) -> bool {
-        self.down != Down::Down && !self.has_failed(now) && !self.is_full()
+        self.takes != Takes::Nobody && !self.has_failed(now) && !self.is_full()
     }
 
     /// Whether it failed as often as it may and its time is not over. One request is let through then, because
@@ -197,7 +197,7 @@ impl Set {
     fn settle(&mut self, with_ring: bool) {
         let peers = &self.peers;
         self.total_weight = peers.iter().fold(0, |sum, peer| peer.weight.saturating_add(sum));
-        self.tries = peers.iter().filter(|peer| peer.down == Down::No).count() as u32;
+        self.tries = peers.iter().filter(|peer| peer.takes == Takes::All).count() as u32;
         let is_slow = peers.iter().any(|peer| peer.slow_start_ms > 0);
         self.scale = if is_slow { SLOW_SCALE } else { 1 };
         self.ring = with_ring.then(|| {
@@ -343,7 +343,7 @@ impl State {
             max_conns: line.max_conns,
             max_fails: line.max_fails,
             fail_timeout: line.fail_timeout,
-            down: line.down,
+            takes: line.takes,
             slow_start_ms: line.slow_start_ms,
             ..before
         });
@@ -367,7 +367,7 @@ impl State {
             fail_timeout: 0,
             accessed: NEVER,
             checked: NEVER,
-            down: Down::No,
+            takes: Takes::All,
             slow_start_ms: 0,
             slow_since_ms: NEVER,
             times: Times::default(),

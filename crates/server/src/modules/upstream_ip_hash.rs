@@ -1,0 +1,25 @@
+//! `ip_hash`: a client's requests go to the same server of a group.
+
+use conf::{Args, Contexts, Spec};
+
+use crate::modules::upstream_block::set_method;
+use crate::modules::{Directive, Module};
+use crate::upstream::peers::lines::Method;
+
+/// The module.
+pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_ip_hash") };
+
+const DIRECTIVES: &[Directive] = &[Directive::upstream(
+    Spec::new(
+        "http_upstream_ip_hash",
+        "ip_hash",
+        Contexts::UPSTREAM,
+        Args::None,
+        "Requests of the same network (three bytes of IPv4, all of IPv6) go to the same server.",
+    )
+    .many(),
+    |draft, cx| {
+        set_method(draft, cx, Method::IpHash);
+        Ok(())
+    },
+)];

@@ -1,0 +1,25 @@
+//! `least_conn`: the server with the fewest requests for its weight is next.
+
+use conf::{Args, Contexts, Spec};
+
+use crate::modules::upstream_block::set_method;
+use crate::modules::{Directive, Module};
+use crate::upstream::peers::lines::Method;
+
+/// The module.
+pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_least_conn") };
+
+const DIRECTIVES: &[Directive] = &[Directive::upstream(
+    Spec::new(
+        "http_upstream_least_conn",
+        "least_conn",
+        Contexts::UPSTREAM,
+        Args::None,
+        "The server with the fewest requests under way, for its weight, is next.",
+    )
+    .many(),
+    |draft, cx| {
+        set_method(draft, cx, Method::LeastConn);
+        Ok(())
+    },
+)];

@@ -1,0 +1,88 @@
+//! `zone` in an upstream block: the name under which what is known of its servers goes over to the next configuration.
+//!
+//! nginx needs a zone so that its processes share that. Threads do so anyway; what is left of the directive is the reload
+//! in place, which keeps failures, times and requests under way of groups in a zone of the same name and size.
+
+use conf::{Args, Contexts, Error, Spec, value};
+
+use crate::config::Cx;
+use crate::modules::{Directive, Module};
+use crate::shared_zone::{BYTES_MIN, Kind};
+use crate::upstream::peers::lines::Draft;
+
+/// The module.
+pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_zone") };
+
+const DIRECTIVES: &[Directive] = &[Directive::upstream(
+    Spec::new(
+        "http_upstream_zone",
+        "zone",
+        Contexts::UPSTREAM,
+        Args::Between(1, 2),
+        "Name and size of the zone that keeps what is known of the servers over a reload; threads share it in any case.",
+    )
+    .many(),
+    zone,
+)];
+
+/// What such a zone is declared as. What groups keep is their own; the zone stands for the name.
+#[derive(Debug)]
+pub(crate) struct Servers;
+
+impl Kind for Servers {
+    type State = ();
+
+    fn empty(&self, _: u64) {}
+
+    fn continues(&self, _: &Servers) -> bool {
+        true
+    }
+}
+
+fn zone(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let name = cx.arg(0);
+    if name.is_empty() {
+        return Err(cx.error("invalid zone name \"\""));
+    }
+    let bytes = match cx.statement.args.get(1) {
+        None => None,
+        Some(word) => {
+            let text = &word.text;
+            let invalid = |_| cx.error(format_args!("invalid zone size \"{text}\""));
+            let bytes = value::size(text).map_err(invalid)?;
+            if bytes < BYTES_MIN {
+                return Err(cx.error(format_args!("zone \"{name}\" is too small")));
+            }
+            Some(bytes)
+        }
+    };
+    draft.zone = Some(cx.http.zones.share(name, bytes, Servers, cx.statement)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::testing::{error, loaded};
+
+    #[test]
+    fn groups_may_share_a_zone_that_one_of_them_declares() {
+        loaded("upstream a { zone one; server a; } upstream b { zone one 64k; server a; }");
+        for (text, expected) in [
+            ("zone \"\" 64k;", "invalid zone name \"\""),
+            ("zone one 64x;", "invalid zone size \"64x\""),
+            ("zone one 31k;", "zone \"one\" is too small"),
+            ("zone one;", "zero size shared memory zone \"one\""),
+            (
+                "zone one 64k; } upstream b { server a; zone one 32k;",
+                "the size 32768 of shared memory zone \"one\" conflicts with already declared size 65536",
+            ),
+            (
+                "zone one 64k; } limit_req_zone $uri zone=one:64k rate=1r/s; upstream b { server a;",
+                "the shared memory zone \"one\" is already declared for a different use",
+            ),
+        ] {
+            let found = error(&format!("http {{\nupstream a {{ server a; {text} }} }}"));
+            assert!(found.starts_with(expected) && found.contains("nginx.conf:2"), "{text}: {found}");
+        }
+    }
+}
