@@ -12,6 +12,7 @@ mod connection;
 mod explain;
 pub mod extensions;
 mod files;
+mod incoming;
 pub mod log;
 mod memory;
 pub mod modules;

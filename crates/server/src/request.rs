@@ -20,6 +20,7 @@ use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::extensions::Extensions;
 use crate::files::RootFacts;
 use crate::files::cache::Caches;
+use crate::incoming::IncomingBody;
 use crate::log::named::NamedLogs;
 use crate::log::sink::Sink;
 use crate::modules::userid;
@@ -183,6 +184,8 @@ pub struct Request {
     pub(crate) subrequests: u32,
     /// The body, where something asked for it; subrequests have the same one.
     pub(crate) body: Option<Rc<ReceivedBody>>,
+    /// The body, while it comes to a handler that asked for it piece by piece.
+    pub(crate) incoming: Option<Rc<IncomingBody>>,
     /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of
     /// the next request. A handler that asks when the answer has gone out gets none, and it still is.
     pub(crate) body_is_taken: bool,
@@ -239,6 +242,7 @@ impl Request {
             common: Extensions::default(),
             subrequests: 0,
             body: None,
+            incoming: None,
             body_is_taken: false,
             background: None,
             spare: Vec::new(),
@@ -286,6 +290,7 @@ impl Request {
         self.common.clear();
         self.subrequests = 0;
         (self.body, self.body_is_taken, self.background) = (None, false, None);
+        self.incoming = None;
     }
 
     /// A subrequest with this one's head, for the same server; `None` without memory for the head.

@@ -105,7 +105,6 @@ pub(crate) enum Body {
     /// Bytes that arrive while they are sent.
     Stream(Box<dyn Stream>),
     /// None: the connection goes over to another protocol, and what comes is passed between both ends.
-    #[allow(dead_code, reason = "tunnels are on their way")]
     Tunnel(Box<Tunnel>),
 }
 

@@ -12,7 +12,7 @@ use rustix::net::Shutdown;
 
 use crate::file::File;
 use crate::ops::{Outcome, Running, UNLIMITED, WaitId};
-use crate::runtime::Inner;
+use crate::runtime::{self, Inner};
 
 /// The sending side of a [`crate::Socket`].
 pub struct Writer {
@@ -244,6 +244,13 @@ impl Writer {
     pub(super) fn fd(&self) -> &Fd {
         &self.fd
     }
+}
+
+/// Sends bytes on a connection whose writer is elsewhere and has nothing on its way: for the little that is to be said
+/// before an answer.
+pub async fn send_aside(socket: &Fd, data: Segments) -> Result<(), Errno> {
+    let mut writer = Writer::new(&runtime::current(), socket.clone());
+    writer.send(data, false).await.0
 }
 
 /// As [`Writer::progress`], of any socket: what still queues is taken from `sent`.

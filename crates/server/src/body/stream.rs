@@ -7,11 +7,14 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, chunk_header};
+use io::Errno;
 use io::op::{SEGMENTS_MAX, Source};
+use rt::{Either, select};
 use smallvec::SmallVec;
 
-use crate::body::{BodyError, Sink, flow};
+use crate::body::{BodyError, SendError, Sink, flow};
 use crate::request::Request;
+use crate::upstream;
 
 /// A body, piece by piece. It holds a bounded number of bytes, whatever the client's speed.
 pub(crate) trait Stream {
@@ -31,6 +34,11 @@ pub(crate) trait Stream {
     /// faster than it is sent, so that there is nothing to gather.
     fn is_unbuffered(&self) -> bool {
         false
+    }
+
+    /// Whether it is of no use any more when the client has ended its side.
+    fn minds_client(&self) -> bool {
+        true
     }
 }
 
@@ -73,7 +81,13 @@ pub(crate) async fn send(
     // Unbuffered, the client has its head before the first bytes of a body that takes its time.
     let mut waits = !stream.is_unbuffered();
     loop {
-        let (pieces, state) = gather(stream, waits, sink.chunk_bytes()).await;
+        let gone = upstream::gone(request, stream.minds_client());
+        let gathered = select(gather(stream, waits, sink.chunk_bytes()), gone).await;
+        let (pieces, state) = match gathered {
+            Either::Left(gathered) => gathered,
+            // Where nothing is sent, nothing would tell.
+            Either::Right(()) => return Err(SendError::Gone(Errno::CONNRESET).into()),
+        };
         framing.take(sink, pieces).await?;
         match state {
             State::More => sink.flush(true).await?,

@@ -1,5 +1,9 @@
 //! Reading the body of a request for a handler that asked for it.
 
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
 use http::connection::{CONTINUE_RESPONSE, Expect};
 use io::op::Source;
 use io::{Errno, Segments};
@@ -7,6 +11,7 @@ use io::{Errno, Segments};
 use crate::body;
 use crate::connection::rest::Rest;
 use crate::connection::{Connection, decide};
+use crate::incoming::{Cut, IncomingBody};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::{BodyInFile, Conf};
 use crate::received::ReceivedBody;
@@ -23,7 +28,7 @@ pub(super) enum BodyFailure {
 impl Connection {
     /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file.
     pub(super) async fn read_body(&mut self, request: &mut Request) -> Result<(), BodyFailure> {
-        let generation = std::rc::Rc::clone(&request.generation);
+        let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         // A second handler that asks, or one behind the error page of a body that could not be read.
         if request.body.is_some() {
@@ -101,14 +106,96 @@ impl Connection {
     }
 }
 
+/// A body on its way to a handler that takes it piece by piece.
+pub(super) struct Feed {
+    incoming: Rc<IncomingBody>,
+    /// What is still to come, where there is a body.
+    rest: Option<Rest>,
+    /// `client_max_body_size`
+    most: u64,
+    /// `client_body_timeout`
+    patience: Duration,
+}
+
+/// Bytes that are gathered for one piece, where they are here already.
+const PIECE_MAX: usize = 64 << 10;
+
+impl Connection {
+    /// Makes everything ready for [`Connection::feed`].
+    pub(super) async fn begin_feed(
+        &mut self,
+        request: &mut Request,
+        incoming: &Rc<IncomingBody>,
+    ) -> Result<Feed, BodyFailure> {
+        if decide::too_large(request).is_some() {
+            return Err(BodyFailure::Refused(413));
+        }
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let rest = Rest::of(&request.head);
+        if rest.is_some() {
+            self.tell_to_go_on(request, core).await?;
+        }
+        let (most, patience) = (core.client_max_body_size, core.client_body_timeout);
+        Ok(Feed { incoming: Rc::clone(incoming), rest, most, patience })
+    }
+
+    /// Reads the body as fast as it is taken. It never comes back: whoever takes the body is done first.
+    pub(super) async fn feed(&mut self, mut feed: Feed) -> Infallible {
+        let result = self.feed_to_end(&mut feed).await;
+        feed.incoming.end(result);
+        std::future::pending().await
+    }
+
+    async fn feed_to_end(&mut self, feed: &mut Feed) -> Result<(), Cut> {
+        let Feed { incoming, rest: Some(rest), most, patience } = feed else { return Ok(()) };
+        loop {
+            let taken = rest.take(self.input.bytes(), |bytes| incoming.add(bytes));
+            let (used, done) = taken.map_err(|()| Cut::Invalid)?;
+            incoming.count(used);
+            self.input.consume(used);
+            if let Some((total, more)) = exceeds(rest, *most) {
+                return Err(Cut::TooLarge(total, more));
+            }
+            if done {
+                return Ok(());
+            }
+            let here = match incoming.held() < PIECE_MAX {
+                true => self.socket.try_recv(),
+                false => None,
+            };
+            match here {
+                Some(Ok(Some(buf))) => {
+                    if !self.input.add(buf, 0) {
+                        return Err(Cut::Closed);
+                    }
+                    continue;
+                }
+                Some(_) => return Err(Cut::Closed),
+                None => {}
+            }
+            incoming.taken().await;
+            self.timer.set(rt::now() + *patience);
+            match self.receive(0).await {
+                Ok(true) => {}
+                Err(Errno::TIMEDOUT) => return Err(Cut::TimedOut),
+                Ok(false) | Err(_) => return Err(Cut::Closed),
+            }
+        }
+    }
+}
+
+/// What a chunked body has brought and announced, when that is more than it may be. The announced size of a chunk
+/// counts: what is too large is not waited for.
+fn exceeds(rest: &Rest, most: u64) -> Option<(u64, u64)> {
+    let Rest::Chunks(decoder) = rest else { return None };
+    let (total, announced) = (decoder.total(), decoder.announced());
+    (most > 0 && announced > most).then(|| (total, announced - total))
+}
+
 /// A chunked body shows its size only while it comes. A length was compared before.
 fn check(rest: &Rest, request: &Request, most: u64) -> Result<(), BodyFailure> {
-    let Rest::Chunks(decoder) = rest else { return Ok(()) };
-    // The announced size of a chunk counts: what is too large is not waited for.
-    if most == 0 || decoder.announced() <= most {
-        return Ok(());
-    }
-    let (total, more) = (decoder.total(), decoder.announced() - decoder.total());
+    let Some((total, more)) = exceeds(rest, most) else { return Ok(()) };
     let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");
     request.log(Level::Error, what);
     Err(BodyFailure::Refused(413))

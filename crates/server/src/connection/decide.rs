@@ -40,8 +40,20 @@ pub(crate) struct Course {
     refusal: Option<u16>,
     /// Whether a question for a password is held back (`auth_delay`).
     delay: Delay,
-    /// Whether the last handler is to be called again when the body was read.
-    wants_body: bool,
+    /// Whether the last handler is to be called again when the body was read, or is being read.
+    wants_body: Wants,
+}
+
+/// What a handler wants of the request's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wants {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// All of it.
+    Whole,
+    /// Pieces while it comes.
+    Pieces,
 }
 
 /// Where a request stands with `auth_delay`.
@@ -68,7 +80,7 @@ pub(crate) enum Progress {
 impl Course {
     /// At the start of a phase, with nothing behind it.
     fn at(phase: Phase) -> Course {
-        Course { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: false }
+        Course { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
     }
 
     /// The way of a request whose head was read. A verdict at once where the head is all there is to it.
@@ -88,10 +100,15 @@ impl Course {
         course
     }
 
+    /// What is to be had of the body before this goes on.
+    pub(crate) fn take_wants(&mut self) -> Wants {
+        std::mem::take(&mut self.wants_body)
+    }
+
     /// Goes on until there is something to wait for, or a verdict.
     pub(crate) fn advance(&mut self, request: &mut Request) -> Progress {
         loop {
-            if std::mem::take(&mut self.wants_body) {
+            if self.wants_body != Wants::Nothing {
                 return Progress::WantsBody;
             }
             if self.delay == Delay::Due {
@@ -142,11 +159,8 @@ impl Course {
                     self.delay = Delay::Due;
                     return None;
                 }
-                Step::ReadBody => {
-                    self.handler -= 1;
-                    self.wants_body = true;
-                    return None;
-                }
+                Step::ReadBody => return self.want(Wants::Whole),
+                Step::StreamBody => return self.want(Wants::Pieces),
                 Step::Done => return Some(Verdict::Answer),
                 Step::Drop => return Some(end_without_answer(request, 444)),
                 Step::Gone => return Some(end_without_answer(request, 499)),
@@ -183,6 +197,13 @@ impl Course {
                 }
             };
         }
+    }
+
+    /// Has the handler called again when it can have what it wants.
+    fn want(&mut self, wants: Wants) -> Option<Verdict> {
+        self.handler -= 1;
+        self.wants_body = wants;
+        None
     }
 
     /// Whether another module of this phase may yet allow what one refuses.
@@ -383,7 +404,10 @@ async fn run_without_body(course: &mut Course, request: &mut Request) -> Verdict
     loop {
         match run(course, request).await {
             Some(verdict) => return verdict,
-            None => drop(request.body.get_or_insert_default()),
+            None => {
+                course.take_wants();
+                request.body.get_or_insert_default();
+            }
         }
     }
 }

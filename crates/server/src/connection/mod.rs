@@ -24,9 +24,10 @@ use std::rc::Rc;
 
 use http::framing::BodyFraming;
 use rt::local::Counted;
-use rt::{Socket, Timer};
+use rt::{Either, Socket, Timer, select};
 
 use crate::config::ServerId;
+use crate::incoming::IncomingBody;
 use crate::modules::http_core::conf::Conf;
 use crate::modules::http_core::listen::{Listen, ListenAddr};
 use crate::phases::Step;
@@ -34,7 +35,7 @@ use crate::process::tally::{self, Stage};
 use crate::request::{Address, ConnInfo, Generation, Request};
 use crate::thread::Thread;
 use body::BodyFailure;
-use decide::{Course, Verdict};
+use decide::{Course, Verdict, Wants};
 use input::{Head, Input};
 
 /// What a connection came in through: one per listening socket and thread.
@@ -237,6 +238,12 @@ impl Connection {
     /// Reads the body that is wanted, and goes on with it.
     async fn decide_with_body(&mut self, course: &mut Course, request: &mut Request) -> Verdict {
         loop {
+            if course.take_wants() == Wants::Pieces && request.body.is_none() {
+                if let Some(verdict) = self.decide_with_pieces(course, request).await {
+                    return verdict;
+                }
+                continue;
+            }
             let verdict = match self.read_body(request).await {
                 Ok(()) => None,
                 Err(BodyFailure::Refused(status)) => course.take(request, Step::Status(status)),
@@ -253,6 +260,43 @@ impl Connection {
                 return verdict;
             }
         }
+    }
+
+    /// Goes on while the body is read for the handler that takes it.
+    async fn decide_with_pieces(&mut self, course: &mut Course, request: &mut Request) -> Option<Verdict> {
+        let incoming = Rc::new(IncomingBody::default());
+        let feed = match self.begin_feed(request, &incoming).await {
+            Ok(feed) => feed,
+            Err(failure) => {
+                (request.body_is_taken, request.keepalive) = (true, false);
+                request.body.get_or_insert_default();
+                return match failure {
+                    BodyFailure::Abandoned(status) => {
+                        request.response.status = status;
+                        Some(Verdict::Drop)
+                    }
+                    BodyFailure::Refused(status) => match course.take(request, Step::Status(status)) {
+                        None => decide::run(course, request).await,
+                        verdict => verdict,
+                    },
+                };
+            }
+        };
+        request.incoming = Some(Rc::clone(&incoming));
+        let verdict = match select(decide::run(course, request), self.feed(feed)).await {
+            Either::Left(verdict) => verdict,
+            Either::Right(never) => match never {},
+        };
+        request.incoming = None;
+        request.received += incoming.received();
+        // What is left of it is not to be told from a request that would follow.
+        request.body_is_taken = true;
+        if !incoming.is_whole() {
+            request.keepalive = false;
+        }
+        // A handler that asks later finds nothing.
+        request.body.get_or_insert_default();
+        verdict
     }
 
     /// Sends what was decided and writes it to the logs.

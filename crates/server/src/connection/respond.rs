@@ -16,6 +16,7 @@ use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
+use crate::upstream::Ended;
 
 /// Lets the modules change the answer before it is sent. One of them may find that it is to be an error instead.
 pub(super) fn filter(request: &mut Request) -> Option<u16> {
@@ -66,6 +67,10 @@ impl Connection {
             write_head(request, core, &mut head);
         }
         request.sent_head = head.len() as u64;
+        if let Body::Tunnel(_) = request.response.body {
+            // Boxed as all that most requests do without.
+            return Box::pin(self.tunnel(request, core, head)).await;
+        }
         let rate = effect::rate(core, request);
         let data = match rate.is_none() && go_on != Some(true) {
             true => at_hand(request, core, head),
@@ -118,6 +123,40 @@ impl Connection {
         request.sent = sink.sent();
         request.keep_spare(sink.into_spare());
         result
+    }
+
+    /// Says that the connection goes over to another protocol, and passes that on.
+    async fn tunnel(&mut self, request: &mut Request, core: &Conf, head: Vec<u8>) -> After {
+        let Body::Tunnel(tunnel) = std::mem::take(&mut request.response.body) else { return After::Drop };
+        request.keepalive = false;
+        let mut data = Segments::new();
+        data.push(Source::Vec(head));
+        if let Err(error) = self.send_at_once(request, core, data).await {
+            return self.failed(request, core, &error);
+        }
+        let early = std::mem::take(&mut self.input);
+        let (ended, passed) = tunnel.run(&mut self.socket, &self.timer, early.bytes()).await;
+        request.sent += passed;
+        request.completed = ended == Ended::Closed;
+        let doing = "while proxying upgraded connection";
+        match ended {
+            Ended::Closed => {}
+            Ended::Idle => {
+                let why = Reason(io::Errno::TIMEDOUT);
+                request.log(Level::Error, format_args!("upstream timed out ({why}) {doing}"));
+            }
+            Ended::Upstream(errno) => {
+                request.log(
+                    Level::Error,
+                    format_args!("upstream connection failed ({}) {doing}", Reason(errno)),
+                );
+            }
+            Ended::Client(errno) => {
+                request
+                    .log(Level::Info, format_args!("client connection failed ({}) {doing}", Reason(errno)));
+            }
+        }
+        After::Drop
     }
 
     /// Whether a client that sent `Expect: 100-continue` is told to send its body; `None` without one.
@@ -289,6 +328,7 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
     let timeout_s = core.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     // What HTTP/1.0 clients know is in the field; 1.1 keeps connections unless told otherwise, but nginx says so.
     let connection = match request.keepalive {
+        _ if matches!(response.body, Body::Tunnel(_)) => ConnectionField::Upgrade,
         true => ConnectionField::KeepAlive { timeout_s },
         false => ConnectionField::Close,
     };

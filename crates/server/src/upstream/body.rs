@@ -14,6 +14,7 @@ use io::{Buf, Errno};
 
 use crate::body::BodyError;
 use crate::body::stream::Stream;
+use crate::upstream::Settings;
 use crate::upstream::choice::Chosen;
 use crate::upstream::link::Link;
 use crate::upstream::state::{Fault, Try};
@@ -311,11 +312,13 @@ pub(super) struct Direct {
     live: Live,
     delay: Option<rt::Sleep>,
     pass_trailers: bool,
+    minds_client: bool,
 }
 
 impl Direct {
-    pub(super) fn new(live: Live, pass_trailers: bool) -> Direct {
-        Direct { live, delay: None, pass_trailers }
+    pub(super) fn new(live: Live, settings: &Settings) -> Direct {
+        let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
+        Direct { live, delay: None, pass_trailers, minds_client }
     }
 }
 
@@ -347,5 +350,9 @@ impl Stream for Direct {
 
     fn is_unbuffered(&self) -> bool {
         true
+    }
+
+    fn minds_client(&self) -> bool {
+        self.minds_client
     }
 }

@@ -4,7 +4,6 @@
 //! refuses a body closes its side without reading it.
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,10 +13,11 @@ use http::connection::reply_keeps_alive;
 use http::framing::ReplyFraming;
 use http::reply::{self, FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead, ReplyProgress};
 use io::op::Source;
-use io::{Buf, Errno};
+use io::{Buf, Errno, Segments};
 use rt::Timer;
 use rt::net::Reader;
 
+use crate::incoming::Cut;
 use crate::log::{Level, Reason};
 use crate::request::Request;
 use crate::upstream::link::Link;
@@ -77,8 +77,12 @@ pub(super) async fn run(
             timer.set(rt::now() + settings.read_timeout);
             send_result = Some(result);
         }
-        if let Some(Err(SendTrouble::Client(status))) = send_result {
-            return Poll::Ready(Some(Err(HeadTrouble::Client(status))));
+        match send_result {
+            Some(Err(SendTrouble::Client(cut))) => return Poll::Ready(Some(Err(HeadTrouble::Client(cut)))),
+            Some(Err(SendTrouble::Local(errno))) => {
+                return Poll::Ready(Some(Err(HeadTrouble::Local(errno))));
+            }
+            _ => {}
         }
         if let Poll::Ready(result) = reading.as_mut().poll(context) {
             return Poll::Ready(Some(result));
@@ -120,8 +124,8 @@ enum HeadTrouble {
     Invalid(ReplyError, Option<Vec<u8>>),
     /// A 101 that nobody asked for, or interim answers without end.
     Unexpected(&'static str),
-    NoMemory,
-    Client(u16),
+    Local(Errno),
+    Client(Cut),
 }
 
 /// Writes the log line of a failed try.
@@ -150,11 +154,17 @@ fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_r
             request.log(Level::Error, format_args!("upstream sent {what} {READING}"));
             Trouble::InvalidHeader
         }
-        HeadTrouble::NoMemory => {
-            request.log(Level::Alert, format_args!("no buffer for an answer {READING}"));
+        HeadTrouble::Local(errno) => {
+            request.log(
+                Level::Alert,
+                format_args!("no buffer, or no body to send ({}) {SENDING}", Reason(errno)),
+            );
             Trouble::Local
         }
-        HeadTrouble::Client(status) => Trouble::Client(status),
+        HeadTrouble::Client(cut) => {
+            cut.tell(request);
+            Trouble::Client(cut.status())
+        }
     }
 }
 
@@ -176,7 +186,8 @@ async fn read_head(
         let received = reader.recv().await.map_err(HeadTrouble::Receive)?;
         let Some(received) = received else { return Err(HeadTrouble::Closed) };
         record.count_received(received.len());
-        let mut buf = join(input.take(), received, head_max as usize).ok_or(HeadTrouble::NoMemory)?;
+        let mut buf =
+            join(input.take(), received, head_max as usize).ok_or(HeadTrouble::Local(Errno::NOMEM))?;
         loop {
             match reply::parse(&mut head, &buf, &limits) {
                 Ok(ReplyProgress::Incomplete) => break,
@@ -255,7 +266,7 @@ fn complete(
     let rest = match rest.len() {
         0 => None,
         len => {
-            let mut copy = rt::pool().get(len).ok_or(HeadTrouble::NoMemory)?;
+            let mut copy = rt::pool().get(len).ok_or(HeadTrouble::Local(Errno::NOMEM))?;
             copy.append(rest);
             Some(copy)
         }
@@ -275,10 +286,11 @@ fn bare(request: &Request, buf: Buf) -> Answer {
 }
 
 /// Gives an interim answer to the client where it is to have it.
-async fn hand_on(_request: &Request, _outgoing: &Outgoing, _head: &ReplyHead, _raw: &[u8]) {}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
+async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ReplyHead, raw: &[u8]) {
+    let Some(bytes) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
+    let Some(socket) = request.conn.socket.borrow().clone() else { return };
+    let mut data = Segments::new();
+    data.push(Source::Vec(bytes));
+    // A client that is gone is noticed elsewhere.
+    let _ = rt::net::send_aside(&socket, data).await;
 }

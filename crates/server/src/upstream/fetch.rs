@@ -198,10 +198,7 @@ fn failed(record: &Try, status: u16) -> Failure {
 
 /// The output of a future, or `None` when the client is gone before.
 async fn watched<F: Future>(request: &Request, settings: &Settings, future: F) -> Option<F::Output> {
-    if settings.ignore_client_abort {
-        return Some(future.await);
-    }
-    match select(future, gone(request)).await {
+    match select(future, gone(request, !settings.ignore_client_abort)).await {
         Either::Left(output) => Some(output),
         Either::Right(()) => {
             request.log(
@@ -213,15 +210,13 @@ async fn watched<F: Future>(request: &Request, settings: &Settings, future: F) -
     }
 }
 
-/// Waits until the client of a request has gone, but not before the upstream had a little time: most answers are here
-/// before that, and to watch costs an operation of the engine.
-pub(crate) async fn gone(request: &Request) {
+/// Waits until the client of a request has gone, where that matters, but not before the upstream had a little time: most
+/// answers are here before that, and to watch costs an operation of the engine.
+pub(crate) async fn gone(request: &Request, matters: bool) {
     let socket = request.conn.socket.borrow().clone();
+    let Some(socket) = socket.filter(|_| matters) else { return std::future::pending().await };
     rt::sleep_until(rt::now() + WATCH_AFTER).await;
-    match socket {
-        Some(socket) => rt::net::hung_up(&socket).await,
-        None => std::future::pending().await,
-    }
+    rt::net::hung_up(&socket).await;
 }
 
 /// One try.

@@ -296,7 +296,7 @@ impl ReplyBody {
                 live.limit_rate(rate(settings, request));
                 match buffering {
                     true => Body::Stream(Box::new(spool::start(*live, settings))),
-                    false => Body::Stream(Box::new(Direct::new(*live, settings.pass_trailers))),
+                    false => Body::Stream(Box::new(Direct::new(*live, settings))),
                 }
             }
             ReplyBody::Tunnel(tunnel) => Body::Tunnel(tunnel),

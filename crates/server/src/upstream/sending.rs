@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 
+use http::framing::{BodyFraming, CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
 use io::op::{DeviceId, Source};
 use io::{Errno, Segments};
 use rt::Timer;
 use rt::net::Writer;
 
+use crate::incoming::{Cut, IncomingBody};
 use crate::request::Request;
 use crate::upstream::state::Try;
 use crate::upstream::{Outgoing, OutgoingBody, Settings};
@@ -16,8 +18,10 @@ use crate::upstream::{Outgoing, OutgoingBody, Settings};
 pub(super) enum SendTrouble {
     /// The connection takes no more.
     Send(Errno),
-    /// The rest of the body is not to be had; this status answers the client.
-    Client(u16),
+    /// The client has not sent the rest of the body.
+    Client(Cut),
+    /// The body is ours, and cannot be read.
+    Local(Errno),
 }
 
 /// Bytes of a body that are copied behind the head: a second piece to send costs more.
@@ -32,7 +36,7 @@ pub(super) async fn send(
     timer: &Timer,
     settings: &Settings,
     outgoing: &Outgoing,
-    _request: &Request,
+    request: &Request,
     record: &Try,
     sent: &Cell<bool>,
 ) -> Result<(), SendTrouble> {
@@ -48,6 +52,9 @@ pub(super) async fn send(
         _ => None,
     };
     let mut head = outgoing.head.clone();
+    if let (OutgoingBody::Streamed, Some(incoming)) = (&outgoing.body, &request.incoming) {
+        return stream(&mut out, head, incoming, BodyFraming::of(&request.head)).await;
+    }
     if memory.len() <= COPIED_MAX {
         head.extend_from_slice(memory);
         out.send(Source::Vec(head), in_file.is_some()).await?;
@@ -63,14 +70,59 @@ pub(super) async fn send(
         let mut offset = 0;
         while offset < len {
             let most = (len - offset).min(PIECE as u64);
-            let buf = rt::pool().get(most as usize).ok_or(SendTrouble::Client(500))?;
+            let buf = rt::pool().get(most as usize).ok_or(SendTrouble::Local(Errno::NOMEM))?;
             let (read, buf) = file.read_at(offset, most as u32, buf, DeviceId::default(), via).await;
-            let (Ok(count @ 1..), Some(buf)) = (read, buf) else { return Err(SendTrouble::Client(500)) };
+            let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
+                return Err(SendTrouble::Local(read.err().unwrap_or(Errno::IO)));
+            };
             offset += u64::from(count);
             out.send(Source::Buf(buf), offset < len).await?;
         }
     }
     Ok(())
+}
+
+/// Sends a body while it comes: as it is where its length was told, else in chunks.
+async fn stream(
+    out: &mut Out<'_>,
+    head: Vec<u8>,
+    incoming: &IncomingBody,
+    framing: BodyFraming,
+) -> Result<(), SendTrouble> {
+    let chunked = framing == BodyFraming::Chunked;
+    let mut pending = head;
+    let mut piece = incoming.try_next();
+    loop {
+        if let Some(bytes) = piece {
+            push(&mut pending, &bytes, chunked);
+            incoming.give_back(bytes);
+        }
+        if !pending.is_empty() {
+            out.send(Source::Vec(std::mem::take(&mut pending)), false).await?;
+        }
+        // For as long as the client has the word, its own timeout is the one that counts.
+        out.timer.clear();
+        piece = incoming.next().await.map_err(SendTrouble::Client)?;
+        if piece.is_none() {
+            break;
+        }
+    }
+    match chunked {
+        true => out.send(Source::Static(LAST_CHUNK), false).await,
+        false => Ok(()),
+    }
+}
+
+/// Appends a piece of a body.
+fn push(out: &mut Vec<u8>, bytes: &[u8], chunked: bool) {
+    if !chunked {
+        out.extend_from_slice(bytes);
+        return;
+    }
+    let mut buf = [0; CHUNK_HEADER_LEN_MAX];
+    out.extend_from_slice(chunk_header(bytes.len() as u64, &mut buf));
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(CHUNK_END);
 }
 
 /// The upstream's side of it.
@@ -95,9 +147,9 @@ impl Out<'_> {
 
     /// Sends bytes that others hold.
     async fn copy(&mut self, bytes: &[u8], more: bool) -> Result<(), SendTrouble> {
-        let mut buf = rt::pool().get(bytes.len()).ok_or(SendTrouble::Client(500))?;
+        let mut buf = rt::pool().get(bytes.len()).ok_or(SendTrouble::Local(Errno::NOMEM))?;
         if buf.append(bytes) < bytes.len() {
-            return Err(SendTrouble::Client(500));
+            return Err(SendTrouble::Local(Errno::NOMEM));
         }
         self.send(Source::Buf(buf), more).await
     }

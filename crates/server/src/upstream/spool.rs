@@ -108,7 +108,8 @@ pub(super) fn start(live: Live, settings: &Settings) -> Spooled {
     };
     let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
     rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings)));
-    Spooled { spool, record, reading: None, pass_trailers: settings.pass_trailers }
+    let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
+    Spooled { spool, record, reading: None, pass_trailers, minds_client }
 }
 
 /// Reads to the end, or until nobody wants it.
@@ -267,6 +268,7 @@ pub(super) struct Spooled {
     record: Rc<Try>,
     reading: Option<Reading>,
     pass_trailers: bool,
+    minds_client: bool,
 }
 
 impl Spooled {
@@ -364,6 +366,10 @@ impl Stream for Spooled {
             true => self.record.trailers.borrow().clone(),
             false => Vec::new(),
         }
+    }
+
+    fn minds_client(&self) -> bool {
+        self.minds_client
     }
 }
 

@@ -1,0 +1,201 @@
+//! The body of a request while it comes, for a handler that passes it on without having it whole.
+//!
+//! The connection reads (`connection::body`) and the handler takes, side by side in one task. One piece at most lies in
+//! between, so a client is read no faster than its body goes away. A handler asks for this with
+//! [`crate::phases::Step::StreamBody`].
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
+use crate::log::Level;
+use crate::request::Request;
+
+/// A body on its way through.
+#[derive(Default)]
+pub(crate) struct IncomingBody {
+    state: RefCell<State>,
+    taker: Cell<Option<Waker>>,
+    giver: Cell<Option<Waker>>,
+    received: Cell<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    piece: Vec<u8>,
+    /// Memory of the piece before.
+    spare: Vec<u8>,
+    end: Option<Result<(), Cut>>,
+}
+
+/// Why the rest of a body did not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The client took too long.
+    TimedOut,
+    /// It went away.
+    Closed,
+    /// Its chunks are none.
+    Invalid,
+    /// The body is larger than it may be: so many bytes, and so many announced.
+    TooLarge(u64, u64),
+}
+
+impl Cut {
+    /// The status that answers the request.
+    pub(crate) fn status(self) -> u16 {
+        match self {
+            Cut::TimedOut => 408,
+            Cut::Closed | Cut::Invalid => 400,
+            Cut::TooLarge(..) => 413,
+        }
+    }
+
+    /// Writes the log line.
+    pub(crate) fn tell(self, request: &Request) {
+        let doing = "while sending request to upstream";
+        match self {
+            Cut::TimedOut => {
+                let what = "client timed out (110: Connection timed out)";
+                request.log(Level::Info, format_args!("{what} {doing}"));
+            }
+            Cut::Closed => {
+                request.log(Level::Info, format_args!("client prematurely closed connection {doing}"));
+            }
+            Cut::Invalid => {
+                request.log(Level::Error, format_args!("client sent invalid chunked body {doing}"));
+            }
+            Cut::TooLarge(total, more) => {
+                let what = "client intended to send too large chunked body";
+                request.log(Level::Error, format_args!("{what}: {total}+{more} bytes {doing}"));
+            }
+        }
+    }
+}
+
+impl IncomingBody {
+    /// The next piece; none at the end.
+    pub(crate) async fn next(&self) -> Result<Option<Vec<u8>>, Cut> {
+        poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            if !state.piece.is_empty() {
+                let spare = std::mem::take(&mut state.spare);
+                let piece = std::mem::replace(&mut state.piece, spare);
+                wake(&self.giver);
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            match state.end {
+                Some(Ok(())) => Poll::Ready(Ok(None)),
+                Some(Err(cut)) => Poll::Ready(Err(cut)),
+                None => {
+                    self.taker.set(Some(context.waker().clone()));
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// What is here now, if anything is.
+    pub(crate) fn try_next(&self) -> Option<Vec<u8>> {
+        let mut state = self.state.borrow_mut();
+        if state.piece.is_empty() {
+            return None;
+        }
+        let piece = std::mem::take(&mut state.piece);
+        wake(&self.giver);
+        Some(piece)
+    }
+
+    /// Gives the memory of a piece back, to be used again.
+    pub(crate) fn give_back(&self, mut piece: Vec<u8>) {
+        piece.clear();
+        self.state.borrow_mut().spare = piece;
+    }
+
+    /// Adds bytes to the piece that is to be taken next.
+    pub(crate) fn add(&self, bytes: &[u8]) {
+        self.state.borrow_mut().piece.extend_from_slice(bytes);
+        if !bytes.is_empty() {
+            wake(&self.taker);
+        }
+    }
+
+    /// Bytes that nobody has taken.
+    pub(crate) fn held(&self) -> usize {
+        self.state.borrow().piece.len()
+    }
+
+    /// Waits until the piece has been taken.
+    pub(crate) async fn taken(&self) {
+        poll_fn(|context: &mut Context<'_>| {
+            if self.state.borrow().piece.is_empty() {
+                return Poll::Ready(());
+            }
+            self.giver.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Counts bytes of the request.
+    pub(crate) fn count(&self, bytes: usize) {
+        self.received.set(self.received.get() + bytes as u64);
+    }
+
+    /// Bytes of the request, framing included.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.get()
+    }
+
+    /// Nothing follows.
+    pub(crate) fn end(&self, result: Result<(), Cut>) {
+        self.state.borrow_mut().end = Some(result);
+        wake(&self.taker);
+    }
+
+    /// Whether all of it was read from the client.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self.state.borrow().end, Some(Ok(())))
+    }
+}
+
+fn wake(waker: &Cell<Option<Waker>>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[test]
+    fn one_piece_at_a_time_and_then_the_end() {
+        let body = IncomingBody::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(body.next()).poll(&mut context).is_pending());
+        body.add(b"ab");
+        body.add(b"c");
+        assert!(pin!(body.taken()).poll(&mut context).is_pending());
+        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Ok(Some(b"abc".to_vec()))));
+        assert!(pin!(body.taken()).poll(&mut context).is_ready());
+        body.add(b"d");
+        body.end(Ok(()));
+        assert_eq!(body.try_next(), Some(b"d".to_vec()));
+        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Ok(None)));
+    }
+
+    #[test]
+    fn what_came_before_an_error_comes_first() {
+        let body = IncomingBody::default();
+        let mut context = Context::from_waker(Waker::noop());
+        body.add(b"ab");
+        body.end(Err(Cut::TimedOut));
+        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Ok(Some(b"ab".to_vec()))));
+        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Err(Cut::TimedOut)));
+        assert!(!body.is_whole());
+    }
+}
