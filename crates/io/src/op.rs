@@ -601,6 +601,8 @@ pub enum StatTarget {
 pub struct Stat {
     /// Bytes.
     pub size: u64,
+    /// Bytes that it takes on the device: fewer than its size where it has holes.
+    pub allocated: u64,
     /// Last modification, seconds since 1970.
     pub modified: i64,
     /// Nanoseconds of the last modification.
@@ -619,6 +621,8 @@ impl From<rustix::fs::Stat> for Stat {
     fn from(found: rustix::fs::Stat) -> Stat {
         Stat {
             size: found.st_size as u64,
+            // In units of 512 whatever the file system's block is (stat(2)).
+            allocated: found.st_blocks as u64 * 512,
             modified: found.st_mtime,
             modified_nanos: found.st_mtime_nsec as u32,
             changed: (found.st_ctime, found.st_ctime_nsec as u32),

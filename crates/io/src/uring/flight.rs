@@ -254,6 +254,7 @@ impl Scratch {
         let stat = &self.stat;
         Stat {
             size: stat.size,
+            allocated: stat.blocks * 512,
             modified: stat.modified.seconds,
             modified_nanos: stat.modified.nanoseconds,
             changed: (stat.changed.seconds, stat.changed.nanoseconds),
