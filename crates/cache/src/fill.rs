@@ -1,10 +1,32 @@
 //! Writing: [`Fill`] becomes an entry when it is committed, and leaves nothing behind when it is dropped.
+//!
+//! ```text
+//!   begin: room is reserved                      write: bytes gather to chunks
+//!     small (at most a chunk)  -- nothing on disk until the commit: one write, one rename
+//!     large -- temporary file -- chunks, so many in flight -- commit: table, header, rename
+//!     parts of an entry -- the entry's own file -- each chunk, then its record
+//! ```
+//! The header is written last, so a file that is not whole has none. The checksum of a chunk is made once, from the
+//! bytes that came.
 
 use std::sync::Arc;
 
-use crate::error::FillError;
-use crate::hit::Located;
-use crate::store::Store;
+use io::op::Source;
+use io::{Buf, Segments};
+use rt::file::Create;
+
+use crate::error::{FillError, Refused, StoreError};
+use crate::format::header::{Identity, Layout, encode, is_storable, used_bytes};
+use crate::format::table::record;
+use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
+use crate::hit::{Hit, Located};
+use crate::key::Key;
+use crate::meta::New;
+use crate::place::{Reserved, Temp, put_in_place};
+use crate::purge::{Fate, Subject};
+use crate::space::blocks_of;
+use crate::store::{FILE_MODE, Store};
+use crate::writing::{Kind, Progress, WRITES_MAX, Writing};
 
 /// An entry that is being written, or parts that are added to one. Belongs to the thread that began it.
 ///
@@ -13,28 +35,368 @@ use crate::store::Store;
 /// is never more than [`Fill::BEHIND_BYTES_MAX`].
 pub struct Fill {
     store: Arc<Store>,
+    new: New,
+    /// Where the bytes came to, or will go on.
+    next: u64,
+    gather: Option<Gather>,
+    to: To,
+    reserved: Reserved,
+    is_done: bool,
+}
+
+/// Bytes of one chunk from its start.
+struct Gather {
+    index: u64,
+    buf: Buf,
+}
+
+/// Where the bytes go.
+enum To {
+    /// Nowhere until the commit, or until there are more than a chunk.
+    Memory,
+    /// A temporary file.
+    Temp { temp: Temp, writing: Writing },
+    /// The file of the entry that they are a part of.
+    Entry { writing: Writing },
 }
 
 impl Fill {
     /// Most bytes that were given to [`Fill::write`] and cannot be read from the file yet.
-    pub const BEHIND_BYTES_MAX: u64 = 6 * crate::format::CHUNK_BYTES;
+    pub const BEHIND_BYTES_MAX: u64 = (WRITES_MAX as u64 + 2) * CHUNK_BYTES;
 
-    /// Adds bytes of the body at `offset`, which is where the last piece ended or, in a partial entry, anywhere. Waits
-    /// only when writes are behind. After an error the fill is over and can only be dropped.
-    pub async fn write(&mut self, _offset: u64, _bytes: &[u8]) -> Result<(), FillError> {
-        let _ = &self.store;
-        Err(crate::error::Refused::PassThrough.into())
+    /// Adds bytes of the body at `offset`, which is where the last piece ended or, in a partial entry, anywhere; bytes of
+    /// a chunk that does not come whole are not stored then. Waits only when writes are behind. After an error the
+    /// fill is over and can only be dropped.
+    pub async fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FillError> {
+        let end = offset + bytes.len() as u64;
+        if self.new.meta.length.is_some_and(|length| end > length) || end > crate::format::LENGTH_MAX {
+            return Err(FillError::TooLong);
+        }
+        if offset != self.next {
+            if !self.new.is_partial {
+                return Err(FillError::Incomplete { got: self.next, wanted: offset });
+            }
+            self.gather = None;
+        }
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let (index, place) = (at / CHUNK_BYTES, (at % CHUNK_BYTES) as usize);
+            let count = rest.len().min(CHUNK_BYTES as usize - place);
+            let (now, later) = rest.split_at(count);
+            self.gather(index, place, now).await?;
+            (at, rest) = (at + count as u64, later);
+        }
+        self.next = end;
+        Ok(())
+    }
+
+    /// Adds bytes to a chunk and writes it when it is whole.
+    async fn gather(&mut self, index: u64, place: usize, bytes: &[u8]) -> Result<(), FillError> {
+        if self.gather.as_ref().is_none_or(|gather| gather.index != index) {
+            // The rest of a chunk whose start did not come cannot be checked later, so it is not stored.
+            if place > 0 {
+                return Ok(());
+            }
+            if let (To::Memory, Some(first)) = (&self.to, self.gather.take()) {
+                // There is more than one chunk after all.
+                self.open().await?;
+                self.flush(first).await?;
+            }
+            let Some(mut buf) = rt::pool().get(CHUNK_BYTES as usize) else {
+                return Err(self.refuse(Refused::NoMemory));
+            };
+            buf.set_len(0);
+            self.gather = Some(Gather { index, buf });
+        }
+        let gather = self.gather.as_mut().expect("it was made above or matched");
+        gather.buf.append(bytes);
+        let len = gather.buf.len() as u64;
+        let is_whole = match self.new.meta.length {
+            Some(length) => len == chunk_len(index, length),
+            None => len == CHUNK_BYTES,
+        };
+        if is_whole
+            && !matches!(self.to, To::Memory)
+            && let Some(gather) = self.gather.take()
+        {
+            self.flush(gather).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the temporary file of a large entry.
+    async fn open(&mut self) -> Result<(), FillError> {
+        let (text, meta) = (&self.new.text, &self.new.meta);
+        let used = used_bytes(text, &self.new.head, meta);
+        let layout = Layout::large(used, meta.length, self.new.is_partial);
+        if meta.length.is_none() || self.new.is_partial {
+            self.reserved.grow_to(blocks_of(layout.body)).await.map_err(|refused| self.refuse(refused))?;
+        }
+        let temp = Temp::create(&self.store, Create::New, FILE_MODE).await.map_err(|r| self.refuse(r))?;
+        let kind = Kind::New;
+        let writing = Writing::new(&self.store, temp.file(), layout, self.store.nonce(), kind);
+        self.to = To::Temp { temp, writing };
+        Ok(())
+    }
+
+    /// Starts the write of a chunk.
+    async fn flush(&mut self, gather: Gather) -> Result<(), FillError> {
+        if self.new.meta.length.is_none() || self.new.is_partial {
+            let blocks = blocks_of(gather.buf.len() as u64);
+            self.reserved.grow(blocks).await.map_err(|refused| self.refuse(refused))?;
+        }
+        let writing = match &mut self.to {
+            To::Temp { writing, .. } | To::Entry { writing } => writing,
+            // Chunks are flushed when there is a file.
+            To::Memory => return Ok(()),
+        };
+        let started = writing.put(gather.index, gather.buf).await;
+        started.map_err(|refused| self.refuse(refused))
+    }
+
+    fn refuse(&self, refused: Refused) -> FillError {
+        FillError::Refused(self.store.counters.refuse(refused))
     }
 
     /// For who wants to read what has been written so far, on any thread; it outlives the fill. `None` while there is no
-    /// file.
+    /// file, and of a fill that adds parts to an entry.
     pub fn reader(&self) -> Option<FillReader> {
-        None
+        let To::Temp { writing, .. } = &self.to else { return None };
+        Some(FillReader {
+            store: Arc::clone(&self.store),
+            progress: Arc::clone(writing.progress()),
+            offset: writing.layout().body,
+        })
     }
 
     /// Makes it an entry, in place of an earlier one. The body is at its end now.
-    pub async fn commit(self) -> Result<(), FillError> {
-        Err(crate::error::Refused::PassThrough.into())
+    pub async fn commit(mut self) -> Result<(), FillError> {
+        let length = match self.new.meta.length {
+            Some(length) if !self.new.is_partial && length != self.next => {
+                return Err(FillError::Incomplete { got: self.next, wanted: length });
+            }
+            Some(length) => length,
+            None => self.next,
+        };
+        // The last chunk of a body whose length was not known, or the only one.
+        if !matches!(self.to, To::Memory) {
+            let last = self.gather.take().filter(|last| {
+                last.buf.len() as u64 == chunk_len(last.index, length) && last.index + 1 == chunks_of(length)
+            });
+            if let Some(gather) = last {
+                self.flush(gather).await?;
+            }
+        }
+        self.new.meta.length = Some(length);
+        self.check_purged()?;
+        match std::mem::replace(&mut self.to, To::Memory) {
+            To::Memory => self.commit_small(length).await?,
+            To::Temp { temp, writing } => self.commit_large(length, temp, writing).await?,
+            To::Entry { writing } => {
+                let chunks = writing.finish().await.map_err(|refused| self.refuse(refused))?;
+                if chunks.is_empty() {
+                    return Err(FillError::Empty);
+                }
+            }
+        }
+        self.is_done = true;
+        self.store.counters.commits.count();
+        Ok(())
+    }
+
+    fn check_purged(&self) -> Result<(), FillError> {
+        let subject = Subject {
+            primary: &self.new.key.0,
+            key: &self.new.text,
+            tags: &self.new.meta.tags,
+            sequence: self.new.sequence,
+        };
+        match self.store.purges().fate(&subject) {
+            Some(Fate::Gone) => Err(FillError::Purged),
+            _ => Ok(()),
+        }
+    }
+
+    /// Header, record and body in one write.
+    async fn commit_small(&mut self, length: u64) -> Result<(), FillError> {
+        let body = self.gather.take();
+        if self.new.is_partial && body.as_ref().map_or(0, |body| body.buf.len() as u64) < length {
+            return Err(FillError::Empty);
+        }
+        let used = used_bytes(&self.new.text, &self.new.head, &self.new.meta);
+        let layout = Layout::small(used, length);
+        let body = body.as_ref().map_or(&[][..], |body| &body.buf[..]);
+        let nonce = self.store.nonce();
+        let bytes = small_image(&self.identity(layout, nonce, length), &self.new, body);
+        let total = bytes.len() as u64;
+        self.reserved.grow_to(blocks_of(total)).await.map_err(|refused| self.refuse(refused))?;
+        let temp = Temp::create(&self.store, Create::New, FILE_MODE).await.map_err(|r| self.refuse(r))?;
+        let mut data = Segments::new();
+        data.push(Source::Vec(bytes));
+        temp.write(0, data).await.map_err(|refused| self.refuse(refused))?;
+        self.put_in_place(temp).await
+    }
+
+    /// The table, then the header.
+    async fn commit_large(&mut self, length: u64, temp: Temp, writing: Writing) -> Result<(), FillError> {
+        let (layout, nonce) = (writing.layout().settle(length), writing.nonce());
+        let records = writing.finish().await.map_err(|refused| self.refuse(refused))?;
+        if records.is_empty() {
+            return Err(FillError::Empty);
+        }
+        // In runs without a hole, which are one but for a partial entry.
+        for run in records.chunk_by(|one, next| one.0 + 1 == next.0) {
+            let mut data = Segments::new();
+            let table: Vec<u8> = run.iter().flat_map(|(index, crc)| record(nonce, *index, *crc)).collect();
+            data.push(Source::Vec(table));
+            let at = layout.table + run[0].0 * crate::format::table::RECORD_BYTES;
+            temp.write(at, data).await.map_err(|refused| self.refuse(refused))?;
+        }
+        let mut slot = Vec::new();
+        let identity = self.identity(layout, nonce, length);
+        encode(&identity, &self.new.text, &self.new.head, &self.new.meta, &mut slot);
+        let mut data = Segments::new();
+        data.push(Source::Vec(slot));
+        temp.write(0, data).await.map_err(|refused| self.refuse(refused))?;
+        let chunks = crate::chunks::Chunks::new(nonce, length);
+        records.iter().for_each(|(index, crc)| chunks.add(*index, *crc));
+        self.store.recent.put(Arc::new(chunks));
+        self.put_in_place(temp).await
+    }
+
+    fn identity(&self, layout: Layout, nonce: u64, length: u64) -> Identity {
+        let (sequence, primary) = (self.new.sequence, self.new.key);
+        Identity { layout, generation: 1, nonce, sequence, length, primary }
+    }
+
+    async fn put_in_place(&mut self, temp: Temp) -> Result<(), FillError> {
+        let place = self.place().await;
+        let reserved = self.reserved.take();
+        put_in_place(temp, place, reserved, None).await.map_err(|refused| self.refuse(refused))
+    }
+
+    /// The key of the file: the primary key, unless another variant lies there.
+    async fn place(&self) -> Key {
+        let (key, meta) = (self.new.key, &self.new.meta);
+        if meta.vary.is_empty() {
+            return key;
+        }
+        match self.store.variant_at(&key, &self.new.text).await {
+            Some(first) if first.vary == meta.vary && first.variant != meta.variant => {
+                key.variant(&meta.variant)
+            }
+            _ => key,
+        }
+    }
+}
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.store.counters.aborts.count();
+        }
+    }
+}
+
+/// The file of a small entry.
+pub(crate) fn small_image(identity: &Identity, new: &New, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(identity.layout.body as usize + body.len());
+    encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
+    bytes.resize(identity.layout.table as usize, 0);
+    if !body.is_empty() {
+        bytes.extend_from_slice(&record(identity.nonce, 0, crc32c::crc32c(body)));
+    }
+    debug_assert_eq!(bytes.len() as u64, identity.layout.body);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+impl Store {
+    /// Begins an entry: reserves its bytes and its place.
+    pub async fn begin(self: &Arc<Store>, new: New) -> Result<Fill, Refused> {
+        self.begin_new(new).await.map_err(|refused| self.counters.refuse(refused))
+    }
+
+    async fn begin_new(self: &Arc<Store>, new: New) -> Result<Fill, Refused> {
+        self.may_write()?;
+        let length = new.meta.length;
+        if !is_storable(&new.text, &new.head, &new.meta) || (new.is_partial && length.is_none()) {
+            return Err(Refused::Unstorable);
+        }
+        let used = used_bytes(&new.text, &new.head, &new.meta);
+        let bytes = match length {
+            Some(length) if length <= CHUNK_BYTES => Layout::small(used, length).file_bytes(length),
+            Some(_) if new.is_partial => used as u64,
+            Some(length) => Layout::large(used, Some(length), false).file_bytes(length),
+            None => used as u64,
+        };
+        let reserved = Reserved::new(self, new.key, blocks_of(bytes)).await?;
+        let is_large = length.is_some_and(|length| length > CHUNK_BYTES);
+        let mut fill = Fill {
+            store: Arc::clone(self),
+            new,
+            next: 0,
+            gather: None,
+            to: To::Memory,
+            reserved,
+            is_done: false,
+        };
+        self.counters.fills.count();
+        if is_large {
+            fill.open().await.map_err(|error| match error {
+                FillError::Refused(refused) => refused,
+                _ => Refused::Gone,
+            })?;
+        }
+        Ok(fill)
+    }
+
+    /// Whether this process may write now.
+    pub(crate) fn may_write(&self) -> Result<(), Refused> {
+        if self.is_stopping() {
+            return Err(Refused::Stopping);
+        }
+        if !self.is_owner() {
+            return Err(Refused::NotOwner);
+        }
+        if !self.health.can_write() {
+            return Err(Refused::PassThrough);
+        }
+        Ok(())
+    }
+
+    /// Begins to add parts to a partial entry, for one caller at a time.
+    pub async fn extend(self: &Arc<Store>, hit: &Hit) -> Result<Fill, Refused> {
+        self.extend_entry(hit).await.map_err(|refused| self.counters.refuse(refused))
+    }
+
+    async fn extend_entry(self: &Arc<Store>, hit: &Hit) -> Result<Fill, Refused> {
+        self.may_write()?;
+        let located = hit.located().ok_or(Refused::Unstorable)?;
+        let chunks = located.chunks.clone().ok_or(Refused::Unstorable)?;
+        let lease = self.extending.try_take(&hit.key).ok_or(Refused::Busy)?;
+        let file = self.open_to_change(&hit.key, &hit.entry.header).await?.0;
+        let header = &hit.entry.header;
+        let kind = Kind::Parts { key: hit.key, version: hit.version, chunks, _lease: lease };
+        let writing = Writing::new(self, &file, header.layout, header.nonce, kind);
+        let new = New {
+            key: header.primary,
+            text: hit.image.bytes()[header.text.clone()].to_vec(),
+            meta: (*hit.meta).clone(),
+            head: Vec::new(),
+            is_partial: true,
+            sequence: header.sequence,
+        };
+        self.counters.fills.count();
+        Ok(Fill {
+            store: Arc::clone(self),
+            new,
+            next: 0,
+            gather: None,
+            to: To::Entry { writing },
+            reserved: Reserved::new(self, hit.key, 0).await?,
+            is_done: false,
+        })
     }
 }
 
@@ -42,17 +404,31 @@ impl Fill {
 #[derive(Clone)]
 pub struct FillReader {
     store: Arc<Store>,
+    progress: Arc<Progress>,
+    offset: u64,
 }
 
 impl FillReader {
     /// Bytes from the start of the body that can be read.
     pub fn on_disk(&self) -> u64 {
-        let _ = &self.store;
-        0
+        self.progress.on_disk()
     }
 
-    /// The body so far as this thread's file. Of its length only [`FillReader::on_disk`] counts.
-    pub fn located(&self) -> Result<Located, crate::error::StoreError> {
-        Err(crate::error::StoreError::PassThrough)
+    /// The body so far as this thread's file. Of its length only [`FillReader::on_disk`] counts, and of a partial entry
+    /// nothing else is content.
+    pub fn located(&self) -> Result<Located, StoreError> {
+        let doing = "sharing a file under way";
+        let fd = self.progress.share().map_err(|errno| StoreError::Disk { doing, errno })?;
+        Ok(Located {
+            file: rt::File::new(fd),
+            device: self.store.device,
+            via: self.store.via(),
+            offset: self.offset,
+            length: self.on_disk(),
+            key: Key([0; 16]),
+            version: 0,
+            chunks: None,
+            store: Arc::clone(&self.store),
+        })
     }
 }

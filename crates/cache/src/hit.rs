@@ -1,14 +1,19 @@
 //! What a lookup found: [`Hit`], with a body in memory or [`Located`] in a file.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use io::DiskVia;
 use io::op::{DeviceId, Source};
-use io::{Buf, DiskVia};
 
+use crate::chunks::Chunks;
 use crate::error::StoreError;
+use crate::find::Entry;
+use crate::format::Damage;
 use crate::key::Key;
 use crate::meta::Meta;
+use crate::reading::Reader;
 use crate::store::Store;
 
 /// An entry. Belongs to the thread that looked it up.
@@ -22,6 +27,9 @@ pub struct Hit {
     pub is_from_memory: bool,
     pub(crate) key: Key,
     pub(crate) version: u32,
+    /// The number of the last purge when it was looked up.
+    pub(crate) sequence: u64,
+    pub(crate) entry: Arc<Entry>,
     pub(crate) image: Source,
     pub(crate) head: Range<usize>,
     pub(crate) body: Placed,
@@ -109,6 +117,8 @@ pub struct Located {
     pub length: u64,
     pub(crate) key: Key,
     pub(crate) version: u32,
+    /// `None` of a fill under way: what has got to the file was made from the bytes that came.
+    pub(crate) chunks: Option<Arc<Chunks>>,
     pub(crate) store: Arc<Store>,
 }
 
@@ -120,44 +130,50 @@ impl Located {
 
     /// The first hole in a range, in whole chunks (it may begin before the range and end behind it): what has to be
     /// fetched so that it can be stored.
-    pub fn missing(&self, _range: &Range<u64>) -> Option<Range<u64>> {
-        None
+    pub fn missing(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        self.chunks.as_ref()?.missing(range)
     }
 
     /// Whether all chunks of a range were compared with their checksums since the start, so that any mover may send
     /// them. Others have to go through [`Located::read`].
-    pub fn is_verified(&self, _range: &Range<u64>) -> bool {
-        false
+    pub fn is_verified(&self, range: &Range<u64>) -> bool {
+        self.chunks.as_ref().is_none_or(|chunks| chunks.all_verified(range))
     }
 
     /// Reads a range with so many reads in flight, each chunk compared with its checksum unless it was before.
     pub fn read(&self, range: Range<u64>, window: usize) -> Reader {
-        Reader { located: self.clone(), range, window }
+        Reader::new(self.clone(), range, window)
+    }
+
+    /// A mover that was given this file has failed to read it, or found it shorter than it has to be.
+    pub fn failed(&self, errno: Option<io::Errno>, at: u64) -> StoreError {
+        match errno {
+            Some(errno) => self.store.read_failed("reading an entry", errno),
+            None => self.damaged(Damage::Truncated { index: at / crate::format::CHUNK_BYTES }),
+        }
+    }
+
+    /// Drops the entry.
+    pub(crate) fn damaged(&self, damage: Damage) -> StoreError {
+        if self.chunks.is_some() {
+            self.store.drop_damaged(&self.key, Some(self.version), damage);
+        }
+        StoreError::Damaged(damage)
     }
 }
 
-/// Reads a range of a body. Dropped, it takes back what is in flight.
-pub struct Reader {
-    located: Located,
-    range: Range<u64>,
-    window: usize,
+impl fmt::Debug for Located {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Located")
+            .field("key", &self.key)
+            .field("offset", &self.offset)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
 }
 
-/// Verified bytes: those from `start` to `end` of `buf`.
-pub struct Piece {
-    /// Their owner.
-    pub buf: Buf,
-    /// Where they start.
-    pub start: usize,
-    /// Where they end.
-    pub end: usize,
-}
-
-impl Reader {
-    /// The next bytes in order; `None` at the end of the range. Damage drops the entry; nobody may be given what would
-    /// have followed.
-    pub async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
-        let _ = (&self.located, &self.range, self.window);
-        Ok(None)
+impl fmt::Debug for Hit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hit").field("key", &self.key).field("meta", &self.meta).finish_non_exhaustive()
     }
 }

@@ -45,12 +45,6 @@ impl Key {
         }
         Some(Key(key))
     }
-
-    /// A number that spreads keys over the shards of a table.
-    pub(crate) fn spread(&self) -> usize {
-        // The digest is as good as random in each of its bytes; file names use the last ones.
-        usize::from(u16::from_le_bytes([self.0[0], self.0[1]]))
-    }
 }
 
 impl fmt::Debug for Key {

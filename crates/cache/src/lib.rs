@@ -13,29 +13,42 @@
 
 #![forbid(unsafe_code)]
 
+mod bell;
+mod change;
+mod chunks;
 mod config;
 mod error;
 mod fifo;
 mod fill;
+mod find;
 mod format;
+mod health;
 mod hit;
 pub mod index;
 mod key;
+mod leases;
 pub mod memory;
 mod meta;
 mod note;
+mod place;
 pub mod purge;
+mod purging;
+mod reading;
+mod remove;
+mod space;
 mod stats;
 mod store;
+mod writing;
 
 pub use config::{Config, EngineKind, Notify, Pace};
 pub use error::{FillError, OpenError, Refused, StoreError};
 pub use fill::{Fill, FillReader};
 pub use format::{CHUNK_BYTES, Damage};
-pub use hit::{Body, Hit, Located, Piece, Reader};
+pub use hit::{Body, Hit, Located};
 pub use key::{HEX_LEN, Key, Levels};
 pub use meta::{HEAD_BYTES_MAX, Meta, New, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 pub use note::Note;
 pub use purge::{Fate, Scope};
+pub use reading::{Piece, Reader};
 pub use stats::Stats;
 pub use store::{Selector, Store};

@@ -49,6 +49,8 @@ pub struct New {
     /// Whether only parts of the body will come (status 206): needs `meta.length`, and what is missing at the commit
     /// stays missing. Without it a commit with less than `meta.length` is refused.
     pub is_partial: bool,
+    /// What [`crate::Store::sequence`] said before the upstream was asked: a purge since then hits the entry too.
+    pub sequence: u64,
 }
 
 /// Longest key text. nginx has no limit but that of a request line; an entry with more is not stored.

@@ -1,84 +1,333 @@
-//! One cache: [`Store`], shared by all threads.
+//! One cache: [`Store`], shared by all threads. What it does is spread over `find`, `fill`, `change`, `remove`,
+//! `purging` and `run`; here are its parts and how it is opened.
 
-use std::sync::Arc;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::UNIX_EPOCH;
 
+use io::op::DeviceId;
+use io::{DiskVia, Errno};
+use rt::file::Lock;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::rand::GetRandomFlags;
+
+use crate::chunks::Recent;
 use crate::config::Config;
-use crate::error::{OpenError, Refused, StoreError};
-use crate::fill::Fill;
-use crate::hit::Hit;
-use crate::key::Key;
-use crate::meta::{Meta, New};
-use crate::purge::{Fate, Scope};
+use crate::error::{OpenError, StoreError};
+use crate::find::Image;
+use crate::health::Health;
+use crate::index::{BLOCK_BYTES, Index};
+use crate::key::{Folders, Key};
+use crate::leases::Leases;
+use crate::memory::Memory;
+use crate::note::Note;
+use crate::purge::Purges;
+use crate::space::Space;
 use crate::stats::{Counters, Stats};
 
 /// One cache. Every call that is async is made on a thread with a runtime.
 pub struct Store {
-    config: Config,
-    counters: Counters,
+    pub(crate) config: Config,
+    /// The folder as the kernel gets it, without a slash at its end.
+    base: Vec<u8>,
+    /// Where entries are written before they are whole.
+    pub(crate) temp: Vec<u8>,
+    pub(crate) device: DeviceId,
+    pub(crate) index: Index,
+    pub(crate) memory: Memory<Image>,
+    pub(crate) recent: Recent,
+    purges: RwLock<Purges>,
+    pub(crate) space: Space,
+    pub(crate) health: Health,
+    pub(crate) leases: Leases,
+    /// Entries that somebody adds parts to.
+    pub(crate) extending: Leases,
+    pub(crate) counters: Counters,
+    lock: Mutex<Option<Lock>>,
+    is_owner: AtomicBool,
+    pub(crate) is_loaded: AtomicBool,
+    is_stopping: AtomicBool,
+    /// Wakes the manager: it is to stop, or room is short.
+    pub(crate) bell: crate::bell::Bell,
+    /// Random, so that nobody can make two entries with one nonce, nor temporary names meet those of another process.
+    seed: u64,
+    count: AtomicU64,
+    pub(crate) purge_log: crate::purging::LogState,
 }
 
-/// Makes of the stored `Vary` ([`Meta::vary`]) what the request says to it ([`Meta::variant`]).
+/// Makes of the stored `Vary` ([`crate::Meta::vary`]) what the request says to it ([`crate::Meta::variant`]).
 pub type Selector<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
+/// Permissions of folders and files: the user of the workers alone, as in nginx.
+pub(crate) const FOLDER_MODE: u32 = 0o700;
+/// See [`FOLDER_MODE`].
+pub(crate) const FILE_MODE: u32 = 0o600;
+
+/// What is ours in the folder and no entry.
+pub(crate) const LOCK_NAME: &str = "ringroad.lock";
+/// Entries that are being written.
+const TEMP_NAME: &str = "ringroad.tmp";
+
 impl Store {
-    /// Opens a cache. Makes its folder and takes its lock, which a start may wait for; the rest is [`Store::run`]'s.
+    /// Opens a cache: makes its folder, takes its lock and reads its purges. These calls may wait for the disk, so it is
+    /// for a start, or for [`rt::offload`]; the rest is [`Store::run`]'s.
     pub fn open(config: Config) -> Result<Arc<Store>, OpenError> {
         if let Some(refusal) = config.engine.refusal() {
             return Err(OpenError::Engine(refusal));
         }
-        Ok(Arc::new(Store { config, counters: Counters::default() }))
+        let device = make_folder(&config.path)?;
+        let (temp, is_elsewhere) = temp_folder(&config, device)?;
+        let lock_path = config.path.join(LOCK_NAME);
+        let lock = Lock::try_take(&c_path(lock_path.as_os_str().as_bytes())?)
+            .map_err(|errno| OpenError::Lock { path: lock_path, errno })?;
+        let mut random = [0; 24];
+        // The call fails only where the kernel has no such call, and then nothing secret is lost.
+        let _ = rustix::rand::getrandom(&mut random, GetRandomFlags::empty());
+        let word = |at: usize| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight bytes"));
+        let seed = [word(0), word(8)];
+        let (purges, purge_log) = crate::purging::open(&config.path, lock.is_some())?;
+        let store = Store {
+            base: trimmed(&config.path),
+            temp: trimmed(&temp),
+            device,
+            index: Index::new(config.keys_zone, seed),
+            memory: Memory::new(config.memory, seed),
+            recent: Recent::default(),
+            purges: RwLock::new(purges),
+            space: Space::new(config.max_size, config.min_free),
+            health: Health::default(),
+            leases: Leases::default(),
+            extending: Leases::default(),
+            counters: Counters::default(),
+            is_owner: AtomicBool::new(lock.is_some()),
+            lock: Mutex::new(lock),
+            is_loaded: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+            bell: crate::bell::Bell::default(),
+            seed: word(16),
+            count: AtomicU64::new(0),
+            purge_log,
+            config,
+        };
+        if is_elsewhere && let Some(path) = &store.config.temp_path {
+            store.note(Note::TempElsewhere { name: store.name(), path: path.clone() });
+        }
+        if !store.is_owner() {
+            store.note(Note::NotOwner { name: store.name(), path: store.config.path.clone() });
+        }
+        Ok(Arc::new(store))
     }
-
-    /// Loads the index and keeps the cache within its limits, until [`Store::stop`]. Runs once, on one thread.
-    pub async fn run(self: Arc<Store>) {}
 
     /// Ends [`Store::run`], which saves the index first and gives the folder to another process. Fills under way are
     /// refused from here on; lookups go on.
-    pub fn stop(&self) {}
-
-    /// The entry for a request, memory first. A miss is `None`, also where the entry is damaged or for another variant.
-    pub async fn find(
-        self: &Arc<Store>,
-        _key: &Key,
-        _text: &[u8],
-        _selector: Selector<'_>,
-    ) -> Result<Option<Hit>, StoreError> {
-        self.counters.misses.count();
-        Ok(None)
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.bell.ring();
     }
 
-    /// Begins an entry: reserves its bytes and its place.
-    pub async fn begin(self: &Arc<Store>, _new: New) -> Result<Fill, Refused> {
-        Err(self.counters.refuse(Refused::PassThrough))
-    }
-
-    /// Begins to add parts to a partial entry, for one caller at a time.
-    pub async fn extend(self: &Arc<Store>, _hit: &Hit) -> Result<Fill, Refused> {
-        Err(self.counters.refuse(Refused::PassThrough))
-    }
-
-    /// Gives an entry new facts and a new head, after a 304. Its length, variant and key stay; so do its tags.
-    pub async fn refresh(self: &Arc<Store>, _hit: &Hit, _meta: Meta, _head: &[u8]) -> Result<(), Refused> {
-        Err(self.counters.refuse(Refused::PassThrough))
+    /// A number that grows with every purge, for [`crate::New::sequence`].
+    pub fn sequence(&self) -> u64 {
+        self.purges().sequence()
     }
 
     /// Counts that a key which has no entry was asked for, and answers how often by now (`proxy_cache_min_uses`).
-    pub fn count_use(&self, _key: &Key) -> u32 {
-        1
-    }
-
-    /// Purges: answered when it holds also after a crash. What was purged is deleted later, as it is found.
-    pub async fn purge(self: &Arc<Store>, _scope: Scope, _fate: Fate) -> Result<(), StoreError> {
-        Err(StoreError::PassThrough)
+    pub fn count_use(&self, key: &Key) -> u32 {
+        u32::from(self.index.count_use(&key.0, now_s()))
     }
 
     /// Its numbers.
     pub fn stats(&self) -> Stats {
-        self.counters.stats()
+        Stats {
+            entries: self.index.len() as u64,
+            entries_max: self.config.entries_max(),
+            bytes: self.space.used(self.index.blocks()) * BLOCK_BYTES,
+            memory_bytes: self.memory.bytes(),
+            is_loaded: self.is_loaded(),
+            is_owner: self.is_owner(),
+            is_pass_through: !self.health.can_write(),
+            ..self.counters.stats()
+        }
     }
 
     /// Its settings.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Whether this process fills, evicts and purges.
+    pub fn is_owner(&self) -> bool {
+        self.is_owner.load(Ordering::Acquire)
+    }
+
+    /// Whether all entries on disk are known.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn via(&self) -> DiskVia {
+        self.config.via
+    }
+
+    pub(crate) fn name(&self) -> String {
+        self.config.name.clone()
+    }
+
+    pub(crate) fn note(&self, note: Note) {
+        (self.config.notify.0)(note);
+    }
+
+    pub(crate) fn purges(&self) -> RwLockReadGuard<'_, Purges> {
+        self.purges.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn purges_mut(&self) -> RwLockWriteGuard<'_, Purges> {
+        self.purges.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The path of a key's file and its folders.
+    pub(crate) fn path_of(&self, key: &Key) -> (CString, Folders) {
+        let mut path = Vec::with_capacity(self.base.len() + 48);
+        path.extend_from_slice(&self.base);
+        let folders = self.config.levels.push_path(&mut path, key);
+        (checked(path), folders)
+    }
+
+    /// A path below the cache's folder.
+    pub(crate) fn path_in(&self, name: &[u8]) -> CString {
+        checked([&self.base, &b"/"[..], name].concat())
+    }
+
+    /// A temporary name that nobody has.
+    pub(crate) fn temp_path(&self) -> CString {
+        let name = format!("/{:016x}.{}", self.seed, self.count.fetch_add(1, Ordering::Relaxed));
+        checked([&self.temp, name.as_bytes()].concat())
+    }
+
+    /// What the names of this process's temporary files begin with.
+    pub(crate) fn temp_prefix(&self) -> String {
+        format!("{:016x}.", self.seed)
+    }
+
+    /// A number for a new entry that no other has.
+    pub(crate) fn nonce(&self) -> u64 {
+        // An odd factor keeps different numbers different.
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        self.seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// A write, rename or removal failed.
+    pub(crate) fn write_failed(&self, doing: &'static str, errno: Errno) {
+        self.counters.write_errors.count();
+        if self.health.write_failed(errno, now_ms()) {
+            self.counters.pass_throughs.count();
+            self.note(Note::PassThrough { name: self.name(), doing, errno });
+        }
+    }
+
+    /// A read failed.
+    pub(crate) fn read_failed(&self, doing: &'static str, errno: Errno) -> StoreError {
+        self.counters.read_errors.count();
+        if self.health.read_failed(errno, now_ms()) {
+            self.counters.pass_throughs.count();
+            self.note(Note::PassThrough { name: self.name(), doing, errno });
+        }
+        StoreError::Disk { doing, errno }
+    }
+
+    /// Takes the lock when its holder is gone; answers whether this process owns the folder now.
+    pub(crate) fn try_own(&self) -> bool {
+        let mut lock = self.lock_guard();
+        if lock.is_none() {
+            *lock = Lock::try_take(&self.path_in(LOCK_NAME.as_bytes())).ok().flatten();
+        }
+        lock.is_some()
+    }
+
+    /// From here on this process may write.
+    pub(crate) fn begin_owning(&self) {
+        self.is_owner.store(true, Ordering::Release);
+    }
+
+    /// Gives the folder to another process.
+    pub(crate) fn disown(&self) {
+        self.is_owner.store(false, Ordering::Release);
+        let lock = self.lock_guard().take();
+        drop(lock);
+    }
+
+    fn lock_guard(&self) -> MutexGuard<'_, Option<Lock>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time of day in milliseconds since 1970: the clock of what is on disk.
+pub(crate) fn now_ms() -> u64 {
+    rt::wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64)
+}
+
+/// The time of day in seconds since 1970, as the index has it.
+pub(crate) fn now_s() -> u32 {
+    (now_ms() / 1000) as u32
+}
+
+fn trimmed(path: &Path) -> Vec<u8> {
+    let mut bytes = path.as_os_str().as_bytes().to_vec();
+    while bytes.len() > 1 && bytes.last() == Some(&b'/') {
+        bytes.pop();
+    }
+    bytes
+}
+
+fn c_path(path: &[u8]) -> Result<CString, OpenError> {
+    CString::new(path).map_err(|_| OpenError::Path(PathBuf::from(std::ffi::OsStr::from_bytes(path))))
+}
+
+/// Paths are made of the configured folders, looked at by [`Store::open`], and of digits.
+fn checked(path: Vec<u8>) -> CString {
+    CString::new(path).expect("the folders of a cache have no zero byte")
+}
+
+/// Makes a folder if it is missing and answers its device.
+fn make_folder(path: &Path) -> Result<DeviceId, OpenError> {
+    let name = c_path(path.as_os_str().as_bytes())?;
+    let failed = |errno| OpenError::Folder { path: path.to_owned(), errno };
+    match rustix::fs::mkdirat(CWD, &name, Mode::from_raw_mode(FOLDER_MODE)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        // A folder that is there can be on a file system that is read only.
+        Err(Errno::ROFS | Errno::ACCESS) => {}
+        Err(errno) => return Err(failed(errno)),
+    }
+    let folder = rustix::fs::openat(CWD, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let stat = folder.and_then(rustix::fs::fstat).map_err(failed)?;
+    Ok(DeviceId(stat.st_dev))
+}
+
+/// Where entries are written first, and whether the configured folder could not be used.
+fn temp_folder(config: &Config, device: DeviceId) -> Result<(PathBuf, bool), OpenError> {
+    let inside = config.path.join(TEMP_NAME);
+    if let Some(path) = &config.temp_path
+        && make_folder(path)? == device
+    {
+        return Ok((path.clone(), false));
+    }
+    make_folder(&inside)?;
+    Ok((inside, config.temp_path.is_some()))
+}
+
+impl Store {
+    /// Loads the index and keeps the cache within its limits, until [`Store::stop`]. Runs once, on one thread.
+    pub async fn run(self: Arc<Store>) {
+        self.is_loaded.store(true, Ordering::Release);
+        while !self.is_stopping() {
+            self.bell.rung().await;
+        }
+        self.disown();
     }
 }

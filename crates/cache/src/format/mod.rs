@@ -1,9 +1,54 @@
-//! The format of an entry's file. Pure: bytes in, facts out.
+//! The format of an entry's file. Pure: bytes in, facts out. All numbers are little-endian.
+//!
+//! ```text
+//!  small: a body of at most one chunk          large
+//!  one read has all of it                      rewritten in place, one head after the other
+//!  0      +-----------------------------+      0      +-----------------------------+
+//!         | header 160 B                |             | header, texts: slot A       |
+//!         | key text, variant, Vary,    |      room   +-----------------------------+
+//!         | head, tags, entity tag      |             | header, texts: slot B       |
+//!  table  +-----------------------------+      2*room +-----------------------------+
+//!         | record 8 B (none if empty)  |             | table, 8 B for each chunk   |
+//!  body   +-----------------------------+      body   +--------- 4096-aligned ------+
+//!         | body                        |             | body, with holes if partial |
+//!         +-----------------------------+             +-----------------------------+
+//!                                                     | table, when the length was  |
+//!                                                     | unknown and grew too much   |
+//!                                                     +-----------------------------+
+//! ```
+//! * A **slot** counts when its CRC32C is right; of two the one with the higher generation. A new head is written to the
+//!   slot that does not count, so a torn write leaves the old one. The first 16 bytes tell where slot B is, and are the
+//!   same whenever a slot is written again, so a slot A that is torn does not hide slot B.
+//! * A **record** is the CRC32C of a chunk and a mark, which is the CRC32C of the entry's nonce, the chunk's number and
+//!   the first half. A chunk is present if, and only if, its record's mark is right: zeroes, a record of another place
+//!   or of an earlier file are no record. A record is written after its chunk, and when a machine dies between, or the
+//!   record reaches the disk first, the chunk does not agree with it, which the first read finds out.
+//!
+//! [`header`] reads and writes slots, [`table`] records.
+
+pub(crate) mod header;
+pub(crate) mod table;
 
 use std::fmt;
 
 /// Bytes of a body that share a checksum and are present together. The last chunk of a body may be shorter.
 pub const CHUNK_BYTES: u64 = 64 << 10;
+
+/// What places for direct I/O are multiples of.
+pub(crate) const ALIGN: u64 = 4096;
+
+/// Longest body: far above what a file system can hold, and low enough for sums not to overflow.
+pub(crate) const LENGTH_MAX: u64 = 1 << 56;
+
+/// Chunks of a body.
+pub(crate) fn chunks_of(length: u64) -> u64 {
+    length.div_ceil(CHUNK_BYTES)
+}
+
+/// Bytes of a chunk of a body.
+pub(crate) fn chunk_len(index: u64, length: u64) -> u64 {
+    (length - index * CHUNK_BYTES).min(CHUNK_BYTES)
+}
 
 /// What is wrong with an entry's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +68,7 @@ pub enum Damage {
         /// Which one, counted from 0.
         index: u64,
     },
-    /// A chunk of the body ends early.
+    /// A chunk of the body has no valid record, and the entry says that it is whole; or the chunk ends early.
     Truncated {
         /// Which one, counted from 0.
         index: u64,
@@ -39,7 +84,7 @@ impl fmt::Display for Damage {
             Damage::Layout => f.write_str("its header contradicts itself"),
             Damage::Key => f.write_str("it holds another key"),
             Damage::Chunk { index } => write!(f, "chunk {index} does not agree with its checksum"),
-            Damage::Truncated { index } => write!(f, "chunk {index} ends early"),
+            Damage::Truncated { index } => write!(f, "chunk {index} is not whole"),
         }
     }
 }

@@ -1,0 +1,445 @@
+//! Lookups: memory first, then the file, which is trusted as far as its checksums reach.
+//!
+//! ```text
+//!   memory tier -> index: unknown and loading done -> miss
+//!                     |
+//!                     v  known, or not loaded, or not the owner
+//!   open -> one read (all of a small entry; slots and table of a large one)
+//!     header, key, variant, purges, chunk or table: each that does not hold is a miss, and what is damaged is dropped
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use io::op::{OpenHow, Source};
+use io::{Buf, Errno};
+use rt::File;
+use rustix::fs::OFlags;
+
+use crate::chunks::Chunks;
+use crate::error::StoreError;
+use crate::format::header::{Header, Unread, decode};
+use crate::format::table::{RECORD_BYTES, checksum};
+use crate::format::{CHUNK_BYTES, Damage, chunks_of};
+use crate::health::{Fault, fault_of};
+use crate::hit::{Hit, Located, Placed};
+use crate::index::{BLOCK_BYTES, Known};
+use crate::key::Key;
+use crate::note::Note;
+use crate::purge::{Fate, Purges, Subject};
+use crate::reading::{ReadError, extend_to, read_prefix};
+use crate::space::blocks_of;
+use crate::store::{Selector, Store, now_ms, now_s};
+
+/// A small entry in memory: its file as it is, and what was read from it.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) bytes: Arc<[u8]>,
+    pub(crate) entry: Arc<Entry>,
+}
+
+/// What the header of an entry says.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) header: Header,
+    pub(crate) meta: Arc<crate::meta::Meta>,
+}
+
+/// A file that is known to be small is read at once; this is one chunk with a usual header.
+const SMALL_BLOCKS_MAX: u32 = 18;
+
+/// The first read of any other: two slots and the first records of the table.
+const PREFIX_BYTES: u64 = 16 << 10;
+
+/// How often a header that is torn is read again: somebody may be writing a new head.
+const HEADER_TRIES: u32 = 3;
+
+/// Damaged entries that are named in the log in a minute; all are counted.
+const DAMAGE_NOTES_MAX: u64 = 10;
+
+/// What was found in the file of a key.
+enum Found {
+    Entry(Box<Hit>),
+    /// There is none, or no longer.
+    Nothing,
+    /// It holds another text that has the same digest.
+    Other,
+}
+
+/// Whose entry is looked for.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    /// The key of the file.
+    key: &'a Key,
+    primary: &'a Key,
+    text: &'a [u8],
+}
+
+impl Store {
+    /// The entry for a request, memory first. A miss is `None`, also where the entry is damaged or for another variant.
+    pub async fn find(
+        self: &Arc<Store>,
+        key: &Key,
+        text: &[u8],
+        selector: Selector<'_>,
+    ) -> Result<Option<Hit>, StoreError> {
+        let found = self.select(key, text, selector).await;
+        match &found {
+            Ok(Some(hit)) if hit.is_from_memory => self.counters.hits_memory.count(),
+            Ok(Some(_)) => self.counters.hits_disk.count(),
+            Ok(None) | Err(_) => self.counters.misses.count(),
+        }
+        found
+    }
+
+    /// The entry at the primary key, or the one for the variant that the request wants.
+    async fn select(
+        self: &Arc<Store>,
+        key: &Key,
+        text: &[u8],
+        selector: Selector<'_>,
+    ) -> Result<Option<Hit>, StoreError> {
+        if !self.is_owner() {
+            self.follow_purges().await;
+        }
+        let Some(first) = self.entry(Wanted { key, primary: key, text }).await? else { return Ok(None) };
+        if first.meta.vary.is_empty() {
+            return Ok(Some(first));
+        }
+        let variant = selector(&first.meta.vary);
+        if variant == first.meta.variant {
+            return Ok(Some(first));
+        }
+        let second = self.entry(Wanted { key: &key.variant(&variant), primary: key, text }).await?;
+        Ok(second.filter(|hit| hit.meta.variant == variant && hit.meta.vary == first.meta.vary))
+    }
+
+    /// What the primary key's entry says about variants: its `Vary` and its variant.
+    pub(crate) async fn variant_at(
+        self: &Arc<Store>,
+        key: &Key,
+        text: &[u8],
+    ) -> Option<Arc<crate::meta::Meta>> {
+        let found = self.entry(Wanted { key, primary: key, text }).await.ok()??;
+        Some(found.meta)
+    }
+
+    /// The entry in the file of a key.
+    async fn entry(self: &Arc<Store>, wanted: Wanted<'_>) -> Result<Option<Hit>, StoreError> {
+        let known = self.index.touch(&wanted.key.0, now_s()).filter(|known| known.blocks > 0);
+        let is_owner = self.is_owner();
+        if is_owner
+            && let Some(known) = known
+            && let Some(image) = self.memory.get(&wanted.key.0, known.version)
+        {
+            return Ok(self.from_memory(wanted, known, &image));
+        }
+        if known.is_none() && is_owner && self.is_loaded() {
+            return Ok(None);
+        }
+        if !self.health.can_read(now_ms()) {
+            return Err(StoreError::PassThrough);
+        }
+        match self.from_file(wanted, known).await? {
+            Found::Entry(hit) => Ok(Some(*hit)),
+            Found::Nothing | Found::Other => Ok(None),
+        }
+    }
+
+    fn from_memory(self: &Arc<Store>, wanted: Wanted<'_>, known: Known, image: &Arc<Image>) -> Option<Hit> {
+        let header = &image.entry.header;
+        if image.bytes[header.text.clone()] != *wanted.text {
+            return None;
+        }
+        let fate = fate(&self.purges(), header, wanted.text);
+        if fate == Some(Fate::Gone) {
+            self.forget_purged(wanted.key, known.version);
+            return None;
+        }
+        let body = body_of(header);
+        Some(Hit {
+            meta: Arc::clone(&image.entry.meta),
+            is_purged_soft: fate.is_some(),
+            is_from_memory: true,
+            key: *wanted.key,
+            version: known.version,
+            sequence: self.sequence(),
+            entry: Arc::clone(&image.entry),
+            image: Source::Shared(Arc::clone(&image.bytes)),
+            head: header.head.clone(),
+            body: Placed::Image(body),
+        })
+    }
+
+    async fn from_file(
+        self: &Arc<Store>,
+        wanted: Wanted<'_>,
+        known: Option<Known>,
+    ) -> Result<Found, StoreError> {
+        let (path, _) = self.path_of(wanted.key);
+        // A pipe that somebody has put there must not be waited for, nor a link followed.
+        let flags = (OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let how = OpenHow { flags, ..OpenHow::default() };
+        let file = match File::open(None, path, how, self.device, self.via()).await {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                // Somebody has removed it by hand, or it was evicted a moment ago.
+                if let Some(known) = known {
+                    self.forget(wanted.key, known.version);
+                }
+                return Ok(Found::Nothing);
+            }
+            Err(errno) => return Err(self.open_failed(errno)),
+        };
+        let read = match self.read(&file, known).await {
+            Ok(read) => read,
+            Err(ReadError::Disk(errno)) => return Err(self.read_failed("reading an entry", errno)),
+            Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
+            Err(ReadError::Damaged(damage)) => {
+                self.drop_damaged(wanted.key, known.map(|known| known.version), damage);
+                return Ok(Found::Nothing);
+            }
+        };
+        if self.health.read_worked() {
+            self.note(Note::Recovered { name: self.name() });
+        }
+        Ok(self.judge(wanted, known, file, read))
+    }
+
+    fn open_failed(&self, errno: Errno) -> StoreError {
+        match fault_of(errno) {
+            Fault::Process => StoreError::Disk { doing: "opening an entry", errno },
+            Fault::Disk => self.read_failed("opening an entry", errno),
+        }
+    }
+
+    /// Reads and checks an entry's header, and the body of a small one or the table of a large one.
+    async fn read(&self, file: &File, known: Option<Known>) -> Result<Read, ReadError> {
+        let bytes = match known {
+            Some(known) if known.blocks <= SMALL_BLOCKS_MAX => u64::from(known.blocks) * BLOCK_BYTES,
+            _ => PREFIX_BYTES,
+        };
+        let (device, via) = (self.device, self.via());
+        let (mut buf, header) = self.read_header(file, bytes).await?;
+        let (layout, length) = (header.layout, header.length);
+        if !layout.is_small {
+            let chunks = self.table(file, &buf, &header).await?;
+            return Ok(Read { buf, header, chunks: Some(chunks) });
+        }
+        let end = layout.body + length;
+        if (buf.len() as u64) < end {
+            buf = extend_to(file, buf, end, device, via).await?;
+            if (buf.len() as u64) < end {
+                return Err(ReadError::Damaged(Damage::Truncated { index: 0 }));
+            }
+        }
+        if length > 0 {
+            self.counters.verified_chunks.count();
+            let body = &buf[body_of(&header)];
+            let record = &buf[layout.table as usize..];
+            if checksum(header.nonce, 0, record) != Some(crc32c::crc32c(body)) {
+                return Err(ReadError::Damaged(Damage::Chunk { index: 0 }));
+            }
+        }
+        Ok(Read { buf, header, chunks: None })
+    }
+
+    async fn read_header(&self, file: &File, bytes: u64) -> Result<(Buf, Header), ReadError> {
+        let (device, via) = (self.device, self.via());
+        let mut buf = read_prefix(file, bytes, device, via).await?;
+        let mut tries = 1;
+        loop {
+            match decode(&buf) {
+                Ok(header) => return Ok((buf, header)),
+                Err(Unread::More(wanted)) => {
+                    let before = buf.len();
+                    buf = extend_to(file, buf, wanted as u64, device, via).await?;
+                    if buf.len() < wanted && buf.len() == before {
+                        return Err(ReadError::Damaged(Damage::Short));
+                    }
+                }
+                Err(Unread::Damaged(Damage::Header)) if tries < HEADER_TRIES => {
+                    tries += 1;
+                    rt::yield_now().await;
+                    buf = read_prefix(file, buf.len() as u64, device, via).await?;
+                }
+                Err(Unread::Damaged(damage)) => return Err(ReadError::Damaged(damage)),
+            }
+        }
+    }
+
+    /// The records of a large entry, of which `prefix` is the start of its file.
+    async fn table(&self, file: &File, prefix: &Buf, header: &Header) -> Result<Arc<Chunks>, ReadError> {
+        if let Some(chunks) = self.recent.get(header.nonce, header.length) {
+            return Ok(chunks);
+        }
+        let chunks = Chunks::new(header.nonce, header.length);
+        let (start, bytes) = (header.layout.table, chunks_of(header.length) * RECORD_BYTES);
+        let end = start + bytes;
+        if end <= prefix.len() as u64 {
+            chunks.take_records(0, &prefix[start as usize..end as usize]);
+        } else {
+            let mut at = start;
+            while at < end {
+                // A table that a partial entry has not written to its end reads as no records.
+                let part = read_part(file, at, (end - at).min(CHUNK_BYTES), self).await?;
+                if part.is_empty() {
+                    break;
+                }
+                let whole = part.len() as u64 / RECORD_BYTES * RECORD_BYTES;
+                chunks.take_records((at - start) / RECORD_BYTES, &part[..whole as usize]);
+                if whole == 0 {
+                    break;
+                }
+                at += whole;
+            }
+        }
+        if !header.layout.is_partial {
+            if let Some(index) = chunks.first_absent() {
+                return Err(ReadError::Damaged(Damage::Truncated { index }));
+            }
+            let size = file.stat_inline().map_err(ReadError::Disk)?.size;
+            if size < header.layout.file_bytes(header.length) {
+                let index = size.saturating_sub(header.layout.body) / CHUNK_BYTES;
+                return Err(ReadError::Damaged(Damage::Truncated { index }));
+            }
+        }
+        Ok(self.recent.put(Arc::new(chunks)))
+    }
+
+    /// Compares what was read with what is wanted.
+    fn judge(self: &Arc<Store>, wanted: Wanted<'_>, known: Option<Known>, file: File, read: Read) -> Found {
+        let Read { buf, mut header, chunks } = read;
+        let version = known.map(|known| known.version);
+        let is_named =
+            header.primary == *wanted.key || header.primary.variant(&header.meta.variant) == *wanted.key;
+        if !is_named {
+            self.drop_damaged(wanted.key, version, Damage::Key);
+            return Found::Nothing;
+        }
+        if header.primary != *wanted.primary || buf[header.text.clone()] != *wanted.text {
+            return Found::Other;
+        }
+        let fate = fate(&self.purges(), &header, wanted.text);
+        if fate == Some(Fate::Gone) {
+            match version {
+                Some(version) => self.forget_purged(wanted.key, version),
+                None => self.remove_purged_file(wanted.key),
+            }
+            return Found::Nothing;
+        }
+        let version = version.unwrap_or_else(|| self.know(wanted.key, &header, chunks.as_deref()));
+        if let (Some(chunks), Some(known)) = (&chunks, known)
+            && known.verified
+            && self.is_owner()
+        {
+            chunks.set_all_verified();
+        }
+        let meta = Arc::new(std::mem::take(&mut header.meta));
+        let (head, body) = (header.head.clone(), body_of(&header));
+        let (offset, length) = (header.layout.body, header.length);
+        let entry = Arc::new(Entry { header, meta: Arc::clone(&meta) });
+        let (image, body) = match chunks {
+            Some(chunks) => {
+                let located = Located {
+                    file,
+                    device: self.device,
+                    via: self.via(),
+                    offset,
+                    length,
+                    key: *wanted.key,
+                    version,
+                    chunks: Some(chunks),
+                    store: Arc::clone(self),
+                };
+                (Source::Buf(buf), Placed::File(located))
+            }
+            None => (self.remember(wanted.key, version, buf, &entry), Placed::Image(body)),
+        };
+        Found::Entry(Box::new(Hit {
+            meta,
+            is_purged_soft: fate.is_some(),
+            is_from_memory: false,
+            key: *wanted.key,
+            version,
+            sequence: self.sequence(),
+            entry,
+            image,
+            head,
+            body,
+        }))
+    }
+
+    /// Offers a small entry to the memory tier.
+    fn remember(&self, key: &Key, version: u32, buf: Buf, entry: &Arc<Entry>) -> Source {
+        let bytes = buf.len() as u64;
+        if !self.is_owner() || bytes > self.memory.object_max() {
+            return Source::Buf(buf);
+        }
+        let bytes: Arc<[u8]> = Arc::from(&buf[..]);
+        let image = Arc::new(Image { bytes: Arc::clone(&bytes), entry: Arc::clone(entry) });
+        self.memory.offer(&key.0, version, bytes.len() as u64, &image);
+        Source::Shared(bytes)
+    }
+
+    /// Enters what a probe has found into the index; answers its version.
+    fn know(self: &Arc<Store>, key: &Key, header: &Header, chunks: Option<&Chunks>) -> u32 {
+        let bytes = match chunks {
+            Some(chunks) => header.layout.body + chunks.present_bytes(),
+            None => header.layout.file_bytes(header.length),
+        };
+        let (_, victim) = self.index.insert_found(&key.0, blocks_of(bytes) as u32, now_s());
+        self.remove_victims(victim);
+        self.index.peek(&key.0).map_or(0, |known| known.version)
+    }
+
+    /// Drops an entry that is damaged, and says so, not too often.
+    pub(crate) fn drop_damaged(self: &Arc<Store>, key: &Key, version: Option<u32>, damage: Damage) {
+        static MINUTE: AtomicU64 = AtomicU64::new(0);
+        static NOTES: AtomicU64 = AtomicU64::new(0);
+        self.counters.damaged.count();
+        let minute = now_ms() / 60_000;
+        if MINUTE.swap(minute, Ordering::Relaxed) != minute {
+            NOTES.store(0, Ordering::Relaxed);
+        }
+        if NOTES.fetch_add(1, Ordering::Relaxed) < DAMAGE_NOTES_MAX {
+            let path = self.path_of(key).0;
+            let path = String::from_utf8_lossy(path.as_bytes()).into_owned().into();
+            self.note(Note::Damaged { name: self.name(), path, damage });
+        }
+        match version {
+            Some(version) => {
+                self.remove_entry(key, version);
+            }
+            None => self.remove_file(key),
+        }
+    }
+}
+
+/// What a file holds.
+struct Read {
+    buf: Buf,
+    header: Header,
+    /// Of a large entry.
+    chunks: Option<Arc<Chunks>>,
+}
+
+/// Where the body of a small entry lies in its file.
+pub(crate) fn body_of(header: &Header) -> std::ops::Range<usize> {
+    let start = header.layout.body as usize;
+    start..start + if header.layout.is_small { header.length as usize } else { 0 }
+}
+
+/// What purges have made of an entry.
+pub(crate) fn fate(purges: &Purges, header: &Header, text: &[u8]) -> Option<Fate> {
+    purges.fate(&Subject {
+        primary: &header.primary.0,
+        key: text,
+        tags: &header.meta.tags,
+        sequence: header.sequence,
+    })
+}
+
+async fn read_part(file: &File, at: u64, bytes: u64, store: &Store) -> Result<Buf, ReadError> {
+    crate::reading::read_some(file, at, bytes, store.device, store.via()).await
+}

@@ -1,0 +1,461 @@
+//! The header of an entry and the texts behind it: [`Header`], read and written as a slot.
+//!
+//! ```text
+//!   0 magic and version   8 B     28 status              2 B      72 length               8 B
+//!   8 room                4 B     30 zero                2 B      80 response time, ms    8 B
+//!  12 layout              4 B     32 flags of the caller 4 B      88 fresh until          8 B
+//!  16 crc32c of the rest  4 B     36 initial age         4 B      96 while revalidating   8 B
+//!  20 used                4 B     40 nonce               8 B     104 if error             8 B
+//!  24 generation          4 B     48 sequence            8 B     112 last modified        8 B
+//!                                 56 body                8 B     120 primary key         16 B
+//!                                 64 table               8 B     136 lengths of the texts 6*4 B
+//! 160 key text, variant, Vary, head, tags, entity tag
+//! ```
+
+use std::ops::Range;
+
+use super::table::RECORD_BYTES;
+use super::{ALIGN, CHUNK_BYTES, Damage, LENGTH_MAX, chunks_of};
+use crate::key::Key;
+use crate::meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
+
+/// What an entry begins with; the last byte is the version of the format.
+const MAGIC: [u8; 8] = *b"rrcache\x01";
+
+/// Bytes before the texts.
+pub(crate) const FIXED_BYTES: usize = 160;
+
+/// Bytes that do not change while the entry exists, so that a torn slot still has them.
+const STABLE_BYTES: usize = 16;
+
+/// Stands for a date that is not there.
+const NO_DATE: i64 = i64::MIN;
+
+/// Texts behind the header.
+const TEXTS: usize = 6;
+
+/// Longest text that is not limited elsewhere: variant, Vary, entity tag.
+pub(crate) const SHORT_TEXT_MAX: usize = 16 << 10;
+
+/// How the parts of the file lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Bytes from the start of slot A to the start of slot B; all of the slot in a small entry, which has no B.
+    pub(crate) room: u32,
+    pub(crate) is_small: bool,
+    /// Whether it was begun with parts; they may be all by now.
+    pub(crate) is_partial: bool,
+    pub(crate) table: u64,
+    pub(crate) body: u64,
+}
+
+const LAYOUT_SMALL: u32 = 1;
+const LAYOUT_PARTIAL: u32 = 2;
+
+/// Records that fit between the slots and a body whose length is not known when it is begun.
+const RECORDS_UNKNOWN: u64 = ALIGN / RECORD_BYTES;
+
+impl Layout {
+    /// The layout of a small entry with a slot of `used` bytes.
+    pub(crate) fn small(used: usize, length: u64) -> Layout {
+        let room = (used as u64).next_multiple_of(8);
+        let body = room + chunks_of(length) * RECORD_BYTES;
+        Layout { room: room as u32, is_small: true, is_partial: false, table: room, body }
+    }
+
+    /// The layout of a large entry. Slots have a quarter to spare for the fields that a 304 brings.
+    pub(crate) fn large(used: usize, length: Option<u64>, is_partial: bool) -> Layout {
+        let room = (used as u64 + used as u64 / 4 + 256).next_multiple_of(ALIGN);
+        let records = length.map_or(RECORDS_UNKNOWN, chunks_of);
+        let table = 2 * room;
+        let body = table + (records * RECORD_BYTES).next_multiple_of(ALIGN);
+        Layout { room: room as u32, is_small: false, is_partial, table, body }
+    }
+
+    /// The layout once the length is known: a table that does not fit before the body goes behind it.
+    pub(crate) fn settle(self, length: u64) -> Layout {
+        if self.table + chunks_of(length) * RECORD_BYTES <= self.body {
+            return self;
+        }
+        Layout { table: (self.body + length).next_multiple_of(ALIGN), ..self }
+    }
+
+    /// Bytes of the file when all of the body is there.
+    pub(crate) fn file_bytes(&self, length: u64) -> u64 {
+        let body = self.body + length;
+        body.max(self.table + chunks_of(length) * RECORD_BYTES)
+    }
+
+    fn bits(&self) -> u32 {
+        let small = if self.is_small { LAYOUT_SMALL } else { 0 };
+        small | if self.is_partial { LAYOUT_PARTIAL } else { 0 }
+    }
+
+    /// Whether the parts lie as the functions above lay them, so that none overlaps another.
+    fn is_sound(&self, used: u64, length: u64) -> bool {
+        let table_end = self.table.saturating_add(chunks_of(length) * RECORD_BYTES);
+        let room = u64::from(self.room);
+        if self.is_small {
+            return length <= CHUNK_BYTES
+                && !self.is_partial
+                && room == used.next_multiple_of(8)
+                && self.table == room
+                && self.body == table_end;
+        }
+        let before = self.table == 2 * room && table_end <= self.body;
+        let behind = self.table == self.body.saturating_add(length).next_multiple_of(ALIGN);
+        used <= room
+            && room.is_multiple_of(ALIGN)
+            && self.body.is_multiple_of(ALIGN)
+            && self.body >= 2 * room
+            && self.body <= LENGTH_MAX
+            && (before || behind)
+    }
+}
+
+/// A header with the places of its texts in the bytes that it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) layout: Layout,
+    pub(crate) generation: u32,
+    /// Whether this was slot B.
+    pub(crate) is_second: bool,
+    pub(crate) nonce: u64,
+    pub(crate) sequence: u64,
+    pub(crate) length: u64,
+    pub(crate) primary: Key,
+    pub(crate) meta: Meta,
+    pub(crate) text: Range<usize>,
+    pub(crate) head: Range<usize>,
+}
+
+/// What is told to [`encode`] beside the facts and texts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) layout: Layout,
+    pub(crate) generation: u32,
+    pub(crate) nonce: u64,
+    pub(crate) sequence: u64,
+    pub(crate) length: u64,
+    pub(crate) primary: Key,
+}
+
+/// Bytes of a slot with these texts.
+pub(crate) fn used_bytes(text: &[u8], head: &[u8], meta: &Meta) -> usize {
+    let lens =
+        [text.len(), meta.variant.len(), meta.vary.len(), head.len(), meta.tags.len(), meta.etag.len()];
+    FIXED_BYTES + lens.iter().sum::<usize>()
+}
+
+/// Whether texts are short enough to be stored.
+pub(crate) fn is_storable(text: &[u8], head: &[u8], meta: &Meta) -> bool {
+    let short = [&meta.variant, &meta.vary, &meta.etag].iter().all(|text| text.len() <= SHORT_TEXT_MAX);
+    short
+        && text.len() <= TEXT_BYTES_MAX
+        && head.len() <= HEAD_BYTES_MAX
+        && meta.tags.len() <= TAGS_BYTES_MAX
+        && meta.length.is_none_or(|length| length <= LENGTH_MAX)
+}
+
+/// Appends a slot.
+pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta, out: &mut Vec<u8>) {
+    let start = out.len();
+    let used = used_bytes(text, head, meta) as u32;
+    let texts: [&[u8]; TEXTS] = [text, &meta.variant, &meta.vary, head, &meta.tags, &meta.etag];
+    out.reserve(used as usize);
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&identity.layout.room.to_le_bytes());
+    out.extend_from_slice(&identity.layout.bits().to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&used.to_le_bytes());
+    out.extend_from_slice(&identity.generation.to_le_bytes());
+    out.extend_from_slice(&meta.status.to_le_bytes());
+    out.extend_from_slice(&[0; 2]);
+    out.extend_from_slice(&meta.flags.to_le_bytes());
+    out.extend_from_slice(&meta.initial_age.to_le_bytes());
+    for number in
+        [identity.nonce, identity.sequence, identity.layout.body, identity.layout.table, identity.length]
+    {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    let dates = [
+        meta.response_time_ms,
+        meta.fresh_until,
+        meta.stale_while_revalidate_until,
+        meta.stale_if_error_until,
+        meta.last_modified.unwrap_or(NO_DATE),
+    ];
+    dates.iter().for_each(|date| out.extend_from_slice(&date.to_le_bytes()));
+    out.extend_from_slice(&identity.primary.0);
+    texts.iter().for_each(|text| out.extend_from_slice(&(text.len() as u32).to_le_bytes()));
+    debug_assert_eq!(out.len() - start, FIXED_BYTES);
+    texts.iter().for_each(|text| out.extend_from_slice(text));
+    let crc = checksum(&out[start..]);
+    out[start + 16..start + 20].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The checksum of a slot: of all its bytes but those that it stands in.
+fn checksum(slot: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&slot[..STABLE_BYTES]), &slot[STABLE_BYTES + 4..])
+}
+
+/// Why a header cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// The bytes end too early: so many from the start of the file are needed.
+    More(usize),
+    /// It never will be.
+    Damaged(Damage),
+}
+
+/// Reads the header from the first bytes of a file.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Header, Unread> {
+    if bytes.len() < STABLE_BYTES {
+        return Err(Unread::More(FIXED_BYTES));
+    }
+    if bytes[..8] != MAGIC {
+        return Err(Unread::Damaged(Damage::Magic));
+    }
+    let (room, bits) = (number_u32(bytes, 8), number_u32(bytes, 12));
+    if bits & LAYOUT_SMALL != 0 {
+        return slot(bytes, 0);
+    }
+    let room = room as usize;
+    // Slot B may have the newer head; it is as long as A at most.
+    if !(room as u64).is_multiple_of(ALIGN) || room == 0 || room > room_max() {
+        return Err(Unread::Damaged(Damage::Layout));
+    }
+    if bytes.len() < 2 * room {
+        return Err(Unread::More(2 * room));
+    }
+    let (first, second) = (slot(bytes, 0), slot(bytes, room));
+    match (first, second) {
+        (Ok(first), Ok(second)) if is_newer(second.generation, first.generation) => Ok(second),
+        (Ok(first), _) => Ok(first),
+        (Err(_), Ok(second)) => Ok(second),
+        // Both slots are all there, so that no more bytes can help.
+        (Err(Unread::More(_)), Err(_)) => Err(Unread::Damaged(Damage::Header)),
+        (Err(first), Err(_)) => Err(first),
+    }
+}
+
+/// Largest room of a slot: all texts at their limits.
+fn room_max() -> usize {
+    let used = FIXED_BYTES + TEXT_BYTES_MAX + HEAD_BYTES_MAX + TAGS_BYTES_MAX + 3 * SHORT_TEXT_MAX;
+    Layout::large(used, None, false).room as usize
+}
+
+/// Whether a generation comes after another; they may wrap.
+fn is_newer(one: u32, other: u32) -> bool {
+    (one.wrapping_sub(other) as i32) > 0
+}
+
+/// Reads the slot that starts at `start`.
+fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
+    let damaged = |damage| Err(Unread::Damaged(damage));
+    let bytes = &file[start..];
+    if bytes.len() < FIXED_BYTES {
+        return Err(Unread::More(start + FIXED_BYTES));
+    }
+    if bytes[..8] != MAGIC {
+        return damaged(Damage::Header);
+    }
+    let used = number_u32(bytes, 20) as usize;
+    if !(FIXED_BYTES..=room_max()).contains(&used) {
+        return damaged(Damage::Header);
+    }
+    if bytes.len() < used {
+        return Err(Unread::More(start + used));
+    }
+    if checksum(&bytes[..used]) != number_u32(bytes, 16) {
+        return damaged(Damage::Header);
+    }
+    let Some(texts) = texts(bytes, used) else { return damaged(Damage::Layout) };
+    let bits = number_u32(bytes, 12);
+    let layout = Layout {
+        room: number_u32(bytes, 8),
+        is_small: bits & LAYOUT_SMALL != 0,
+        is_partial: bits & LAYOUT_PARTIAL != 0,
+        body: number_u64(bytes, 56),
+        table: number_u64(bytes, 64),
+    };
+    let length = number_u64(bytes, 72);
+    let is_placed = start == 0 || start == layout.room as usize;
+    if length > LENGTH_MAX || !is_placed || !layout.is_sound(used as u64, length) {
+        return damaged(Damage::Layout);
+    }
+    let (text, head) = (texts[0].clone(), texts[3].clone());
+    let shift = |range: Range<usize>| range.start + start..range.end + start;
+    Ok(Header {
+        layout,
+        generation: number_u32(bytes, 24),
+        is_second: start > 0,
+        nonce: number_u64(bytes, 40),
+        sequence: number_u64(bytes, 48),
+        length,
+        primary: Key(bytes[120..136].try_into().expect("a range of 16 bytes has 16")),
+        meta: meta(bytes, length, texts),
+        text: shift(text),
+        head: shift(head),
+    })
+}
+
+/// The facts of a slot whose texts lie at `texts`.
+fn meta(bytes: &[u8], length: u64, texts: [Range<usize>; TEXTS]) -> Meta {
+    let [_, variant, vary, _, tags, etag] = texts;
+    let last_modified = date(bytes, 112);
+    Meta {
+        status: u16::from_le_bytes([bytes[28], bytes[29]]),
+        response_time_ms: date(bytes, 80),
+        initial_age: number_u32(bytes, 36),
+        fresh_until: date(bytes, 88),
+        stale_while_revalidate_until: date(bytes, 96),
+        stale_if_error_until: date(bytes, 104),
+        flags: number_u32(bytes, 32),
+        length: Some(length),
+        etag: bytes[etag].to_vec(),
+        last_modified: (last_modified != NO_DATE).then_some(last_modified),
+        vary: bytes[vary].to_vec(),
+        variant: bytes[variant].to_vec(),
+        tags: bytes[tags].to_vec(),
+    }
+}
+
+/// Where the texts of a slot of `used` bytes lie; `None` when they do not fill it.
+fn texts(bytes: &[u8], used: usize) -> Option<[Range<usize>; TEXTS]> {
+    let mut texts = [const { 0..0 }; TEXTS];
+    let mut start = FIXED_BYTES;
+    for (index, text) in texts.iter_mut().enumerate() {
+        let end = start.checked_add(number_u32(bytes, 136 + 4 * index) as usize)?;
+        if end > used {
+            return None;
+        }
+        *text = start..end;
+        start = end;
+    }
+    (start == used).then_some(texts)
+}
+
+fn number_u32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a range of 4 bytes has 4"))
+}
+
+fn number_u64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("a range of 8 bytes has 8"))
+}
+
+fn date(bytes: &[u8], at: usize) -> i64 {
+    number_u64(bytes, at) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn meta() -> Meta {
+        Meta {
+            status: 200,
+            response_time_ms: 1_700_000_000_123,
+            initial_age: 7,
+            fresh_until: 1_700_000_600,
+            stale_while_revalidate_until: 1_700_000_700,
+            stale_if_error_until: 0,
+            flags: 0xa5,
+            length: Some(200_000),
+            etag: b"\"abc\"".to_vec(),
+            last_modified: None,
+            vary: b"accept-encoding".to_vec(),
+            variant: b"gzip".to_vec(),
+            tags: b"one two".to_vec(),
+        }
+    }
+
+    fn identity(layout: Layout, generation: u32) -> Identity {
+        let primary = Key::of(b"the key");
+        Identity { layout, generation, nonce: 99, sequence: 5, length: 200_000, primary }
+    }
+
+    /// Both slots and the start of the table of a large entry.
+    fn large(first: Option<u32>, second: Option<u32>) -> Vec<u8> {
+        let used = used_bytes(b"the key", b"the head", &meta());
+        let layout = Layout::large(used, Some(200_000), false);
+        let mut file = vec![0; layout.body as usize];
+        for (generation, start) in [(first, 0), (second, layout.room as usize)] {
+            let Some(generation) = generation else { continue };
+            let mut slot = Vec::new();
+            encode(&identity(layout, generation), b"the key", b"the head", &meta(), &mut slot);
+            file[start..start + slot.len()].copy_from_slice(&slot);
+        }
+        file
+    }
+
+    #[test]
+    fn a_header_comes_back_as_it_was() {
+        let file = large(Some(1), None);
+        let header = decode(&file).unwrap();
+        assert_eq!(header.meta, meta());
+        assert_eq!(
+            (&file[header.text.clone()], &file[header.head.clone()]),
+            (&b"the key"[..], &b"the head"[..])
+        );
+        assert_eq!((header.nonce, header.sequence, header.is_second), (99, 5, false));
+        assert_eq!(header.primary, Key::of(b"the key"));
+        assert_eq!(decode(&file[..4096]), Err(Unread::More(8192)), "slot B may be the one");
+        assert_eq!(decode(&file[..3]), Err(Unread::More(FIXED_BYTES)));
+    }
+
+    #[test]
+    fn of_two_slots_the_newer_sound_one_counts() {
+        let generation = |file: &[u8]| decode(file).map(|header| (header.generation, header.is_second));
+        assert_eq!(generation(&large(Some(1), Some(2))), Ok((2, true)));
+        assert_eq!(generation(&large(Some(3), Some(2))), Ok((3, false)));
+        assert_eq!(generation(&large(Some(0), Some(u32::MAX))), Ok((0, false)), "they wrap");
+        let used = used_bytes(b"the key", b"the head", &meta());
+        for torn_at in (STABLE_BYTES..400).step_by(7) {
+            let mut file = large(Some(3), Some(2));
+            file[torn_at..2048].fill(0xee);
+            let expected = if torn_at < used { 2 } else { 3 };
+            assert_eq!(generation(&file).map(|(number, _)| number), Ok(expected), "torn at {torn_at}");
+        }
+        assert_eq!(generation(&large(None, None)), Err(Unread::Damaged(Damage::Magic)));
+    }
+
+    #[test]
+    fn tables_go_where_they_fit() {
+        let small = Layout::small(300, 10);
+        assert_eq!((small.room, small.table, small.body), (304, 304, 312));
+        assert_eq!(Layout::small(304, 0).body, 304);
+        let unknown = Layout::large(300, None, false);
+        assert_eq!(unknown.settle(512 * CHUNK_BYTES), unknown);
+        let long = unknown.settle(512 * CHUNK_BYTES + 1);
+        assert_eq!(long.table, long.body + 512 * CHUNK_BYTES + ALIGN);
+        assert!(long.is_sound(300, 512 * CHUNK_BYTES + 1));
+        let known = Layout::large(300, Some(1 << 30), true);
+        assert_eq!(known.settle(1 << 30), known);
+        assert_eq!((known.room, known.table, known.body), (4096, 8192, 8192 + (8 << 14)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_bytes_are_a_header(place in 0usize..600, value in any::<u8>(), len in 0usize..12_288) {
+            let mut file = large(Some(1), None);
+            let used = used_bytes(b"the key", b"the head", &meta());
+            let changed = file[place] != value && place < used;
+            file[place] = value;
+            match decode(&file[..len]) {
+                Ok(header) => prop_assert!(!changed && header.meta == meta()),
+                Err(Unread::More(wanted)) => prop_assert!(wanted > len),
+                Err(Unread::Damaged(_)) => prop_assert!(changed),
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let mut file = MAGIC.to_vec();
+            file.extend(bytes);
+            let _ = decode(&file);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! How a file gets its name: room for it ([`Reserved`]), the file while it has none ([`Temp`]), and the rename.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use io::{Errno, Segments};
+use rt::file::{self, Create};
+use rt::{File, mailbox};
+
+use crate::error::Refused;
+use crate::index::Origin;
+use crate::key::{Folders, Key};
+use crate::space::NoRoom;
+use crate::store::{FOLDER_MODE, Store, now_s};
+
+/// Entries that one fill removes to get its room; a fill that needs more passes through, and the manager goes on.
+const EVICTED_MAX: usize = 32;
+
+/// How often a fill removes entries before it gives up: others may take the room that it made.
+const TRIES: usize = 3;
+
+/// Blocks of the disk for a fill, given back when it is dropped.
+pub(crate) struct Reserved {
+    store: Arc<Store>,
+    blocks: u64,
+}
+
+impl Reserved {
+    /// Reserves blocks for an entry of this key. When the cache is as good as full, a key that nobody has asked for
+    /// before pushes nothing out.
+    pub(crate) async fn new(store: &Arc<Store>, key: Key, blocks: u64) -> Result<Reserved, Refused> {
+        let is_short = store.space.above_watermark(store.index.blocks() + blocks) > 0;
+        let is_known = || store.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
+        if is_short && !is_known() && !store.index.admits(&key.0) {
+            store.bell.ring();
+            return Err(Refused::NotAdmitted);
+        }
+        let mut reserved = Reserved { store: Arc::clone(store), blocks: 0 };
+        reserved.grow(blocks).await?;
+        Ok(reserved)
+    }
+
+    /// Reserves so many in all.
+    pub(crate) async fn grow_to(&mut self, blocks: u64) -> Result<(), Refused> {
+        self.grow(blocks.saturating_sub(self.blocks)).await
+    }
+
+    /// Reserves so many more, and removes entries for them when there is no room.
+    pub(crate) async fn grow(&mut self, blocks: u64) -> Result<(), Refused> {
+        let store = &self.store;
+        if self.blocks + blocks > store.space.max() {
+            return Err(Refused::TooLarge);
+        }
+        for _ in 0..TRIES {
+            let lacking = match store.space.reserve(blocks, store.index.blocks()) {
+                Ok(()) => {
+                    self.blocks += blocks;
+                    return Ok(());
+                }
+                Err(lacking) => lacking,
+            };
+            // The manager makes room for those who come next.
+            store.bell.ring();
+            let (NoRoom::Size(short) | NoRoom::Free(short)) = lacking;
+            let victims = store.evict(short, EVICTED_MAX);
+            if victims.is_empty() {
+                return Err(match lacking {
+                    NoRoom::Size(_) => Refused::NoRoom,
+                    NoRoom::Free(_) => Refused::DiskFull,
+                });
+            }
+            store.remove_and_wait(victims).await;
+        }
+        Err(Refused::NoRoom)
+    }
+
+    /// Hands all of it over.
+    pub(crate) fn take(&mut self) -> Reserved {
+        let blocks = std::mem::take(&mut self.blocks);
+        Reserved { store: Arc::clone(&self.store), blocks }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.store.space.release(self.blocks);
+    }
+}
+
+/// A file that is no entry yet; removed when it is dropped.
+pub(crate) struct Temp {
+    store: Arc<Store>,
+    file: File,
+    /// `None` once it has another name.
+    path: Option<CString>,
+}
+
+impl Temp {
+    /// Makes one, and its folder when somebody has removed that.
+    pub(crate) async fn create(store: &Arc<Store>, create: Create, mode: u32) -> Result<Temp, Refused> {
+        let (device, via) = (store.device, store.via());
+        let path = store.temp_path();
+        let mut made = File::create(path.clone(), create, mode, device, via).await;
+        if made.as_ref().err() == Some(&Errno::NOENT) {
+            let folder = CString::new(store.temp.clone()).map_err(|_| Refused::Gone)?;
+            // The result is that of the second try.
+            let _ = file::mkdir(folder, FOLDER_MODE, device, via).await;
+            made = File::create(path.clone(), create, mode, device, via).await;
+        }
+        match made {
+            Ok(file) => Ok(Temp { store: Arc::clone(store), file, path: Some(path) }),
+            Err(errno) => {
+                store.write_failed("making a file", errno);
+                Err(Refused::Disk(errno))
+            }
+        }
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub(crate) async fn write(&self, offset: u64, data: Segments) -> Result<(), Refused> {
+        let (device, via) = (self.store.device, self.store.via());
+        self.file.write_segments_at(offset, data, device, via).await.0.map(drop).map_err(|errno| {
+            self.store.write_failed("writing an entry", errno);
+            Refused::Disk(errno)
+        })
+    }
+
+    /// Gives the file its name, and makes the folders on the way where they are missing.
+    async fn rename(&mut self, to: CString, folders: Folders) -> Result<(), Errno> {
+        let (device, via) = (self.store.device, self.store.via());
+        let Some(from) = self.path.clone() else { return Err(Errno::NOENT) };
+        let mut renamed = file::rename(from.clone(), to.clone(), device, via).await;
+        if renamed == Err(Errno::NOENT) {
+            for &end in folders.ends() {
+                let folder = CString::new(&to.as_bytes()[..end]).map_err(|_| Errno::INVAL)?;
+                match file::mkdir(folder, FOLDER_MODE, device, via).await {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+            renamed = file::rename(from, to, device, via).await;
+        }
+        if renamed.is_ok() {
+            self.path = None;
+        }
+        renamed
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let Some(path) = self.path.take() else { return };
+        let store = Arc::clone(&self.store);
+        rt::spawn(async move {
+            match file::unlink(path, store.device, store.via()).await {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => store.write_failed("removing a file", errno),
+            }
+        });
+    }
+}
+
+/// Makes a whole file the entry of a key: the rename and the index are one step for everybody. With `expected` only in the
+/// place of that version. Once begun it goes on to its end, whether or not somebody waits.
+pub(crate) async fn put_in_place(
+    temp: Temp,
+    key: Key,
+    reserved: Reserved,
+    expected: Option<u32>,
+) -> Result<(), Refused> {
+    let (sender, mut receiver) = mailbox::channel(1);
+    rt::spawn(async move {
+        // Nobody may wait any more.
+        let _ = sender.send(place(temp, key, reserved, expected).await);
+    });
+    receiver.recv().await.unwrap_or(Err(Refused::Stopping))
+}
+
+async fn place(mut temp: Temp, key: Key, reserved: Reserved, expected: Option<u32>) -> Result<(), Refused> {
+    let store = Arc::clone(&temp.store);
+    let lease = store.leases.take(&key).await;
+    if expected.is_some() && store.index.peek(&key.0).map(|known| known.version) != expected {
+        return Err(Refused::Gone);
+    }
+    store.may_finish()?;
+    let (path, folders) = store.path_of(&key);
+    if let Err(errno) = temp.rename(path, folders).await {
+        store.write_failed("putting an entry in place", errno);
+        return Err(Refused::Disk(errno));
+    }
+    let (_, victim) = store.index.insert(&key.0, reserved.blocks as u32, Origin::Written, now_s());
+    drop(reserved);
+    store.memory.remove(&key.0);
+    drop(lease);
+    store.remove_victims(victim);
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Reads that are continued when they end early, and the verifying [`Reader`] of a body.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::Poll;
+
+use io::op::DeviceId;
+use io::{Buf, DiskVia, Errno};
+use rt::File;
+
+use crate::error::StoreError;
+use crate::format::{ALIGN, CHUNK_BYTES, Damage, chunk_len};
+use crate::hit::Located;
+
+/// Why a file could not be read as an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadError {
+    Disk(Errno),
+    NoMemory,
+    Damaged(Damage),
+}
+
+/// Bytes that fit into the largest buffer.
+const BUF_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads up to `bytes` from the start of a file, as much as one read brings.
+pub(crate) async fn read_prefix(
+    file: &File,
+    bytes: u64,
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<Buf, ReadError> {
+    read_some(file, 0, bytes, device, via).await
+}
+
+/// One read of up to `bytes` at `at`; empty at the end of the file.
+pub(crate) async fn read_some(
+    file: &File,
+    at: u64,
+    bytes: u64,
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<Buf, ReadError> {
+    let bytes = bytes.min(BUF_BYTES_MAX);
+    let mut buf = rt::pool().get(bytes as usize).ok_or(ReadError::NoMemory)?;
+    buf.set_len(0);
+    let (result, buf) = file.read_at(at, bytes as u32, buf, device, via).await;
+    result.map_err(ReadError::Disk)?;
+    buf.ok_or(ReadError::NoMemory)
+}
+
+/// Goes on reading behind what is in `buf`, which starts at the start of the file, until `end` or the end of the file.
+/// A short read is legal anywhere: that of a cache file's head is what made this server.
+pub(crate) async fn extend_to(
+    file: &File,
+    buf: Buf,
+    end: u64,
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<Buf, ReadError> {
+    let mut buf = buf;
+    if end > BUF_BYTES_MAX {
+        // A header with so many texts is not written.
+        return Err(ReadError::Damaged(Damage::Layout));
+    }
+    if (buf.capacity() as u64) < end {
+        let mut larger = rt::pool().get(end as usize).ok_or(ReadError::NoMemory)?;
+        larger.set_len(0);
+        larger.append(&buf);
+        buf = larger;
+    }
+    while (buf.len() as u64) < end {
+        // Where direct reads may start; what is there already is read again.
+        let at = buf.len() as u64 / ALIGN * ALIGN;
+        let more = read_some(file, at, (end - at).next_multiple_of(ALIGN), device, via).await?;
+        let known = buf.len() - at as usize;
+        if more.len() <= known {
+            break;
+        }
+        let room = buf.capacity() - buf.len();
+        let new = &more[known..];
+        buf.append(&new[..new.len().min(room)]);
+    }
+    Ok(buf)
+}
+
+/// Verified bytes: those from `start` to `end` of `buf`.
+#[derive(Debug)]
+pub struct Piece {
+    /// Their owner.
+    pub buf: Buf,
+    /// Where they start.
+    pub start: usize,
+    /// Where they end.
+    pub end: usize,
+}
+
+impl Piece {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[self.start..self.end]
+    }
+}
+
+/// Reads a range of a body, so many chunks at once. Dropped, it takes back what is in flight.
+pub struct Reader {
+    located: Located,
+    range: Range<u64>,
+    /// The next chunk to be asked for.
+    next: u64,
+    window: usize,
+    flights: VecDeque<Flight>,
+}
+
+type Reading = Pin<Box<dyn Future<Output = Result<Piece, StoreError>>>>;
+
+enum Flight {
+    Reading(Reading),
+    Done(Option<Result<Piece, StoreError>>),
+}
+
+impl Reader {
+    pub(crate) fn new(located: Located, range: Range<u64>, window: usize) -> Reader {
+        let end = range.end.min(located.length);
+        let range = range.start.min(end)..end;
+        let next = range.start / CHUNK_BYTES;
+        Reader { located, range, next, window: window.max(1), flights: VecDeque::new() }
+    }
+
+    /// The next bytes in order; `None` at the end of the range. Damage drops the entry; nobody may be given what would
+    /// have followed.
+    pub async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
+        while self.flights.len() < self.window && self.next * CHUNK_BYTES < self.range.end {
+            let reading = read_chunk(self.located.clone(), self.next, self.range.clone());
+            self.flights.push_back(Flight::Reading(Box::pin(reading)));
+            self.next += 1;
+        }
+        if self.flights.is_empty() || self.range.is_empty() {
+            return Ok(None);
+        }
+        poll_fn(|context| {
+            for flight in &mut self.flights {
+                if let Flight::Reading(reading) = flight
+                    && let Poll::Ready(result) = reading.as_mut().poll(context)
+                {
+                    *flight = Flight::Done(Some(result));
+                }
+            }
+            match self.flights.front_mut() {
+                Some(Flight::Done(result)) => Poll::Ready(result.take()),
+                _ => Poll::Pending,
+            }
+        })
+        .await
+        .map(|result| {
+            self.flights.pop_front();
+            result
+        })
+        .transpose()
+    }
+}
+
+/// Reads one chunk, compares it unless that was done, and answers the part of it that lies in the range.
+async fn read_chunk(located: Located, index: u64, range: Range<u64>) -> Result<Piece, StoreError> {
+    let start = index * CHUNK_BYTES;
+    let wanted = chunk_len(index, located.length);
+    let crc = match &located.chunks {
+        Some(chunks) => Some(chunks.checksum(index).ok_or(StoreError::Missing { at: start })?),
+        None => None,
+    };
+    let buf = match read_whole(&located, located.offset + start, wanted).await {
+        Ok(buf) => buf,
+        Err(ReadError::Disk(errno)) => return Err(located.store.read_failed("reading an entry", errno)),
+        Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
+        Err(ReadError::Damaged(damage)) => return Err(located.damaged(damage)),
+    };
+    if (buf.len() as u64) < wanted {
+        return Err(located.damaged(Damage::Truncated { index }));
+    }
+    if let (Some(chunks), Some(crc)) = (&located.chunks, crc)
+        && !chunks.is_verified(index)
+    {
+        located.store.counters.verified_chunks.count();
+        if crc32c::crc32c(&buf[..wanted as usize]) != crc {
+            return Err(located.damaged(Damage::Chunk { index }));
+        }
+        if chunks.set_verified(index) {
+            located.store.index.set_verified(&located.key.0, located.version);
+        }
+    }
+    let from = range.start.saturating_sub(start).min(wanted);
+    let to = (range.end - start).min(wanted);
+    Ok(Piece { buf, start: from as usize, end: to as usize })
+}
+
+/// Reads `wanted` bytes at `at`, in as many reads as it takes; fewer only at the end of the file.
+async fn read_whole(located: &Located, at: u64, wanted: u64) -> Result<Buf, ReadError> {
+    let (file, device, via) = (&located.file, located.device, located.via);
+    // Whole blocks, so that a file that is open for direct I/O can be read; what is read too much is cut off.
+    let mut buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
+    while (buf.len() as u64) < wanted {
+        let done = buf.len() as u64 / ALIGN * ALIGN;
+        let more = read_some(file, at + done, (wanted - done).next_multiple_of(ALIGN), device, via).await?;
+        let known = buf.len() - done as usize;
+        if more.len() <= known {
+            break;
+        }
+        buf.append(&more[known..]);
+    }
+    Ok(buf)
+}

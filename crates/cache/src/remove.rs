@@ -1,0 +1,147 @@
+//! Taking entries out: the index first, so that nobody finds what is about to go, then the file by the engine.
+//!
+//! Each removal is a task of its own thread and holds the key's lease, and the whole process has so many under way at
+//! most: deleting a million files must not stand before anybody's read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use io::Errno;
+use rt::file;
+
+use crate::index::Victim;
+use crate::key::Key;
+use crate::store::Store;
+
+/// Removals under way that eviction adds to; above, the manager waits. A file system does one at a time in a folder.
+pub(crate) const REMOVALS_MAX: usize = 16;
+
+/// Removals under way in the process.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// How many are under way.
+pub(crate) fn under_way() -> usize {
+    UNDER_WAY.load(Ordering::Relaxed)
+}
+
+/// Counts a removal until it is done, or its task dropped.
+struct Removal {
+    store: Arc<Store>,
+    blocks: u64,
+}
+
+impl Removal {
+    fn begin(store: &Arc<Store>, blocks: u64) -> Removal {
+        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+        store.space.removing(blocks);
+        Removal { store: Arc::clone(store), blocks }
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+        self.store.space.removed(self.blocks);
+    }
+}
+
+impl Store {
+    /// Forgets an entry whose file is not there.
+    pub(crate) fn forget(&self, key: &Key, version: u32) {
+        self.memory.remove(&key.0);
+        self.index.remove(&key.0, Some(version));
+    }
+
+    /// Removes an entry that a purge has hit.
+    pub(crate) fn forget_purged(self: &Arc<Store>, key: &Key, version: u32) {
+        if self.remove_entry(key, version) {
+            self.counters.purged.count();
+        }
+    }
+
+    /// Removes the file of an entry that a purge has hit and the index does not know.
+    pub(crate) fn remove_purged_file(self: &Arc<Store>, key: &Key) {
+        if self.is_owner() {
+            self.counters.purged.count();
+            self.remove_file(key);
+        }
+    }
+
+    /// Removes an entry, unless it is another one by now. Only the owner removes files.
+    pub(crate) fn remove_entry(self: &Arc<Store>, key: &Key, version: u32) -> bool {
+        self.memory.remove(&key.0);
+        if !self.is_owner() {
+            return false;
+        }
+        let victim = self.index.remove(&key.0, Some(version));
+        let found = victim.is_some();
+        self.remove_victims(victim);
+        found
+    }
+
+    /// Removes the files of entries that have left the index.
+    pub(crate) fn remove_victims(self: &Arc<Store>, victims: impl IntoIterator<Item = Victim>) {
+        for victim in victims {
+            let key = Key(victim.key);
+            self.memory.remove(&victim.key);
+            if self.is_owner() {
+                self.spawn_removal(key, u64::from(victim.blocks));
+            }
+        }
+    }
+
+    /// Removes a file that the index does not know.
+    pub(crate) fn remove_file(self: &Arc<Store>, key: &Key) {
+        self.memory.remove(&key.0);
+        if self.is_owner() {
+            self.spawn_removal(*key, 0);
+        }
+    }
+
+    fn spawn_removal(self: &Arc<Store>, key: Key, blocks: u64) {
+        let removal = Removal::begin(self, blocks);
+        rt::spawn(async move {
+            let store = Arc::clone(&removal.store);
+            store.remove_now(&key).await;
+            drop(removal);
+        });
+    }
+
+    /// Removes the files of some entries and waits for that: for a fill that needs their room.
+    pub(crate) async fn remove_and_wait(self: &Arc<Store>, victims: Vec<Victim>) {
+        let gauge = rt::local::Gauge::new();
+        for victim in victims {
+            self.memory.remove(&victim.key);
+            let removal = Removal::begin(self, u64::from(victim.blocks));
+            let counted = gauge.enter();
+            rt::spawn(async move {
+                let store = Arc::clone(&removal.store);
+                store.remove_now(&Key(victim.key)).await;
+                drop(removal);
+                drop(counted);
+            });
+        }
+        gauge.none_left().await;
+    }
+
+    /// Removes a file, unless an entry has come to it meanwhile.
+    async fn remove_now(self: &Arc<Store>, key: &Key) {
+        let lease = self.leases.take(key).await;
+        if self.index.peek(&key.0).is_some_and(|known| known.blocks > 0) {
+            return;
+        }
+        match file::unlink(self.path_of(key).0, self.device, self.via()).await {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(errno) => self.write_failed("removing an entry", errno),
+        }
+        drop(lease);
+    }
+
+    /// Takes out entries for so many blocks, at most `count_max`, and counts them.
+    pub(crate) fn evict(&self, blocks: u64, count_max: usize) -> Vec<Victim> {
+        let mut victims = Vec::new();
+        self.index.evict(blocks, count_max, &mut victims);
+        self.counters.evicted.add(victims.len() as u64);
+        victims
+    }
+}

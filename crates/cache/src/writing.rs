@@ -1,0 +1,200 @@
+//! Chunks on their way to a file: [`Writing`], with so many in flight, and [`Progress`], which other threads see.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use io::{Buf, Errno};
+use rt::File;
+use rt::local::Event;
+
+use crate::chunks::Chunks;
+use crate::error::Refused;
+use crate::format::CHUNK_BYTES;
+use crate::format::header::Layout;
+use crate::format::table::{RECORD_BYTES, record};
+use crate::key::Key;
+use crate::leases::Lease;
+use crate::space::blocks_of;
+use crate::store::Store;
+
+/// Chunks of one fill in flight: enough for a disk to work on, and little enough memory.
+pub(crate) const WRITES_MAX: usize = 4;
+
+/// Whose chunks they are.
+pub(crate) enum Kind {
+    /// Those of a new entry: their records come at the commit.
+    New,
+    /// Those of an entry that is there: each has its record written behind it.
+    Parts { key: Key, version: u32, chunks: Arc<Chunks>, _lease: Lease },
+}
+
+/// Chunks on their way to a file. Dropped, those in flight still get there.
+pub(crate) struct Writing {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    store: Arc<Store>,
+    file: File,
+    layout: Layout,
+    nonce: u64,
+    kind: Kind,
+    progress: Arc<Progress>,
+    failed: Cell<Option<Refused>>,
+    /// Chunks in flight.
+    flying: RefCell<BTreeSet<u64>>,
+    /// One of them has landed.
+    landed: Event,
+    /// Checksums and lengths of the chunks that are in the file.
+    written: RefCell<BTreeMap<u64, (u32, u64)>>,
+    /// The first chunk that is not, and bytes up to there.
+    prefix: Cell<(u64, u64)>,
+}
+
+/// How far a fill has come; any thread may look.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// The file, as long as somebody reads it; `None` where it could not be had twice.
+    fd: Option<OwnedFd>,
+    on_disk: AtomicU64,
+}
+
+impl Progress {
+    /// Bytes from the start of the body that can be read.
+    pub(crate) fn on_disk(&self) -> u64 {
+        self.on_disk.load(Ordering::Acquire)
+    }
+
+    /// The file for another thread.
+    pub(crate) fn share(&self) -> Result<OwnedFd, Errno> {
+        let fd = self.fd.as_ref().ok_or(Errno::MFILE)?;
+        rustix::io::fcntl_dupfd_cloexec(fd, 0)
+    }
+}
+
+impl Writing {
+    pub(crate) fn new(store: &Arc<Store>, file: &File, layout: Layout, nonce: u64, kind: Kind) -> Writing {
+        let fd = match kind {
+            Kind::New => rustix::io::fcntl_dupfd_cloexec(file.as_fd(), 0).ok(),
+            Kind::Parts { .. } => None,
+        };
+        let shared = Shared {
+            store: Arc::clone(store),
+            file: file.clone(),
+            layout,
+            nonce,
+            kind,
+            progress: Arc::new(Progress { fd, on_disk: AtomicU64::new(0) }),
+            failed: Cell::new(None),
+            flying: RefCell::default(),
+            landed: Event::new(),
+            written: RefCell::default(),
+            prefix: Cell::new((0, 0)),
+        };
+        Writing { shared: Rc::new(shared) }
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.shared.layout
+    }
+
+    pub(crate) fn nonce(&self) -> u64 {
+        self.shared.nonce
+    }
+
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.shared.progress
+    }
+
+    /// Starts the write of a chunk; waits while there are [`WRITES_MAX`], or the oldest is so many behind: who reads what
+    /// is written here waits for that one.
+    pub(crate) async fn put(&mut self, index: u64, buf: Buf) -> Result<(), Refused> {
+        while self.shared.is_behind(index) {
+            self.shared.landed.wait().await;
+        }
+        self.check()?;
+        let shared = Rc::clone(&self.shared);
+        shared.flying.borrow_mut().insert(index);
+        rt::spawn(async move {
+            shared.write(index, buf).await;
+            shared.flying.borrow_mut().remove(&index);
+            shared.landed.pulse();
+        });
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        self.shared.failed.get().map_or(Ok(()), Err)
+    }
+
+    /// Waits for all chunks and answers their checksums in order.
+    pub(crate) async fn finish(self) -> Result<Vec<(u64, u32)>, Refused> {
+        while !self.shared.flying.borrow().is_empty() {
+            self.shared.landed.wait().await;
+        }
+        self.check()?;
+        let written = self.shared.written.borrow();
+        Ok(written.iter().map(|(index, (crc, _))| (*index, *crc)).collect())
+    }
+}
+
+impl Shared {
+    fn is_behind(&self, index: u64) -> bool {
+        let flying = self.flying.borrow();
+        let is_far = |oldest: &u64| *oldest == index || oldest + WRITES_MAX as u64 <= index;
+        flying.len() >= WRITES_MAX || flying.first().is_some_and(is_far)
+    }
+
+    async fn write(&self, index: u64, buf: Buf) {
+        let (crc, len) = (crc32c::crc32c(&buf), buf.len() as u64);
+        let (device, via) = (self.store.device, self.store.via());
+        let at = self.layout.body + index * CHUNK_BYTES;
+        if let Err(errno) = self.file.write_at(at, buf, device, via).await.0 {
+            return self.fail(errno);
+        }
+        if let Kind::Parts { key, version, chunks, .. } = &self.kind {
+            // Two fills may bring one chunk; the room for it was taken with the first.
+            let is_new = chunks.checksum(index).is_none();
+            let at = self.layout.table + index * RECORD_BYTES;
+            let bytes = record(self.nonce, index, crc).to_vec();
+            if let Err(errno) = crate::purging::write(&self.file, at, bytes, &self.store).await {
+                return self.fail(errno);
+            }
+            chunks.add(index, crc);
+            if is_new && !self.account(key, *version, len) {
+                self.failed.set(Some(Refused::Gone));
+            }
+        }
+        self.written.borrow_mut().insert(index, (crc, len));
+        self.advance();
+    }
+
+    /// Counts the blocks of a chunk as the entry's; `false` when the entry is gone.
+    fn account(&self, key: &Key, version: u32, len: u64) -> bool {
+        let index = &self.store.index;
+        let Some(known) = index.peek(&key.0) else { return false };
+        index.resize(&key.0, version, known.blocks + blocks_of(len) as u32)
+    }
+
+    /// Moves the end of what can be read: over all chunks that follow it without a hole.
+    fn advance(&self) {
+        let (mut next, mut bytes) = self.prefix.get();
+        let written = self.written.borrow();
+        while let Some((_, len)) = written.get(&next) {
+            (next, bytes) = (next + 1, bytes + len);
+        }
+        self.prefix.set((next, bytes));
+        self.progress.on_disk.store(bytes, Ordering::Release);
+    }
+
+    fn fail(&self, errno: Errno) {
+        self.store.write_failed("writing an entry", errno);
+        if self.failed.get().is_none() {
+            self.failed.set(Some(Refused::Disk(errno)));
+        }
+    }
+}

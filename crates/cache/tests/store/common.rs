@@ -1,0 +1,278 @@
+//! The engines of this machine, a store in a folder of its own, and short ways to fill and look up.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cache::{Body, Config, FillError, Hit, Key, Levels, Located, Meta, New, Note, Notify, Refused, Store};
+use io::disk::threads::ThreadPool;
+use io::engine::{EngineConfig, NetKind};
+use io::fault::FaultPlan;
+use io::{DiskVia, Drained};
+use rt::Runtime;
+use testkit::{Content, TempDir};
+
+/// Longest that a test waits for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of a chunk.
+pub(crate) const CHUNK: u64 = cache::CHUNK_BYTES;
+
+/// Network and disk backends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) names: (&'static str, &'static str),
+    pub(crate) net: NetKind,
+    pub(crate) via: DiskVia,
+}
+
+const PAIRS: [(&str, NetKind, &str, DiskVia); 5] = [
+    ("io_uring", NetKind::Uring, "io_uring", DiskVia::Ring),
+    ("epoll", NetKind::Epoll, "threads", DiskVia::Pool(0)),
+    ("epoll", NetKind::Epoll, "libaio", DiskVia::Libaio),
+    ("epoll", NetKind::Epoll, "sync", DiskVia::Sync),
+    ("io_uring", NetKind::Uring, "threads", DiskVia::Pool(0)),
+];
+
+/// The engine of tests that are not about engines.
+pub(crate) const PLAIN: Pair =
+    Pair { names: ("epoll", "threads"), net: NetKind::Epoll, via: DiskVia::Pool(0) };
+
+impl Pair {
+    pub(crate) fn config(self, faults: &str) -> EngineConfig {
+        let pooled = matches!(self.via, DiskVia::Pool(_) | DiskVia::Libaio);
+        let pools = pooled.then(|| ThreadPool::new("test", 4, 4096).unwrap());
+        let faults = (!faults.is_empty()).then(|| Arc::new(FaultPlan::parse(faults).unwrap()));
+        EngineConfig {
+            net: self.net,
+            disk_ring: self.via == DiskVia::Ring,
+            disk_libaio: self.via == DiskVia::Libaio,
+            ring_entries: 256,
+            recv_buffers: 256,
+            pool_bytes_max: 64 << 20,
+            pools: pools.into_iter().collect(),
+            faults,
+            ..EngineConfig::default()
+        }
+    }
+
+    /// Runs a future on a runtime of its own.
+    pub(crate) fn run<F: Future>(self, test: F) -> F::Output {
+        self.run_with("", test)
+    }
+
+    /// As [`Pair::run`], over an engine with faults.
+    pub(crate) fn run_with<F: Future>(self, faults: &str, test: F) -> F::Output {
+        let mut runtime = Runtime::new(io::build(self.config(faults)).unwrap());
+        let output = runtime.block_on(async {
+            let timer = rt::Timer::new();
+            timer.set(rt::now() + PATIENCE);
+            let output = timer.limit(test).await.expect("the test ends in time");
+            quiet().await;
+            output
+        });
+        assert_eq!(runtime.shutdown(Instant::now() + PATIENCE), Drained::Clean, "{:?}", self.names);
+        output
+    }
+}
+
+/// Waits until no task but the caller has work: removals and writes that nobody waits for.
+pub(crate) async fn quiet() {
+    while rt::counters().tasks > 0 || rt::counters().operations > 1 {
+        rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
+    }
+}
+
+/// Runs a test on every pair of this machine and reports it.
+pub(crate) fn on_each_pair(test: impl Fn(Pair)) {
+    for (net_name, net, disk_name, via) in PAIRS {
+        let pair = Pair { names: (net_name, disk_name), net, via };
+        match io::build(pair.config("")) {
+            Ok(_) => {
+                test(pair);
+                testkit::engines::report_ran(net_name, disk_name);
+            }
+            Err(error) => testkit::engines::report_skipped(net_name, disk_name, &error.to_string()),
+        }
+    }
+}
+
+/// A folder for a cache, and what the cache has said.
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+    pub(crate) notes: Arc<Mutex<Vec<Note>>>,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        Place { dir: TempDir::new("cache"), notes: Arc::default() }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("cache")
+    }
+
+    pub(crate) fn config(&self, pair: Pair) -> Config {
+        let notes = Arc::clone(&self.notes);
+        Config {
+            levels: Levels::new(&[1, 2]).unwrap(),
+            via: pair.via,
+            notify: Notify(Arc::new(move |note| notes.lock().unwrap().push(note))),
+            ..Config::new("test", self.path())
+        }
+    }
+
+    pub(crate) fn open(&self, pair: Pair) -> Arc<Store> {
+        Store::open(self.config(pair)).unwrap()
+    }
+
+    pub(crate) fn notes(&self) -> Vec<Note> {
+        self.notes.lock().unwrap().clone()
+    }
+
+    /// The files of entries below the folder, by their paths, with their bytes.
+    pub(crate) fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut found = BTreeMap::new();
+        walk(&self.path(), &mut |path| {
+            if path.file_name().is_some_and(|name| name.len() == cache::HEX_LEN) {
+                found.insert(path.to_owned(), std::fs::read(path).unwrap());
+            }
+        });
+        found
+    }
+
+    /// Files that are neither entries nor the store's own.
+    pub(crate) fn leftovers(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        walk(&self.path().join("ringroad.tmp"), &mut |path| found.push(path.to_owned()));
+        found
+    }
+}
+
+fn walk(folder: &Path, look: &mut dyn FnMut(&Path)) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => walk(&path, look),
+            false => look(&path),
+        }
+    }
+}
+
+/// The text of the key of an object.
+pub(crate) fn text(number: u64) -> Vec<u8> {
+    format!("http://origin.example/object/{number}").into_bytes()
+}
+
+/// The body of an object.
+pub(crate) fn body(number: u64, size: u64) -> Vec<u8> {
+    Content::new(number + 1, size).bytes(0..size)
+}
+
+pub(crate) const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n";
+
+/// An object to be stored.
+pub(crate) fn new(store: &Store, number: u64, length: Option<u64>) -> New {
+    let text = text(number);
+    New {
+        key: Key::of(&text),
+        meta: Meta {
+            status: 200,
+            fresh_until: 2_000_000_000,
+            length,
+            etag: format!("\"{number}\"").into_bytes(),
+            ..Meta::default()
+        },
+        text,
+        head: HEAD.to_vec(),
+        is_partial: false,
+        sequence: store.sequence(),
+    }
+}
+
+/// Stores an object with a body of this size, in pieces of `piece` bytes.
+pub(crate) async fn store_in_pieces(
+    store: &Arc<Store>,
+    new: New,
+    body: &[u8],
+    piece: usize,
+) -> Result<(), FillError> {
+    let mut fill = store.begin(new).await?;
+    let mut at = 0;
+    for part in body.chunks(piece) {
+        fill.write(at, part).await?;
+        at += part.len() as u64;
+    }
+    fill.commit().await
+}
+
+/// Stores an object of a known length.
+pub(crate) async fn put(store: &Arc<Store>, number: u64, size: u64) -> Result<(), FillError> {
+    store_in_pieces(store, new(store, number, Some(size)), &body(number, size), 10_000).await
+}
+
+/// Looks an object up that has no variants.
+pub(crate) async fn find(store: &Arc<Store>, number: u64) -> Option<Hit> {
+    let text = text(number);
+    store.find(&Key::of(&text), &text, &|_| Vec::new()).await.unwrap()
+}
+
+/// The whole body of a hit.
+pub(crate) async fn whole(hit: Hit) -> Vec<u8> {
+    match hit.into_body() {
+        Body::Bytes { source, start, end } => source.bytes()[start..end].to_vec(),
+        Body::File(located) => {
+            let length = located.length;
+            read(&located, 0..length).await.unwrap()
+        }
+    }
+}
+
+/// A range of a body in a file.
+pub(crate) async fn read(
+    located: &Located,
+    range: std::ops::Range<u64>,
+) -> Result<Vec<u8>, cache::StoreError> {
+    let mut reader = located.read(range, 4);
+    let mut bytes = Vec::new();
+    while let Some(piece) = reader.next().await? {
+        bytes.extend_from_slice(piece.bytes());
+    }
+    Ok(bytes)
+}
+
+/// The object must be there as it was stored.
+pub(crate) async fn assert_hit(store: &Arc<Store>, number: u64, size: u64) {
+    let hit = find(store, number).await.unwrap_or_else(|| panic!("object {number} of {size} is there"));
+    assert_eq!(hit.head(), HEAD);
+    assert_eq!(hit.meta.length, Some(size));
+    assert!(whole(hit).await == body(number, size), "object {number} of {size} is as it was");
+}
+
+/// What was refused.
+pub(crate) fn refusal(error: FillError) -> Refused {
+    match error {
+        FillError::Refused(refused) => refused,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Starts [`Store::run`] and waits until all is known.
+pub(crate) async fn start(store: &Arc<Store>) {
+    rt::spawn(Arc::clone(store).run());
+    until(|| store.is_loaded()).await;
+}
+
+/// Stops it and waits until the folder is given up.
+pub(crate) async fn stop(store: &Arc<Store>) {
+    store.stop();
+    until(|| !store.is_owner()).await;
+}
+
+/// Waits for something that another task brings about.
+pub(crate) async fn until(is_so: impl Fn() -> bool) {
+    while !is_so() {
+        rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,275 @@
+//! What is stored comes back, on every engine: sizes around every border, variants, parts, new heads.
+
+use cache::{FillError, Key, Meta, Refused};
+
+use super::common::*;
+
+/// Sizes around the borders of blocks and chunks.
+const SIZES: [u64; 12] =
+    [0, 1, 4095, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 77, 1 << 20, 513 * CHUNK, 1000];
+
+#[test]
+fn bodies_of_every_size_come_back() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            for (number, &size) in SIZES.iter().enumerate() {
+                let number = number as u64;
+                assert!(find(&store, number).await.is_none());
+                put(&store, number, size).await.unwrap();
+                assert_hit(&store, number, size).await;
+                // The length known at the end only, and pieces larger than a chunk.
+                let unknown = new(&store, 100 + number, None);
+                store_in_pieces(&store, unknown, &body(100 + number, size), 200_000).await.unwrap();
+                assert_hit(&store, 100 + number, size).await;
+            }
+            let stats = store.stats();
+            assert_eq!((stats.commits, stats.aborts), (2 * SIZES.len() as u64, 0));
+            assert_eq!(stats.entries, 2 * SIZES.len() as u64);
+            stop(&store).await;
+        });
+        assert_eq!(place.leftovers(), Vec::<std::path::PathBuf>::new());
+        pair.run(async {
+            // Another process: nothing is known, all is found.
+            let store = place.open(pair);
+            for (number, &size) in SIZES.iter().enumerate() {
+                assert_hit(&store, number as u64, size).await;
+                assert_hit(&store, 100 + number as u64, size).await;
+            }
+            assert_eq!(store.stats().damaged, 0);
+        });
+    });
+}
+
+#[test]
+fn a_table_that_does_not_fit_before_the_body_lies_behind_it() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        // The length is not known when it is begun, and zeroes are quick to make.
+        let size = 513 * CHUNK + 1;
+        let bytes = vec![0; size as usize];
+        store_in_pieces(&store, new(&store, 1, None), &bytes, 1 << 20).await.unwrap();
+    });
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        let hit = find(&store, 1).await.unwrap();
+        let range = 512 * CHUNK - 1..512 * CHUNK + 2;
+        assert_eq!(read(hit.located().unwrap(), range).await.unwrap(), [0; 3]);
+        assert_eq!(hit.located().unwrap().missing(&(0..u64::MAX)), None);
+    });
+}
+
+#[test]
+fn a_fill_that_is_dropped_or_wrong_leaves_nothing() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        let size = 3 * CHUNK;
+        let mut fill = store.begin(new(&store, 1, Some(size))).await.unwrap();
+        fill.write(0, &body(1, size)[..100_000]).await.unwrap();
+        drop(fill);
+        let mut fill = store.begin(new(&store, 2, Some(size))).await.unwrap();
+        fill.write(0, &body(2, size)[..100_000]).await.unwrap();
+        assert_eq!(fill.commit().await, Err(FillError::Incomplete { got: 100_000, wanted: size }));
+        let mut fill = store.begin(new(&store, 3, Some(10))).await.unwrap();
+        assert_eq!(fill.write(0, &[0; 11]).await, Err(FillError::TooLong));
+        drop(fill);
+        let mut fill = store.begin(new(&store, 4, None)).await.unwrap();
+        assert!(matches!(fill.write(7, b"x").await, Err(FillError::Incomplete { .. })), "a hole");
+        drop(fill);
+        quiet_but_one().await;
+        for number in 1..5 {
+            assert!(find(&store, number).await.is_none());
+        }
+        assert_eq!(store.stats().bytes, 0, "what was reserved is free again");
+        assert_eq!(store.stats().aborts, 4);
+        stop(&store).await;
+    });
+    assert!(place.files().is_empty() && place.leftovers().is_empty());
+}
+
+/// Waits for all tasks but the manager.
+async fn quiet_but_one() {
+    until(|| rt::counters().tasks <= 1).await;
+}
+
+#[test]
+fn an_entry_is_replaced_at_once_while_it_is_read() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            let size = 4 * CHUNK;
+            put(&store, 1, size).await.unwrap();
+            let old = find(&store, 1).await.unwrap();
+            let fresh = new(&store, 1, Some(size));
+            store_in_pieces(&store, fresh, &body(9, size), 50_000).await.unwrap();
+            assert!(whole(old).await == body(1, size), "who had it reads it to its end");
+            let now = find(&store, 1).await.unwrap();
+            assert!(whole(now).await == body(9, size));
+            assert_eq!(store.stats().entries, 1);
+            stop(&store).await;
+        });
+        assert_eq!(place.files().len(), 1);
+    });
+}
+
+#[test]
+fn a_fill_is_read_while_it_is_written() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let store = place.open(pair);
+            let size = 20 * CHUNK + 5;
+            let bytes = body(1, size);
+            let mut fill = store.begin(new(&store, 1, Some(size))).await.unwrap();
+            let reader = fill.reader().unwrap();
+            let mut given = 0;
+            for part in bytes.chunks(30_000) {
+                fill.write(given, part).await.unwrap();
+                given += part.len() as u64;
+                assert!(given - reader.on_disk() <= cache::Fill::BEHIND_BYTES_MAX);
+            }
+            let located = reader.located().unwrap();
+            let end = located.length;
+            assert!(read(&located, 5..end).await.unwrap() == bytes[5..end as usize]);
+            fill.commit().await.unwrap();
+            assert_eq!(reader.on_disk(), size);
+            let all = reader.located().unwrap();
+            assert!(read(&all, 0..size).await.unwrap() == bytes);
+        });
+    });
+}
+
+#[test]
+fn variants_lie_side_by_side() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            let text = text(1);
+            let key = Key::of(&text);
+            for (number, variant) in [(0, "gzip"), (1, "br"), (2, "")] {
+                let mut new = new(&store, 1, Some(100));
+                new.meta.vary = b"accept-encoding".to_vec();
+                new.meta.variant = variant.into();
+                store_in_pieces(&store, new, &body(number, 100), 100).await.unwrap();
+            }
+            for _ in 0..2 {
+                for (number, variant) in [(0, "gzip"), (1, "br"), (2, "")] {
+                    let selector = |vary: &[u8]| {
+                        assert_eq!(vary, b"accept-encoding");
+                        variant.as_bytes().to_vec()
+                    };
+                    let hit = store.find(&key, &text, &selector).await.unwrap().unwrap();
+                    assert_eq!(hit.meta.variant, variant.as_bytes());
+                    assert!(whole(hit).await == body(number, 100));
+                }
+            }
+            let other = store.find(&key, &text, &|_| b"deflate".to_vec()).await.unwrap();
+            assert!(other.is_none());
+            store.purge(cache::Scope::Key(key.0), cache::Fate::Gone).await.unwrap();
+            for variant in ["gzip", "br", ""] {
+                let gone = store.find(&key, &text, &|_| variant.into()).await.unwrap();
+                assert!(gone.is_none(), "all variants go together");
+            }
+            stop(&store).await;
+        });
+    });
+}
+
+#[test]
+fn parts_are_stored_joined_and_served() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        let size = 10 * CHUNK + 1000;
+        let bytes = body(1, size);
+        let part = |range: std::ops::Range<u64>| bytes[range.start as usize..range.end as usize].to_vec();
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            let mut partial = new(&store, 1, Some(size));
+            partial.is_partial = true;
+            let mut fill = store.begin(partial).await.unwrap();
+            // Not on the borders of chunks: the whole ones between are kept.
+            fill.write(2 * CHUNK - 10, &part(2 * CHUNK - 10..5 * CHUNK + 10)).await.unwrap();
+            fill.commit().await.unwrap();
+            let before = store.stats().bytes;
+            let hit = find(&store, 1).await.unwrap();
+            let located = hit.located().unwrap();
+            assert!(located.is_present(&(2 * CHUNK..5 * CHUNK)));
+            assert_eq!(located.missing(&(0..3 * CHUNK)), Some(0..2 * CHUNK));
+            assert_eq!(located.missing(&(4 * CHUNK..size)), Some(5 * CHUNK..size));
+            assert!(matches!(read(located, 0..9).await, Err(cache::StoreError::Missing { at: 0 })));
+            assert!(
+                read(located, 3 * CHUNK + 7..4 * CHUNK + 9).await.unwrap()
+                    == part(3 * CHUNK + 7..4 * CHUNK + 9)
+            );
+            let mut fill = store.extend(&hit).await.unwrap();
+            assert_eq!(store.extend(&hit).await.err(), Some(Refused::Busy));
+            fill.write(9 * CHUNK, &part(9 * CHUNK..size)).await.unwrap();
+            fill.write(0, &part(0..CHUNK)).await.unwrap();
+            fill.commit().await.unwrap();
+            assert!(located.is_present(&(9 * CHUNK..size)), "readers see it at once");
+            assert!(store.stats().bytes > before);
+            stop(&store).await;
+        });
+        pair.run(async {
+            let store = place.open(pair);
+            let hit = find(&store, 1).await.unwrap();
+            let located = hit.located().unwrap();
+            assert_eq!(located.missing(&(0..size)), Some(CHUNK..2 * CHUNK));
+            assert!(!located.is_verified(&(0..1)), "nothing is before it was read");
+            assert!(read(located, 0..CHUNK).await.unwrap() == part(0..CHUNK));
+            assert!(located.is_verified(&(0..CHUNK)) && !located.is_verified(&(0..3 * CHUNK)));
+            let mut fill = store.extend(&hit).await.unwrap();
+            fill.write(CHUNK, &part(CHUNK..2 * CHUNK)).await.unwrap();
+            fill.write(5 * CHUNK, &part(5 * CHUNK..9 * CHUNK)).await.unwrap();
+            fill.commit().await.unwrap();
+            assert_hit(&store, 1, size).await;
+        });
+    });
+}
+
+#[test]
+fn a_new_head_keeps_the_body() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            for (number, size) in [(1, 500), (2, 3 * CHUNK)] {
+                put(&store, number, size).await.unwrap();
+                for turn in 1..6 {
+                    let hit = find(&store, number).await.unwrap();
+                    let head = format!(
+                        "HTTP/1.1 200 OK\r\nAge: {turn}\r\nX-Long: {}\r\n\r\n",
+                        "x".repeat(turn * 50)
+                    );
+                    let meta = Meta { fresh_until: turn as i64, ..(*hit.meta).clone() };
+                    store.refresh(&hit, meta, head.as_bytes()).await.unwrap();
+                    let now = find(&store, number).await.unwrap();
+                    assert_eq!((now.head(), now.meta.fresh_until), (head.as_bytes(), turn as i64));
+                    assert!(whole(now).await == body(number, size));
+                }
+            }
+            let large = find(&store, 2).await.unwrap();
+            let long = vec![b'x'; 100_000];
+            let refused = store.refresh(&large, (*large.meta).clone(), &long).await;
+            assert_eq!(refused, Err(Refused::HeadTooLong));
+            stop(&store).await;
+        });
+        pair.run(async {
+            let store = place.open(pair);
+            for number in [1, 2] {
+                assert_eq!(find(&store, number).await.unwrap().meta.fresh_until, 5);
+            }
+        });
+    });
+}

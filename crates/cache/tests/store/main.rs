@@ -1,0 +1,7 @@
+//! The store over the engines that this machine has: what is stored comes back, and nothing else ever does.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test fails as the test itself does")]
+#![allow(clippy::disallowed_methods, reason = "a test looks at files as an operator would")]
+
+mod common;
+mod entries;
