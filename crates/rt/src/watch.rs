@@ -125,15 +125,15 @@ impl Watcher {
 }
 
 /// One who waits, for a hand-written future; dropping it takes it out.
-pub struct Waiting<'w> {
-    shared: &'w Shared,
+pub struct Waiting {
+    shared: Arc<Shared>,
     place: Option<usize>,
 }
 
-impl Waiting<'_> {
+impl Waiting {
     /// One who will wait.
-    pub fn new(watcher: &Watcher) -> Waiting<'_> {
-        Waiting { shared: &watcher.0, place: None }
+    pub fn new(watcher: &Watcher) -> Waiting {
+        Waiting { shared: Arc::clone(&watcher.0), place: None }
     }
 
     /// As [`Watcher::above`]. May be asked again after an answer.
@@ -167,7 +167,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
         let mut waiters = self.shared.waiters();
