@@ -1,12 +1,14 @@
 //! The answer before it is sent: head fields as values, the body as a source that is never copied here.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use http::conditional::Etag;
 use io::op::Source;
 
 use crate::body::FileBody;
 use crate::body::filter::BodyFilter;
+use crate::body::ranged::RangedBody;
 use crate::body::stream::Stream;
 use crate::coding::Encoder;
 use crate::request::Request;
@@ -100,8 +102,12 @@ pub(crate) enum Body {
     None,
     /// Bytes at hand.
     Bytes(Source),
+    /// A part of some.
+    Slice(Source, Range<usize>),
     /// A file, or ranges of one.
     File(FileBody),
+    /// What else can be had from any place on, or pieces of it.
+    Ranged(RangedBody),
     /// Bytes that arrive while they are sent.
     Stream(Box<dyn Stream>),
     /// None: the connection goes over to another protocol, and what comes is passed between both ends.
@@ -113,7 +119,9 @@ impl std::fmt::Debug for Body {
         match self {
             Body::None => f.write_str("None"),
             Body::Bytes(source) => f.debug_tuple("Bytes").field(source).finish(),
+            Body::Slice(source, range) => f.debug_tuple("Slice").field(source).field(range).finish(),
             Body::File(file) => f.debug_tuple("File").field(file).finish(),
+            Body::Ranged(_) => f.write_str("Ranged"),
             Body::Stream(_) => f.write_str("Stream"),
             Body::Tunnel(_) => f.write_str("Tunnel"),
         }

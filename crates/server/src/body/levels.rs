@@ -53,7 +53,7 @@ enum Owner<'r> {
 enum Origin {
     /// It has been read.
     Done,
-    Bytes(Source),
+    Bytes(Source, Range<usize>),
     File {
         file: FileBody,
         pieces: smallvec::IntoIter<[body::Piece; 1]>,
@@ -266,10 +266,15 @@ impl<'r> Level<'r> {
         let slice = filters.iter().map(|filter| filter.slice_max()).fold(SLICE_MAX, usize::min);
         let origin = match std::mem::take(&mut request.response.body) {
             Body::None => Origin::Done,
-            Body::Bytes(source) => Origin::Bytes(source),
+            Body::Bytes(source) => {
+                let range = 0..source.bytes().len();
+                Origin::Bytes(source, range)
+            }
+            Body::Slice(source, range) => Origin::Bytes(source, range),
+            Body::Ranged(body) => Origin::Stream(body.into_stream()),
             Body::File(mut file) => {
                 file.prepare();
-                let pieces = std::mem::take(&mut file.pieces).into_iter();
+                let pieces = file.take_pieces().into_iter();
                 Origin::File { file, pieces, chunks: None }
             }
             Body::Stream(stream) => Origin::Stream(stream),
@@ -308,9 +313,9 @@ impl<'r> Level<'r> {
         match &mut self.origin {
             // A stream is waited for elsewhere, where it is known what is to be sent before.
             Origin::Done | Origin::Stream(_) => return Ok(false),
-            Origin::Bytes(_) => {
-                if let Origin::Bytes(source) = std::mem::replace(&mut self.origin, Origin::Done) {
-                    self.hold(source);
+            Origin::Bytes(..) => {
+                if let Origin::Bytes(source, range) = std::mem::replace(&mut self.origin, Origin::Done) {
+                    self.input = (!range.is_empty()).then_some((Held::Source(source), range));
                 }
             }
             Origin::File { file, pieces, chunks } => {

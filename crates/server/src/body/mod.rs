@@ -8,6 +8,7 @@ pub(crate) mod choose;
 pub(crate) mod filter;
 pub(crate) mod flow;
 mod levels;
+pub(crate) mod ranged;
 mod read;
 mod sendfile;
 mod shared;
@@ -15,6 +16,7 @@ mod sink;
 pub(crate) mod stream;
 
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -36,6 +38,8 @@ pub(crate) struct FileBody {
     pub(crate) mover: Mover,
     /// Whether the file is read past the page cache, decided when it is sent.
     direct: bool,
+    /// Where the body starts in the file: places of pieces are counted from there.
+    base: u64,
     /// The root that it was found under, by the location that chose the mover.
     generation: Rc<Generation>,
     location: LocationId,
@@ -72,7 +76,31 @@ impl FileBody {
         let Opened { file, stat, device } = opened;
         let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
-        FileBody { file, device, mover, direct: false, generation, location, pieces }
+        FileBody { file, device, mover, direct: false, base: 0, generation, location, pieces }
+    }
+
+    /// A body that is a part of a file, such as of one in a cache.
+    pub(crate) fn of_part(
+        file: rt::File,
+        device: DeviceId,
+        part: Range<u64>,
+        mover: Mover,
+        request: &Request,
+    ) -> FileBody {
+        let pieces = smallvec![Piece::Range { start: 0, end: part.end - part.start }];
+        let (generation, location) = (Rc::clone(&request.generation), request.location);
+        FileBody { file, device, mover, direct: false, base: part.start, generation, location, pieces }
+    }
+
+    /// Takes the pieces, with their places in the file.
+    fn take_pieces(&mut self) -> SmallVec<[Piece; 1]> {
+        let (mut pieces, base) = (std::mem::take(&mut self.pieces), self.base);
+        for piece in &mut pieces {
+            if let Piece::Range { start, end } = piece {
+                (*start, *end) = (*start + base, *end + base);
+            }
+        }
+        pieces
     }
 
     /// The head and all of the body, when that is a small file in memory which goes out by being read. What is
@@ -82,7 +110,7 @@ impl FileBody {
             (Mover::Read { via, direct: false }, &[Piece::Range { start, end }])
                 if via != DiskVia::Sync && chunk_max.is_none_or(|most| end - start <= most) =>
             {
-                read::at_hand(self, head, start..end)
+                read::at_hand(self, head, start + self.base..end + self.base)
             }
             _ => None,
         }
@@ -164,8 +192,8 @@ pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody
 }
 
 async fn send_pieces(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
-    let pieces = std::mem::take(&mut body.pieces);
     body.prepare();
+    let pieces = body.take_pieces();
     sink.begin(head);
     let count = pieces.len();
     for (index, piece) in pieces.into_iter().enumerate() {

@@ -263,6 +263,15 @@ fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segm
             data.push(Source::Vec(head));
             data.push(std::mem::replace(source, Source::Static(b"")));
         }
+        Body::Slice(source, range) if range.len() <= COPIED_MAX => {
+            head.extend_from_slice(&source.bytes()[range.clone()]);
+            data.push(Source::Vec(head));
+        }
+        Body::Slice(source, range) => {
+            data.push(Source::Vec(head));
+            let source = std::mem::replace(source, Source::Static(b""));
+            data.push_range(source, range.start, range.end);
+        }
         Body::File(file) => {
             let Some(buf) = file.at_hand(&head, core.output_buffers.map(|(_, bytes)| bytes)) else {
                 return Err(head);
@@ -270,7 +279,7 @@ fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segm
             data.push(Source::Buf(buf));
             request.keep_spare(head);
         }
-        Body::Stream(_) | Body::Tunnel(_) => return Err(head),
+        Body::Ranged(_) | Body::Stream(_) | Body::Tunnel(_) => return Err(head),
     }
     Ok(data)
 }
@@ -293,7 +302,12 @@ async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Resu
             sink.begin(head);
             sink.push(source);
         }
+        Body::Slice(source, range) => {
+            sink.begin(head);
+            sink.push_range(source, range.start, range.end);
+        }
         Body::File(mut file) => return body::send(sink, head, &mut file).await,
+        Body::Ranged(body) => return stream::send(sink, head, &mut *body.into_stream(), request).await,
         Body::Stream(mut stream) => return stream::send(sink, head, &mut *stream, request).await,
         Body::Tunnel(_) => unreachable!("it is not sent but run"),
     }

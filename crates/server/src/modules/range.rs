@@ -5,9 +5,10 @@ use http::range::multipart::Multipart;
 use http::range::{self, ByteRange, MAX_RANGES_DEFAULT, RangeOutcome};
 use http::request::{HeaderId, Method};
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::body::Piece;
+use crate::body::ranged::{Cut, RangedBody};
 use crate::modules::Module;
 use crate::phases::Filter;
 use crate::request::Request;
@@ -52,6 +53,8 @@ fn filter(request: &mut Request) {
         }
         RangeOutcome::Partial => match ranges.as_slice() {
             &[single] => one(request, single, size),
+            // What can be read once only has no second part before the first one.
+            _ if matches!(request.response.body, Body::Stream(_)) => {}
             several => many(request, several, size),
         },
     }
@@ -77,9 +80,25 @@ fn one(request: &mut Request, range: ByteRange, size: u64) {
     response.content_range = Some(text);
     response.content_length = Some(range.len());
     response.allow_ranges = false;
-    if let Body::File(file) = &mut response.body {
-        file.pieces = smallvec![Piece::Range { start: range.start, end: range.end }];
-    }
+    let piece = || smallvec![Piece::Range { start: range.start, end: range.end }];
+    response.body = match std::mem::take(&mut response.body) {
+        Body::None => Body::None,
+        Body::Bytes(source) => Body::Slice(source, range.start as usize..range.end as usize),
+        Body::Slice(source, all) => {
+            let (start, end) = (all.start + range.start as usize, all.start + range.end as usize);
+            Body::Slice(source, start..end)
+        }
+        Body::File(mut file) => {
+            file.pieces = piece();
+            Body::File(file)
+        }
+        Body::Ranged(mut body) => {
+            body.pieces = piece();
+            Body::Ranged(body)
+        }
+        Body::Stream(stream) => Body::Stream(Box::new(Cut::new(stream, range.start..range.end))),
+        Body::Tunnel(tunnel) => Body::Tunnel(tunnel),
+    };
 }
 
 /// Several ranges are parts of a multipart body, whose length is known before a byte of it is read.
@@ -100,16 +119,32 @@ fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
     response.content_type = ContentType::Text(String::from_utf8_lossy(&content_type).into_owned().into());
     response.content_length = Some(multipart.total_len(ranges));
     response.allow_ranges = false;
-    // Ranges are promised for files only, so there is nothing to cut in anything else.
-    let Body::File(file) = &mut response.body else { return };
-    file.pieces.clear();
+    let mut pieces = SmallVec::new();
     for &range in ranges {
         let mut text = Vec::new();
         multipart.push_part(range, &mut text);
-        file.pieces.push(Piece::Text(text));
-        file.pieces.push(Piece::Range { start: range.start, end: range.end });
+        pieces.push(Piece::Text(text));
+        pieces.push(Piece::Range { start: range.start, end: range.end });
     }
     let mut end = Vec::new();
     multipart.push_end(&mut end);
-    file.pieces.push(Piece::Text(end));
+    pieces.push(Piece::Text(end));
+    let ranged = |mut body: RangedBody, pieces| {
+        body.pieces = pieces;
+        Body::Ranged(body)
+    };
+    response.body = match std::mem::take(&mut response.body) {
+        Body::File(mut file) => {
+            file.pieces = pieces;
+            Body::File(file)
+        }
+        Body::Ranged(body) => ranged(body, pieces),
+        Body::Bytes(source) => {
+            let all = 0..source.bytes().len();
+            ranged(RangedBody::of_bytes(source, all), pieces)
+        }
+        Body::Slice(source, all) => ranged(RangedBody::of_bytes(source, all), pieces),
+        // HEAD of something that is not read for it; a stream has not come here.
+        body => body,
+    };
 }
