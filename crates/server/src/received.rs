@@ -50,6 +50,11 @@ impl ReceivedBody {
         self.file.as_ref().map(|file| (&file.file, self.in_file, file.via))
     }
 
+    /// Bytes of the whole.
+    pub(crate) fn len(&self) -> u64 {
+        self.in_file + self.memory.len() as u64
+    }
+
     /// Bytes that are in memory now.
     pub(crate) fn held(&self) -> usize {
         self.memory.len()
@@ -164,7 +169,7 @@ fn make(
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let open = || rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
         let opened = match open() {
-            Err(Errno::NOENT) => make_folders(&path).and_then(|()| open()),
+            Err(Errno::NOENT) => make_folders(&path, Mode::RWXU).and_then(|()| open()),
             opened => opened,
         };
         match opened {
@@ -183,16 +188,16 @@ fn make(
     Err(last)
 }
 
-/// The folders above a file, from the first that is missing.
-fn make_folders(path: &Path) -> Result<(), Errno> {
+/// The folders above a file, from the first that is missing, with these permissions.
+pub(crate) fn make_folders(path: &Path, mode: Mode) -> Result<(), Errno> {
     let Some(folder) = path.parent() else { return Err(Errno::NOENT) };
-    let make = || match rustix::fs::mkdir(folder, Mode::RWXU) {
+    let make = || match rustix::fs::mkdir(folder, mode) {
         // Another thread was faster.
         Err(Errno::EXIST) => Ok(()),
         made => made,
     };
     match make() {
-        Err(Errno::NOENT) => make_folders(folder).and_then(|()| make()),
+        Err(Errno::NOENT) => make_folders(folder, mode).and_then(|()| make()),
         made => made,
     }
 }

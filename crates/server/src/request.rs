@@ -145,6 +145,9 @@ pub struct Request {
     pub(crate) uri_changed: bool,
     /// Whether a rewrite changed the URI without such a search, so that the location's name says nothing of it.
     pub(crate) left_location: bool,
+    /// Whether path or query are other ones than those that were received, so that what was received does not say
+    /// any more what is asked for.
+    pub(crate) uri_replaced: bool,
     /// Internal redirects so far.
     pub(crate) redirects: u32,
     /// The status whose error page is being made.
@@ -220,6 +223,7 @@ impl Request {
             internal: false,
             uri_changed: false,
             left_location: false,
+            uri_replaced: false,
             depth: 0,
             redirects: 0,
             error_status: None,
@@ -276,6 +280,7 @@ impl Request {
         // A head that is refused says no method; HEAD from before would take the body from its answer.
         self.method = Method::Get;
         (self.internal, self.uri_changed, self.left_location) = (false, false, false);
+        self.uri_replaced = false;
         self.redirects = 0;
         self.error_status = None;
         self.slots.clear();

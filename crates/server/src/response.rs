@@ -34,6 +34,12 @@ pub struct Response {
     /// Further fields in order.
     pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) body: Body,
+    /// What another server said behind the number of its status.
+    pub(crate) reason: Option<Reason>,
+    /// `Server` of another server, in the place of this one's own.
+    pub(crate) server: Option<Vec<u8>>,
+    /// `Date` of another server.
+    pub(crate) date: Option<Vec<u8>>,
     /// What changes the body, in the order in which it passes.
     pub(crate) filters: Vec<Box<dyn BodyFilter>>,
     /// What encodes it behind those, with the answers of subrequests already in it.
@@ -50,6 +56,13 @@ pub struct Response {
     pub(crate) refusal: Option<u16>,
     /// Whether the body goes out in chunks, known when the head is written.
     pub(crate) chunked: bool,
+}
+
+/// The words behind the number of a status; they mean nothing behind another number.
+#[derive(Clone, Debug)]
+pub(crate) struct Reason {
+    pub(crate) status: u16,
+    pub(crate) text: Vec<u8>,
 }
 
 /// Appends the fields that follow a body, when it has been sent.
@@ -141,6 +154,8 @@ impl Response {
     pub(crate) fn becomes_another(&mut self, keep_date: bool) {
         self.content_length = None;
         self.allow_ranges = false;
+        // Promised by another server, for its own form of the body.
+        self.remove_field(b"Accept-Ranges");
         match keep_date {
             true => self.weaken_etag(),
             false => (self.last_modified, self.etag) = (None, None),

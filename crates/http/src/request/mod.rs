@@ -257,7 +257,7 @@ impl Head {
     }
 
     /// Values of all fields `id`, in order.
-    pub fn all<'a>(&'a self, buf: &'a [u8], id: HeaderId) -> impl Iterator<Item = &'a [u8]> + 'a {
+    pub fn all<'a>(&'a self, buf: &'a [u8], id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + 'a {
         let start = self.first.get(id as usize).map_or(0, |&index| usize::from(index.wrapping_sub(1)));
         let fields = self.fields.get(start..).unwrap_or_default();
         fields.iter().filter(move |field| field.id == id).map(move |field| field.value.of(buf))

@@ -39,6 +39,9 @@ pub struct Cx<'a> {
     pub warnings: &'a mut Vec<Error>,
 }
 
+/// Digits in the name of a folder: more than a file system wants to list in one.
+const LEVEL_DIGITS_MAX: u8 = 4;
+
 impl<'a> Cx<'a> {
     /// The same for a row of the statement's block, so that what is wrong with it is told with its line.
     pub fn at<'b>(&'b mut self, row: &'b Statement) -> Cx<'b> {
@@ -167,6 +170,17 @@ impl<'a> Cx<'a> {
         let path = self.path(text);
         // Joining keeps what both were, and both are text of the configuration or the command line.
         self.template(&path.to_string_lossy())
+    }
+
+    /// A folder for temporary files and the digits of its levels. The folder itself is made when the first file goes
+    /// there.
+    pub fn temp_folder(&self) -> Result<(PathBuf, Vec<u8>), Error> {
+        let mut levels = Vec::new();
+        for text in self.statement.texts().skip(1) {
+            let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
+            levels.push(level.ok_or_else(|| self.invalid(text))?);
+        }
+        Ok((self.path(self.arg(0)), levels))
     }
 
     /// A regular expression whose named groups become variables.

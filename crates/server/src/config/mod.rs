@@ -27,6 +27,7 @@ use crate::modules::core::{EventsConf, MainConf, ProcessKey};
 use crate::modules::http_core::listen::ListenSpec;
 use crate::modules::http_core::locations::Locations;
 use crate::modules::log::LogFormat;
+use crate::modules::proxy::cache_conf::CacheZone;
 use crate::phases::Handlers;
 use crate::process::EngineKey;
 use crate::shared_zone::Zones;
@@ -76,6 +77,10 @@ pub(crate) struct Http {
     pub(crate) upstreams: Upstreams,
     /// State that all threads share, by name.
     pub(crate) zones: Zones,
+    /// `proxy_cache_path`, in order.
+    pub(crate) caches: Vec<Arc<CacheZone>>,
+    /// Caches that are used, with the places, as long as the configuration is read.
+    pub(crate) cache_uses: Vec<(Arc<CacheZone>, conf::Span)>,
     /// Files that directives read beside the text, such as dictionaries.
     pub(crate) data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
     /// `open_file_cache`, each directive a cache; scopes name theirs by its place here.
@@ -178,11 +183,16 @@ impl Config {
         files.into_iter().map(Path::to_owned).collect()
     }
 
-    /// Folders for request bodies that are too large for memory.
+    /// Folders for bodies that are too large for memory.
     pub fn temp_folders(&self) -> Vec<PathBuf> {
         let scopes = self.http.locations.iter().map(|location| &location.scope);
-        let folders: BTreeSet<&Path> =
-            scopes.map(|scope| scope.core.client_body_temp_path.0.as_path()).collect();
+        let mut folders = BTreeSet::<&Path>::new();
+        for scope in scopes {
+            folders.insert(&scope.core.client_body_temp_path.0);
+            if scope.proxy.pass.is_some() {
+                folders.insert(&scope.proxy.upstream.temp_path.0);
+            }
+        }
         folders.into_iter().map(Path::to_owned).collect()
     }
 

@@ -18,9 +18,8 @@ use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::listen;
 use crate::modules::http_core::locations::{Locations, Name};
 use crate::modules::http_core::{self, LimitExcept, ServerDraft};
-use crate::modules::log;
-use crate::modules::upstream_block;
 use crate::modules::{Directive, MODULES, Set, Walk};
+use crate::modules::{log, proxy, upstream_block};
 use crate::phases::Handlers;
 
 /// All directives, checked for nothing but being there once.
@@ -62,6 +61,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     let Resolver { main, events, mut http, mut warnings, .. } = resolver;
     // Only now: a variable may be used above the directive that defines it, and a pool above its own.
     http.registry.finish()?;
+    proxy::cache_conf::check(&http)?;
     http.zones.finish()?;
     charset::check(&http)?;
     main.check_pools(&http.pools)?;
@@ -123,6 +123,7 @@ impl Resolver<'_> {
         // Behind `main`, because paths and the error log of the process are what `http` starts from.
         scope.core = http_core::Conf::under(self.prefix);
         scope.core.error_log = self.main.error_log.clone();
+        scope.proxy = proxy::Conf::under(self.prefix);
         scope.log = log::Conf::under(self.prefix, &mut self.http.targets);
         for statement in of_kind(&inner, Walk::Http) {
             self.http_block(statement, &scope)?;
@@ -139,6 +140,7 @@ impl Resolver<'_> {
         let mut scope = outer.inherit();
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
         scope.core.check(&statement.end)?;
+        scope.proxy.finish(&statement.end)?;
         // Before the servers, whose locations name them, wherever both stand.
         for statement in of_kind(&inner, Walk::Upstream) {
             self.upstream_block(statement)?;
@@ -173,6 +175,7 @@ impl Resolver<'_> {
         let mut draft = ServerDraft::new(id, statement);
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
         scope.core.check(&statement.end)?;
+        scope.proxy.finish(&statement.end)?;
         draft.complete();
         scope.referer.know(&draft.names, &statement.end)?;
         self.conditions(&inner, Contexts::SERVER, &mut scope, "server")?;
@@ -197,6 +200,7 @@ impl Resolver<'_> {
             name.mark(&mut scope.core);
             let nested = self.simple(statement.children(), Contexts::LOCATION, &mut scope, None)?;
             scope.referer.check(&statement.end)?;
+            scope.proxy.finish(&statement.end)?;
             self.conditions(&nested, Contexts::LOCATION, &mut scope, &name.as_written())?;
             scope.rewrite.finish_location();
             let id = self.add_location(name.as_written(), scope.clone());
@@ -215,8 +219,9 @@ impl Resolver<'_> {
         };
         let methods = LimitExcept::methods(statement)?;
         // It inherits from the location as that is at its end, wherever in it the block stands.
-        let mut limited = scope.inherit();
+        let mut limited = scope.inherit_into_limit_except();
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
+        limited.proxy.finish(&statement.end)?;
         let location = self.add_location("limit_except", limited);
         self.http.locations[id.0 as usize].scope.core.limit_except = Some(LimitExcept { methods, location });
         Ok(())
@@ -235,6 +240,7 @@ impl Resolver<'_> {
         for statement in of_kind(inner, Walk::If) {
             let mut inside = scope.inherit_into_if();
             self.simple(statement.children(), inside_if(context), &mut inside, None)?;
+            inside.proxy.finish(&statement.end)?;
             // Its directives run in the script around it, not when its location is entered.
             let block = inside.rewrite.take_draft();
             let location = (context == Contexts::LOCATION).then(|| self.add_location(name, inside));

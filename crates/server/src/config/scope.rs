@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::modules::{
     access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, charset,
     empty_gif, gunzip, gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log, mirror,
-    random_index, realip, referer, rewrite, secure_link, ssi, stub_status, sub, try_files, upstream_sticky,
-    userid, zstd, zstd_static,
+    proxy, random_index, realip, referer, rewrite, secure_link, ssi, stub_status, sub, try_files,
+    upstream_sticky, userid, zstd, zstd_static,
 };
 
 /// The settings of one block. One field for each module that has any.
@@ -40,6 +40,8 @@ pub struct Scope {
     pub(crate) limit_req: limit_req::Conf,
     pub(crate) log: log::Conf,
     pub(crate) mirror: mirror::Conf,
+    /// Whom requests are passed to holds for this block only.
+    pub(crate) proxy: proxy::Conf,
     pub(crate) random_index: random_index::Conf,
     pub(crate) realip: realip::Conf,
     pub(crate) referer: referer::Conf,
@@ -64,6 +66,7 @@ impl Scope {
         Scope {
             core: self.core.inherit(),
             headers: self.headers.inherit(),
+            proxy: self.proxy.inherit(),
             rewrite: self.rewrite.inherit(),
             stub_status: Default::default(),
             empty_gif: Default::default(),
@@ -75,7 +78,12 @@ impl Scope {
     /// What an `if` in a location starts with. It is that location under a condition: beside what blocks inherit
     /// it keeps the module that makes the content, where the location's directives name one.
     pub(crate) fn inherit_into_if(&self) -> Scope {
-        Scope { stub_status: self.stub_status, ..self.inherit() }
+        Scope { stub_status: self.stub_status, ..self.inherit_into_limit_except() }
+    }
+
+    /// What a `limit_except` starts with: requests are passed on as in the location around it.
+    pub(crate) fn inherit_into_limit_except(&self) -> Scope {
+        Scope { proxy: self.proxy.clone(), ..self.inherit() }
     }
 }
 

@@ -183,6 +183,7 @@ impl Course {
                     request.internal = true;
                     // The URI is one that a location is searched for: whatever was changed before is over.
                     request.left_location = false;
+                    request.uri_replaced = true;
                     request.userid.take();
                     self.go_to_server(request);
                     return None;
@@ -237,8 +238,8 @@ impl Course {
             Phase::PostRead => self.go_to_server(request),
             Phase::ServerRewrite => {
                 return match find_location(request) {
-                    true => self.enter_location(request),
-                    false => Step::Status(500),
+                    Ok(()) => self.enter_location(request),
+                    Err(step) => step,
                 };
             }
             Phase::Rewrite if request.uri_changed => return self.search_again(request),
@@ -271,8 +272,8 @@ impl Course {
         request.location = request.server().root;
         request.uri_changed = false;
         match find_location(request) {
-            true => self.enter_location(request),
-            false => Step::Status(500),
+            Ok(()) => self.enter_location(request),
+            Err(step) => step,
         }
     }
 
@@ -491,9 +492,39 @@ fn nobody_answers(request: &mut Request) -> Step {
     Step::Status(403)
 }
 
-/// Puts the request into the location of its URI; `false` where nobody can say which one that is, because a pattern
-/// took too long.
-fn find_location(request: &mut Request) -> bool {
+/// Puts the request into the location of its URI, or sends the client to that with a slash behind it. Where a pattern
+/// took too long nobody can say which location that is.
+fn find_location(request: &mut Request) -> Result<(), Step> {
+    if let Some(location) = redirect_to_slash(request) {
+        request.response.location = Some(location);
+        return Err(Step::Status(301));
+    }
+    match search_location(request) {
+        true => Ok(()),
+        false => Err(Step::Status(500)),
+    }
+}
+
+/// The address of a location that only a slash is missing to, where that passes requests on: as in nginx relative links
+/// in what another server answers need it.
+fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
+    let generation = Rc::clone(&request.generation);
+    let config = &generation.config;
+    let server = config.server(request.server);
+    let location = server.locations.with_slash(&config.http.locations, &request.uri)?;
+    request.location = location;
+    let mut target = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
+    http::uri::escape_uri(&request.uri, &mut target);
+    target.push(b'/');
+    if !request.args.is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(&request.args);
+    }
+    Some(target)
+}
+
+/// Puts the request into the location of its URI; `false` where nobody can say which one that is.
+fn search_location(request: &mut Request) -> bool {
     let generation = Rc::clone(&request.generation);
     let config = &generation.config;
     let server = config.server(request.server);
@@ -542,7 +573,7 @@ pub(super) fn too_large(request: &mut Request) -> Option<u16> {
 }
 
 /// Makes a request for an error page a GET, as nginx does; HEAD stays.
-pub(super) fn become_get(request: &mut Request) {
+pub(crate) fn become_get(request: &mut Request) {
     if request.method != Method::Head {
         request.method = Method::Get;
     }

@@ -338,7 +338,10 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let location = response.location.as_deref().map(|location| effect::location(core, request, location));
     let signature = effect::signature(&core.server_tokens, request);
-    let date = *request.conn.thread.dates().http();
+    let mut date = *request.conn.thread.dates().http();
+    if let Some(theirs) = response.date.as_deref().and_then(http::date::parse_http) {
+        date = http::date::http(theirs);
+    }
     let timeout_s = core.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     // What HTTP/1.0 clients know is in the field; 1.1 keeps connections unless told otherwise, but nginx says so.
     let connection = match request.keepalive {
@@ -350,7 +353,12 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
     // 204 has no content, so neither has it a length (RFC 9110 section 8.6).
     let has_content = response.status != 204;
     let head = ResponseHead {
-        server: signature.as_deref(),
+        reason: response
+            .reason
+            .as_ref()
+            .filter(|reason| reason.status == response.status)
+            .map(|r| r.text.as_slice()),
+        server: response.server.as_deref().or(signature.as_deref()),
         content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_content),
         charset: response.charset.as_deref(),
         content_length: response.content_length.filter(|_| has_content),

@@ -26,6 +26,7 @@ pub mod log;
 pub mod map;
 pub mod mirror;
 pub mod not_modified;
+pub mod proxy;
 pub mod random_index;
 pub mod range;
 pub mod realip;
@@ -95,6 +96,8 @@ pub static MODULES: &[&Module] = &[
     &auth_request::MODULE,
     &try_files::MODULE,
     &mirror::MODULE,
+    // What passes requests on does so for a whole location, and for an `if` in one that another module answers for.
+    &proxy::MODULE,
     &stub_status::MODULE,
     // What answers for a whole location goes before what looks for files in it.
     &empty_gif::MODULE,

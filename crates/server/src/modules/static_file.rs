@@ -119,7 +119,10 @@ pub(crate) fn answer(request: &mut Request, opened: Opened) {
     response.content_length = Some(stat.size);
     response.last_modified = Some(stat.modified);
     response.etag = core.etag.then(|| Etag::of_file(stat.modified, stat.size));
-    response.content_type = ContentType::OfUri;
+    // Another server may have named the type of what it led to (`X-Accel-Redirect`).
+    if matches!(response.content_type, ContentType::None) {
+        response.content_type = ContentType::OfUri;
+    }
     response.allow_ranges = true;
     response.body = body;
 }

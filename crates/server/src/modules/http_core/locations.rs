@@ -133,6 +133,8 @@ pub(crate) struct Locations {
     predicates: Vec<(Template, LocationId)>,
     /// Whether a search may meet a predicate, here or in a location of these tables.
     has_predicates: bool,
+    /// Whether there is a location that [`Locations::with_slash`] could find.
+    has_slashes: bool,
     named: Vec<(String, LocationId)>,
 }
 
@@ -205,7 +207,9 @@ impl Locations {
     ) -> Result<Locations, Error> {
         let mut locations = Locations::default();
         for (name, location, statement) in found {
-            locations.has_predicates |= arena[location.0 as usize].nested.has_predicates;
+            let Location { scope, nested, .. } = &arena[location.0 as usize];
+            locations.has_predicates |= nested.has_predicates;
+            locations.has_slashes |= nested.has_slashes || scope.proxy.redirects_to_slash();
             let Name { text, kind } = name;
             let path: Box<[u8]> = text.as_bytes().into();
             let duplicate = || Error::at(statement, format_args!("duplicate location \"{text}\""));
@@ -271,6 +275,30 @@ impl Locations {
     /// The location of this name, `@` included.
     pub(crate) fn named(&self, name: &str) -> Option<LocationId> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, location)| *location)
+    }
+
+    /// The location that this path leads to with a slash behind it, where that passes requests on and none is found by
+    /// the path as it is. As in nginx patterns are not asked before.
+    pub(crate) fn with_slash(&self, arena: &[Location], uri: &[u8]) -> Option<LocationId> {
+        if !self.has_slashes || uri.last() == Some(&b'/') {
+            return None;
+        }
+        let exact = |uri: &[u8]| {
+            let place = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)).ok()?;
+            Some(self.exact[place].1)
+        };
+        let prefix = |uri: &[u8]| {
+            let place = self.prefixes.binary_search_by(|known| known.path.as_ref().cmp(uri)).ok()?;
+            Some(self.prefixes[place].location)
+        };
+        if exact(uri).is_some() || prefix(uri).is_some() {
+            return None;
+        }
+        let slashed = [uri, b"/"].concat();
+        let passes = |location: &LocationId| arena[location.0 as usize].scope.proxy.redirects_to_slash();
+        let found = exact(&slashed).into_iter().chain(prefix(&slashed)).find(passes);
+        let inside = || arena[self.longest_prefix(uri)?.location.0 as usize].nested.with_slash(arena, uri);
+        found.or_else(inside)
     }
 
     /// Every location of these tables, for reports.

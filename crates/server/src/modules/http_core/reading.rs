@@ -269,7 +269,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Where files with request bodies go, and digits for folders in it.",
         )
         .default("client_body_temp"),
-        set_temp_path,
+        |scope, cx| {
+            scope.core.client_body_temp_path = cx.temp_folder()?;
+            Ok(())
+        },
     ),
 ];
 
@@ -314,18 +317,4 @@ fn pool_error(cx: &Cx<'_>, error: Error) -> Error {
         Ok(_) => cx.error(format_args!("the pool size must be a multiple of {POOL_ALIGNMENT}")),
         Err(_) => error,
     }
-}
-
-/// Digits in the name of a folder: more than a file system wants to list in one.
-const LEVEL_DIGITS_MAX: u8 = 4;
-
-/// The folder itself is made when the first body goes there.
-fn set_temp_path(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let mut levels = Vec::new();
-    for text in cx.statement.texts().skip(1) {
-        let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
-        levels.push(level.ok_or_else(|| cx.invalid(text))?);
-    }
-    scope.core.client_body_temp_path = (cx.path(cx.arg(0)), levels);
-    Ok(())
 }

@@ -30,7 +30,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     Variable {
         name: "args",
         get: |request, out| full(&request.args, out),
-        set: Some(|request, value| request.args = value.to_vec()),
+        set: Some(|request, value| (request.args, request.uri_replaced) = (value.to_vec(), true)),
         help: "The query, without the question mark.",
     },
     // For keys: shorter than text, and the same length for all clients of one family.

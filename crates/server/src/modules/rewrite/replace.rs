@@ -107,6 +107,7 @@ impl Rewrite {
             }
             Kind::Uri(after) => {
                 (request.uri, request.args) = self.uri_and_args(request);
+                request.uri_replaced = true;
                 let (uri, args) = (request.uri.escape_ascii(), request.args.escape_ascii());
                 note(request, log, format_args!("rewritten data: \"{uri}\", args: \"{args}\""));
                 if request.uri.is_empty() {

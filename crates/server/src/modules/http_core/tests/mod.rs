@@ -45,7 +45,7 @@ fn what_is_missing_of_the_core_is_known() {
         .filter(|row| crate::config::table().named(row.name).iter().all(|spec| spec.module != row.module))
         .map(|row| row.name)
         .collect();
-    let expected = ["early_hints", "resolver", "resolver_timeout"];
+    let expected = ["resolver", "resolver_timeout"];
     let mut unexpected: Vec<&str> = missing.iter().copied().filter(|name| !expected.contains(name)).collect();
     unexpected.extend(expected.iter().filter(|name| !missing.contains(name)));
     assert_eq!(unexpected, Vec::<&str>::new());

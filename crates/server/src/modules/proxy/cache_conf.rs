@@ -1,0 +1,412 @@
+//! The directives of the cache: what may be stored, for how long, where, and when an old answer will do.
+//!
+//! Lists follow nginx: the first use in a block replaces what was inherited, the next ones add. Sets of words, methods
+//! and cases, do the same. Conditions hold when one of their values is neither empty nor `0`.
+//!
+//! Only what the configuration says is here, typed; what follows from it is the business of `caching`. Main types:
+//! [`CacheConf`], the settings of a block, and [`CachePath`], what declares a cache.
+
+mod path;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{Args, Contexts, Error, Spec, value};
+
+pub(crate) use path::CacheZone;
+
+use crate::config::{Cx, Http, Layered, Scope};
+use crate::modules::Directive;
+use crate::modules::http_core::{LEVELS, OWN};
+use crate::modules::proxy::{Bits, spec};
+use crate::template::Template;
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // A zone may be used above the line that declares it, so whether there is one is asked at the end.
+    Directive::scope(
+        spec("proxy_cache", Args::Exactly(1), "The cache for answers, by the name of its zone, or `off`.")
+            .default("off"),
+        set_zone,
+    ),
+    Directive::http(
+        Spec::new(
+            "http_proxy",
+            "proxy_cache_path",
+            Contexts::HTTP,
+            Args::AtLeast(2),
+            "A cache: its folder, `keys_zone=NAME:SIZE`, and how it is kept.",
+        )
+        .many(),
+        path::declare,
+    ),
+    // Without one the key is what the upstream is asked for: scheme, host and URI as they go out.
+    Directive::scope(
+        spec("proxy_cache_key", Args::Exactly(1), "What tells stored answers apart.")
+            .default("$scheme$proxy_host$request_uri"),
+        |scope, cx| {
+            scope.proxy.cache.key = Some(Arc::new(cx.template(cx.arg(0))?));
+            Ok(())
+        },
+    ),
+    // What the answer itself says goes before this.
+    Directive::scope(
+        spec(
+            "proxy_cache_valid",
+            Args::AtLeast(1),
+            "How long answers of these statuses, or of `any`, are fresh that say nothing themselves.",
+        )
+        .many(),
+        add_valid,
+    ),
+    // GET and HEAD cannot be taken out, as in nginx.
+    Directive::scope(
+        spec(
+            "proxy_cache_methods",
+            Args::AtLeast(1),
+            "Methods whose answers are stored, beside GET and HEAD.",
+        )
+        .default("GET HEAD")
+        .many(),
+        |scope, cx| scope.proxy.cache.methods.add(METHODS, cx),
+    ),
+    // The answer is stored nevertheless, which makes this the way to fetch an entry anew.
+    Directive::scope(
+        spec(
+            "proxy_cache_bypass",
+            Args::AtLeast(1),
+            "Does not look into the cache where one of these is not empty and not `0`.",
+        )
+        .many(),
+        |scope, cx| add_predicates(|cache| &mut cache.bypass, scope, cx),
+    ),
+    // As a rule written together with `proxy_cache_bypass`, for requests of clients that are known.
+    Directive::scope(
+        spec(
+            "proxy_no_cache",
+            Args::AtLeast(1),
+            "Does not store answers where one of these is not empty and not `0`.",
+        )
+        .many(),
+        |scope, cx| add_predicates(|cache| &mut cache.no_store, scope, cx),
+    ),
+    // What is asked for once is most of what is asked for; storing it would push out what is wanted again.
+    Directive::scope(
+        spec("proxy_cache_min_uses", Args::Exactly(1), "After how many requests for it an answer is stored.")
+            .default("1"),
+        |scope, cx| cx.number(&mut scope.proxy.cache.min_uses),
+    ),
+    // `updating` lets all but the request that fetches have the old answer at once.
+    Directive::scope(
+        spec("proxy_cache_use_stale", Args::AtLeast(1), "When an answer will do that is not fresh any more.")
+            .default("off")
+            .many(),
+        |scope, cx| scope.proxy.cache.use_stale.add(USE_STALE, cx),
+    ),
+    // Without it the one that fetches waits, also where `updating` lets the others go.
+    Directive::scope(
+        spec(
+            "proxy_cache_background_update",
+            Args::Flag,
+            "Fetches a fresh answer beside the request that gets a stale one.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.background_update),
+    ),
+    // A 304 costs an upstream and the line less than the body that is here already.
+    Directive::scope(
+        spec("proxy_cache_revalidate", Args::Flag, "Asks whether a stale answer is still right.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.revalidate),
+    ),
+    // Three states: `off` written out sends every request upstream; unwritten, waiting follows the first fetch.
+    Directive::scope(
+        spec("proxy_cache_lock", Args::Flag, "Whether requests wait for an answer that one of them fetches."),
+        |scope, cx| {
+            let mut on = false;
+            cx.flag(&mut on)?;
+            scope.proxy.cache.lock = Some(on);
+            Ok(())
+        },
+    ),
+    // What they fetch themselves then is not stored: somebody else is about to.
+    Directive::scope(
+        spec("proxy_cache_lock_timeout", Args::Exactly(1), "How long they wait before they ask themselves.")
+            .default("5s"),
+        |scope, cx| cx.milliseconds(&mut scope.proxy.cache.lock_timeout),
+    ),
+    // A fetch that hangs must not be the only one for ever.
+    Directive::scope(
+        spec(
+            "proxy_cache_lock_age",
+            Args::Exactly(1),
+            "How long a fetch may take before another one starts.",
+        )
+        .default("5s"),
+        |scope, cx| cx.milliseconds(&mut scope.proxy.cache.lock_age),
+    ),
+    // Otherwise the end of a large file is waited for behind all that is before it.
+    Directive::scope(
+        spec(
+            "proxy_cache_max_range_offset",
+            Args::Exactly(1),
+            "Ranges that start behind this byte are asked of the upstream and not stored.",
+        ),
+        |scope, cx| {
+            let mut most = 0;
+            cx.offset(&mut most)?;
+            scope.proxy.cache.max_range_offset = Some(most);
+            Ok(())
+        },
+    ),
+    // Off, the key had better have the method in it.
+    Directive::scope(
+        spec(
+            "proxy_cache_convert_head",
+            Args::Flag,
+            "Asks with GET for what is asked with HEAD, to store it.",
+        )
+        .default("on"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.convert_head),
+    ),
+    // Of the commercial nginx.
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "proxy_cache_purge",
+            LEVELS,
+            Args::AtLeast(1),
+            "Removes the entry that is asked for where one of these is not empty and not `0`.",
+        )
+        .many(),
+        |scope, cx| add_predicates(|cache| &mut cache.purge, scope, cx),
+    ),
+];
+
+/// What a block says of the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheConf {
+    /// `proxy_cache`
+    pub(crate) zone: Zone,
+    /// `proxy_cache_key`; without one it is made of what the upstream is asked for.
+    pub(crate) key: Option<Arc<Template>>,
+    /// `proxy_cache_valid`, the first that fits holds.
+    pub(crate) valid: Layered<Valid>,
+    /// `proxy_cache_methods`: see [`CacheConf::has_method`].
+    methods: Bits,
+    /// `proxy_cache_bypass`
+    pub(crate) bypass: Layered<Template>,
+    /// `proxy_no_cache`
+    pub(crate) no_store: Layered<Template>,
+    /// `proxy_cache_purge`
+    pub(crate) purge: Layered<Template>,
+    /// `proxy_cache_min_uses`
+    pub(crate) min_uses: u64,
+    /// `proxy_cache_use_stale`
+    use_stale: Bits,
+    /// `proxy_cache_background_update`
+    pub(crate) background_update: bool,
+    /// `proxy_cache_revalidate`
+    pub(crate) revalidate: bool,
+    /// `proxy_cache_lock`; `None` where it is not written.
+    pub(crate) lock: Option<bool>,
+    /// `proxy_cache_lock_timeout`
+    pub(crate) lock_timeout: Duration,
+    /// `proxy_cache_lock_age`
+    pub(crate) lock_age: Duration,
+    /// `proxy_cache_max_range_offset`; `None` is no limit.
+    pub(crate) max_range_offset: Option<u64>,
+    /// `proxy_cache_convert_head`
+    pub(crate) convert_head: bool,
+}
+
+impl Default for CacheConf {
+    fn default() -> CacheConf {
+        CacheConf {
+            zone: Zone::Off,
+            key: None,
+            valid: Layered::default(),
+            methods: Bits::default(),
+            bypass: Layered::default(),
+            no_store: Layered::default(),
+            purge: Layered::default(),
+            min_uses: 1,
+            use_stale: Bits::default(),
+            background_update: false,
+            revalidate: false,
+            lock: None,
+            lock_timeout: Duration::from_secs(5),
+            lock_age: Duration::from_secs(5),
+            max_range_offset: None,
+            convert_head: true,
+        }
+    }
+}
+
+/// `proxy_cache`
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Zone {
+    /// `off`
+    #[default]
+    Off,
+    /// A zone by its name.
+    Named(Arc<CacheZone>),
+    /// Each request names its own; an unknown name is an error, an empty one and `off` are no cache.
+    Variable(Arc<Template>),
+}
+
+impl Zone {
+    /// Whether answers are cached, or may be.
+    pub(crate) fn is_on(&self) -> bool {
+        !matches!(self, Zone::Off)
+    }
+}
+
+/// One status of a `proxy_cache_valid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Valid {
+    /// `None` is `any`.
+    pub(crate) status: Option<u16>,
+    /// Zero: such answers are not stored.
+    pub(crate) time: Duration,
+}
+
+/// When a stale answer will do (`proxy_cache_use_stale`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    Error,
+    Timeout,
+    InvalidHeader,
+    Updating,
+    Http500,
+    Http502,
+    Http503,
+    Http504,
+    Http403,
+    Http404,
+    Http429,
+}
+
+const OFF: u64 = 1 << 63;
+
+const fn bit(stale: Stale) -> u64 {
+    1 << stale as u32
+}
+
+const USE_STALE: &[(&str, u64)] = &[
+    ("error", bit(Stale::Error)),
+    ("timeout", bit(Stale::Timeout)),
+    ("invalid_header", bit(Stale::InvalidHeader)),
+    ("updating", bit(Stale::Updating)),
+    ("http_500", bit(Stale::Http500)),
+    ("http_502", bit(Stale::Http502)),
+    ("http_503", bit(Stale::Http503)),
+    ("http_504", bit(Stale::Http504)),
+    ("http_403", bit(Stale::Http403)),
+    ("http_404", bit(Stale::Http404)),
+    ("http_429", bit(Stale::Http429)),
+    ("off", OFF),
+];
+
+const POST: u64 = 4;
+
+const METHODS: &[(&str, u64)] = &[("GET", 1), ("HEAD", 2), ("POST", POST)];
+
+impl CacheConf {
+    /// Whether answers to this method may be stored.
+    pub(crate) fn has_method(&self, method: http::request::Method) -> bool {
+        use http::request::Method;
+        match method {
+            Method::Get | Method::Head => true,
+            Method::Post => self.methods.has(POST),
+            _ => false,
+        }
+    }
+
+    /// Whether a stale answer will do in this case.
+    pub(crate) fn uses_stale(&self, case: Stale) -> bool {
+        !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
+    }
+
+    /// How long an answer of this status is fresh that says nothing itself.
+    pub(crate) fn valid_for(&self, status: u16) -> Option<Duration> {
+        let fits = |valid: &&Valid| valid.status.is_none_or(|wanted| wanted == status);
+        self.valid.items().iter().find(fits).map(|valid| valid.time)
+    }
+}
+
+/// `off`, a name, or variables that come to one.
+fn set_zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    if text == "off" {
+        scope.proxy.cache.zone = Zone::Off;
+        return Ok(());
+    }
+    if scope.proxy.stores_of(cx.block) {
+        return Err(cx.error("\"proxy_cache\" directive is incompatible with \"proxy_store\""));
+    }
+    // A block that caches does not store, whatever the blocks around it do.
+    scope.proxy.forget_store();
+    let template = cx.template(text)?;
+    scope.proxy.cache.zone = match template.constant() {
+        Some(name) => {
+            let zone = cx.http.zones.named(name, cx.statement)?;
+            cx.http.cache_uses.push((Arc::clone(&zone), cx.statement.span().clone()));
+            Zone::Named(zone)
+        }
+        None => Zone::Variable(Arc::new(template)),
+    };
+    scope.proxy.cache_block = cx.block;
+    Ok(())
+}
+
+/// Fails where a cache is used that nothing declares, in nginx's words.
+pub(crate) fn check(http: &Http) -> Result<(), Error> {
+    match http.cache_uses.iter().find(|(zone, _)| zone.declared().is_none()) {
+        Some((zone, span)) => {
+            Err(Error::at(span.clone(), format_args!("\"proxy_cache\" zone \"{}\" is unknown", zone.name())))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Statuses that a time alone stands for.
+const USUAL: [u16; 3] = [200, 301, 302];
+
+/// Statuses and a time, or a time alone.
+fn add_valid(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    let (time, statuses) = texts.split_last().expect("the table demands an argument");
+    let time = value::seconds(time).map_err(|_| cx.error(format_args!("invalid time value \"{time}\"")))?;
+    let time = Duration::from_secs(time);
+    let list = scope.proxy.cache.valid.own(cx.block);
+    if statuses.is_empty() {
+        list.extend(USUAL.map(|status| Valid { status: Some(status), time }));
+    }
+    for text in statuses {
+        let status = match *text {
+            "any" => None,
+            text => match value::number(text) {
+                Ok(status @ 100..=599) => Some(status as u16),
+                _ => return Err(cx.error(format_args!("invalid status \"{text}\""))),
+            },
+        };
+        list.push(Valid { status, time });
+    }
+    Ok(())
+}
+
+fn add_predicates(
+    list: fn(&mut CacheConf) -> &mut Layered<Template>,
+    scope: &mut Scope,
+    cx: &mut Cx<'_>,
+) -> Result<(), Error> {
+    for text in cx.statement.texts() {
+        let template = cx.template(text)?;
+        list(&mut scope.proxy.cache).own(cx.block).push(template);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "tests/cache.rs"]
+mod tests;

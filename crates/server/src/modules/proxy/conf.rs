@@ -1,0 +1,239 @@
+//! What the directives of `http_proxy` set, with nginx's defaults, and what follows from them where a block ends.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use conf::{Error, Span, value};
+use http::request::Version;
+
+use crate::config::{Cx, Layered};
+use crate::modules::proxy::cache_conf::CacheConf;
+use crate::modules::proxy::pass::Pass;
+use crate::modules::proxy::request::SetField;
+use crate::modules::proxy::rewrites::{CookieFlags, Redirects, Rewrite};
+use crate::modules::proxy::store::Store;
+use crate::template::Template;
+use crate::upstream::Settings;
+
+/// The settings of a block.
+#[derive(Clone, Debug)]
+pub struct Conf {
+    /// How upstreams are talked to.
+    pub(crate) upstream: Settings,
+    /// Sizes that follow from others where they are not written.
+    pub(super) sizes: Sizes,
+    /// `proxy_pass` of this block; also of the location around an `if` and a `limit_except`.
+    pub(crate) pass: Option<Arc<Pass>>,
+    /// `proxy_http_version`
+    pub(super) version: Version,
+    /// `proxy_method`
+    pub(super) method: Option<Arc<Template>>,
+    /// `proxy_set_header`
+    pub(super) set_fields: Layered<SetField>,
+    /// `proxy_set_body`
+    pub(super) body: Option<Arc<Template>>,
+    /// `proxy_pass_request_headers`
+    pub(super) pass_fields: bool,
+    /// `proxy_pass_request_body`
+    pub(super) pass_body: bool,
+    /// `proxy_hide_header`
+    pub(super) hidden: Layered<Box<str>>,
+    /// `proxy_pass_header`
+    pub(super) shown: Layered<Box<str>>,
+    /// `proxy_next_upstream` as it is written.
+    pub(super) next_upstream: Bits,
+    /// `proxy_ignore_headers`
+    pub(super) ignored: Bits,
+    /// `proxy_redirect`
+    pub(super) redirects: Redirects,
+    /// `proxy_cookie_domain`
+    pub(super) cookie_domains: Layered<Rewrite>,
+    /// `proxy_cookie_path`
+    pub(super) cookie_paths: Layered<Rewrite>,
+    /// `proxy_cookie_flags`
+    pub(super) cookie_flags: Layered<CookieFlags>,
+    /// `proxy_intercept_errors`
+    pub(super) intercept_errors: bool,
+    /// `proxy_force_ranges`
+    pub(super) force_ranges: bool,
+    /// `proxy_store`
+    pub(super) store: Store,
+    /// `proxy_store_access`
+    pub(super) store_access: u32,
+    /// `early_hints`
+    pub(super) early_hints: Layered<Template>,
+    /// The directives of the cache.
+    pub(crate) cache: CacheConf,
+    /// The block with the last `proxy_cache` and `proxy_store`: they exclude each other.
+    pub(super) cache_block: u32,
+    pub(super) store_block: u32,
+    /// The block with the `proxy_pass`.
+    pub(super) pass_block: u32,
+}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf {
+            upstream: Settings::default(),
+            sizes: Sizes::default(),
+            pass: None,
+            version: Version::Http11,
+            method: None,
+            set_fields: Layered::default(),
+            body: None,
+            pass_fields: true,
+            pass_body: true,
+            hidden: Layered::default(),
+            shown: Layered::default(),
+            next_upstream: Bits::default(),
+            ignored: Bits::default(),
+            redirects: Redirects::default(),
+            cookie_domains: Layered::default(),
+            cookie_paths: Layered::default(),
+            cookie_flags: Layered::default(),
+            intercept_errors: false,
+            force_ranges: false,
+            store: Store::Off,
+            store_access: 0o600,
+            early_hints: Layered::default(),
+            cache: CacheConf::default(),
+            cache_block: 0,
+            store_block: 0,
+            pass_block: 0,
+        }
+    }
+}
+
+/// What was written of the sizes; the others follow from the largest buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sizes {
+    /// `proxy_busy_buffers_size`
+    pub(super) busy_buffers: Option<u64>,
+    /// `proxy_temp_file_write_size`
+    pub(super) temp_file_write: Option<u64>,
+    /// `proxy_max_temp_file_size`
+    pub(super) max_temp_file: Option<u64>,
+}
+
+impl Conf {
+    /// The defaults, with paths under this prefix.
+    pub(crate) fn under(prefix: &Path) -> Conf {
+        let mut conf = Conf::default();
+        // As nginx does with `proxy_temp_path` unwritten: a thousand folders keep each of them short.
+        conf.upstream.temp_path = (prefix.join("proxy_temp"), [1, 2].into_iter().collect());
+        conf
+    }
+
+    /// For a block inside: what is passed on is said in each location.
+    pub(crate) fn inherit(&self) -> Conf {
+        Conf { pass: None, ..self.clone() }
+    }
+
+    /// Whether this block answers requests.
+    pub(super) fn is_active(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// Whether the path of this location without the slash at its end is sent there.
+    pub(crate) fn redirects_to_slash(&self) -> bool {
+        self.pass.as_ref().is_some_and(|pass| pass.redirects_to_slash())
+    }
+
+    /// Whether the block with this number has said that it stores.
+    pub(super) fn stores_of(&self, block: u32) -> bool {
+        self.store_block == block && self.store.is_on()
+    }
+
+    /// Takes an inherited `proxy_store` back.
+    pub(super) fn forget_store(&mut self) {
+        self.store = Store::Off;
+    }
+
+    /// Looks at what holds between settings where a block ends, and fills in what follows from others.
+    pub(crate) fn finish(&mut self, end: &Span) -> Result<(), Error> {
+        self.finish_sizes().map_err(|fault| Error::at(end.clone(), fault))?;
+        self.redirects.finish(self.pass.as_deref());
+        Ok(())
+    }
+
+    /// nginx's rules for buffers: a head, or one buffer of a body, has to fit wherever it goes.
+    fn finish_sizes(&mut self) -> Result<(), &'static str> {
+        let upstream = &mut self.upstream;
+        let (count, size) = upstream.buffers;
+        if count < 2 {
+            return Err("there must be at least 2 \"proxy_buffers\"");
+        }
+        let largest = upstream.buffer_size.max(size);
+        let usual = largest.saturating_mul(2);
+        upstream.busy_buffers_size = self.sizes.busy_buffers.unwrap_or(usual);
+        if upstream.busy_buffers_size < largest {
+            return Err(
+                "\"proxy_busy_buffers_size\" must be equal to or greater than the maximum of the value of \
+                 \"proxy_buffer_size\" and one of the \"proxy_buffers\"",
+            );
+        }
+        if upstream.busy_buffers_size > u64::from(count - 1).saturating_mul(size) {
+            return Err(
+                "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer",
+            );
+        }
+        upstream.temp_file_write_size = self.sizes.temp_file_write.unwrap_or(usual);
+        if upstream.temp_file_write_size < largest {
+            return Err(
+                "\"proxy_temp_file_write_size\" must be equal to or greater than the maximum of the value of \
+                 \"proxy_buffer_size\" and one of the \"proxy_buffers\"",
+            );
+        }
+        upstream.max_temp_file_size = self.sizes.max_temp_file.unwrap_or(MAX_TEMP_FILE_SIZE);
+        if upstream.max_temp_file_size != 0 && upstream.max_temp_file_size < largest {
+            return Err(
+                "\"proxy_max_temp_file_size\" must be equal to zero to disable temporary files usage or must be \
+                 equal to or greater than the maximum of the value of \"proxy_buffer_size\" and one of the \
+                 \"proxy_buffers\"",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// nginx's default: a gibibyte of one answer on the disk, before a slow client slows the upstream.
+const MAX_TEMP_FILE_SIZE: u64 = 1 << 30;
+
+/// A set of names: several directives in a block add up, and replace what was inherited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bits {
+    bits: u64,
+    block: u32,
+}
+
+impl Bits {
+    /// Reads the arguments of a statement.
+    pub(super) fn add(
+        &mut self,
+        names: &'static [(&'static str, u64)],
+        cx: &mut Cx<'_>,
+    ) -> Result<(), Error> {
+        let before = if self.block == cx.block { self.bits } else { 0 };
+        // nginx warns of a name that stands twice, whichever statement it is in.
+        let mut bits = before;
+        for (index, text) in cx.statement.texts().enumerate() {
+            let bit = cx.statement.value(index, value::choice(names))?;
+            if bits & bit != 0 {
+                cx.warn(format_args!("duplicate value \"{text}\""));
+            }
+            bits |= bit;
+        }
+        *self = Bits { bits, block: cx.block };
+        Ok(())
+    }
+
+    /// Whether one of these is in the set.
+    pub(super) fn has(self, bits: u64) -> bool {
+        self.bits & bits != 0
+    }
+
+    /// All that are in it.
+    pub(super) fn all(self) -> u64 {
+        self.bits
+    }
+}

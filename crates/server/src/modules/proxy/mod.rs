@@ -1,0 +1,97 @@
+//! nginx's proxy module: requests are passed on to other servers, and their answers to the clients.
+//!
+//! | part | holds |
+//! |---|---|
+//! | `directives`, `conf` | how upstreams are talked to, and what follows where a block ends |
+//! | [`pass`] | `proxy_pass`: where a request goes |
+//! | [`request`] | the request as the upstream gets it |
+//! | [`reply`], `rewrites` | the answer as the client gets it |
+//! | `store` | `proxy_store` |
+//! | [`cache_conf`] | what is said of caches; `caching` carries it out |
+//! | `early_hints` | interim answers |
+//!
+//! Connections, tries and buffers are `crate::upstream`'s; whom a group's name stands for is `upstream::peers`'.
+
+#[allow(dead_code, reason = "what carries out all of it is on its way")]
+pub(crate) mod cache_conf;
+mod conf;
+mod directives;
+mod early_hints;
+pub(crate) mod pass;
+pub(crate) mod reply;
+pub(crate) mod request;
+mod rewrites;
+mod ssl;
+mod store;
+mod variables;
+
+use std::rc::Rc;
+
+use ::conf::{Args, Spec};
+use http::framing::BodyFraming;
+
+pub(crate) use conf::Bits;
+pub use conf::Conf;
+
+use crate::modules::Module;
+use crate::modules::http_core::{LEVELS, NO_HASH};
+use crate::phases::{Handler, Phase, Run, Step};
+use crate::request::Request;
+use crate::upstream::{self, Failure};
+
+/// The module.
+pub static MODULE: Module = Module {
+    directives: &[
+        directives::REQUEST,
+        directives::CONNECTION,
+        directives::BUFFERS,
+        directives::REPLY,
+        rewrites::DIRECTIVES,
+        store::DIRECTIVES,
+        cache_conf::DIRECTIVES,
+        early_hints::DIRECTIVES,
+        ssl::DIRECTIVES,
+    ],
+    variables: variables::VARIABLES,
+    handlers: &[Handler {
+        phase: Phase::Content,
+        active: |scope| scope.proxy.is_active(),
+        run: Run::NowOrLater(begin, |request| Box::pin(run(request))),
+    }],
+    ..Module::named("http_proxy")
+};
+
+/// A setting of `http`, `server` and `location`.
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_proxy", name, LEVELS, args, help)
+}
+
+/// Asks for the body first, where it is not passed on while it comes.
+fn begin(request: &mut Request) -> Option<Step> {
+    let conf = &request.scope().proxy;
+    let is_wanted = request.depth == 0
+        && request.body.is_none()
+        && BodyFraming::of(&request.head).has_body()
+        && !request::streams_body(request, conf);
+    is_wanted.then_some(Step::ReadBody)
+}
+
+/// Passes the request on and the answer back.
+async fn run(request: &mut Request) -> Step {
+    let generation = Rc::clone(&request.generation);
+    let conf = &generation.config.location(request.location).scope.proxy;
+    let made = pass::target(request, conf)
+        .and_then(|(target, destination)| Ok((target, request::build(request, conf, &destination, None)?)));
+    let (target, outgoing) = match made {
+        Ok(made) => made,
+        Err(status) => return Step::Status(status),
+    };
+    match upstream::fetch(request, &conf.upstream, &target, outgoing).await {
+        Ok(reply) => reply::apply(request, conf, reply),
+        Err(Failure::Status(status)) => Step::Status(status),
+        Err(Failure::Gone) => Step::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests;

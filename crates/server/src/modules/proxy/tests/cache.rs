@@ -1,0 +1,1 @@
+//! Tests of the directives of the cache.
