@@ -698,3 +698,40 @@ proptest! {
         prop_assert!(state.sets.iter().flat_map(|set| &set.peers).all(|peer| peer.conns == 0));
     }
 }
+
+#[test]
+fn choosing_takes_no_memory() {
+    for method in [Method::RoundRobin, Method::LeastConn, Method::Random { two: true }] {
+        for weights in [&[1][..], &[3, 1, 1]] {
+            let bench = Bench::new(method.clone(), weighted(weights));
+            bench.one();
+            let counted = allocation_counter::measure(|| {
+                bench.one();
+            });
+            assert_eq!(counted.count_total, 0, "{method:?} {weights:?}");
+        }
+    }
+}
+
+#[test]
+fn threads_share_a_group_while_its_servers_change() {
+    const REQUESTS: usize = 3000;
+    let url = Url::parse("name.example", 80).expect("a name");
+    for method in [Method::RoundRobin, Method::LeastConn, Method::Ring(Template::text("x"))] {
+        let lines = vec![Line::new("name.example", &url), line(8, |line| line.max_conns = 2)];
+        let bench = Bench::new(method, lines);
+        let named = bench.group.names().next().expect("there is one").clone();
+        let answered: usize = std::thread::scope(|scope| {
+            let ask = || (0..REQUESTS).filter(|_| bench.tried(bench.select(), "a") != '-').count();
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+            for round in 0..300_usize {
+                let all = [found("10.0.0.1:80"), found("10.0.0.2:80"), found("10.0.0.3:80")];
+                bench.group.put(&named, all[..round % 3 + 1].to_vec());
+            }
+            threads.into_iter().map(|thread| thread.join().expect("no thread panics")).sum()
+        });
+        assert!(answered > 0);
+        let state = bench.group.state().lock();
+        assert!(state.sets.iter().flat_map(|set| &set.peers).all(|peer| peer.conns == 0));
+    }
+}
