@@ -98,7 +98,7 @@ fn v6(text: &str, default_port: u16) -> Result<Url, Fault> {
     let (port, has_port) = match rest.strip_prefix(':') {
         Some(digits) => (port(digits)?, true),
         None if rest.is_empty() => (default_port, false),
-        None => return Err(if rest.starts_with('/') { Fault::InvalidHost } else { Fault::InvalidPort }),
+        None => return Err(Fault::InvalidHost),
     };
     if inside.is_empty() {
         return Err(Fault::NoHost);
@@ -182,7 +182,7 @@ mod tests {
             ("[::1", Err(Fault::InvalidHost)),
             ("[]", Err(Fault::NoHost)),
             ("[1.2.3.4]", Err(Fault::InvalidV6)),
-            ("[::1]x", Err(Fault::InvalidPort)),
+            ("[::1]x", Err(Fault::InvalidHost)),
             ("unix:", Err(Fault::NoPath)),
         ] {
             let found = Url::parse(text, 80).map(|url| {
