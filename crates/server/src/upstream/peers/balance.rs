@@ -416,3 +416,75 @@ impl Times {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::peers::address::Url;
+    use crate::upstream::peers::lines::Line;
+    use crate::upstream::peers::table::Shape;
+
+    fn at(seconds: i64) -> Moment {
+        Moment { seconds, ms: seconds * 1000 }
+    }
+
+    /// A server that was tried at 100 seconds.
+    fn state() -> State {
+        let url = Url::parse("10.0.0.1", 80).expect("an address");
+        let lines = vec![Line::new("10.0.0.1", &url)].into();
+        let shape = Shape { lines, with_sids: false, with_ring: false };
+        let mut state = State::new(shape, Default::default());
+        state.sets[0].peers[0].mark_checked(at(100));
+        state
+    }
+
+    #[test]
+    fn averages_follow_by_a_twentieth() {
+        let mut average = 0;
+        for (value, expected) in [(100, 100), (200, 105), (105, 105), (0, 100), (113, 101)] {
+            Times::follow(&mut average, value);
+            assert_eq!(average, expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn times_are_taken_in_steps_with_a_limit_and_fade() {
+        let mut state = state();
+        let peer = &mut state.sets[0].peers[0];
+        for (time, conns, seconds, expected) in [
+            (0, 0, 100, 20),
+            (19, 0, 100, 20),
+            (20, 0, 100, 40),
+            (105, 2, 100, 360),
+            (5000, 0, 100, 5020),
+            (5001, 3, 100, 20_000),
+            // Ten seconds are its fail_timeout; from there on it is halved once in eleven.
+            (400, 0, 110, 420),
+            (400, 0, 111, 220),
+            (400, 0, 122, 120),
+            (400, 0, 1_000_000, 20),
+        ] {
+            (peer.times.header, peer.conns) = (time, conns);
+            assert_eq!(expected_ms(peer, false, at(seconds)), expected, "{time} {conns} {seconds}");
+        }
+    }
+
+    #[test]
+    fn those_that_wait_count_with_their_time() {
+        let mut state = state();
+        let peer = &mut state.sets[0].peers[0];
+        peer.times.begin(at(100));
+        peer.times.begin(at(102));
+        peer.times.look_at_waiting(at(103));
+        // Two seconds of the first, and one of both.
+        assert_eq!(peer.times.inflight, 2000 / 2 + 1000);
+        assert_eq!(expected_ms(peer, false, at(103)), 2020);
+        peer.times.end(3000, at(103));
+        peer.times.inflight = 0;
+        peer.times.look_at_waiting(at(104));
+        assert_eq!(peer.times.inflight, 1000 + 1000, "the one that is left has waited for two");
+        peer.times.end(2000, at(104));
+        assert_eq!((peer.times.inflight_count, peer.times.inflight_sum), (0, 0));
+        assert_eq!(expected_ms(peer, false, at(104)), 20, "nobody waits");
+    }
+}
