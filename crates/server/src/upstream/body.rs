@@ -61,7 +61,6 @@ impl Live {
         framing: ReplyFraming,
         rest: Option<Buf>,
         record: Rc<Try>,
-        chosen: Chosen,
         keeps: bool,
         read_timeout: Duration,
     ) -> Live {
@@ -71,7 +70,13 @@ impl Live {
             ReplyFraming::Chunked => Incoming::Chunks(ChunkedDecoder::default(), Vec::new()),
             ReplyFraming::UntilClose => Incoming::Close,
         };
-        Live { link: Some(link), incoming, rest, record, chosen, keeps, read_timeout, rate: None }
+        let (link, chosen) = (Some(link), Chosen::default());
+        Live { link, incoming, rest, record, chosen, keeps, read_timeout, rate: None }
+    }
+
+    /// Has the upstream count as busy from here on.
+    pub(super) fn hold(&mut self, chosen: Chosen) {
+        self.chosen = chosen;
     }
 
     /// Reads no faster than this.
@@ -309,14 +314,14 @@ fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
 
 /// A body that is read no faster than the client takes it.
 pub(super) struct Direct {
-    live: Live,
+    live: Box<Live>,
     delay: Option<rt::Sleep>,
     pass_trailers: bool,
     minds_client: bool,
 }
 
 impl Direct {
-    pub(super) fn new(live: Live, settings: &Settings) -> Direct {
+    pub(super) fn new(live: Box<Live>, settings: &Settings) -> Direct {
         let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
         Direct { live, delay: None, pass_trailers, minds_client }
     }

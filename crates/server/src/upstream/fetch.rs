@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use http::request::HeaderId;
 use io::op::Source;
 use rt::{Either, select};
 
@@ -14,9 +15,11 @@ use crate::upstream::choice::{Choice, Chosen, Next, Peer};
 use crate::upstream::exchange::{self, Answer, Trouble};
 use crate::upstream::link::{self, Home, Link};
 use crate::upstream::peers::Outcome;
-use crate::upstream::state::{Tries, Try};
+use crate::upstream::state::{Fault, Tries, Try};
 use crate::upstream::tunnel::Tunnel;
-use crate::upstream::{Failure, NextUpstream, Outgoing, OutgoingBody, Reply, ReplyBody, Settings, Target};
+use crate::upstream::{
+    Failure, Heading, NextUpstream, Outgoing, OutgoingBody, Reply, ReplyBody, Settings, Target,
+};
 
 /// Asks upstreams until one answers. Each try is recorded for `$upstream_*`.
 ///
@@ -93,8 +96,8 @@ impl Fetch<'_> {
             return Err(Failure::Gone);
         };
         match done {
-            Ok((link, answer)) => {
-                let status = answer.heading.head().status().code();
+            Ok(done) => {
+                let status = done.heading.head().status().code();
                 record.status.set(status);
                 let reason = NextUpstream::of_status(status);
                 match reason.filter(|&reason| self.choice.tries() > 1 && self.may_repeat(reason, sent.get()))
@@ -103,7 +106,7 @@ impl Fetch<'_> {
                     None => {
                         self.choice.answered(request, next.pick.as_mut());
                         let chosen = Chosen::new(std::mem::take(&mut self.choice), next.pick);
-                        self.reply(request, link, answer, record, chosen).await
+                        Ok(Some(done.reply(chosen, self.settings)))
                     }
                 }
             }
@@ -157,28 +160,35 @@ impl Fetch<'_> {
         let is_whole = !matches!(self.outgoing.body, OutgoingBody::Streamed);
         next_upstream.contains(reason) && in_time && (!was_sent || is_safe && is_whole)
     }
+}
 
-    /// The reply of an upstream that answered, with its body where that is short.
-    async fn reply(
-        &mut self,
-        request: &mut Request,
-        link: Link,
-        answer: Answer,
-        record: Rc<Try>,
-        chosen: Chosen,
-    ) -> Result<Option<Reply>, Failure> {
-        let Answer { heading, rest, framing, keeps } = answer;
-        let status = heading.head().status().code();
-        let mut live =
-            Live::new(link, framing, rest, Rc::clone(&record), chosen, keeps, self.settings.read_timeout);
-        let body = match live.take_whole() {
-            _ if status == 101 => ReplyBody::Tunnel(Box::new(Tunnel::new(live, self.settings))),
-            Some(None) => ReplyBody::None,
-            Some(Some(buf)) => ReplyBody::Bytes(Source::Buf(buf)),
-            None => ReplyBody::Live(Box::new(live)),
+/// What came of a try that has an answer.
+struct Done {
+    heading: Rc<Heading>,
+    body: Here,
+}
+
+/// How much of the body of an answer is here.
+enum Here {
+    All(Option<Source>),
+    Part(Box<Live>),
+}
+
+impl Done {
+    fn reply(self, chosen: Chosen, settings: &Settings) -> Reply {
+        let body = match self.body {
+            // The upstream is free again.
+            Here::All(None) => ReplyBody::None,
+            Here::All(Some(source)) => ReplyBody::Bytes(source),
+            Here::Part(mut live) => {
+                live.hold(chosen);
+                match self.heading.head().status().code() {
+                    101 => ReplyBody::Tunnel(Box::new(Tunnel::new(live, settings))),
+                    _ => ReplyBody::Live(live),
+                }
+            }
         };
-        let _ = request;
-        Ok(Some(Reply { head: heading, body, received_at: (rt::now(), rt::wall()) }))
+        Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()) }
     }
 }
 
@@ -237,7 +247,7 @@ impl Attempt<'_> {
         peer: &Peer,
         home: Option<&Rc<Home>>,
         is_fresh: bool,
-    ) -> Result<(Link, Answer), (Trouble, bool)> {
+    ) -> Result<Done, (Trouble, bool)> {
         let idle = home.filter(|_| !is_fresh).and_then(|home| home.take(&peer.address));
         let mut link = match idle {
             Some(link) => link,
@@ -250,7 +260,42 @@ impl Attempt<'_> {
         let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;
         record.header_time.set(Some(record.elapsed()));
         *record.heading.borrow_mut() = Some(Rc::clone(&answer.heading));
-        Ok((link, answer))
+        self.begin_body(request, link, answer).await.map_err(|trouble| (trouble, false))
+    }
+
+    /// The body as far as it is here, or will be in a moment: one that fits into the buffer of the head is waited for,
+    /// so that it goes out with the head, and where it breaks off there is still something to be done about it.
+    async fn begin_body(&self, request: &Request, link: Link, answer: Answer) -> Result<Done, Trouble> {
+        let Answer { heading, rest, framing, keeps } = answer;
+        // Boxed once for all of its way: it is large, and passes through many hands.
+        let live = Live::new(link, framing, rest, Rc::clone(self.record), keeps, self.settings.read_timeout);
+        let mut live = Box::new(live);
+        if heading.head().status().code() == 101 {
+            return Ok(Done { heading, body: Here::Part(live) });
+        }
+        if let Some(whole) = live.take_whole() {
+            return Ok(Done { heading, body: Here::All(whole.map(Source::Buf)) });
+        }
+        let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
+        let left = match live.left().filter(|_| self.settings.buffering && !unbuffered) {
+            Some(left) if left <= self.settings.buffer_size => left as usize,
+            _ => return Ok(Done { heading, body: Here::Part(live) }),
+        };
+        let mut bytes = Vec::with_capacity(left);
+        loop {
+            match live.next(left).await {
+                Ok(Some(piece)) => bytes.extend_from_slice(&piece),
+                Ok(None) => return Ok(Done { heading, body: Here::All(Some(Source::Vec(bytes))) }),
+                Err(fault) => {
+                    request.log(Level::Error, format_args!("{fault} while reading upstream"));
+                    return Err(match fault {
+                        Fault::TimedOut => Trouble::TimedOut,
+                        Fault::Local(_) => Trouble::Local,
+                        _ => Trouble::Failed,
+                    });
+                }
+            }
+        }
     }
 
     async fn connect(

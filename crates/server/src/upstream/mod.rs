@@ -295,8 +295,8 @@ impl ReplyBody {
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));
                 match buffering {
-                    true => Body::Stream(Box::new(spool::start(*live, settings))),
-                    false => Body::Stream(Box::new(Direct::new(*live, settings))),
+                    true => Body::Stream(Box::new(spool::start(live, settings))),
+                    false => Body::Stream(Box::new(Direct::new(live, settings))),
                 }
             }
             ReplyBody::Tunnel(tunnel) => Body::Tunnel(tunnel),

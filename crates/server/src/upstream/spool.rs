@@ -92,7 +92,7 @@ impl Limits {
 }
 
 /// Begins to read a body ahead.
-pub(super) fn start(live: Live, settings: &Settings) -> Spooled {
+pub(super) fn start(live: Box<Live>, settings: &Settings) -> Spooled {
     let spool = Spool {
         pieces: VecDeque::new(),
         held: 0,
@@ -113,7 +113,7 @@ pub(super) fn start(live: Live, settings: &Settings) -> Spooled {
 }
 
 /// Reads to the end, or until nobody wants it.
-async fn pump(mut live: Live, spool: Rc<RefCell<Spool>>, limits: Limits) {
+async fn pump(mut live: Box<Live>, spool: Rc<RefCell<Spool>>, limits: Limits) {
     let result = fill(&mut live, &spool, &limits).await;
     if let Some(Err(fault)) = result {
         live.give_up(fault);

@@ -66,13 +66,13 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("http_proxy", name, LEVELS, args, help)
 }
 
-/// Asks for the body first, where it is not passed on while it comes.
+/// Asks for the body first: for all of it, or for its pieces while they come.
 fn begin(request: &mut Request) -> Option<Step> {
     let conf = &request.scope().proxy;
-    let is_wanted = request.depth == 0
-        && request.body.is_none()
-        && BodyFraming::of(&request.head).has_body()
-        && !request::streams_body(request, conf);
+    if request::streams_body(request, conf) {
+        return request.incoming.is_none().then_some(Step::StreamBody);
+    }
+    let is_wanted = request.depth == 0 && request.body.is_none() && BodyFraming::of(&request.head).has_body();
     is_wanted.then_some(Step::ReadBody)
 }
 
