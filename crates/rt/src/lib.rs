@@ -38,7 +38,7 @@ pub use combine::{Either, join, select, yield_now};
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]
-pub use offload::offload;
+pub use offload::{offload, offload_waiting};
 pub use remote::RemoteHandle;
 pub use runtime::{Counters, POLLS_PER_TURN, Runtime};
 pub use timer::{Elapsed, Sleep, Timer, sleep_until};

@@ -1,4 +1,5 @@
-//! Work that would hold a worker thread for too long, done by another thread: [`offload`].
+//! Work that would hold a worker thread for too long, done by another thread: [`offload`] where it computes,
+//! [`offload_waiting`] where it waits for somebody.
 //!
 //! ```text
 //!   task --- work ---> queue --- one of a few threads
@@ -22,8 +23,18 @@ use crate::mailbox;
 ///
 /// The queue has no limit of its own: each task that waits has one piece of work in it, and tasks are limited.
 pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    on(&COMPUTING, work).await
+}
+
+/// The same for a call that uses no processor but waits, as one of the system's to look up a name does: it has
+/// threads of its own, so that somebody who never answers holds up nothing but what waits for others like him.
+pub async fn offload_waiting<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    on(&WAITING, work).await
+}
+
+async fn on<T: Send + 'static>(pool: &'static Pool, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, mut receiver) = mailbox::channel(1);
-    POOL.put(Box::new(move || {
+    pool.put(Box::new(move || {
         if !sender.is_closed() {
             // Refused only when the task has gone, and then nobody misses it.
             let _ = sender.send(work());
@@ -34,10 +45,12 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The threads of this process and what waits for them.
+/// Threads of this process and what waits for them.
 struct Pool {
     state: Mutex<State>,
     work: Condvar,
+    /// Threads at most; `None` is one for each processor.
+    threads_max: Option<usize>,
 }
 
 struct State {
@@ -47,18 +60,29 @@ struct State {
     idle: usize,
 }
 
-static POOL: Pool =
-    Pool { state: Mutex::new(State { jobs: VecDeque::new(), threads: 0, idle: 0 }), work: Condvar::new() };
+/// More than one for each processor would only take turns, and take them from the worker threads.
+static COMPUTING: Pool = Pool::new(None);
+
+/// A name server that is down costs each name some seconds. With more threads than this nothing would be gained but
+/// for configurations with very many such names, and those are asked for again later anyway.
+const WAITING_THREADS_MAX: usize = 8;
+
+static WAITING: Pool = Pool::new(Some(WAITING_THREADS_MAX));
 
 /// How long a thread without work stays.
 const IDLE: Duration = Duration::from_secs(10);
 
 impl Pool {
+    const fn new(threads_max: Option<usize>) -> Pool {
+        let state = State { jobs: VecDeque::new(), threads: 0, idle: 0 };
+        Pool { state: Mutex::new(state), work: Condvar::new(), threads_max }
+    }
+
     fn put(&'static self, job: Job) {
         let mut state = self.lock();
         state.jobs.push_back(job);
-        // One for each processor: more would only take turns, and take them from the worker threads.
-        let threads_max = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads_max = self.threads_max.unwrap_or_else(processors);
         if state.idle >= state.jobs.len() || state.threads >= threads_max {
             drop(state);
             self.work.notify_one();

@@ -24,6 +24,7 @@ mod received;
 mod recency;
 mod reference;
 pub mod request;
+mod resolve;
 pub mod response;
 mod shared_zone;
 mod slots;
@@ -38,3 +39,4 @@ mod zone;
 
 pub use explain::explain;
 pub use reference::{configure_arguments, reference};
+pub use resolve::missing as missing_names;

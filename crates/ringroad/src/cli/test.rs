@@ -4,6 +4,7 @@
 //! then the verdict. Warnings come as they are found. All goes to standard error; only the dump of `-T` does not.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use super::options::Options;
 use super::{print, print_error};
@@ -55,6 +56,9 @@ pub(super) fn run(
     ExitCode::SUCCESS
 }
 
+/// How long names of upstream servers are looked up by `-t`: as long as a resolver waits for one name server.
+const NAMES_TIME: Duration = Duration::from_secs(5);
+
 /// What a start would do, without what others would notice.
 fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail> {
     let settings = &site.settings;
@@ -69,6 +73,10 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     open_logs(&settings.log_files, &request.places, log).map_err(|_| WouldFail)?;
     if let Some(warning) = settings.connections_warning() {
         log.write(Level::Warn, warning);
+    }
+    // As above: names are looked for where the server runs, and found later too.
+    for missing in site::missing_names(&site.config, NAMES_TIME) {
+        log.write(Level::Warn, missing);
     }
     // The server may run with other rights or in another container: no reason to call the text wrong.
     if let Some(warning) = site::ring_warning(&site.config) {

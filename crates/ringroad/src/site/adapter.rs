@@ -20,7 +20,7 @@ use server::modules::core::Method;
 use server::modules::http_core::listen;
 
 pub(crate) use server::config::{Config, table};
-pub(crate) use server::{configure_arguments, reference};
+pub(crate) use server::{configure_arguments, missing_names, reference};
 
 use super::{Files, Refused, Resources, Settings, Site};
 use crate::limits::ProcessLimits;

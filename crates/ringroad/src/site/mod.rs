@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) use adapter::{
-    Config, Worker, configure_arguments, explain, load, reference, ring_warning, table,
+    Config, Worker, configure_arguments, explain, load, missing_names, reference, ring_warning, table,
 };
 
 use std::os::fd::OwnedFd;

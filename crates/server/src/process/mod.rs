@@ -189,6 +189,7 @@ impl Worker {
                 shared: Arc::clone(&shared),
                 edition: edition.clone(),
                 resources: part,
+                first: number == 0,
                 alone: count == 1,
                 orders,
             };

@@ -16,6 +16,7 @@ use crate::process::accept::Doors;
 use crate::process::notes;
 use crate::process::shared::Shared;
 use crate::process::{Edition, Resources};
+use crate::resolve::keeper::Keeper;
 use crate::thread::Thread;
 
 /// What a thread is started with.
@@ -23,6 +24,8 @@ pub(super) struct Start {
     pub(super) shared: Arc<Shared>,
     pub(super) edition: Edition,
     pub(super) resources: Resources,
+    /// Whether it is the first one, which also does what is done once for all.
+    pub(super) first: bool,
     /// Whether it is the only one, so that all sockets are its own.
     pub(super) alone: bool,
     pub(super) orders: mailbox::Receiver<Order>,
@@ -42,19 +45,25 @@ pub(super) enum Order {
 
 /// The thread's main task.
 pub(super) async fn run(start: Start) {
-    let Start { shared, edition, resources, alone, mut orders } = start;
+    let Start { shared, edition, resources, first, alone, mut orders } = start;
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
     let logs = LogFiles::new(stderr, edition.config.main().workers.count());
+    let config = Arc::clone(&edition.config);
     let thread = Rc::new(Thread::new(shared, edition, logs, resources.logs));
     let mut doors = Doors::new(&thread, alone);
     doors.open(resources.listeners);
     rt::spawn(crate::memory::watch(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread)));
     rt::spawn(reports::watch(Rc::clone(&thread)));
+    let mut names = first.then(|| Keeper::start(&thread, &config));
+    drop(config);
     while let Some(order) = orders.recv().await {
         match order {
             Order::Configure { edition, resources, taken } => {
+                let config = Arc::clone(&edition.config);
                 thread.replace(edition, resources.logs);
+                // The new one starts before the old one ends by being replaced.
+                names = first.then(|| Keeper::start(&thread, &config));
                 doors.close_unconfigured();
                 doors.open(resources.listeners);
                 // One who waits no longer has given this worker up.
@@ -70,6 +79,7 @@ pub(super) async fn run(start: Start) {
             Order::Stop => break,
         }
     }
+    drop(names);
     thread.logs.flush(&thread).await;
 }
 

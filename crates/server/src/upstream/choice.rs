@@ -8,6 +8,7 @@ use io::op::PeerAddr;
 
 use crate::log::Level;
 use crate::request::Request;
+use crate::resolve;
 use crate::upstream::link::Home;
 use crate::upstream::peers::{NoPeer, Outcome, Pick, Selection};
 use crate::upstream::{Failure, Target};
@@ -54,6 +55,9 @@ impl Choice {
     pub(super) async fn of(request: &Request, target: &Target) -> Result<Choice, Failure> {
         match target {
             Target::Group(group) => {
+                if group.awaits_names() {
+                    resolve::first_answer(request, group).await;
+                }
                 let home = Home::of(group, request);
                 Ok(Choice::Group { selection: group.select(request), home })
             }

@@ -32,7 +32,8 @@ pub(crate) async fn fetch(
     outgoing: Outgoing,
 ) -> Result<Reply, Failure> {
     Tries::of(request).set_url(SCHEME, outgoing.target());
-    let mut choice = Choice::of(request, target).await?;
+    let chosen = watched(request, settings, Choice::of(request, target)).await;
+    let mut choice = chosen.unwrap_or(Err(Failure::Gone))?;
     if settings.next_upstream_tries > 0 {
         choice.limit_tries(settings.next_upstream_tries);
     }

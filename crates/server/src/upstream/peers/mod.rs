@@ -50,6 +50,8 @@ pub(crate) struct Group {
     /// `resolver_timeout` of the block.
     pub(crate) resolver_timeout: Option<std::time::Duration>,
     lines: Arc<[Line]>,
+    /// Whether any of the lines is a name.
+    has_names: bool,
     method: Method,
     sticky: Option<Sticky>,
     zone: Option<Arc<Zone<Servers>>>,
@@ -57,13 +59,35 @@ pub(crate) struct Group {
 }
 
 /// What threads share, and configurations hand on.
-#[derive(Debug)]
-struct Shared(Mutex<State>);
+struct Shared {
+    state: Mutex<State>,
+    /// Advances when something was found out about a name.
+    news: rt::watch::Publisher,
+}
 
 impl Shared {
+    fn new(state: State) -> Arc<Shared> {
+        let (news, _) = rt::watch::channel(0);
+        Arc::new(Shared { state: Mutex::new(state), news })
+    }
+
     /// Nothing that can panic runs while a state is half changed.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes those who wait for that.
+    fn tell(&self, change: impl FnOnce(&mut State)) {
+        // The lock also makes sure that one thread publishes at a time.
+        let mut state = self.lock();
+        change(&mut state);
+        self.news.publish(self.news.value() + 1);
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.state.fmt(f)
     }
 }
 
@@ -77,6 +101,7 @@ impl Group {
             keepalive,
             resolver: draft.resolver,
             resolver_timeout: draft.resolver_timeout,
+            has_names: draft.lines.iter().any(|line| line.named().is_some()),
             lines: draft.lines.into(),
             method: draft.method.unwrap_or_default(),
             sticky: draft.sticky,
@@ -88,13 +113,15 @@ impl Group {
     /// The group of an address that stands where a group could: one server, and no connection is kept.
     pub(crate) fn of_address(url: &address::Url, place: &Span) -> Group {
         let text = if url.has_port { format!("{}:{}", url.host, url.port) } else { url.host.clone() };
+        let line = Line { place: Some(place.clone()), ..Line::new(&text, url) };
         Group {
             name: url.host.clone(),
             port: Some(url.port),
             keepalive: None,
             resolver: None,
             resolver_timeout: None,
-            lines: Arc::new([Line { place: Some(place.clone()), ..Line::new(&text, url) }]),
+            has_names: line.named().is_some(),
+            lines: Arc::new([line]),
             method: Method::RoundRobin,
             sticky: None,
             zone: None,
@@ -137,12 +164,42 @@ impl Group {
 
     /// The names whose addresses have to be found.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Named> {
-        self.lines.iter().filter_map(Line::named)
+        self.names_with_places().map(|(named, _)| named)
+    }
+
+    /// The same with where they stand.
+    pub(crate) fn names_with_places(&self) -> impl Iterator<Item = (&Named, Option<&Span>)> {
+        self.lines.iter().filter_map(|line| Some((line.named()?, line.place.as_ref())))
     }
 
     /// The addresses of a name, from now on; none, when it is known to have none. Requests under way go on.
     pub(crate) fn put(&self, named: &Named, found: Vec<Found>) {
-        self.state().lock().put(named, found);
+        self.state().tell(|state| state.put(named, found));
+    }
+
+    /// The addresses of a name cannot be found at the moment: it keeps those that it had. One that never had any is
+    /// waited for no longer.
+    pub(crate) fn put_nothing(&self, named: &Named) {
+        self.state().tell(|state| state.put_nothing(named));
+    }
+
+    /// Whether there is nobody to ask only because the first answers for names are still under way.
+    pub(crate) fn awaits_names(&self) -> bool {
+        self.has_names && self.state().lock().awaits_names()
+    }
+
+    /// Waits until there is somebody to ask, or it is known that nobody is to be found.
+    pub(crate) async fn first_answer(&self) {
+        let shared = self.state();
+        let news = shared.news.watch();
+        let mut seen = news.value();
+        // A group lives as long as its requests, so that news have no end while one waits.
+        while shared.lock().awaits_names() {
+            match news.above(seen).await {
+                Ok(value) => seen = value,
+                Err(rt::watch::Closed) => return,
+            }
+        }
     }
 
     /// Whether sessions set a cookie, which a filter adds to answers.
@@ -160,7 +217,7 @@ impl Group {
                 Arc::clone(state)
             }
             Some((_, state)) => {
-                let found = state.lock().found().clone();
+                let found = state.lock().found();
                 self.fresh(found)
             }
             None => self.fresh(BTreeMap::new()),
@@ -177,7 +234,7 @@ impl Group {
     }
 
     fn fresh(&self, found: BTreeMap<Named, Vec<Found>>) -> Arc<Shared> {
-        Arc::new(Shared(Mutex::new(State::new(self.shape(), found))))
+        Shared::new(State::new(self.shape(), found))
     }
 
     fn shape(&self) -> Shape {
@@ -248,8 +305,7 @@ impl Selection {
         let mut state = shared.lock();
         let moment = state.moment(now);
         let Some(place) = state.choose(&mut self.course, moment) else {
-            let is_empty = state.sets.iter().all(|set| set.peers.is_empty());
-            return Err(if is_empty && state.is_waiting() { NoPeer::Unresolved } else { NoPeer::Busy });
+            return Err(if state.awaits_names() { NoPeer::Unresolved } else { NoPeer::Busy });
         };
         let peer = &state.sets[self.course.set].peers[place];
         Ok(Pick {

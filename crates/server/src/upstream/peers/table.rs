@@ -250,7 +250,9 @@ impl State {
     /// Another configuration of the same group: servers that stay keep what is known of them.
     pub(super) fn reshape(&mut self, shape: Shape) {
         self.shape = shape;
-        self.found.retain(|named, _| self.shape.lines.iter().any(|line| line.named() == Some(named)));
+        // What could not be found is looked for again, and waited for again.
+        let is_named = |named: &Named| self.shape.lines.iter().any(|line| line.named() == Some(named));
+        self.found.retain(|named, found| !found.is_empty() && is_named(named));
         self.rebuild();
     }
 
@@ -262,13 +264,24 @@ impl State {
         }
     }
 
-    /// What was found for all names.
-    pub(super) fn found(&self) -> &BTreeMap<Named, Vec<Found>> {
-        &self.found
+    /// No addresses of a name, where there were none before either.
+    pub(super) fn put_nothing(&mut self, named: &Named) {
+        self.found.entry(named.clone()).or_default();
     }
 
-    /// Whether a name has never had an answer.
-    pub(super) fn is_waiting(&self) -> bool {
+    /// What was found for names, for the next configuration: what could not be found is looked for again.
+    pub(super) fn found(&self) -> BTreeMap<Named, Vec<Found>> {
+        let mut found = self.found.clone();
+        found.retain(|_, found| !found.is_empty());
+        found
+    }
+
+    /// Whether there is nobody to ask only because a name has never had an answer.
+    pub(super) fn awaits_names(&self) -> bool {
+        self.sets.iter().all(|set| set.peers.is_empty()) && self.is_waiting()
+    }
+
+    fn is_waiting(&self) -> bool {
         let mut names = self.shape.lines.iter().filter_map(Line::named);
         names.any(|named| !self.found.contains_key(named))
     }

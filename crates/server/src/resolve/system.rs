@@ -1,0 +1,221 @@
+//! Names by way of the system: getaddrinfo(3) on a helper thread, which looks into `/etc/hosts`, asks name servers or
+//! whatever else nsswitch.conf(5) says.
+//!
+//! [`System::look_up`] is what the server uses, [`System::look_up_now`] the call itself. No time to live comes from
+//! there: [`super::keeper`] finds one.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// How the system looks up a name: `Err` says why not, in its words.
+type Lookup = dyn Fn(&str) -> Result<Vec<IpAddr>, String> + Send + Sync;
+
+/// The system's way to addresses.
+#[derive(Clone)]
+pub(super) struct System {
+    hosts: Arc<PathBuf>,
+    /// Where the kernel lists this machine's IPv6 addresses.
+    interfaces_v6: Arc<PathBuf>,
+    lookup: Arc<Lookup>,
+}
+
+/// What the system found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SystemAddresses {
+    /// Addresses that can be used from here, in the system's order.
+    pub(super) usable: Vec<IpAddr>,
+    /// All that were found.
+    pub(super) all: BTreeSet<IpAddr>,
+    /// Whether the name stands in the hosts file, and when that was changed last.
+    pub(super) hosts: Option<Stamp>,
+}
+
+/// What tells whether a file is another one than before; `None` where there is none.
+pub(super) type Stamp = Option<(SystemTime, u64)>;
+
+impl Default for System {
+    fn default() -> System {
+        System {
+            hosts: Arc::new(PathBuf::from("/etc/hosts")),
+            interfaces_v6: Arc::new(PathBuf::from("/proc/net/if_inet6")),
+            lookup: Arc::new(getaddrinfo),
+        }
+    }
+}
+
+/// The call. A port and a kind of socket have to be named; both are thrown away again.
+fn getaddrinfo(name: &str) -> Result<Vec<IpAddr>, String> {
+    let found = (name, 0).to_socket_addrs().map_err(|error| reason(&error.to_string()))?;
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+/// What the system says, without what the standard library puts in front of it.
+fn reason(text: &str) -> String {
+    text.rsplit_once("information: ").map_or(text, |(_, reason)| reason).to_owned()
+}
+
+impl System {
+    /// Addresses of a name, of which there is one at least.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn look_up(&self, name: &str) -> Result<SystemAddresses, String> {
+        let (system, name) = (self.clone(), name.to_owned());
+        let done = rt::offload_waiting(move || system.look_up_now(&name)).await;
+        done.unwrap_or_else(|| Err("the lookup has failed".to_owned()))
+    }
+
+    /// The same by a call that blocks, for long where a name server does not answer.
+    pub(super) fn look_up_now(&self, name: &str) -> Result<SystemAddresses, String> {
+        // Before the call: a change of the file meanwhile is seen as one afterwards.
+        let hosts = self.has_host(name).then(|| self.stamp_now());
+        let found = (self.lookup)(name)?;
+        let all: BTreeSet<IpAddr> = found.iter().copied().collect();
+        if all.is_empty() {
+            return Err("No address associated with hostname".to_owned());
+        }
+        Ok(SystemAddresses { usable: self.usable(&found), all, hosts })
+    }
+
+    /// The hosts file as it is now.
+    pub(super) async fn stamp(&self) -> Stamp {
+        let system = self.clone();
+        rt::offload_waiting(move || system.stamp_now()).await.flatten()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "on a helper thread")]
+    fn stamp_now(&self) -> Stamp {
+        let facts = std::fs::metadata(&*self.hosts).ok()?;
+        Some((facts.modified().ok()?, facts.len()))
+    }
+
+    /// Whether the hosts file has a name (hosts(5)).
+    #[expect(clippy::disallowed_methods, reason = "on a helper thread")]
+    fn has_host(&self, name: &str) -> bool {
+        let text = std::fs::read(&*self.hosts).unwrap_or_default();
+        let name = name.trim_end_matches('.');
+        String::from_utf8_lossy(&text).lines().any(|line| {
+            let line = line.split('#').next().unwrap_or_default();
+            line.split_whitespace().skip(1).any(|known| known.eq_ignore_ascii_case(name))
+        })
+    }
+
+    /// Leaves out the addresses of IPv6 where this machine has none itself: a connection to them would fail at once
+    /// and count as a failure of the server. nginx has getaddrinfo do so (`AI_ADDRCONFIG`). Each address once.
+    fn usable(&self, found: &[IpAddr]) -> Vec<IpAddr> {
+        let own = self.own_v6();
+        let reachable = |address: &&IpAddr| match address {
+            IpAddr::V4(_) => true,
+            IpAddr::V6(address) if address.is_loopback() => own.loopback,
+            IpAddr::V6(_) => own.others,
+        };
+        let mut seen = BTreeSet::new();
+        let mut usable: Vec<IpAddr> = found.iter().filter(reachable).copied().collect();
+        if usable.is_empty() {
+            // They are what there is; the connection will say what is wrong with them.
+            usable = found.to_vec();
+        }
+        usable.retain(|address| seen.insert(*address));
+        usable
+    }
+
+    /// Which addresses of IPv6 this machine has.
+    #[expect(clippy::disallowed_methods, reason = "on a helper thread, and the kernel's own file")]
+    fn own_v6(&self) -> OwnV6 {
+        let text = std::fs::read_to_string(&*self.interfaces_v6).unwrap_or_default();
+        let addresses = text.lines().filter_map(|line| line.split_whitespace().next());
+        addresses.fold(OwnV6::default(), |own, address| match u128::from_str_radix(address, 16) {
+            Ok(1) => OwnV6 { loopback: true, ..own },
+            Ok(_) => OwnV6 { others: true, ..own },
+            Err(_) => own,
+        })
+    }
+}
+
+/// See [`System::own_v6`].
+#[derive(Clone, Copy, Debug, Default)]
+struct OwnV6 {
+    loopback: bool,
+    others: bool,
+}
+
+#[cfg(test)]
+impl System {
+    /// One whose names are found by `lookup`, with files that the test writes.
+    pub(super) fn for_tests(
+        folder: &std::path::Path,
+        lookup: impl Fn(&str) -> Result<Vec<IpAddr>, String> + Send + Sync + 'static,
+    ) -> System {
+        System {
+            hosts: Arc::new(folder.join("hosts")),
+            interfaces_v6: Arc::new(folder.join("if_inet6")),
+            lookup: Arc::new(lookup),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().expect("an address")).collect()
+    }
+
+    #[test]
+    fn names_in_the_hosts_file_are_known_as_such() {
+        let folder = testkit::TempDir::new("resolve-hosts");
+        let system = System::for_tests(folder.path(), |_| Ok(addresses(&["10.0.0.1"])));
+        let found = |name: &str| system.look_up_now(name).expect("found").hosts;
+        assert_eq!(found("one"), None, "there is no such file");
+        std::fs::write(folder.path().join("hosts"), "# 10.0.0.1 no\n10.0.0.1\tOne two # three\n\n::1 four\n")
+            .expect("written");
+        for (name, is_there) in [
+            ("one", true),
+            ("ONE", true),
+            ("two.", true),
+            ("three", false),
+            ("no", false),
+            ("10.0.0.1", false),
+        ] {
+            assert_eq!(found(name).is_some(), is_there, "{name}");
+        }
+        let before = found("four");
+        std::fs::write(folder.path().join("hosts"), "::1 four four.example\n").expect("written");
+        assert_ne!(found("four"), before);
+    }
+
+    #[test]
+    fn addresses_that_this_machine_cannot_reach_are_left_out() {
+        let folder = testkit::TempDir::new("resolve-v6");
+        let all = ["10.0.0.1", "::1", "2001:db8::1", "10.0.0.1"];
+        let system = System::for_tests(folder.path(), move |name| match name {
+            "v6" => Ok(addresses(&["2001:db8::1"])),
+            "none" => Ok(Vec::new()),
+            _ => Ok(addresses(&all)),
+        });
+        let usable = |name: &str| system.look_up_now(name).map(|found| found.usable);
+        assert_eq!(usable("all"), Ok(addresses(&["10.0.0.1"])));
+        assert_eq!(usable("v6"), Ok(addresses(&["2001:db8::1"])), "there is no other");
+        assert!(usable("none").is_err());
+        let lo = "00000000000000000000000000000001 01 80 10 80       lo\n";
+        std::fs::write(folder.path().join("if_inet6"), lo).expect("written");
+        assert_eq!(usable("all"), Ok(addresses(&["10.0.0.1", "::1"])));
+        let other = "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n";
+        std::fs::write(folder.path().join("if_inet6"), format!("{lo}{other}")).expect("written");
+        assert_eq!(usable("all"), Ok(addresses(&["10.0.0.1", "::1", "2001:db8::1"])));
+    }
+
+    #[test]
+    fn the_system_knows_localhost_and_says_what_it_does_not_know() {
+        let found = System::default().look_up_now("localhost").expect("every machine has it");
+        assert!(found.all.iter().all(IpAddr::is_loopback), "{found:?}");
+        // No name server is asked for a name that is too long to be one.
+        let long = "a".repeat(300);
+        let refused = System::default().look_up_now(&long).expect_err("no name");
+        assert!(!refused.contains("information"), "{refused}");
+    }
+}
