@@ -6,6 +6,7 @@
 
 mod base64;
 mod body;
+mod caching;
 mod coding;
 pub mod config;
 mod connection;

@@ -9,6 +9,7 @@ use http::date::DateCache;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
+use crate::caching;
 use crate::coding::pool::Pool;
 use crate::config::ServerId;
 use crate::files::cache::Caches;
@@ -35,6 +36,8 @@ pub(crate) struct Thread {
     pub(crate) draining: Event,
     /// Connections that are open.
     pub(crate) connections: Gauge,
+    /// Caches that this thread runs.
+    pub(crate) caches: Gauge,
     /// What `stub_status` shows of this thread.
     pub(crate) tally: Arc<Tally>,
     waiting: RefCell<WaitList<Timer>>,
@@ -66,6 +69,7 @@ impl Thread {
             logs,
             draining: Event::new(),
             connections: Gauge::new(),
+            caches: Gauge::new(),
             waiting: RefCell::default(),
             connections_max,
             dates: RefCell::new(DateCache::new(0, 0)),
@@ -107,7 +111,7 @@ impl Thread {
 
     /// Puts another configuration in force. Requests under way keep theirs; connections that wait for a
     /// request wake up and let go of the old one.
-    pub(crate) fn replace(&self, edition: Edition, files: Opened) {
+    pub(crate) fn replace(self: &Rc<Self>, edition: Edition, files: Opened) {
         let old = self.generation.replace(Rc::new(generation(edition, &self.logs, files)));
         // Whom they lead to is the old configuration's business.
         self.links.clear();
@@ -116,6 +120,7 @@ impl Thread {
         for timer in self.waiting.borrow().timers(|_| true) {
             timer.expire_now();
         }
+        caching::tasks::tend(self, Some(&old));
         drop(old);
     }
 
@@ -128,6 +133,7 @@ impl Thread {
     /// Stops: idle connections end at once, others after the answer that is under way.
     pub(crate) fn drain(&self) {
         self.draining.set();
+        caching::tasks::stop(&self.generation.borrow());
         self.links.clear();
         for timer in self.waiting.borrow().timers(|kind| kind == Waits::Idle) {
             timer.expire_now();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use rt::mailbox;
 use rt::{Either, select};
 
+use crate::caching;
 use crate::log::files::LogFiles;
 use crate::log::reports;
 use crate::process::accept::Doors;
@@ -52,6 +53,7 @@ pub(super) async fn run(start: Start) {
     let thread = Rc::new(Thread::new(shared, edition, logs, resources.logs));
     let mut doors = Doors::new(&thread, alone);
     doors.open(resources.listeners);
+    caching::tasks::tend(&thread, None);
     rt::spawn(crate::memory::watch(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread)));
     rt::spawn(reports::watch(Rc::clone(&thread)));
@@ -94,6 +96,8 @@ async fn quit(
     let last = async {
         doors.closed().await;
         thread.connections.none_left().await;
+        // What is known of a cache is saved, so that the next process has it at once.
+        thread.caches.none_left().await;
     };
     let end = select(last, rt::sleep_until(rt::now() + patience));
     let stopped = async {

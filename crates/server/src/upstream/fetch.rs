@@ -189,7 +189,7 @@ impl Done {
                 }
             }
         };
-        Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()) }
+        Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()), stored: None }
     }
 }
 
@@ -209,7 +209,7 @@ fn failed(record: &Try, status: u16) -> Failure {
 
 /// The output of a future, or `None` when the client is gone before.
 async fn watched<F: Future>(request: &Request, settings: &Settings, future: F) -> Option<F::Output> {
-    match select(future, gone(request, !settings.ignore_client_abort)).await {
+    match select(future, gone(request, !settings.ignore_client_abort && !request.is_detached)).await {
         Either::Left(output) => Some(output),
         Either::Right(()) => {
             request.log(

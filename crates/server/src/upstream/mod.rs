@@ -244,6 +244,17 @@ pub(crate) struct Reply {
     pub(crate) body: ReplyBody,
     /// When the head was here.
     pub(crate) received_at: (Instant, SystemTime),
+    /// What is known of it when a cache has it, or is getting it.
+    pub(crate) stored: Option<Stored>,
+}
+
+/// What a cache knows of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// Bytes of the body, when they are known.
+    pub(crate) length: Option<u64>,
+    /// Seconds since it was made, for `Age`.
+    pub(crate) age_s: u32,
 }
 
 /// The head of an answer: as it came, and what it means.
@@ -278,6 +289,8 @@ pub(crate) enum ReplyBody {
     Bytes(Source),
     /// It comes from somewhere else than a connection, such as a cache.
     Stream(Box<dyn Stream>),
+    /// It is as the response is to have it, out of a cache.
+    Ready(Body),
     /// It is still to be read from an upstream.
     Live(Box<Live>),
     /// The connection speaks another protocol from here on (101).
@@ -292,6 +305,7 @@ impl ReplyBody {
             ReplyBody::None => Body::None,
             ReplyBody::Bytes(source) => Body::Bytes(source),
             ReplyBody::Stream(stream) => Body::Stream(stream),
+            ReplyBody::Ready(body) => body,
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));
                 match buffering {

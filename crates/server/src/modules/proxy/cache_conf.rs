@@ -168,6 +168,55 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("on"),
         |scope, cx| cx.flag(&mut scope.proxy.cache.convert_head),
     ),
+    Directive::scope(
+        own(
+            "proxy_cache_authorized",
+            Args::Flag,
+            "Stores answers to requests with `Authorization` like others.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.stores_authorized),
+    ),
+    Directive::scope(
+        own("proxy_cache_finish", Args::Flag, "Fetches on for the cache when all clients have gone.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.finishes_fills),
+    ),
+    Directive::scope(
+        own("proxy_cache_parts", Args::Flag, "Asks for and stores ranges of what is not stored whole.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.stores_parts),
+    ),
+    Directive::scope(
+        own(
+            "proxy_cache_tag_header",
+            Args::Exactly(1),
+            "The field of answers with tags that a purge can name.",
+        ),
+        |scope, cx| {
+            scope.proxy.cache.tag_header = field_name(cx)?;
+            Ok(())
+        },
+    ),
+    // Off, as in nginx: no client must be able to empty a cache that others share.
+    Directive::scope(
+        own("proxy_cache_request_control", Args::Flag, "Heeds `Cache-Control` and `Pragma` of requests.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.heeds_requests),
+    ),
+    Directive::scope(
+        own(
+            "proxy_cache_status_header",
+            Args::Exactly(1),
+            "Adds `Cache-Status` (RFC 9211) with this name for the cache, or `off`.",
+        )
+        .default("off"),
+        |scope, cx| {
+            let name = cx.arg(0);
+            scope.proxy.cache.status_name = (name != "off").then(|| name.as_bytes().into());
+            Ok(())
+        },
+    ),
     // Of the commercial nginx.
     Directive::scope(
         Spec::new(
@@ -217,6 +266,18 @@ pub(crate) struct CacheConf {
     pub(crate) max_range_offset: Option<u64>,
     /// `proxy_cache_convert_head`
     pub(crate) convert_head: bool,
+    /// `proxy_cache_authorized`
+    pub(crate) stores_authorized: bool,
+    /// `proxy_cache_finish`
+    pub(crate) finishes_fills: bool,
+    /// `proxy_cache_parts`
+    pub(crate) stores_parts: bool,
+    /// `proxy_cache_tag_header`
+    pub(crate) tag_header: Option<Arc<[u8]>>,
+    /// `proxy_cache_request_control`
+    pub(crate) heeds_requests: bool,
+    /// `proxy_cache_status_header`: the name that this cache has in `Cache-Status`.
+    pub(crate) status_name: Option<Arc<[u8]>>,
 }
 
 impl Default for CacheConf {
@@ -238,6 +299,12 @@ impl Default for CacheConf {
             lock_age: Duration::from_secs(5),
             max_range_offset: None,
             convert_head: true,
+            stores_authorized: false,
+            finishes_fills: true,
+            stores_parts: true,
+            tag_header: None,
+            heeds_requests: false,
+            status_name: None,
         }
     }
 }
@@ -393,6 +460,20 @@ fn add_valid(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         list.push(Valid { status, time });
     }
     Ok(())
+}
+
+/// A directive that nginx does not have.
+const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new(OWN, name, LEVELS, args, help)
+}
+
+/// The name of a field, or none for `off`.
+fn field_name(cx: &Cx<'_>) -> Result<Option<Arc<[u8]>>, Error> {
+    match cx.arg(0) {
+        "off" => Ok(None),
+        name if http::structured::is_token(name.as_bytes()) => Ok(Some(name.as_bytes().into())),
+        name => Err(cx.error(format_args!("invalid field name \"{name}\""))),
+    }
 }
 
 fn add_predicates(

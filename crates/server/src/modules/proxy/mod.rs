@@ -14,6 +14,7 @@
 
 #[allow(dead_code, reason = "what carries out all of it is on its way")]
 pub(crate) mod cache_conf;
+mod cached;
 mod conf;
 mod directives;
 mod early_hints;
@@ -33,6 +34,7 @@ use http::framing::BodyFraming;
 pub(crate) use conf::Bits;
 pub use conf::Conf;
 
+use crate::caching;
 use crate::modules::Module;
 use crate::modules::http_core::{LEVELS, NO_HASH};
 use crate::phases::{Handler, Phase, Run, Step};
@@ -80,17 +82,29 @@ fn begin(request: &mut Request) -> Option<Step> {
 async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.proxy;
-    let made = pass::target(request, conf)
-        .and_then(|(target, destination)| Ok((target, request::build(request, conf, &destination, None)?)));
-    let (target, outgoing) = match made {
-        Ok(made) => made,
+    let answered = match cached::lookup(request, conf) {
+        Ok(Some((cache, text))) => caching::serve(request, &cached::ORIGIN, cache, text).await,
+        Ok(None) => ask(request, conf, None).await,
         Err(status) => return Step::Status(status),
     };
-    match upstream::fetch(request, &conf.upstream, &target, outgoing).await {
+    let step = match answered {
         Ok(reply) => reply::apply(request, conf, reply),
         Err(Failure::Status(status)) => Step::Status(status),
         Err(Failure::Gone) => Step::Gone,
-    }
+    };
+    caching::record::publish(request, &conf.cache);
+    step
+}
+
+/// Asks the upstream. `fill` is given where the answer is for a cache.
+async fn ask(
+    request: &mut Request,
+    conf: &Conf,
+    fill: Option<&request::Fill>,
+) -> Result<upstream::Reply, Failure> {
+    let (target, destination) = pass::target(request, conf).map_err(Failure::Status)?;
+    let outgoing = request::build(request, conf, &destination, fill).map_err(Failure::Status)?;
+    upstream::fetch(request, &conf.upstream, &target, outgoing).await
 }
 
 #[cfg(test)]

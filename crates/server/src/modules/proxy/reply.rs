@@ -117,7 +117,13 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
     if let Some(target) = steering.redirect {
         return redirect(request, conf, &heading, target);
     }
+    // Any part of what is stored can be had, whatever the upstream promised.
+    request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
     head(request, conf, &heading);
+    if let Some(stored) = reply.stored {
+        request.response.content_length = stored.length;
+        push(request, b"Age", stored.age_s.to_string().into_bytes());
+    }
     // From here on it is an answer like others: what changes bodies does not ask where they come from.
     let body = match reply.body {
         ReplyBody::Bytes(source) if request.response.content_length.is_none() => {
@@ -260,7 +266,7 @@ fn take(request: &mut Request, conf: &Conf, line: FieldLine<'_>, whole: Whole) {
         }
         HeaderId::ContentRange => request.response.content_range = Some(value.to_vec()),
         // Promised by this server where it cuts the ranges.
-        HeaderId::AcceptRanges if conf.force_ranges => {}
+        HeaderId::AcceptRanges if conf.force_ranges || request.response.allow_ranges => {}
         HeaderId::WwwAuthenticate => request.response.www_authenticate.push(value.to_vec()),
         HeaderId::Server => request.response.server = Some(value.to_vec()),
         HeaderId::Date => request.response.date = Some(value.to_vec()),

@@ -201,6 +201,13 @@ fn body_of(request: &Request, conf: &Conf) -> OutgoingBody {
     }
 }
 
+/// The usual key of a cache: scheme and host of the target and the URI that goes there.
+pub(super) fn default_key(request: &Request, conf: &Conf, destination: &Destination) -> Vec<u8> {
+    let mut key = destination.place.key_start.clone();
+    push_uri(request, conf, destination, &mut key);
+    key
+}
+
 /// The method that the upstream is asked with.
 fn method_text(request: &Request, conf: &Conf, fill: Option<&Fill>) -> Vec<u8> {
     if fill.is_some_and(|fill| fill.as_get) {

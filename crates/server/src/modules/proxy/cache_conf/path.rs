@@ -9,6 +9,7 @@ use std::time::Duration;
 use conf::value::{self, ValueError};
 use conf::{Error, Statement};
 
+use crate::caching::tasks::Cache;
 use crate::config::Cx;
 use crate::shared_zone::{self, Kind};
 
@@ -67,6 +68,28 @@ pub(crate) enum StoreKind {
 }
 
 impl CachePath {
+    /// The settings as the store has them.
+    fn config(&self) -> ::cache::Config {
+        let pace = |pace: Pace| ::cache::Pace {
+            files: pace.files.min(u64::from(u32::MAX)) as u32,
+            sleep: pace.sleep,
+            threshold: pace.threshold,
+        };
+        ::cache::Config {
+            levels: ::cache::Levels::new(&self.levels).unwrap_or_default(),
+            max_size: self.max_size,
+            min_free: self.min_free,
+            inactive: self.inactive,
+            keys_zone: self.keys_bytes,
+            memory: self.memory,
+            loader: pace(self.loader),
+            manager: pace(self.manager),
+            purger: self.purger,
+            purger_pace: pace(self.purger_pace),
+            ..::cache::Config::new(&self.name, self.path.clone())
+        }
+    }
+
     fn new(name: &str, path: PathBuf) -> CachePath {
         let pace = |files, sleep_ms, threshold_ms| Pace {
             files,
@@ -93,10 +116,11 @@ impl CachePath {
 }
 
 impl Kind for CachePath {
-    // What is known of the entries is kept by `caching`; here a zone is a name.
-    type State = ();
+    type State = Cache;
 
-    fn empty(&self, _: u64) {}
+    fn empty(&self, _: u64) -> Cache {
+        Cache::open(self.config())
+    }
 
     fn continues(&self, before: &CachePath) -> bool {
         self.path == before.path && self.levels == before.levels && self.store == before.store

@@ -1,0 +1,518 @@
+//! Asking the upstream for an answer that others may get too, and filling the cache with it.
+//!
+//! Whoever leads a fetch has it done by a task of its own: when its client goes away, those who wait still get the
+//! answer, and the cache does. An answer that is not to be shared is handed back to the leader alone.
+//!
+//! ```text
+//!   leader --spawn--> task: ask --+-- may be stored --> Filling: to leader, to followers, into the store
+//!      ^                          +-- 304 ------------> stored answer refreshed; all look it up again
+//!      |                          +-- is for one ------> handed to the leader; the others ask themselves
+//!      +----- handed over --------+-- failed ----------> leader and followers decide on a stale answer, each for itself
+//! ```
+//! Order matters twice. The leader's reader of a [`Filling`] is made before the first byte is taken from the upstream, and
+//! what came of a fetch is handed to the leader before the others hear of it.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
+use http::cache_status::Forwarded;
+use http::freshness::store::NotStored;
+use http::reply::FieldLine;
+use http::stored_fields;
+use rt::local::Event;
+
+use crate::body::stream::Stream;
+use crate::caching::filling::{End, Filling};
+use crate::caching::flight::{Lead, Outcome};
+use crate::caching::policy::{self, Answer, Question};
+use crate::caching::record::{self, Record, Status, Unstored};
+use crate::caching::tasks::Cache;
+use crate::caching::{Origin, Wanted, now_s, or_gone, stored};
+use crate::log::Level;
+use crate::modules::proxy::cache_conf::CacheConf;
+use crate::request::Request;
+use crate::response::Body;
+use crate::upstream::{Failure, Reply, state};
+
+/// One fetch.
+pub(crate) struct Fetch {
+    /// How the upstream is asked.
+    pub(crate) origin: &'static Origin,
+    /// Who else fetches what.
+    pub(crate) cache: Arc<Cache>,
+    /// Where the answer goes.
+    pub(crate) store: Arc<Store>,
+    /// The primary key: variants are told apart by the store.
+    pub(crate) key: Key,
+    /// Its text.
+    pub(crate) text: Vec<u8>,
+    /// What is stored and stale. It is compared with what comes: it may be confirmed (304), or be the better answer when
+    /// the new one is an error.
+    pub(crate) stale: Option<Rc<Hit>>,
+}
+
+/// What is known of a stored answer that is to be asked for again: enough for the conditions of a request, without
+/// holding the entry while it is served to somebody else.
+pub(crate) struct Known {
+    etag: Vec<u8>,
+    last_modified: Option<i64>,
+}
+
+impl Known {
+    /// The validators of an entry.
+    pub(crate) fn of(hit: &Hit) -> Known {
+        Known { etag: hit.meta.etag.clone(), last_modified: hit.meta.last_modified }
+    }
+}
+
+/// What came of asking.
+enum Answered {
+    /// An answer for this request, and for others where it is being stored.
+    Reply(Reply),
+    /// The stored one is right again.
+    Refreshed,
+    /// The stored one is better than this status.
+    Worse(u16),
+    /// There is none; the log has the reason of each try.
+    Failed(Failure),
+}
+
+/// What the task of a fetch hands to the request that started it.
+#[derive(Clone, Default)]
+struct Handed {
+    /// Filled before the event is set.
+    slot: Rc<RefCell<Option<Handing>>>,
+    event: Event,
+}
+
+/// The answer, and what is remembered of how it came.
+type Handing = (Answered, Option<state::Tries>, Record);
+
+impl Fetch {
+    /// Fetches for this request alone: others do not wait for it. `stores` says whether the answer may be stored.
+    pub(crate) async fn alone(self, request: &mut Request, stores: bool) -> Result<Reply, Failure> {
+        let (answered, filler) = self.ask(request, stores).await;
+        self.start(request, filler);
+        self.conclude(request, answered).await
+    }
+
+    /// Fetches for this request and for those who wait for it.
+    pub(crate) async fn lead(self, request: &mut Request, lead: Lead) -> Result<Reply, Failure> {
+        let Some(child) = detached(request) else { return Err(Failure::Status(500)) };
+        let handed = Handed::default();
+        let fetch = Rc::new(self);
+        spawn(child, Rc::clone(&fetch), lead, Some(handed.clone()));
+        or_gone(request, handed.event.wait()).await?;
+        let Some((answered, tries, record)) = handed.slot.take() else { return Err(Failure::Status(500)) };
+        if let Some(tries) = tries {
+            request.extensions.insert(tries);
+        }
+        let own = record::of(request);
+        (own.forwarded_status, own.stored, own.unstored) =
+            (record.forwarded_status, record.stored, record.unstored);
+        fetch.conclude(request, answered).await
+    }
+
+    /// Fetches beside a request that has its answer already.
+    pub(crate) fn beside(self, request: &Request, lead: Lead, known: Known) {
+        let Some(mut child) = detached(request) else { return };
+        child.extensions.insert(Rc::new(known));
+        spawn(child, Rc::new(self), lead, None);
+    }
+
+    pub(crate) fn conf<'r>(&self, request: &'r Request) -> &'r CacheConf {
+        (self.origin.conf)(request.scope())
+    }
+
+    /// Makes the answer to this request out of what came of asking.
+    async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
+        let had = match record::of(request).forwarded {
+            Some(Forwarded::Stale) => Status::Expired,
+            _ => Status::Miss,
+        };
+        let status = |record: &mut Record, status| {
+            record.status.get_or_insert(status);
+        };
+        match answered {
+            Answered::Reply(reply) => {
+                status(record::of(request), had);
+                Ok(reply)
+            }
+            Answered::Refreshed => {
+                let found = {
+                    let request = &*request;
+                    let selector = |vary: &[u8]| policy::variant_of(request, vary);
+                    self.store.find(&self.key, &self.text, &selector).await
+                };
+                let stale = self.stale.as_ref().map(|hit| Arc::clone(&hit.meta));
+                match (found, stale) {
+                    (Ok(Some(hit)), _) => {
+                        let age = policy::age(&hit.meta, now_s());
+                        status(record::of(request), Status::Revalidated);
+                        stored::of_hit(request, hit, age).ok_or(Failure::Status(502))
+                    }
+                    _ => self.unconditionally(request).await,
+                }
+            }
+            Answered::Worse(code) => match self.served_stale(request).await {
+                Some(reply) => Ok(reply),
+                None => Err(Failure::Status(code)),
+            },
+            Answered::Failed(failure) => {
+                let conf = self.conf(request);
+                let better = self
+                    .stale
+                    .as_ref()
+                    .is_some_and(|hit| policy::is_better_than_failure(conf, &hit.meta, now_s(), failure));
+                match better {
+                    true => self.served_stale(request).await.ok_or(failure),
+                    false => Err(failure),
+                }
+            }
+        }
+    }
+
+    /// The stored answer, stale as it is. It is looked up again, because the fetch may hold on to what was found.
+    async fn served_stale(&self, request: &mut Request) -> Option<Reply> {
+        let found = {
+            let request = &*request;
+            let selector = |vary: &[u8]| policy::variant_of(request, vary);
+            self.store.find(&self.key, &self.text, &selector).await
+        };
+        let hit = found.ok()??;
+        let age = policy::age(&hit.meta, now_s());
+        let reply = stored::of_hit(request, hit, age)?;
+        record::of(request).status.get_or_insert(Status::Stale);
+        Some(reply)
+    }
+
+    /// What was refreshed has gone meanwhile: the whole is asked for.
+    async fn unconditionally(&self, request: &mut Request) -> Result<Reply, Failure> {
+        let wanted = Wanted { is_shared: true, ..Wanted::default() };
+        let reply = (self.origin.ask)(request, &wanted).await?;
+        record::of(request).status.get_or_insert(Status::Expired);
+        Ok(reply)
+    }
+
+    /// Asks the upstream on behalf of `request`, which may be a client's or one without a client, and begins to store the answer where that may be.
+    async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Filler>) {
+        let generation = Rc::clone(&request.generation);
+        let scope = &generation.config.location(request.location).scope;
+        let conf = (self.origin.conf)(scope);
+        let wanted = self.wanted(request, conf);
+        let question = Question::new(&self.store);
+        let reply = match (self.origin.ask)(request, &wanted).await {
+            Ok(reply) => reply,
+            Err(failure) => return (Answered::Failed(failure), None),
+        };
+        let status = reply.head.head().status().code();
+        record::of(request).forwarded_status = Some(status);
+        let heading = Rc::clone(&reply.head);
+        let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
+        if status == 304 && wanted.has_conditions() {
+            return (self.refresh(request, conf, &answer).await, None);
+        }
+        if let Some(hit) = &self.stale
+            && policy::is_better_than_status(conf, &hit.meta, now_s(), status)
+        {
+            record::of(request).unstored = Some(Unstored::Worse);
+            return (Answered::Worse(status), None);
+        }
+        if !stores {
+            return (Answered::Reply(reply), None);
+        }
+        self.take(request, &answer, reply).await
+    }
+
+    /// Begins to store an answer where that may be; otherwise it is for the one who asked.
+    async fn take(
+        &self,
+        request: &mut Request,
+        answer: &Answer<'_>,
+        reply: Reply,
+    ) -> (Answered, Option<Filler>) {
+        let generation = Rc::clone(&request.generation);
+        let scope = &generation.config.location(request.location).scope;
+        match self.begin(request, (self.origin.conf)(scope), answer).await {
+            Ok((fill, meta, head)) => {
+                record::of(request).stored = true;
+                let filling = Filling::new(meta, head);
+                let body = reply.body.into_body(request, (self.origin.upstream)(scope), false);
+                let filler = Filler { fill: Some(fill), filling: Arc::clone(&filling), body, key: self.key };
+                // Made before a byte has come, so that none of them can be lost to it.
+                match stored::of_filling(&filling, policy::age(&filling.meta, now_s())) {
+                    Some(reply) => (Answered::Reply(reply), Some(filler)),
+                    None => (Answered::Failed(Failure::Status(502)), None),
+                }
+            }
+            Err(reason) => {
+                record::of(request).unstored = Some(reason);
+                (Answered::Reply(reply), None)
+            }
+        }
+    }
+
+    /// As [`Fetch::take`], of an answer that came for this request alone.
+    pub(crate) async fn take_alone(
+        &self,
+        request: &mut Request,
+        question: Question,
+        reply: Reply,
+    ) -> Result<Reply, Failure> {
+        let generation = Rc::clone(&request.generation);
+        let scope = &generation.config.location(request.location).scope;
+        let heading = Rc::clone(&reply.head);
+        let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
+        let (answered, filler) = self.take(request, &answer, reply).await;
+        self.start(request, filler);
+        self.conclude(request, answered).await
+    }
+
+    /// Lets a fill go on beside the request.
+    fn start(&self, request: &Request, filler: Option<Filler>) {
+        let Some(filler) = filler else { return };
+        let cache = Arc::clone(&self.cache);
+        let counted = request.conn.thread.enter();
+        let finishes = self.conf(request).finishes_fills;
+        rt::spawn(async move {
+            filler.pump(&cache, finishes).await;
+            drop(counted);
+        });
+    }
+
+    /// What the upstream is asked. Conditions are put only where `proxy_cache_revalidate` says so: some upstreams answer
+    /// them wrongly, and nginx does not send them unasked.
+    fn wanted(&self, request: &Request, conf: &CacheConf) -> Wanted {
+        let mut wanted = Wanted { is_shared: true, ..Wanted::default() };
+        if !conf.revalidate {
+            return wanted;
+        }
+        let known = match (&self.stale, request.extensions.get::<Rc<Known>>()) {
+            (Some(hit), _) => Some((hit.meta.etag.as_slice(), hit.meta.last_modified)),
+            (None, Some(known)) => Some((known.etag.as_slice(), known.last_modified)),
+            (None, None) => None,
+        };
+        if let Some((etag, last_modified)) = known {
+            wanted.if_none_match = (!etag.is_empty()).then(|| etag.to_vec());
+            wanted.if_modified_since = last_modified;
+        }
+        wanted
+    }
+
+    /// Begins to store an answer.
+    async fn begin(
+        &self,
+        request: &Request,
+        conf: &CacheConf,
+        answer: &Answer<'_>,
+    ) -> Result<(Fill, Arc<Meta>, Arc<[u8]>), Unstored> {
+        if conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses {
+            return Err(Unstored::TooFewUses);
+        }
+        // Judged before the store is asked: most of what may not be stored is known by its head.
+        let mut meta = policy::judge(request, conf, answer)?;
+        if meta.status == 206 {
+            // Not the part that was asked for, or not one that could be joined with others.
+            return Err(Unstored::Rules(NotStored::Partial));
+        }
+        let (head, raw) = (answer.heading.head(), answer.heading.raw());
+        meta.length = head.content_length();
+        let mut stored_head = Vec::with_capacity(raw.len());
+        policy::push_stored_head(head.status_text().of(raw), head.lines(raw), &mut stored_head);
+        let new = New {
+            key: self.key,
+            text: self.text.clone(),
+            meta: meta.clone(),
+            head: stored_head.clone(),
+            is_partial: false,
+            sequence: answer.sequence,
+        };
+        let fill = self.store.begin(new).await.map_err(Unstored::Refused)?;
+        Ok((fill, Arc::new(meta), stored_head.into()))
+    }
+
+    /// Gives the stored answer what a 304 says (RFC 9111 section 4.3.4).
+    async fn refresh(&self, request: &mut Request, conf: &CacheConf, answer: &Answer<'_>) -> Answered {
+        let hit = match &self.stale {
+            Some(hit) => Rc::clone(hit),
+            None => {
+                let request = &*request;
+                let selector = |vary: &[u8]| policy::variant_of(request, vary);
+                match self.store.find(&self.key, &self.text, &selector).await {
+                    Ok(Some(hit)) => Rc::new(hit),
+                    _ => return Answered::Refreshed,
+                }
+            }
+        };
+        match updated(request, conf, answer, &hit) {
+            Some((meta, head)) => {
+                // Where it cannot be written the old one is asked for again each time, which is right too.
+                if let Err(reason @ (Refused::Disk(_) | Refused::Gone)) =
+                    self.store.refresh(&hit, meta, &head).await
+                {
+                    let message = format_args!("stored answer was not refreshed: {reason}");
+                    request.log(Level::Info, message);
+                }
+                Answered::Refreshed
+            }
+            None => Answered::Refreshed,
+        }
+    }
+}
+
+/// The facts and the head of a stored answer after a 304.
+fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) -> Option<(Meta, Vec<u8>)> {
+    let mut head = http::reply::ReplyHead::new();
+    let limits = http::reply::Limits { head_max: cache::HEAD_BYTES_MAX as u32, fields_max: u16::MAX };
+    http::reply::parse(&mut head, hit.head(), &limits).ok()?;
+    let (fresh, raw) = (answer.heading.head(), answer.heading.raw());
+    let mut lines: Vec<FieldLine<'_>> = Vec::new();
+    let update = stored_fields::update(head.lines(hit.head()), fresh.lines(raw), &mut lines);
+    if update.vary_changed {
+        return None;
+    }
+    let mut merged = Vec::with_capacity(hit.head().len());
+    policy::push_stored_head(head.status_text().of(hit.head()), lines.iter().copied(), &mut merged);
+    let mut merged_head = http::reply::ReplyHead::new();
+    http::reply::parse(&mut merged_head, &merged, &limits).ok()?;
+    let heading = crate::upstream::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
+    let answer = Answer { heading: &heading, ..*answer };
+    let mut meta = policy::judge(request, conf, &answer).ok()?;
+    // What the stored body is has not changed.
+    meta.length = hit.meta.length;
+    meta.vary.clone_from(&hit.meta.vary);
+    meta.variant.clone_from(&hit.meta.variant);
+    meta.tags.clone_from(&hit.meta.tags);
+    meta.status = hit.meta.status;
+    Some((meta, merged))
+}
+
+/// A request that is like this one and has no client: it goes on when that one is gone.
+pub(crate) fn detached(request: &Request) -> Option<Box<Request>> {
+    let mut child = Box::new(request.child()?);
+    child.location = request.location;
+    child.method = request.method;
+    child.uri.clone_from(&request.uri);
+    child.args.clone_from(&request.args);
+    // What the configuration's variables are by now: the key and the upstream's address may be made of them.
+    child.slots.clone_from(&request.slots);
+    child.captures.clone_from(&request.captures);
+    child.started = request.started;
+    // Not one that the client made: what counts on its depth is about answers that are put into others.
+    child.depth = request.depth;
+    child.internal = request.internal;
+    child.uri_replaced = request.uri_replaced;
+    child.left_location = request.left_location;
+    child.is_detached = true;
+    Some(child)
+}
+
+/// Starts the task of a fetch.
+fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<Handed>) {
+    // A worker that ends waits for it as for a connection.
+    let counted = child.conn.thread.enter();
+    rt::spawn(async move {
+        let (answered, fill) = fetch.ask(&mut child, true).await;
+        let outcome = match (&answered, &fill) {
+            (_, Some(fill)) => Outcome::Filling(Arc::clone(&fill.filling)),
+            (Answered::Reply(_), None) => Outcome::Alone,
+            (Answered::Refreshed, None) => Outcome::LookAgain,
+            (Answered::Worse(code), None) => Outcome::Failed(Failure::Status(*code)),
+            (Answered::Failed(failure), None) => Outcome::Failed(*failure),
+        };
+        if let Some(handed) = handed {
+            let tries = child.extensions.remove::<state::Tries>();
+            let record = record::of(&mut child).clone();
+            *handed.slot.borrow_mut() = Some((answered, tries, record));
+            handed.event.set();
+        } else if let Answered::Failed(_) = answered {
+            // Nobody waits, and the stale answer goes on being served: the log has the reason already.
+        }
+        // After the hand-over: followers that are quicker than the leader would find the store as it was.
+        lead.publish(outcome);
+        if let Some(fill) = fill {
+            let finishes = fetch.conf(&child).finishes_fills;
+            fill.pump(&fetch.cache, finishes).await;
+        }
+        drop((lead, counted));
+    });
+}
+
+/// A fill under way.
+struct Filler {
+    /// The entry that is written; none any more when the disk has failed.
+    fill: Option<Fill>,
+    /// Those who read along.
+    filling: Arc<Filling>,
+    /// The body as it comes from the upstream, at the upstream's speed.
+    body: Body,
+    /// Whose mark is taken away when the entry is there.
+    key: Key,
+}
+
+impl Filler {
+    /// Takes the body from the upstream to the store and to those who read along. `finishes` says whether it goes on when
+    /// nobody reads any more.
+    async fn pump(mut self, cache: &Cache, finishes: bool) {
+        let end = match std::mem::take(&mut self.body) {
+            Body::None => End::Whole,
+            Body::Bytes(source) => {
+                self.take(source.bytes()).await;
+                End::Whole
+            }
+            Body::Stream(mut stream) => match self.take_all(&mut *stream, finishes).await {
+                Some(end) => end,
+                None => return,
+            },
+            _ => End::Broken,
+        };
+        self.filling.finish(end);
+        if end == End::Broken {
+            return;
+        }
+        // Readers have their end already: they do not wait for the disk.
+        if let Some(fill) = self.fill.take()
+            && fill.commit().await.is_ok()
+        {
+            cache.flights().unmark(&self.key);
+        }
+    }
+
+    /// `None` when nobody is there any more to go on for.
+    async fn take_all(&mut self, stream: &mut dyn Stream, finishes: bool) -> Option<End> {
+        loop {
+            match poll_fn(|context| stream.poll_next(context)).await {
+                Ok(Some(source)) => self.take(source.bytes()).await,
+                Ok(None) => return Some(End::Whole),
+                Err(_) => return Some(End::Broken),
+            }
+            if self.fill.is_none() && !self.filling.room().await {
+                return None;
+            }
+            // `proxy_cache_finish off`: a fill that nobody reads is not worth its bytes.
+            if !finishes && !self.filling.has_readers() {
+                self.filling.finish(End::Broken);
+                return None;
+            }
+        }
+    }
+
+    /// Takes bytes to the disk first, and then to those who read along: what the window gives up can be read from the file.
+    async fn take(&mut self, bytes: &[u8]) {
+        let at = self.filling.arrived();
+        let written = match &mut self.fill {
+            Some(fill) => fill.write(at, bytes).await.is_ok(),
+            None => false,
+        };
+        if !written && self.fill.is_some() {
+            // Told before what it has is dropped, so that readers that come now find their way.
+            self.filling.lose_disk();
+            self.fill = None;
+        }
+        let file = self.fill.as_ref().and_then(Fill::reader);
+        self.filling.push(bytes, file);
+    }
+}

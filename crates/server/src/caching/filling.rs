@@ -1,0 +1,389 @@
+//! A response on its way into the cache, and everybody who reads it meanwhile, on whatever thread.
+//!
+//! ```text
+//!   upstream --> the fill's task --+--> store (file)  --- on disk up to here ---+
+//!                                  |                                            v
+//!                                  +--> window of the last pieces (memory) --> readers, each at its own place
+//! ```
+//! A reader takes what it wants from the window, and from the file what the window has lost: a slow client holds no
+//! memory and slows nobody down. When the disk fails half-way the window waits for the slowest reader instead, so that
+//! nobody who was promised the body loses it; nobody new is let in then.
+//!
+//! Main types: [`Filling`], its [`FillingReader`].
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use cache::{FillReader, Meta, Reader};
+use io::op::Source;
+use rt::watch::{self, Publisher, Waiting, Watcher};
+
+use crate::body::BodyError;
+use crate::body::stream::Stream;
+use crate::caching::stored::{PendingRead, source_of};
+
+/// A response of which bytes still come. One task pushes; readers of all threads take. The lock is held for a look at the
+/// window and for a push, never while anything is awaited.
+pub(crate) struct Filling {
+    /// Its facts.
+    pub(crate) meta: Arc<Meta>,
+    /// Its head as it is stored.
+    pub(crate) head: Arc<[u8]>,
+    state: Mutex<State>,
+    /// Counts what readers wait for: pieces that have come, and the end.
+    news: Publisher,
+    /// Names readers.
+    next_reader: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// The last pieces, each with the place of its first byte.
+    window: VecDeque<(u64, Arc<[u8]>)>,
+    window_bytes: u64,
+    /// Bytes that have come, counted from the start of the body also where a part of it is fetched.
+    arrived: u64,
+    /// The file that the body is written to, once there is one.
+    file: Option<FillReader>,
+    disk: Disk,
+    end: Option<End>,
+    /// Where readers are: the window waits for the slowest when there is no disk behind it.
+    readers: Vec<Place>,
+    /// The fill, when it waits for the slowest reader.
+    filler: Option<Waker>,
+}
+
+/// Where one reader is.
+struct Place {
+    reader: u64,
+    at: u64,
+}
+
+/// What the file is good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Disk {
+    /// Everything goes to it.
+    #[default]
+    Works,
+    /// Nothing more goes to it; what it has can be read.
+    Lost,
+}
+
+/// How a fill ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The body is whole.
+    Whole,
+    /// The upstream broke off.
+    Broken,
+}
+
+// The window is no cache: it bridges the time between a byte's coming and its being in the file, and spares fast clients
+// the way there.
+
+/// Bytes of the window beyond what has not reached the disk: fast clients never wait for the file then.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// Bytes that the window holds at most when it has to wait for readers because the disk is lost.
+const STRANDED_BYTES_MAX: u64 = 4 << 20;
+
+/// Reads of the file that one reader has in flight.
+const READS: usize = 2;
+
+/// Bytes that one reader asks the file for at once.
+const READ_BYTES: u64 = 256 << 10;
+
+impl Filling {
+    /// A response whose head is here.
+    pub(crate) fn new(meta: Arc<Meta>, head: Arc<[u8]>) -> Arc<Filling> {
+        Filling::with(meta, head, State::default())
+    }
+
+    /// A part of one, from a byte on. Others cannot read what one reader has left behind, as with a disk that is lost: a
+    /// part is for who asked for it.
+    pub(crate) fn of_part(meta: Arc<Meta>, start: u64) -> Arc<Filling> {
+        let state = State { arrived: start, disk: Disk::Lost, ..State::default() };
+        Filling::with(meta, Arc::from(&b""[..]), state)
+    }
+
+    fn with(meta: Arc<Meta>, head: Arc<[u8]>, state: State) -> Arc<Filling> {
+        let (news, _) = watch::channel(0);
+        Arc::new(Filling { meta, head, state: Mutex::new(state), news, next_reader: AtomicU64::new(0) })
+    }
+
+    /// Takes the next bytes of the body and wakes those who wait for them. The bytes are copied once, into memory that all
+    /// threads can hold, which the store has been given (or not any more).
+    pub(crate) fn push(&self, bytes: &[u8], file: Option<FillReader>) {
+        let mut state = self.state();
+        let at = state.arrived;
+        state.window.push_back((at, bytes.into()));
+        state.window_bytes += bytes.len() as u64;
+        state.arrived += bytes.len() as u64;
+        if file.is_some() {
+            state.file = file;
+        }
+        state.trim();
+        drop(state);
+        self.tell();
+    }
+
+    /// The disk takes no more.
+    pub(crate) fn lose_disk(&self) {
+        self.state().disk = Disk::Lost;
+    }
+
+    /// Waits, when the disk is lost, until the slowest reader has made room. `false` when nobody reads any more: then
+    /// there is nobody to go on for.
+    pub(crate) async fn room(&self) -> bool {
+        std::future::poll_fn(|context| {
+            let mut state = self.state();
+            if state.disk == Disk::Works
+                || (state.window_bytes <= STRANDED_BYTES_MAX && !state.readers.is_empty())
+            {
+                return Poll::Ready(true);
+            }
+            if state.readers.is_empty() {
+                return Poll::Ready(false);
+            }
+            state.filler = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Whether somebody reads.
+    pub(crate) fn has_readers(&self) -> bool {
+        !self.state().readers.is_empty()
+    }
+
+    /// Nothing follows.
+    pub(crate) fn finish(&self, end: End) {
+        let mut state = self.state();
+        state.end = Some(end);
+        drop(state);
+        self.tell();
+    }
+
+    /// Wakes those who wait. Only the fill calls it, so that no two do at once.
+    fn tell(&self) {
+        self.news.publish(self.news.value() + 1);
+    }
+
+    /// Somebody who wants a part of the body, or all that comes. From here on nothing that it may want is dropped unless
+    /// the file has it. `None` when parts of it may be lost by now.
+    pub(crate) fn reader(self: &Arc<Filling>, range: Range<u64>) -> Option<FillingReader> {
+        let mut state = self.state();
+        let is_lost =
+            state.disk == Disk::Lost && state.window.front().is_none_or(|(at, _)| *at > range.start);
+        if is_lost && range.start < state.arrived || state.end == Some(End::Broken) {
+            return None;
+        }
+        let reader = self.next_reader.fetch_add(1, Ordering::Relaxed);
+        state.readers.push(Place { reader, at: range.start });
+        drop(state);
+        let news = self.news.watch();
+        let waiting = Waiting::new(&news);
+        let from_file = FromFile::Idle;
+        Some(FillingReader { filling: Arc::clone(self), reader, range, from_file, news, waiting })
+    }
+
+    /// Bytes of the body, when they are known before its end.
+    pub(crate) fn length(&self) -> Option<u64> {
+        let state = self.state();
+        let whole = (state.end == Some(End::Whole)).then_some(state.arrived);
+        self.meta.length.or(whole)
+    }
+
+    /// Bytes of the body that have come.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.state().arrived
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Drops pieces from the front that nobody needs from here.
+    fn trim(&mut self) {
+        let on_disk = self.file.as_ref().map_or(0, FillReader::on_disk);
+        let slowest = self.readers.iter().map(|place| place.at).min().unwrap_or(self.arrived);
+        while let Some((at, piece)) = self.window.front() {
+            let end = at + piece.len() as u64;
+            let spare = match self.disk {
+                Disk::Works => end <= on_disk && self.window_bytes > WINDOW_BYTES,
+                // What the file has can be read from it all the same.
+                Disk::Lost => end <= slowest.max(on_disk),
+            };
+            if !spare {
+                break;
+            }
+            self.window_bytes -= piece.len() as u64;
+            self.window.pop_front();
+        }
+    }
+
+    /// The rest of the piece that has this byte.
+    fn piece(&self, at: u64) -> Option<(Arc<[u8]>, usize)> {
+        let (first, _) = self.window.front()?;
+        if at < *first {
+            return None;
+        }
+        let index = self.window.partition_point(|(start, _)| *start <= at) - 1;
+        let (start, piece) = &self.window[index];
+        let offset = (at - start) as usize;
+        (offset < piece.len()).then(|| (Arc::clone(piece), offset))
+    }
+}
+
+/// A body that is read while it is filled. Belongs to one thread.
+pub(crate) struct FillingReader {
+    filling: Arc<Filling>,
+    reader: u64,
+    /// What is still wanted. Its end may be beyond that of the body, where that is not known.
+    range: Range<u64>,
+    from_file: FromFile,
+    news: Watcher,
+    waiting: Waiting,
+}
+
+/// What is under way from the file.
+enum FromFile {
+    Idle,
+    Reading(PendingRead),
+    Ready(Box<Reader>),
+}
+
+/// Where the next bytes are.
+enum Next {
+    /// In the window, from this byte of the piece on.
+    Piece(Arc<[u8]>, usize),
+    /// In the file, which has this many.
+    File(FillReader, u64),
+    /// Still to come.
+    Wait,
+    /// Nowhere: the body is over, or broken off.
+    End(Result<(), BodyError>),
+}
+
+impl FillingReader {
+    /// Goes on with this part instead.
+    pub(crate) fn narrow(&mut self, range: Range<u64>) {
+        self.range = range;
+        self.advance(0);
+    }
+
+    /// Where the next bytes are to be had from.
+    fn next(&self) -> Next {
+        let state = self.filling.state();
+        let at = self.range.start;
+        if at >= self.range.end {
+            return Next::End(Ok(()));
+        }
+        if let Some((piece, offset)) = state.piece(at) {
+            return Next::Piece(piece, offset);
+        }
+        let on_disk = state.file.as_ref().map_or(0, FillReader::on_disk);
+        match (&state.file, state.end) {
+            (Some(file), _) if at < on_disk => Next::File(file.clone(), on_disk),
+            // Behind what came, with an end that is known.
+            (_, Some(End::Whole)) if at >= state.arrived => Next::End(Ok(())),
+            (_, Some(_)) => Next::End(Err(BodyError::Broken)),
+            _ if at < state.arrived => Next::End(Err(BodyError::Broken)),
+            _ => Next::Wait,
+        }
+    }
+
+    /// Tells how far this one has come, so that a window that waits for it goes on.
+    fn advance(&mut self, bytes: u64) {
+        self.range.start += bytes;
+        let (reader, at) = (self.reader, self.range.start);
+        let mut state = self.filling.state();
+        if let Some(place) = state.readers.iter_mut().find(|place| place.reader == reader) {
+            place.at = at;
+        }
+        if state.disk == Disk::Lost {
+            state.trim();
+            let filler = state.filler.take();
+            drop(state);
+            if let Some(waker) = filler {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Reads on from the file.
+    fn poll_file(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        loop {
+            match std::mem::replace(&mut self.from_file, FromFile::Idle) {
+                FromFile::Idle => return Poll::Ready(Ok(None)),
+                FromFile::Ready(mut reader) => {
+                    self.from_file = FromFile::Reading(Box::pin(async move {
+                        let piece = reader.next().await;
+                        (reader, piece)
+                    }));
+                }
+                FromFile::Reading(mut reading) => {
+                    let Poll::Ready((reader, piece)) = reading.as_mut().poll(context) else {
+                        self.from_file = FromFile::Reading(reading);
+                        return Poll::Pending;
+                    };
+                    let Some(piece) = piece.map_err(|_| BodyError::Broken)? else {
+                        // This part of the file is read; what follows may be in the window by now.
+                        return Poll::Ready(Ok(None));
+                    };
+                    self.from_file = FromFile::Ready(reader);
+                    self.advance((piece.end - piece.start) as u64);
+                    return Poll::Ready(Ok(Some(source_of(piece))));
+                }
+            }
+        }
+    }
+}
+
+impl Stream for FillingReader {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        loop {
+            if let Some(source) = ready!(self.poll_file(context))? {
+                return Poll::Ready(Ok(Some(source)));
+            }
+            // Looked at first: what comes behind this number was not seen by what follows.
+            let seen = self.news.value();
+            match self.next() {
+                Next::Piece(piece, offset) => {
+                    let wanted = usize::try_from(self.range.end - self.range.start).unwrap_or(usize::MAX);
+                    let end = piece.len().min(offset.saturating_add(wanted));
+                    self.advance((end - offset) as u64);
+                    // Few readers start or end inside of a piece; the others share it as it is.
+                    let whole = offset == 0 && end == piece.len();
+                    let piece = if whole { piece } else { Arc::from(&piece[offset..end]) };
+                    return Poll::Ready(Ok(Some(Source::Shared(piece))));
+                }
+                Next::File(file, on_disk) => {
+                    let end = on_disk.min(self.range.end).min(self.range.start + READ_BYTES);
+                    let located = file.located().map_err(|_| BodyError::Broken)?;
+                    self.from_file = FromFile::Ready(Box::new(located.read(self.range.start..end, READS)));
+                }
+                // The fill keeps its side for as long as anybody holds it, so that there is no end of the news.
+                Next::Wait => drop(ready!(self.waiting.poll_above(seen, context))),
+                Next::End(result) => return Poll::Ready(result.map(|()| None)),
+            }
+        }
+    }
+}
+
+impl Drop for FillingReader {
+    fn drop(&mut self) {
+        let mut state = self.filling.state();
+        state.readers.retain(|place| place.reader != self.reader);
+        let filler = state.filler.take();
+        drop(state);
+        if let Some(waker) = filler {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Who fetches what at the moment, so that one request asks the upstream and the others wait for it.
+//!
+//! ```text
+//!            lead                     head of the answer
+//!   miss ----------> Asked --------------+----------------> Filling (may be shared: read along) --> over: look it up
+//!     \                                  +----------------> Alone   (may not: everybody asks, and the key is marked)
+//!      +-- follow -> waits               +----------------> Refreshed (304: look it up again)
+//!                                        +----------------> Failed
+//! ```
+//! Main types: [`Flights`], all of one cache; [`Lead`], the duty to say how it ends; [`Flight`], what others wait for.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use cache::Key;
+
+use crate::caching::filling::Filling;
+use crate::upstream::Failure;
+
+/// What came of a fetch, for all who waited. Each of them makes its own answer of it: whether a stale one will do, and
+/// which variant it wants, is different from request to request.
+#[derive(Clone)]
+pub(crate) enum Outcome {
+    /// A response that may be shared, while its body comes.
+    Filling(Arc<Filling>),
+    /// What is stored is right again, or there is something new: to be looked up.
+    LookAgain,
+    /// A response for one request only: others have to ask themselves.
+    Alone,
+    /// Nobody answered.
+    Failed(Failure),
+}
+
+/// A fetch under way.
+pub(crate) struct Flight {
+    started: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Outcome>,
+    waiting: Vec<Waker>,
+}
+
+impl Flight {
+    fn new(now: Instant) -> Arc<Flight> {
+        Arc::new(Flight { started: now, state: Mutex::default() })
+    }
+
+    /// Waits for what comes of it.
+    pub(crate) async fn outcome(&self) -> Outcome {
+        // Once: a flight is woken one time, when it has its outcome.
+        let mut lined_up = false;
+        poll_fn(|context| {
+            let mut state = lock(&self.state);
+            if let Some(outcome) = &state.outcome {
+                return Poll::Ready(outcome.clone());
+            }
+            if !std::mem::replace(&mut lined_up, true) {
+                state.waiting.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// What came of it, if that is known.
+    pub(crate) fn known(&self) -> Option<Outcome> {
+        lock(&self.state).outcome.clone()
+    }
+
+    fn publish(&self, outcome: Outcome) {
+        let mut state = lock(&self.state);
+        // What was said first is what others act on.
+        if state.outcome.is_none() {
+            state.outcome = Some(outcome);
+        }
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The part of a request in a fetch.
+pub(crate) enum Joined {
+    /// It is to ask the upstream.
+    Lead(Lead),
+    /// Somebody else does.
+    Follow(Arc<Flight>),
+    /// The last answers to this key were for one request each: nobody waits for anybody.
+    Marked,
+}
+
+// A flight is in the table from the first request that misses to the end of its fill. Requests that come later than its
+// head get the filling at once.
+
+/// The duty to fetch. Dropped without a word, by a panic or the end of a thread, it lets the others go.
+pub(crate) struct Lead {
+    flights: Arc<Flights>,
+    key: Key,
+    flight: Arc<Flight>,
+}
+
+impl Lead {
+    /// Tells the others; the flight stays for more to join it while a [`Filling`] goes on.
+    pub(crate) fn publish(&self, outcome: Outcome) {
+        let stays = matches!(outcome, Outcome::Filling(_));
+        if matches!(outcome, Outcome::Alone) {
+            self.flights.mark(&self.key);
+        }
+        if !stays {
+            // Before the others are woken: those who look for it again are to find a new start.
+            self.leave();
+        }
+        self.flight.publish(outcome);
+    }
+
+    /// Lets nobody else join.
+    pub(crate) fn leave(&self) {
+        let mut table = self.flights.table(&self.key);
+        if table.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+            table.remove(&self.key);
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.leave();
+        self.flight.publish(Outcome::LookAgain);
+    }
+}
+
+/// Shards, each with a lock of its own.
+const SHARDS: usize = 16;
+
+/// How long a key is marked whose answer was for one request only: long enough that a busy one is asked for side by
+/// side, short enough that a mistake of the origin is soon forgotten.
+pub(crate) const MARK_LIFETIME: Duration = Duration::from_secs(5);
+
+/// Keys that are marked at once, about 40 bytes each; more are not marked, and their requests wait for one another's
+/// heads.
+pub(crate) const MARKS_MAX: usize = 1 << 16;
+
+/// All fetches of one cache.
+pub(crate) struct Flights {
+    tables: [Mutex<HashMap<Key, Arc<Flight>>>; SHARDS],
+    marks: [Mutex<HashMap<Key, Instant>>; SHARDS],
+    /// Requests that did not wait because of a mark.
+    passed: AtomicU64,
+}
+
+impl Flights {
+    pub(crate) fn new() -> Arc<Flights> {
+        Arc::new(Flights {
+            tables: std::array::from_fn(|_| Mutex::default()),
+            marks: std::array::from_fn(|_| Mutex::default()),
+            passed: AtomicU64::new(0),
+        })
+    }
+
+    /// Joins the fetch of a key, or starts it. The table's lock is all that decides who leads, so exactly one does. One that has no outcome after `age` is not waited for: another starts.
+    pub(crate) fn join(self: &Arc<Flights>, key: Key, now: Instant, age: Option<Duration>) -> Joined {
+        if self.is_marked(&key, now) {
+            self.passed.fetch_add(1, Ordering::Relaxed);
+            return Joined::Marked;
+        }
+        let mut table = self.table(&key);
+        if let Some(flight) = table.get(&key) {
+            let is_late = age.is_some_and(|age| now.saturating_duration_since(flight.started) >= age);
+            if !is_late || flight.known().is_some() {
+                return Joined::Follow(Arc::clone(flight));
+            }
+        }
+        let flight = Flight::new(now);
+        table.insert(key, Arc::clone(&flight));
+        drop(table);
+        Joined::Lead(Lead { flights: Arc::clone(self), key, flight })
+    }
+
+    /// The fetch of a key, if there is one.
+    pub(crate) fn under_way(&self, key: &Key) -> Option<Arc<Flight>> {
+        self.table(key).get(key).map(Arc::clone)
+    }
+
+    /// Requests that did not wait because of a mark.
+    pub(crate) fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// Answers to this key are for one request each. A mark is not renewed by those who pass because of it, so that after
+    /// its lifetime one request finds out anew.
+    fn mark(&self, key: &Key) {
+        let now = rt::now();
+        let mut marks = lock(&self.marks[shard(key)]);
+        if marks.len() >= MARKS_MAX / SHARDS {
+            marks.retain(|_, until| *until > now);
+        }
+        if marks.len() < MARKS_MAX / SHARDS {
+            marks.insert(*key, now + MARK_LIFETIME);
+        }
+    }
+
+    /// An answer to this key was stored: what was said of it before is over.
+    pub(crate) fn unmark(&self, key: &Key) {
+        lock(&self.marks[shard(key)]).remove(key);
+    }
+
+    fn is_marked(&self, key: &Key, now: Instant) -> bool {
+        lock(&self.marks[shard(key)]).get(key).is_some_and(|until| *until > now)
+    }
+
+    fn table(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Arc<Flight>>> {
+        lock(&self.tables[shard(key)])
+    }
+}
+
+impl std::fmt::Debug for Flights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flights").field("passed", &self.passed()).finish_non_exhaustive()
+    }
+}
+
+fn shard(key: &Key) -> usize {
+    usize::from(key.0[0]) % SHARDS
+}
+
+/// A panic elsewhere leaves nothing half-done here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,405 @@
+//! Answers of upstreams, kept and used again: which requests may have one, who fetches it, who waits.
+//!
+//! ```text
+//!   handler -- serve --> look it up --fresh--> served (HIT)
+//!                           |
+//!                           +--stale or none--> join the fetch of the key (flight)
+//!                                                |            \-- follow: wait for the head, read along (filling)
+//!                                                +-- lead: a task of its own asks the upstream and fills the cache
+//! ```
+//! A module such as `proxy` says how its upstream is asked ([`Origin`]); here it is decided when. [`policy`] has the rules,
+//! [`flight`] who waits for whom, [`filling`] the body that many read while it comes, [`stored`] answers out of the
+//! cache, [`tasks`] the life of the stores. The store itself is the crate `cache`.
+
+pub(crate) mod fetch;
+pub(crate) mod filling;
+pub(crate) mod flight;
+pub(crate) mod parts;
+pub(crate) mod policy;
+pub(crate) mod record;
+pub(crate) mod stored;
+pub(crate) mod tasks;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cache::{Hit, Key, Store};
+use http::cache_status::Forwarded;
+use http::freshness::store::Ignored;
+use rt::{Either, select};
+
+use crate::caching::fetch::Fetch;
+use crate::caching::flight::{Flight, Joined, Lead, Outcome};
+use crate::caching::parts::Asked;
+use crate::caching::policy::Grade;
+use crate::caching::record::Status;
+use crate::caching::tasks::Cache;
+use crate::config::Scope;
+use crate::modules::proxy::cache_conf::{CacheConf, Stale};
+use crate::request::Request;
+use crate::upstream::{self, Failure, Reply, Settings};
+
+/// How a module's upstream is asked, and what its configuration says of the cache.
+pub(crate) struct Origin {
+    /// The settings.
+    pub(crate) conf: fn(&Scope) -> &CacheConf,
+    /// How upstreams are talked to.
+    pub(crate) upstream: fn(&Scope) -> &Settings,
+    /// Fields of answers that are to be ignored.
+    pub(crate) ignored: fn(&Scope) -> Ignored,
+    /// Asks.
+    pub(crate) ask: Ask,
+}
+
+/// See [`Origin::ask`].
+pub(crate) type Ask =
+    for<'a> fn(&'a mut Request, &'a Wanted) -> Pin<Box<dyn Future<Output = Result<Reply, Failure>> + 'a>>;
+
+/// What is asked of an upstream beside what the client asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Whether the answer may be for others too: without the client's conditions and ranges, and with GET for HEAD.
+    pub(crate) is_shared: bool,
+    /// `If-None-Match`
+    pub(crate) if_none_match: Option<Vec<u8>>,
+    /// `If-Modified-Since`, in seconds since 1970.
+    pub(crate) if_modified_since: Option<i64>,
+    /// `Range`
+    pub(crate) range: Option<Vec<u8>>,
+    /// `If-Range`
+    pub(crate) if_range: Option<Vec<u8>>,
+}
+
+impl Wanted {
+    /// Whether a 304 would be an answer to us, and not to the client.
+    pub(crate) fn has_conditions(&self) -> bool {
+        self.if_none_match.is_some() || self.if_modified_since.is_some()
+    }
+}
+
+/// Lookups of one request: more, and what it looks for comes and goes faster than it can be looked at.
+const LOOKS_MAX: u32 = 4;
+
+/// Answers a request from the cache, or by asking the upstream.
+///
+/// # Errors
+/// The status that answers instead, or that the client is gone.
+pub(crate) async fn serve(
+    request: &mut Request,
+    origin: &'static Origin,
+    cache: Arc<Cache>,
+    text: Vec<u8>,
+) -> Result<Reply, Failure> {
+    let generation = Rc::clone(&request.generation);
+    let conf = (origin.conf)(&generation.config.location(request.location).scope);
+    record::of(request).key.clone_from(&text);
+    let Some(store) = cache.store() else {
+        return (origin.ask)(request, &Wanted { is_shared: true, ..Wanted::default() }).await;
+    };
+    let key = Key::of(&text);
+    let lookup = Lookup { origin, conf, cache: &cache, store, key, text };
+    if conf.bypass.items().iter().any(|text| policy::is_set(&text.rendered(request))) {
+        let record = record::of(request);
+        (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
+        return lookup.fetch(None).alone(request, true).await;
+    }
+    lookup.run(request).await
+}
+
+/// One request that looks for an answer.
+struct Lookup<'a> {
+    /// How the upstream is asked.
+    origin: &'static Origin,
+    /// The settings of the request's location.
+    conf: &'a CacheConf,
+    /// The cache that these name.
+    cache: &'a Arc<Cache>,
+    /// What it has on its disk and in memory.
+    store: &'a Arc<Store>,
+    /// The digest of the text: what names the entry.
+    key: Key,
+    /// The value of `proxy_cache_key`, which every entry holds and every lookup compares.
+    text: Vec<u8>,
+}
+
+/// What a look has come to.
+enum Found {
+    /// An answer.
+    Reply(Reply),
+    /// One that is fresh and has holes, or may have.
+    Parts(Hit),
+    /// One that has to be asked for again.
+    Stale(Hit),
+    /// None.
+    Nothing,
+}
+
+impl Lookup<'_> {
+    /// Looks until there is an answer. What is waited for may be gone, or another variant, when it has come: then it is
+    /// looked for again, a few times.
+    async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
+        // The key says what is looked up; whom to wait for is narrowed down once variants are known.
+        let mut flight_key = self.key;
+        for _ in 0..LOOKS_MAX {
+            let stale = match self.look(request).await {
+                Found::Reply(reply) => return Ok(reply),
+                Found::Parts(hit) => {
+                    let asked = self.asked(request);
+                    return self.fetch(None).complete(request, hit, asked).await;
+                }
+                Found::Stale(hit) => {
+                    record::of(request).forwarded = Some(Forwarded::Stale);
+                    Some(hit)
+                }
+                Found::Nothing => {
+                    record::of(request).forwarded = Some(Forwarded::UriMiss);
+                    None
+                }
+            };
+            if self.is_beyond_max_offset(request) {
+                record::of(request).status = Some(Status::Miss);
+                return (self.origin.ask)(request, &Wanted::default()).await;
+            }
+            // A range of what is not stored is fetched by itself, and not with all that is before it.
+            if let Some(asked) = self.asked(request).filter(|asked| self.is_for_a_part(*asked)) {
+                match self.join_part(request, asked).await? {
+                    Some(lead) => return self.fetch(stale).part(request, asked, lead).await,
+                    None => continue,
+                }
+            }
+            // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
+            if self.conf.lock == Some(false) && stale.is_none() {
+                return self.fetch(stale).alone(request, true).await;
+            }
+            let age = (self.conf.lock == Some(true)).then_some(self.conf.lock_age);
+            match self.cache.flights().join(flight_key, rt::now(), age) {
+                Joined::Lead(lead) => return self.fetch(stale).lead(request, lead).await,
+                Joined::Marked => return self.fetch(stale).alone(request, true).await,
+                Joined::Follow(flight) => match self.follow(request, &flight, stale).await? {
+                    Followed::Reply(reply) => return Ok(reply),
+                    Followed::Variant(key) => flight_key = key,
+                    Followed::LookAgain => {}
+                },
+            }
+        }
+        self.fetch(None).alone(request, true).await
+    }
+
+    /// Waits for what another request fetches, and makes an answer of what came of it.
+    async fn follow(
+        &self,
+        request: &mut Request,
+        flight: &Arc<Flight>,
+        stale: Option<Hit>,
+    ) -> Result<Followed, Failure> {
+        // Somebody is at it, so the old answer does no harm where it is allowed at all.
+        if stale.is_some() && self.conf.uses_stale(Stale::Updating) {
+            let reply = stale.and_then(|hit| self.served(request, hit, Status::Updating));
+            return reply.map(Followed::Reply).ok_or(Failure::Status(502));
+        }
+        let reply = match self.wait(request, flight).await? {
+            Waited::Outcome(Outcome::Filling(filling)) => {
+                let variant = policy::variant_of(request, &filling.meta.vary);
+                if variant != filling.meta.variant {
+                    // It is for requests that say something else. Others may be after the same variant as this one.
+                    return Ok(Followed::Variant(self.key.variant(&variant)));
+                }
+                let age = policy::age(&filling.meta, now_s());
+                match stored::of_filling(&filling, age) {
+                    Some(reply) => {
+                        let record = record::of(request);
+                        (record.status, record.collapsed) = (Some(Status::Hit), true);
+                        record.stored = true;
+                        reply
+                    }
+                    // It has broken off, or its beginning is lost: what comes now is not stored beside it.
+                    None => self.fetch(stale).alone(request, false).await?,
+                }
+            }
+            Waited::Outcome(Outcome::LookAgain) => return Ok(Followed::LookAgain),
+            // Side by side with all others who waited: none of them has to queue behind another one.
+            Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
+            Waited::Outcome(Outcome::Failed(failure)) => self.after_failure(request, stale, failure)?,
+            // As in nginx, what comes of it is not stored: somebody else is at it.
+            Waited::TooLong => self.fetch(stale).alone(request, false).await?,
+        };
+        Ok(Followed::Reply(reply))
+    }
+
+    /// The range that is fetched by itself, where that is wanted.
+    fn asked(&self, request: &Request) -> Option<Asked> {
+        if self.conf.stores_parts { parts::asked(request) } else { None }
+    }
+
+    /// Whether a range starts so far behind that it is not worth to fetch all before it (nginx's
+    /// `proxy_cache_max_range_offset`): it is passed on as it is, and its answer is not stored.
+    fn is_beyond_max_offset(&self, request: &Request) -> bool {
+        let start = self.conf.max_range_offset.and_then(|most| Some((most, parts::start(request)?)));
+        start.is_some_and(|(most, start)| start > most)
+    }
+
+    /// Whether a range is fetched by itself: not where the whole is on its way already and has come as far.
+    fn is_for_a_part(&self, asked: Asked) -> bool {
+        let Some(flight) = self.cache.flights().under_way(&self.key) else { return true };
+        match flight.known() {
+            Some(Outcome::Filling(filling)) => asked.start().is_none_or(|start| start > filling.arrived()),
+            _ => false,
+        }
+    }
+
+    /// Lets requests for the same range wait for one of them; `None` when it is there by now. What is long is not waited
+    /// for.
+    async fn join_part(&self, request: &Request, asked: Asked) -> Result<Option<Option<Lead>>, Failure> {
+        if asked.len().is_none_or(|len| len > WAITED_FOR_MAX) {
+            return Ok(Some(None));
+        }
+        let key = self.key.variant(&asked.aligned());
+        match self.cache.flights().join(key, rt::now(), None) {
+            Joined::Lead(lead) => Ok(Some(Some(lead))),
+            Joined::Marked => Ok(Some(None)),
+            Joined::Follow(flight) => self.wait(request, &flight).await.map(|_| None),
+        }
+    }
+
+    /// Looks into the cache.
+    async fn look(&self, request: &mut Request) -> Found {
+        let found = {
+            let request = &*request;
+            let selector = |vary: &[u8]| policy::variant_of(request, vary);
+            self.store.find(&self.key, &self.text, &selector).await
+        };
+        // What the disk cannot give is as good as not stored: requests go on without a disk. The store says so in the
+        // log, once.
+        let Ok(Some(hit)) = found else { return Found::Nothing };
+        let now = now_s();
+        self.note(request, &hit, now);
+        match policy::grade(&hit, now) {
+            Grade::Fresh if hit.located().is_some_and(|body| !body.is_present(&(0..body.length))) => {
+                record::of(request).status = Some(Status::Hit);
+                Found::Parts(hit)
+            }
+            Grade::Fresh => self.served(request, hit, Status::Hit).map_or(Found::Nothing, Found::Reply),
+            Grade::StaleWhileRevalidate => self.update_beside(request, hit),
+            Grade::Stale if self.conf.background_update && self.conf.uses_stale(Stale::Updating) => {
+                self.update_beside(request, hit)
+            }
+            Grade::Stale => Found::Stale(hit),
+        }
+    }
+
+    /// Serves a stale answer while a new one is fetched, by this request's doing or another's.
+    fn update_beside(&self, request: &mut Request, hit: Hit) -> Found {
+        let (status, lead) = match self.cache.flights().join(self.key, rt::now(), None) {
+            Joined::Lead(lead) => (Status::Stale, Some(lead)),
+            Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
+        };
+        let again = lead.map(|lead| (lead, fetch::Known::of(&hit)));
+        let Some(reply) = self.served(request, hit, status) else { return Found::Nothing };
+        if let Some((lead, known)) = again {
+            self.fetch(None).beside(request, lead, known);
+        }
+        Found::Reply(reply)
+    }
+
+    /// What a request gets whose upstream could not be asked by somebody else.
+    fn after_failure(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        failure: Failure,
+    ) -> Result<Reply, Failure> {
+        match stale {
+            Some(hit) if policy::is_better_than_failure(self.conf, &hit.meta, now_s(), failure) => {
+                self.served(request, hit, Status::Stale).ok_or(failure)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// A stored answer as it goes out, with what is to be known of it. `None` where its head is none.
+    fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
+        let age = policy::age(&hit.meta, now_s());
+        let reply = stored::of_hit(request, hit, age)?;
+        record::of(request).status = Some(status);
+        Some(reply)
+    }
+
+    /// Keeps for variables what a stored answer is.
+    fn note(&self, request: &mut Request, hit: &Hit, now_s: i64) {
+        let record = record::of(request);
+        record.stored_for_s = Some(now_s.saturating_sub(hit.meta.response_time_ms / 1000).max(0) as u64);
+        record.ttl_s = Some(hit.meta.fresh_until.saturating_sub(now_s));
+        record.etag.clone_from(&hit.meta.etag);
+        record.last_modified = hit.meta.last_modified;
+    }
+
+    /// What is needed to ask the upstream, which may outlive the request.
+    fn fetch(&self, stale: Option<Hit>) -> Fetch {
+        Fetch {
+            origin: self.origin,
+            cache: Arc::clone(self.cache),
+            store: Arc::clone(self.store),
+            key: self.key,
+            text: self.text.clone(),
+            stale: stale.map(Rc::new),
+        }
+    }
+
+    /// Waits for what another request fetches.
+    async fn wait(&self, request: &Request, flight: &Arc<Flight>) -> Result<Waited, Failure> {
+        let outcome = async {
+            match self.conf.lock {
+                Some(true) => {
+                    let patience = self.conf.lock_timeout.min(LONGEST_WAIT);
+                    match select(flight.outcome(), rt::sleep_until(rt::now() + patience)).await {
+                        Either::Left(outcome) => Waited::Outcome(outcome),
+                        Either::Right(()) => Waited::TooLong,
+                    }
+                }
+                _ => Waited::Outcome(flight.outcome().await),
+            }
+        };
+        or_gone(request, outcome).await
+    }
+}
+
+/// Bytes of a range that others wait for until it is stored.
+const WAITED_FOR_MAX: u64 = 1 << 20;
+
+/// Timers take no longer ones.
+const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// What came of following somebody else's fetch.
+enum Followed {
+    /// An answer.
+    Reply(Reply),
+    /// What was fetched is not for this request; others like it meet at this key.
+    Variant(Key),
+    /// There is something new.
+    LookAgain,
+}
+
+/// What came of waiting.
+enum Waited {
+    /// What the other request's fetch came to.
+    Outcome(Outcome),
+    /// `proxy_cache_lock_timeout` is over.
+    TooLong,
+}
+
+/// Waits for something, or until the client is gone. What others wait for too is not given up with it: fetches are tasks
+/// of their own.
+pub(crate) async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
+    match select(future, upstream::gone(request, true)).await {
+        Either::Left(value) => Ok(value),
+        Either::Right(()) => Err(Failure::Gone),
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> i64 {
+    policy::seconds(rt::wall())
+}

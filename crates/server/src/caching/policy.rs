@@ -1,0 +1,228 @@
+//! Whether an answer may be stored, for how long it is good, and whether what is stored will do.
+//!
+//! The rules are those of `http::freshness`; here they meet the configuration and the request. Where nginx and RFC 9111
+//! differ on what may be stored or shared the stricter one holds; an explicit setting (`proxy_cache_valid`,
+//! `proxy_ignore_headers`, `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
+
+use std::time::SystemTime;
+
+use cache::{Hit, Meta, Store};
+use http::freshness::store::{self, Exchange, Ignored, Rules};
+use http::freshness::{CacheFields, Times, current_age};
+use http::reply::FieldLine;
+use http::request::HeaderId;
+use http::vary;
+
+use crate::caching::record::Unstored;
+use crate::modules::proxy::cache_conf::{CacheConf, Stale};
+use crate::request::Request;
+use crate::upstream::{Failure, Heading, Reply};
+use crate::zone::since_1970;
+
+/// Targeted fields that this cache listens to (RFC 9213), in order.
+const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
+
+/// An answer as it is judged.
+pub(crate) struct Answer<'a> {
+    pub(crate) heading: &'a Heading,
+    /// Seconds since 1970 when it was asked for, and when its head came.
+    pub(crate) times: Times,
+    /// `proxy_ignore_headers`
+    pub(crate) ignored: Ignored,
+    /// The number of the last purge when it was asked for.
+    pub(crate) sequence: u64,
+}
+
+/// A question that goes to an upstream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    at_s: i64,
+    sequence: u64,
+}
+
+impl Question {
+    /// One that is asked now for this store.
+    pub(crate) fn new(store: &Store) -> Question {
+        Question { at_s: seconds(rt::wall()), sequence: store.sequence() }
+    }
+
+    /// The answer to it.
+    pub(crate) fn answer<'a>(&self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
+        let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
+        Answer { heading, times, ignored, sequence: self.sequence }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn seconds(moment: SystemTime) -> i64 {
+    since_1970(moment).0
+}
+
+/// The facts to store an answer with.
+pub(crate) fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) -> Result<Meta, Unstored> {
+    let (head, raw) = (answer.heading.head(), answer.heading.raw());
+    let status = head.status().code();
+    let fields = CacheFields::collect(head.lines(raw), TARGETS);
+    let exchange = Exchange {
+        status,
+        is_authorized: request.header(HeaderId::Authorization).is_some(),
+        times: answer.times,
+    };
+    let rules = Rules {
+        ignored: answer.ignored,
+        valid: conf.valid_for(status).map(|time| time.as_secs().min(u64::from(u32::MAX)) as u32),
+        stores_parts: conf.stores_parts,
+        stores_authorized: conf.stores_authorized,
+        ..Rules::default()
+    };
+    if conf.no_store.items().iter().any(|text| is_set(&text.rendered(request))) {
+        return Err(Unstored::Configured);
+    }
+    let verdict = store::judge(&fields, exchange, &rules).map_err(Unstored::Rules)?;
+    let names = match answer.ignored.vary {
+        true => Vec::new(),
+        false => vary::selecting_names(head.all(raw, HeaderId::Vary)).map_err(Unstored::Vary)?,
+    };
+    // Kept with the entry as it is compared: lower case, sorted, each once.
+    let vary = names.join(&b","[..]);
+    let until = |window: u32| match window {
+        0 => 0,
+        seconds => verdict.fresh_until.saturating_add(i64::from(seconds)),
+    };
+    let mut meta = Meta {
+        status,
+        response_time_ms: answer.times.response.saturating_mul(1000),
+        initial_age: verdict.initial_age,
+        fresh_until: verdict.fresh_until,
+        stale_while_revalidate_until: until(verdict.stale_while_revalidate),
+        stale_if_error_until: until(verdict.stale_if_error),
+        flags: 0,
+        length: None,
+        etag: head.get(raw, HeaderId::Etag).filter(|_| fields.etag.is_some()).unwrap_or_default().to_vec(),
+        last_modified: fields.last_modified,
+        variant: variant_of(request, &vary),
+        vary,
+        tags: Vec::new(),
+    };
+    if let Some(name) = &conf.tag_header {
+        collect_tags(head.named(raw, name), &mut meta.tags);
+    }
+    Ok(meta)
+}
+
+/// Tags stand behind one another, parted by blanks (`Surrogate-Key`) or commas (`Cache-Tag`).
+fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) {
+    let words = values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')));
+    for word in words.filter(|word| !word.is_empty()) {
+        if !tags.is_empty() {
+            tags.push(b' ');
+        }
+        tags.extend_from_slice(word);
+    }
+}
+
+/// What a request says to the names that a stored answer was selected by. Requests with equal texts get the same variant;
+/// an answer that does not vary has an empty one.
+pub(crate) fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
+    let mut key = Vec::new();
+    if vary.is_empty() {
+        return key;
+    }
+    let names = vary.split(|byte| *byte == b',');
+    let lines = |name: &[u8]| {
+        let bytes = request.bytes();
+        let fields = request.head.fields().iter();
+        let same = fields.filter(|field| field.name.of(bytes).eq_ignore_ascii_case(name));
+        same.map(|field| field.value.of(bytes)).collect::<Vec<_>>().into_iter()
+    };
+    vary::secondary_key(names, lines, &mut key);
+    key
+}
+
+/// Whether a value of the configuration means yes.
+pub(crate) fn is_set(value: &[u8]) -> bool {
+    !matches!(value, b"" | b"0")
+}
+
+/// How good a stored answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grade {
+    /// It is served.
+    Fresh,
+    /// It may be served while a new one is fetched beside.
+    StaleWhileRevalidate,
+    /// It is to be asked for.
+    Stale,
+}
+
+/// How good a stored answer is at this moment.
+pub(crate) fn grade(hit: &Hit, now_s: i64) -> Grade {
+    match &hit.meta {
+        _ if hit.is_purged_soft && hit.meta.stale_while_revalidate_until > now_s => {
+            Grade::StaleWhileRevalidate
+        }
+        _ if hit.is_purged_soft => Grade::Stale,
+        meta if meta.fresh_until > now_s => Grade::Fresh,
+        meta if meta.stale_while_revalidate_until > now_s => Grade::StaleWhileRevalidate,
+        _ => Grade::Stale,
+    }
+}
+
+/// Whether a stale answer is better than what came of asking for a new one: by `proxy_cache_use_stale`, or by the answer's
+/// own `stale-if-error` (RFC 5861 section 4), which counts failures to connect as errors.
+pub(crate) fn is_better_than_failure(conf: &CacheConf, meta: &Meta, now_s: i64, failure: Failure) -> bool {
+    let case = match failure {
+        Failure::Status(504) => Stale::Timeout,
+        // Nobody told the two apart before the answer was given up.
+        Failure::Status(502) if conf.uses_stale(Stale::InvalidHeader) => return true,
+        Failure::Status(_) => Stale::Error,
+        Failure::Gone => return false,
+    };
+    conf.uses_stale(case) || meta.stale_if_error_until > now_s
+}
+
+/// Whether a stale answer is better than a new one with this status. `stale-if-error` is about 500, 502, 503 and 504.
+pub(crate) fn is_better_than_status(conf: &CacheConf, meta: &Meta, now_s: i64, status: u16) -> bool {
+    let (case, is_error) = match status {
+        500 => (Stale::Http500, true),
+        502 => (Stale::Http502, true),
+        503 => (Stale::Http503, true),
+        504 => (Stale::Http504, true),
+        403 => (Stale::Http403, false),
+        404 => (Stale::Http404, false),
+        429 => (Stale::Http429, false),
+        _ => return false,
+    };
+    conf.uses_stale(case) || is_error && meta.stale_if_error_until > now_s
+}
+
+/// The age of a stored answer, for `Age`.
+pub(crate) fn age(meta: &Meta, now_s: i64) -> u32 {
+    current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
+}
+
+/// Appends the head of an answer as it is stored: without what belongs to one connection or to the framing of its body,
+/// and without what is counted anew each time.
+pub(crate) fn push_stored_head<'a, I>(status_text: &[u8], lines: I, out: &mut Vec<u8>)
+where
+    I: Iterator<Item = FieldLine<'a>> + Clone,
+{
+    let connection = lines.clone().filter(|line| line.id == HeaderId::Connection).map(|line| line.value);
+    let options = http::hop_by_hop::ConnectionOptions::new(connection);
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status_text);
+    out.extend_from_slice(b"\r\n");
+    for line in lines {
+        let is_framing = matches!(
+            line.id,
+            HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age | HeaderId::ContentRange
+        );
+        if !is_framing && http::stored_fields::is_stored(&line, &options) {
+            out.extend_from_slice(line.name);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(line.value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}

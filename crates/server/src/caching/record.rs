@@ -1,0 +1,149 @@
+//! What the cache did with a request, for `$upstream_cache_*`, `Cache-Status` and the log.
+//!
+//! It is written as the request goes along, by whoever decides, and shown once, when there is an answer.
+
+use std::fmt;
+
+use http::cache_status::{CacheStatus, Forwarded, Source};
+use http::freshness::store::NotStored;
+use http::vary::VaryError;
+
+use crate::modules::proxy::cache_conf::CacheConf;
+use crate::request::Request;
+use crate::upstream::state::{Cached, Tries};
+
+/// `$upstream_cache_status`, in nginx's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Nothing was stored.
+    Miss,
+    /// The configuration said not to look.
+    Bypass,
+    /// What was stored is stale, and the answer is new.
+    Expired,
+    /// What was stored is stale, and was good enough.
+    Stale,
+    /// The same while somebody fetches a new one.
+    Updating,
+    /// What was stored is stale, and the upstream says that it is still right.
+    Revalidated,
+    /// It was stored, or was on its way into the cache for somebody else.
+    Hit,
+}
+
+impl Status {
+    /// The word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Status::Miss => "MISS",
+            Status::Bypass => "BYPASS",
+            Status::Expired => "EXPIRED",
+            Status::Stale => "STALE",
+            Status::Updating => "UPDATING",
+            Status::Revalidated => "REVALIDATED",
+            Status::Hit => "HIT",
+        }
+    }
+}
+
+/// Why an answer was not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unstored {
+    /// By what it says, or does not say (RFC 9111).
+    Rules(NotStored),
+    /// By `proxy_no_cache`.
+    Configured,
+    /// By `proxy_cache_min_uses`.
+    TooFewUses,
+    /// By what it varies by.
+    Vary(VaryError),
+    /// It is one of the answers that a stale one is used in the place of.
+    Worse,
+    /// By the cache itself.
+    Refused(cache::Refused),
+}
+
+impl fmt::Display for Unstored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Names of the reasons are words for programs too, so they have no blanks.
+            Unstored::Rules(reason) => write!(f, "{reason:?}"),
+            Unstored::Configured => f.write_str("NoCacheConfigured"),
+            Unstored::TooFewUses => f.write_str("TooFewUses"),
+            Unstored::Vary(reason) => write!(f, "Vary{reason:?}"),
+            Unstored::Worse => f.write_str("StaleIsBetter"),
+            Unstored::Refused(reason) => write!(f, "cache-{reason}"),
+        }
+    }
+}
+
+/// What is kept with a request of what the cache did.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record {
+    /// What the client got.
+    pub(crate) status: Option<Status>,
+    /// Why the upstream was asked, if it was.
+    pub(crate) forwarded: Option<Forwarded>,
+    /// What the upstream answered.
+    pub(crate) forwarded_status: Option<u16>,
+    /// Whether the request waited for another one's answer.
+    pub(crate) collapsed: bool,
+    /// Whether the answer is on its way into the cache.
+    pub(crate) stored: bool,
+    /// Why it is not.
+    pub(crate) unstored: Option<Unstored>,
+    /// Seconds since the answer was stored (`$upstream_cache_age`).
+    pub(crate) stored_for_s: Option<u64>,
+    /// Seconds for which it is still fresh; negative when it is stale.
+    pub(crate) ttl_s: Option<i64>,
+    /// Its entity tag.
+    pub(crate) etag: Vec<u8>,
+    /// Its date, in seconds since 1970.
+    pub(crate) last_modified: Option<i64>,
+    /// The text of the key.
+    pub(crate) key: Vec<u8>,
+}
+
+/// Shows what the cache did: to variables, and in `Cache-Status` where the configuration names this cache.
+pub(crate) fn publish(request: &mut Request, conf: &CacheConf) {
+    let Some(record) = request.extensions.get::<Record>().cloned() else { return };
+    let Some(status) = record.status else { return };
+    if let Some(name) = &conf.status_name {
+        let mut value = Vec::new();
+        record.cache_status(name, status).push(&mut value);
+        request.response.fields.push((b"Cache-Status".to_vec(), value));
+    }
+    Tries::of(request).cached = Some(Cached {
+        status: status.name(),
+        age_s: record.stored_for_s,
+        etag: Some(record.etag).filter(|etag| !etag.is_empty()),
+        last_modified: record.last_modified.map(|date| http::date::http(date).to_vec()),
+    });
+}
+
+impl Record {
+    /// RFC 9211
+    fn cache_status<'a>(&'a self, name: &'a [u8], status: Status) -> CacheStatus<'a> {
+        let source = match status {
+            Status::Hit if !self.collapsed => Source::Hit,
+            Status::Stale | Status::Updating if self.forwarded_status.is_none() => Source::Hit,
+            _ => Source::Forwarded(self.forwarded.unwrap_or(Forwarded::Miss)),
+        };
+        CacheStatus {
+            forwarded_status: self.forwarded_status,
+            ttl: self.ttl_s,
+            stored: self.stored,
+            collapsed: self.collapsed.then_some(true),
+            key: Some(&self.key),
+            ..CacheStatus::new(name, source)
+        }
+    }
+}
+
+/// What is kept with a request, to be written to.
+pub(crate) fn of(request: &mut Request) -> &mut Record {
+    if request.extensions.get::<Record>().is_none() {
+        request.extensions.insert(Record::default());
+    }
+    request.extensions.get_mut::<Record>().expect("it was put there")
+}

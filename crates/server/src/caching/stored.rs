@@ -1,0 +1,176 @@
+//! Answers out of the cache: what was stored, or is on its way into it, as a [`Reply`] that is passed on like one from an
+//! upstream: the same directives hide, rewrite and add its fields, and the same filters change its body.
+//!
+//! A small body comes in the same memory as its head and leaves with it in one send. A large one is a file's part that
+//! the location's own engine moves ([`FileBody`]) once its checksums were compared; until then it is read and compared on
+//! the way ([`Checked`]).
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cache::{Hit, Located, Reader, StoreError};
+use http::reply::{Limits, ReplyHead, ReplyProgress};
+use io::op::Source;
+
+use crate::body::ranged::{Ranged, RangedBody};
+use crate::body::stream::Stream;
+use crate::body::{BodyError, FileBody, choose};
+use crate::caching::filling::Filling;
+use crate::request::Request;
+use crate::response::Body;
+use crate::upstream::{Heading, Reply, ReplyBody, Stored};
+
+/// The longest head that is stored; far above what upstreams may send.
+const HEAD: Limits = Limits { head_max: cache::HEAD_BYTES_MAX as u32, fields_max: u16::MAX };
+
+/// Reads of a stored body that are in flight at once.
+const READS: usize = 2;
+
+/// A stored answer of this age. `None` when its head is none: somebody else wrote it.
+pub(crate) fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
+    let heading = parse(hit.head())?;
+    let length = hit.length();
+    let body = match hit.into_body() {
+        cache::Body::Bytes { source, start, end } => Body::Slice(source, start..end),
+        cache::Body::File(located) => body_of(request, located),
+    };
+    Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
+}
+
+/// An answer that is still being fetched; `None` when it cannot be joined any more.
+pub(crate) fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
+    let heading = parse(&filling.head)?;
+    let length = filling.length();
+    let reader = filling.reader(0..u64::MAX)?;
+    let body = match length {
+        // Whoever wants a part of it gets a reader of its own; this one keeps what it may want from going.
+        Some(length) => {
+            let source = Joined { filling: Arc::clone(filling), held: std::cell::Cell::new(Some(reader)) };
+            Body::Ranged(RangedBody::new(Box::new(source), length))
+        }
+        None => Body::Stream(Box::new(reader)),
+    };
+    Some(reply(heading, ReplyBody::Ready(body), length, age))
+}
+
+pub(crate) fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age: u32) -> Reply {
+    let received_at = (rt::now(), rt::wall());
+    Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: age }) }
+}
+
+pub(crate) fn parse(bytes: &[u8]) -> Option<Heading> {
+    let mut head = ReplyHead::new();
+    match http::reply::parse(&mut head, bytes, &HEAD) {
+        Ok(ReplyProgress::Complete { head_len }) => {
+            Some(Heading::new(Source::Vec(bytes[..head_len as usize].to_vec()), head))
+        }
+        _ => None,
+    }
+}
+
+/// A body in a file of the cache: the location's own way of moving files, once its checksums were compared.
+fn body_of(request: &mut Request, located: Located) -> Body {
+    let whole = 0..located.length;
+    if !located.is_verified(&whole) {
+        return Body::Ranged(RangedBody::new(Box::new(Checked(located)), whole.end));
+    }
+    let generation = Rc::clone(&request.generation);
+    let core = &generation.config.location(request.location).scope.core;
+    let mover = choose::mover(core, &rt::caps(), located.length);
+    request.mover = Some(mover);
+    let part = located.offset..located.offset + located.length;
+    Body::File(FileBody::of_part(located.file, located.device, part, mover, request))
+}
+
+/// A stored body that is compared with its checksums while it is read.
+pub(crate) struct Checked(pub(crate) Located);
+
+impl Ranged for Checked {
+    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+        Box::new(CheckedStream { state: Reading::Ready(Box::new(self.0.read(range, READS))) })
+    }
+}
+
+/// A read under way; the reader comes back with what it has read.
+pub(crate) type PendingRead =
+    Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
+
+enum Reading {
+    Ready(Box<Reader>),
+    Pending(PendingRead),
+    Over,
+}
+
+/// What a [`Checked`] body is read by.
+struct CheckedStream {
+    state: Reading,
+}
+
+impl Stream for CheckedStream {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        let mut pending = match std::mem::replace(&mut self.state, Reading::Over) {
+            Reading::Over => return Poll::Ready(Ok(None)),
+            Reading::Pending(pending) => pending,
+            Reading::Ready(mut reader) => Box::pin(async move {
+                let piece = reader.next().await;
+                (reader, piece)
+            }) as PendingRead,
+        };
+        let Poll::Ready((reader, piece)) = pending.as_mut().poll(context) else {
+            self.state = Reading::Pending(pending);
+            return Poll::Pending;
+        };
+        match piece {
+            Ok(Some(piece)) => {
+                self.state = Reading::Ready(reader);
+                Poll::Ready(Ok(Some(source_of(piece))))
+            }
+            Ok(None) => Poll::Ready(Ok(None)),
+            Err(StoreError::NoMemory) => Poll::Ready(Err(BodyError::NoMemory)),
+            Err(_) => Poll::Ready(Err(BodyError::Broken)),
+        }
+    }
+}
+
+/// The bytes of a piece. Only the first and the last of a range do not begin where their buffer does.
+pub(crate) fn source_of(piece: cache::Piece) -> Source {
+    let cache::Piece { mut buf, start, end } = piece;
+    if start > 0 {
+        buf.copy_within(start..end, 0);
+    }
+    buf.set_len(end - start);
+    Source::Buf(buf)
+}
+
+/// A body on its way into the cache.
+struct Joined {
+    filling: Arc<Filling>,
+    held: std::cell::Cell<Option<crate::caching::filling::FillingReader>>,
+}
+
+impl Ranged for Joined {
+    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+        // The first part continues the reader that joined; further ones read what may be in the file by then.
+        if let Some(mut reader) = self.held.take() {
+            reader.narrow(range);
+            return Box::new(reader);
+        }
+        match self.filling.reader(range) {
+            Some(reader) => Box::new(reader),
+            None => Box::new(Lost),
+        }
+    }
+}
+
+/// A part that cannot be had any more.
+pub(crate) struct Lost;
+
+impl Stream for Lost {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        Poll::Ready(Err(BodyError::Broken))
+    }
+}
