@@ -190,15 +190,6 @@ impl Recent {
         chunks
     }
 
-    /// Forgets an entry.
-    pub(crate) fn forget(&self, nonce: u64) {
-        let mut state = self.state();
-        if let Some(old) = state.entries.remove(&nonce) {
-            state.chunks -= old.count();
-            state.order.retain(|other| *other != nonce);
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -259,7 +250,6 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &recent.put(Arc::new(Chunks::new(10, 100)))));
         recent.put(Arc::new(Chunks::new(1, RECENT_CHUNKS_MAX * CHUNK_BYTES)));
         assert_eq!(recent.state().order.len(), 1, "a large one takes the place of many");
-        recent.forget(1);
-        assert!(recent.state().order.is_empty() && recent.state().chunks == 0);
+        assert_eq!(recent.state().chunks, RECENT_CHUNKS_MAX);
     }
 }

@@ -63,10 +63,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// nginx's default for manager (10 s between two looks is our caller's) and purger; also ours for the loader, which in
-    /// nginx sleeps between 100 files. Ours does not: reads are in flight at once, and a start needs its index.
-    pub const DEFAULT: Pace =
+    /// nginx's defaults; of a `files`, `sleep` or `threshold` that is not written out where another one is.
+    pub const NGINX: Pace =
         Pace { files: 100, sleep: Duration::from_millis(50), threshold: Duration::from_millis(200) };
+
+    /// No pauses: what is in flight at once is bounded, and that keeps the disk free for others. The default, where
+    /// nginx would look at 2000 files a second and need minutes for what is known here in seconds.
+    pub const UNPACED: Pace =
+        Pace { files: u32::MAX, sleep: Duration::ZERO, threshold: Duration::from_secs(3600) };
 }
 
 /// Which engine keeps the entries.
@@ -120,10 +124,10 @@ impl Config {
             temp_path: None,
             keys_zone: 10 << 20,
             memory: 0,
-            loader: Pace::DEFAULT,
-            manager: Pace::DEFAULT,
+            loader: Pace::UNPACED,
+            manager: Pace::UNPACED,
             purger: false,
-            purger_pace: Pace { files: 10, ..Pace::DEFAULT },
+            purger_pace: Pace { files: 10, ..Pace::NGINX },
             via: DiskVia::Pool(0),
             direct: false,
             notify: Notify::nobody(),

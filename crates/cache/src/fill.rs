@@ -211,10 +211,11 @@ impl Fill {
             tags: &self.new.meta.tags,
             sequence: self.new.sequence,
         };
-        match self.store.purges().fate(&subject) {
-            Some(Fate::Gone) => Err(FillError::Purged),
-            _ => Ok(()),
-        }
+        let fate = self.store.purges().fate(&subject);
+        // Parts of an entry are as old as the entry, which was looked at when the purges were forgotten.
+        let is_forgotten =
+            !matches!(self.to, To::Entry { .. }) && self.new.sequence < self.store.purge_log.forgotten();
+        if fate == Some(Fate::Gone) || is_forgotten { Err(FillError::Purged) } else { Ok(()) }
     }
 
     /// Header, record and body in one write.

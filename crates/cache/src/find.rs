@@ -270,6 +270,14 @@ impl Store {
 
     /// The records of a large entry, of which `prefix` is the start of its file.
     async fn table(&self, file: &File, prefix: &Buf, header: &Header) -> Result<Arc<Chunks>, ReadError> {
+        if !header.layout.is_partial {
+            // Of an open file, so it is in memory: what was cut since it was verified must not be begun.
+            let size = file.stat_inline().map_err(ReadError::Disk)?.size;
+            if size < header.layout.file_bytes(header.length) {
+                let index = size.saturating_sub(header.layout.body) / CHUNK_BYTES;
+                return Err(ReadError::Damaged(Damage::Truncated { index }));
+            }
+        }
         if let Some(chunks) = self.recent.get(header.nonce, header.length) {
             return Ok(chunks);
         }
@@ -294,15 +302,8 @@ impl Store {
                 at += whole;
             }
         }
-        if !header.layout.is_partial {
-            if let Some(index) = chunks.first_absent() {
-                return Err(ReadError::Damaged(Damage::Truncated { index }));
-            }
-            let size = file.stat_inline().map_err(ReadError::Disk)?.size;
-            if size < header.layout.file_bytes(header.length) {
-                let index = size.saturating_sub(header.layout.body) / CHUNK_BYTES;
-                return Err(ReadError::Damaged(Damage::Truncated { index }));
-            }
+        if let Some(index) = chunks.first_absent().filter(|_| !header.layout.is_partial) {
+            return Err(ReadError::Damaged(Damage::Truncated { index }));
         }
         Ok(self.recent.put(Arc::new(chunks)))
     }
@@ -368,6 +369,19 @@ impl Store {
             head,
             body,
         }))
+    }
+
+    /// Removes an entry if a purge has hit it.
+    pub(crate) async fn judge_purged(self: &Arc<Store>, key: &Key, known: Known) {
+        let flags = (OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+        let how = OpenHow { flags, ..OpenHow::default() };
+        let Ok(file) = File::open(None, self.path_of(key).0, how, self.device, self.via()).await else {
+            return;
+        };
+        let Ok((buf, header)) = self.read_header(&file, PREFIX_BYTES).await else { return };
+        if fate(&self.purges(), &header, &buf[header.text.clone()]) == Some(Fate::Gone) {
+            self.forget_purged(key, known.version);
+        }
     }
 
     /// Offers a small entry to the memory tier.

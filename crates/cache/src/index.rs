@@ -84,6 +84,11 @@ impl Index {
         Index { shards, blocks: AtomicU64::new(0), version: AtomicU64::new(1), next: AtomicU64::new(0) }
     }
 
+    /// The version of the latest object: what is put in from here on has a higher one.
+    pub fn version(&self) -> u32 {
+        (self.version.load(Ordering::Relaxed) as u32).wrapping_sub(1)
+    }
+
     /// Objects, with keys that were only asked for.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()

@@ -49,6 +49,11 @@ impl Leases {
         .await
     }
 
+    /// Whether nobody has one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.map().is_empty()
+    }
+
     fn map(&self) -> MutexGuard<'_, HashMap<Key, Vec<Waker>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -29,6 +29,9 @@ impl Reserved {
     /// Reserves blocks for an entry of this key. When the cache is as good as full, a key that nobody has asked for
     /// before pushes nothing out.
     pub(crate) async fn new(store: &Arc<Store>, key: Key, blocks: u64) -> Result<Reserved, Refused> {
+        if blocks > store.space.max() {
+            return Err(Refused::TooLarge);
+        }
         let is_short = store.space.above_watermark(store.index.blocks() + blocks) > 0;
         let is_known = || store.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
         if is_short && !is_known() && !store.index.admits(&key.0) {

@@ -35,6 +35,8 @@ const LOG_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct LogState {
     /// Bytes of whole records.
     good: AtomicU64,
+    /// Purges up to this one are forgotten, so that what is older cannot be compared with them.
+    forgotten: AtomicU64,
     /// The log as a process saw it that does not own it.
     seen: Mutex<Option<Seen>>,
 }
@@ -54,13 +56,18 @@ impl From<Stat> for Seen {
 }
 
 impl LogState {
+    /// The last purge that is forgotten.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::Acquire)
+    }
+
     fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reads the log at a start. These calls wait for the disk.
-pub(crate) fn open(folder: &Path, _is_owner: bool) -> Result<(Purges, LogState), OpenError> {
+pub(crate) fn open(folder: &Path) -> Result<(Purges, LogState), OpenError> {
     let path = folder.join(LOG_NAME);
     let failed = |errno| OpenError::Folder { path: path.clone(), errno };
     let mut purges = Purges::default();
@@ -160,6 +167,8 @@ impl Store {
     /// Forgets purges that no entry is older than, and writes the log anew.
     pub(crate) async fn forget_purges(&self, sequence: u64) -> Result<(), Errno> {
         let lease = self.leases.take(&log_key()).await;
+        // A fill that asked its upstream before then is refused rather than compared with what is forgotten.
+        self.purge_log.forgotten.fetch_max(sequence, Ordering::AcqRel);
         self.purges_mut().forget(sequence);
         let text = self.log_text();
         let result = self.write_log(text).await;

@@ -140,7 +140,7 @@ impl Reader {
         if self.flights.is_empty() || self.range.is_empty() {
             return Ok(None);
         }
-        poll_fn(|context| {
+        let piece = poll_fn(|context| {
             for flight in &mut self.flights {
                 if let Flight::Reading(reading) = flight
                     && let Poll::Ready(result) = reading.as_mut().poll(context)
@@ -153,12 +153,9 @@ impl Reader {
                 _ => Poll::Pending,
             }
         })
-        .await
-        .map(|result| {
-            self.flights.pop_front();
-            result
-        })
-        .transpose()
+        .await;
+        self.flights.pop_front();
+        piece.transpose()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Taking entries out: the index first, so that nobody finds what is about to go, then the file by the engine.
 //!
-//! Each removal is a task of its own thread and holds the key's lease, and the whole process has so many under way at
+//! Each removal is a task of its own thread and holds the key's lease, and the manager keeps so many under way at
 //! most: deleting a million files must not stand before anybody's read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use io::Errno;
 use rt::file;
@@ -16,14 +16,6 @@ use crate::store::Store;
 /// Removals under way that eviction adds to; above, the manager waits. A file system does one at a time in a folder.
 pub(crate) const REMOVALS_MAX: usize = 16;
 
-/// Removals under way in the process.
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-
-/// How many are under way.
-pub(crate) fn under_way() -> usize {
-    UNDER_WAY.load(Ordering::Relaxed)
-}
-
 /// Counts a removal until it is done, or its task dropped.
 struct Removal {
     store: Arc<Store>,
@@ -32,7 +24,7 @@ struct Removal {
 
 impl Removal {
     fn begin(store: &Arc<Store>, blocks: u64) -> Removal {
-        UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+        store.removals.fetch_add(1, Ordering::AcqRel);
         store.space.removing(blocks);
         Removal { store: Arc::clone(store), blocks }
     }
@@ -40,8 +32,8 @@ impl Removal {
 
 impl Drop for Removal {
     fn drop(&mut self) {
-        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
         self.store.space.removed(self.blocks);
+        self.store.removals.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

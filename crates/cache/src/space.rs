@@ -24,6 +24,8 @@ pub(crate) struct Space {
     removing: AtomicU64,
     /// Free blocks of the file system when it was last asked.
     free: AtomicU64,
+    /// What entries are taken to use until all are known; there may be that many.
+    assumed: AtomicU64,
     /// Reserved since then: what the file system may or may not have given away yet.
     spent: AtomicU64,
 }
@@ -45,8 +47,10 @@ pub(crate) fn blocks_of(bytes: u64) -> u64 {
 impl Space {
     /// Limits in bytes.
     pub(crate) fn new(max_size: Option<u64>, min_free: u64) -> Space {
+        let max = max_size.map_or(u64::MAX, |bytes| bytes / BLOCK_BYTES);
         Space {
-            max: max_size.map_or(u64::MAX, |bytes| bytes / BLOCK_BYTES),
+            max,
+            assumed: AtomicU64::new(if max_size.is_some() { max } else { 0 }),
             min_free: blocks_of(min_free),
             reserved: AtomicU64::new(0),
             removing: AtomicU64::new(0),
@@ -63,6 +67,11 @@ impl Space {
     /// Whether `min_free` is kept.
     pub(crate) fn has_min_free(&self) -> bool {
         self.min_free > 0
+    }
+
+    /// All entries are known: what is not known until then could be anything up to the limit.
+    pub(crate) fn loaded(&self) {
+        self.assumed.store(0, Ordering::Relaxed);
     }
 
     /// Blocks in use when the entries take `entries`.
@@ -91,7 +100,7 @@ impl Space {
 
     /// Blocks above `max_size`.
     fn short(&self, entries: u64) -> u64 {
-        self.used(entries).saturating_sub(self.max)
+        self.used(entries.max(self.assumed.load(Ordering::Relaxed))).saturating_sub(self.max)
     }
 
     /// Blocks that the file system lacks for so many more.
@@ -146,6 +155,8 @@ mod tests {
     #[test]
     fn no_limit_is_ever_passed() {
         let space = Space::new(Some(100 * BLOCK_BYTES), 10 * BLOCK_BYTES);
+        assert_eq!(space.reserve(20, 70), Err(NoRoom::Size(20)), "there may be more than is known");
+        space.loaded();
         space.set_free(60 * BLOCK_BYTES);
         assert_eq!(space.reserve(20, 70), Ok(()));
         assert_eq!(space.reserve(20, 70), Err(NoRoom::Size(10)));

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::UNIX_EPOCH;
 
@@ -50,6 +50,8 @@ pub struct Store {
     is_owner: AtomicBool,
     pub(crate) is_loaded: AtomicBool,
     is_stopping: AtomicBool,
+    /// Removals under way.
+    pub(crate) removals: AtomicUsize,
     /// Wakes the manager: it is to stop, or room is short.
     pub(crate) bell: crate::bell::Bell,
     /// Random, so that nobody can make two entries with one nonce, nor temporary names meet those of another process.
@@ -81,14 +83,21 @@ impl Store {
         let device = make_folder(&config.path)?;
         let (temp, is_elsewhere) = temp_folder(&config, device)?;
         let lock_path = config.path.join(LOCK_NAME);
-        let lock = Lock::try_take(&c_path(lock_path.as_os_str().as_bytes())?)
-            .map_err(|errno| OpenError::Lock { path: lock_path, errno })?;
+        let lock = match Lock::try_take(&c_path(lock_path.as_os_str().as_bytes())?) {
+            Ok(lock) => lock,
+            // It can be read and not written: as if another process did that.
+            Err(Errno::ROFS | Errno::ACCESS) => None,
+            Err(errno) => return Err(OpenError::Lock { path: lock_path, errno }),
+        };
+        if lock.is_some() {
+            crate::snapshot::set_aside(&trimmed(&config.path));
+        }
         let mut random = [0; 24];
         // The call fails only where the kernel has no such call, and then nothing secret is lost.
         let _ = rustix::rand::getrandom(&mut random, GetRandomFlags::empty());
         let word = |at: usize| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight bytes"));
         let seed = [word(0), word(8)];
-        let (purges, purge_log) = crate::purging::open(&config.path, lock.is_some())?;
+        let (purges, purge_log) = crate::purging::open(&config.path)?;
         let store = Store {
             base: trimmed(&config.path),
             temp: trimmed(&temp),
@@ -106,6 +115,7 @@ impl Store {
             lock: Mutex::new(lock),
             is_loaded: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
+            removals: AtomicUsize::new(0),
             bell: crate::bell::Bell::default(),
             seed: word(16),
             count: AtomicU64::new(0),
@@ -206,13 +216,22 @@ impl Store {
 
     /// A temporary name that nobody has.
     pub(crate) fn temp_path(&self) -> CString {
-        let name = format!("/{:016x}.{}", self.seed, self.count.fetch_add(1, Ordering::Relaxed));
-        checked([&self.temp, name.as_bytes()].concat())
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        checked(
+            [&self.temp, &b"/"[..], self.temp_prefix().as_bytes(), number.to_string().as_bytes()].concat(),
+        )
     }
 
-    /// What the names of this process's temporary files begin with.
+    /// What the names of temporary files of this cache begin with, whatever process wrote them: other caches may use
+    /// the same folder.
+    pub(crate) fn temp_family(&self) -> String {
+        let digits = Key::of(&self.base).hex();
+        format!("{}-", String::from_utf8_lossy(&digits[..16]))
+    }
+
+    /// What those of this process begin with.
     pub(crate) fn temp_prefix(&self) -> String {
-        format!("{:016x}.", self.seed)
+        format!("{}{:016x}.", self.temp_family(), self.seed)
     }
 
     /// A number for a new entry that no other has.
@@ -228,6 +247,8 @@ impl Store {
         if self.health.write_failed(errno, now_ms()) {
             self.counters.pass_throughs.count();
             self.note(Note::PassThrough { name: self.name(), doing, errno });
+            // The manager plans a trial.
+            self.bell.ring();
         }
     }
 
@@ -255,11 +276,20 @@ impl Store {
         self.is_owner.store(true, Ordering::Release);
     }
 
-    /// Gives the folder to another process.
-    pub(crate) fn disown(&self) {
+    /// From here on nothing new is written or removed.
+    pub(crate) fn end_owning(&self) {
         self.is_owner.store(false, Ordering::Release);
+    }
+
+    /// Gives the folder to another process.
+    pub(crate) fn unlock(&self) {
         let lock = self.lock_guard().take();
         drop(lock);
+    }
+
+    /// The folder as the kernel gets it.
+    pub(crate) fn base(&self) -> &[u8] {
+        &self.base
     }
 
     fn lock_guard(&self) -> MutexGuard<'_, Option<Lock>> {
@@ -317,17 +347,7 @@ fn temp_folder(config: &Config, device: DeviceId) -> Result<(PathBuf, bool), Ope
     {
         return Ok((path.clone(), false));
     }
-    make_folder(&inside)?;
+    // Where it cannot be made, the first write says so and the cache passes through.
+    let _ = make_folder(&inside);
     Ok((inside, config.temp_path.is_some()))
-}
-
-impl Store {
-    /// Loads the index and keeps the cache within its limits, until [`Store::stop`]. Runs once, on one thread.
-    pub async fn run(self: Arc<Store>) {
-        self.is_loaded.store(true, Ordering::Release);
-        while !self.is_stopping() {
-            self.bell.rung().await;
-        }
-        self.disown();
-    }
 }

@@ -5,7 +5,7 @@ use super::CHUNK_BYTES;
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: u64 = 8;
 
-const _: () = assert!(CHUNK_BYTES % super::ALIGN == 0, "chunks start where direct I/O can");
+const _: () = assert!(CHUNK_BYTES.is_multiple_of(super::ALIGN), "chunks start where direct I/O can");
 
 /// The record of chunk `index` with the checksum `crc`, in the entry with this nonce.
 pub(crate) fn record(nonce: u64, index: u64, crc: u32) -> [u8; RECORD_BYTES as usize] {

@@ -1,5 +1,6 @@
 //! The engines of this machine, a store in a folder of its own, and short ways to fill and look up.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use rt::Runtime;
 use testkit::{Content, TempDir};
 
 /// Longest that a test waits for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Bytes of a chunk.
 pub(crate) const CHUNK: u64 = cache::CHUNK_BYTES;
@@ -69,7 +70,9 @@ impl Pair {
             let timer = rt::Timer::new();
             timer.set(rt::now() + PATIENCE);
             let output = timer.limit(test).await.expect("the test ends in time");
-            quiet().await;
+            timer.set(rt::now() + PATIENCE);
+            timer.limit(quiet()).await.expect("what nobody waits for ends in time");
+            MANAGERS.set(0);
             output
         });
         assert_eq!(runtime.shutdown(Instant::now() + PATIENCE), Drained::Clean, "{:?}", self.names);
@@ -77,11 +80,14 @@ impl Pair {
     }
 }
 
-/// Waits until no task but the caller has work: removals and writes that nobody waits for.
+thread_local! {
+    /// Managers that run on this thread.
+    static MANAGERS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Waits until only managers are left: removals and writes that nobody waits for have ended.
 pub(crate) async fn quiet() {
-    while rt::counters().tasks > 0 || rt::counters().operations > 1 {
-        rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
-    }
+    until(|| rt::counters().tasks <= MANAGERS.get()).await;
 }
 
 /// Runs a test on every pair of this machine and reports it.
@@ -258,16 +264,27 @@ pub(crate) fn refusal(error: FillError) -> Refused {
     }
 }
 
-/// Starts [`Store::run`] and waits until all is known.
+/// Starts [`Store::run`].
+pub(crate) fn manage(store: &Arc<Store>) {
+    MANAGERS.set(MANAGERS.get() + 1);
+    let store = Arc::clone(store);
+    rt::spawn(async move {
+        store.run().await;
+        MANAGERS.set(MANAGERS.get() - 1);
+    });
+}
+
+/// Starts it and waits until all is known.
 pub(crate) async fn start(store: &Arc<Store>) {
-    rt::spawn(Arc::clone(store).run());
+    manage(store);
     until(|| store.is_loaded()).await;
 }
 
-/// Stops it and waits until the folder is given up.
+/// Stops it and waits until its manager has ended.
 pub(crate) async fn stop(store: &Arc<Store>) {
+    let before = MANAGERS.get();
     store.stop();
-    until(|| !store.is_owner()).await;
+    until(|| MANAGERS.get() < before).await;
 }
 
 /// Waits for something that another task brings about.

@@ -1,0 +1,220 @@
+//! Loading: all folders are read side by side, so that a start knows every entry soon. Until then lookups ask the disk.
+//!
+//! Nothing is opened: a name is a key, and what an entry is, its first lookup finds out. Leftovers of fills that a crash
+//! has ended are removed on the way.
+
+use std::ffi::CString;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use io::Errno;
+use io::op::{DirEntry, EntryLook, OpenHow};
+use rt::File;
+use rt::file;
+use rt::local::{Gauge, Semaphore};
+use rustix::fs::{FileType, OFlags};
+
+use crate::config::Pace;
+use crate::index::Cursor;
+use crate::key::Key;
+use crate::note::Note;
+use crate::snapshot::{Loaded, confirm};
+use crate::space::blocks_of;
+use crate::store::{Store, now_s};
+
+/// Folders that are read at once. Reading one is the work of a thread, of which a device has some.
+const FOLDERS_MAX: usize = 16;
+
+/// Bytes of entries that one operation brings: some 800 names.
+const READ_BYTES: u32 = 32 << 10;
+
+/// Entries that are looked at under the lock of a shard.
+const SCAN_MAX: usize = 512;
+
+/// A walk under way.
+struct Walk {
+    store: Arc<Store>,
+    folders: Semaphore,
+    gauge: Gauge,
+    pace: Paced,
+    unconfirmed_up_to: u32,
+}
+
+/// Keeps a pace: files at a time and time at a time, then a pause.
+pub(crate) struct Paced {
+    pace: Pace,
+    files: std::cell::Cell<u32>,
+    begun: std::cell::Cell<Instant>,
+}
+
+impl Paced {
+    pub(crate) fn new(pace: Pace) -> Paced {
+        Paced { pace, files: std::cell::Cell::new(0), begun: std::cell::Cell::new(rt::now()) }
+    }
+
+    /// Counts files that were worked on, and pauses when it is time.
+    pub(crate) async fn worked(&self, files: u32) {
+        self.files.set(self.files.get().saturating_add(files));
+        let took = rt::now().saturating_duration_since(self.begun.get());
+        if self.pace.sleep.is_zero() || (self.files.get() < self.pace.files && took < self.pace.threshold) {
+            return;
+        }
+        self.files.set(0);
+        rt::sleep_until(rt::now() + self.pace.sleep).await;
+        self.begun.set(rt::now());
+    }
+}
+
+impl Store {
+    /// Makes all entries known.
+    pub(crate) async fn load(self: &Arc<Store>) {
+        let begun = rt::now();
+        self.remove_leftovers().await;
+        let loaded = self.load_snapshot().await;
+        if loaded == Loaded::Some && !self.is_stopping() {
+            self.walk().await;
+        }
+        if self.is_stopping() {
+            return;
+        }
+        self.is_loaded.store(true, Ordering::Release);
+        self.space.loaded();
+        self.note(Note::Loaded {
+            name: self.name(),
+            entries: self.index.len() as u64,
+            time_ms: rt::now().saturating_duration_since(begun).as_millis() as u64,
+            from_snapshot: loaded == Loaded::All,
+        });
+    }
+
+    /// Reads all folders and then forgets what only the snapshot knew.
+    async fn walk(self: &Arc<Store>) {
+        // What was written since the start has versions above this one, which belongs to nothing.
+        let unconfirmed_up_to = self.index.version();
+        let walk = Rc::new(Walk {
+            store: Arc::clone(self),
+            folders: Semaphore::new(FOLDERS_MAX),
+            gauge: Gauge::new(),
+            pace: Paced::new(self.config.loader),
+            unconfirmed_up_to,
+        });
+        walk.begin_folder(self.path_in(b"."), Vec::new());
+        walk.gauge.none_left().await;
+        if self.is_stopping() {
+            return;
+        }
+        let mut cursor = Some(Cursor::default());
+        while let Some(here) = cursor {
+            let mut gone = Vec::new();
+            cursor = self.index.scan(here, SCAN_MAX, |key, known| {
+                if known.blocks > 0 && known.version <= unconfirmed_up_to {
+                    gone.push((*key, known.version));
+                }
+            });
+            for (key, version) in gone {
+                self.index.remove(&key, Some(version));
+            }
+        }
+    }
+
+    /// Removes temporary files of processes that are gone.
+    async fn remove_leftovers(self: &Arc<Store>) {
+        let Ok(folder) = CString::new(self.temp.clone()) else { return };
+        let Ok(opened) = self.open_folder(folder.clone()).await else { return };
+        let ours = self.temp_prefix();
+        loop {
+            let read = opened.read_dir(READ_BYTES, EntryLook::Kind, self.device, self.via()).await;
+            let Ok(entries) = read else { return };
+            if entries.is_empty() {
+                return;
+            }
+            for entry in entries {
+                let is_left = entry.name.starts_with(self.temp_family().as_bytes())
+                    && !entry.name.starts_with(ours.as_bytes());
+                let path = CString::new([folder.as_bytes(), b"/", &entry.name].concat());
+                if let (true, Ok(path)) = (is_left, path) {
+                    // One that cannot be removed is tried again at the next start.
+                    let _ = file::unlink(path, self.device, self.via()).await;
+                }
+            }
+        }
+    }
+
+    async fn open_folder(&self, path: CString) -> Result<File, Errno> {
+        let flags = (OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
+        File::open(None, path, OpenHow { flags, ..OpenHow::default() }, self.device, self.via()).await
+    }
+}
+
+impl Walk {
+    /// Starts a task that reads a folder; `digits` are the names of the folders that lead to it.
+    fn begin_folder(self: &Rc<Walk>, path: CString, digits: Vec<Vec<u8>>) {
+        let (walk, counted) = (Rc::clone(self), self.gauge.enter());
+        rt::spawn(async move {
+            let permit = walk.folders.acquire().await;
+            // A folder that cannot be read is as one without entries: lookups ask the disk for what is in it.
+            let _ = walk.read_folder(path, digits).await;
+            drop(permit);
+            drop(counted);
+        });
+    }
+
+    async fn read_folder(self: &Rc<Walk>, path: CString, digits: Vec<Vec<u8>>) -> Result<(), Errno> {
+        let store = &self.store;
+        let levels = store.config.levels;
+        let is_leaf = digits.len() == levels.digits().len();
+        let look = if is_leaf { EntryLook::Itself } else { EntryLook::Kind };
+        let folder = store.open_folder(path.clone()).await?;
+        loop {
+            let entries = folder.read_dir(READ_BYTES, look, store.device, store.via()).await?;
+            if entries.is_empty() || store.is_stopping() {
+                return Ok(());
+            }
+            let count = entries.len() as u32;
+            for entry in entries {
+                if is_leaf {
+                    self.enter(&entry, &digits);
+                } else if is_folder(&entry) && is_digits(&entry.name, levels.digits()[digits.len()]) {
+                    let inner = CString::new([path.as_bytes(), b"/", &entry.name].concat());
+                    let mut digits = digits.clone();
+                    digits.push(entry.name.to_vec());
+                    self.begin_folder(inner.map_err(|_| Errno::INVAL)?, digits);
+                }
+            }
+            self.pace.worked(count).await;
+        }
+    }
+
+    /// Enters a file that lies where the file of its key has to lie.
+    fn enter(&self, entry: &DirEntry, digits: &[Vec<u8>]) {
+        let Some(key) = Key::from_hex(&entry.name) else { return };
+        let Some(Ok(stat)) = entry.stat else { return };
+        let mut end = entry.name.len();
+        for folder in digits {
+            if entry.name[end - folder.len()..end] != **folder {
+                return;
+            }
+            end -= folder.len();
+        }
+        if FileType::from_raw_mode(stat.mode) != FileType::RegularFile {
+            return;
+        }
+        // Fewer than its size where it has holes, and nothing yet where the system has not written it.
+        let bytes = if stat.allocated > 0 { stat.size.min(stat.allocated) } else { stat.size };
+        let blocks = blocks_of(bytes).clamp(1, u64::from(u32::MAX)) as u32;
+        confirm(&self.store, &key, blocks, self.unconfirmed_up_to, now_s());
+    }
+}
+
+fn is_folder(entry: &DirEntry) -> bool {
+    FileType::from_raw_mode(entry.kind) == FileType::Directory
+}
+
+fn is_digits(name: &[u8], count: u8) -> bool {
+    name.len() == usize::from(count) && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The longest time that anything of a store sleeps without looking whether it is to stop.
+pub(crate) const NAP: Duration = Duration::from_millis(500);

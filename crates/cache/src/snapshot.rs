@@ -1,0 +1,251 @@
+//! The index on disk, so that a start needs one read instead of a walk through all folders: written at a stop, and now
+//! and then.
+//!
+//! ```text
+//!   magic 8 B | whole u32 | zero u32 | entries u64 | crc32c of what is before u32 | zero u32
+//!   then blocks:  records in it u32 | crc32c of them u32 | records: key 16 B, blocks u32, accessed u32
+//! ```
+//! It is never more than a hint: what an entry is, its file says. A **whole** snapshot was written when nothing could
+//! change any more; it is renamed before anything does, so a start finds it only after a stop. Any other is older
+//! than what is on disk: its entries are taken over for the time being and a walk confirms them.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use io::Errno;
+use io::op::OpenHow;
+use rt::File;
+use rt::file::{self, Create};
+use rustix::fs::{CWD, OFlags};
+
+use crate::index::{Cursor, Index, Origin};
+use crate::key::Key;
+use crate::reading::read_some;
+use crate::store::{FILE_MODE, Store};
+
+/// The snapshot of a cache that is not in use, or of some time ago.
+pub(crate) const NAME: &str = "ringroad.index";
+
+/// The one that this start reads.
+pub(crate) const OLD_NAME: &str = "ringroad.index.old";
+
+const MAGIC: [u8; 8] = *b"rrindex\x01";
+
+const HEADER_BYTES: usize = 32;
+
+const RECORD_BYTES: usize = 24;
+
+/// Records of a block: one write of some 48 KiB, and what is lost when one is damaged.
+const BLOCK_RECORDS: usize = 2048;
+
+/// Entries that are looked at under the lock of a shard.
+const SCAN_MAX: usize = 512;
+
+/// What a snapshot was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loaded {
+    /// All entries are known.
+    All,
+    /// Some entries may be known; a walk is needed.
+    Some,
+}
+
+/// Puts the snapshot out of the way of the next start, before anything changes. These calls may wait for the disk.
+pub(crate) fn set_aside(folder: &[u8]) {
+    let path = |name: &str| CString::new([folder, b"/", name.as_bytes()].concat());
+    if let (Ok(from), Ok(to)) = (path(NAME), path(OLD_NAME)) {
+        // Where there is none, one that a start before this did not finish reading is worth what it says; a rename
+        // tells by itself that it was not whole any more.
+        let _ = rustix::fs::renameat(CWD, &from, CWD, &to);
+    }
+}
+
+fn header(entries: u64, is_whole: bool) -> [u8; HEADER_BYTES] {
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..12].copy_from_slice(&u32::from(is_whole).to_le_bytes());
+    bytes[16..24].copy_from_slice(&entries.to_le_bytes());
+    let crc = crc32c::crc32c(&bytes[..24]);
+    bytes[24..28].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Entries and whether the snapshot is whole.
+fn parse_header(bytes: &[u8]) -> Option<(u64, bool)> {
+    let bytes: &[u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
+    let crc = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
+    if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..24]) != crc {
+        return None;
+    }
+    let entries = u64::from_le_bytes(bytes[16..24].try_into().ok()?);
+    Some((entries, bytes[8] != 0))
+}
+
+/// The records of one block, or `None` where it is damaged or cut off.
+fn parse_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let count = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+    let crc = u32::from_le_bytes(bytes.get(4..8)?.try_into().ok()?);
+    if count > BLOCK_RECORDS {
+        return None;
+    }
+    let end = 8 + count * RECORD_BYTES;
+    let records = bytes.get(8..end)?;
+    (crc32c::crc32c(records) == crc).then_some((records, &bytes[end..]))
+}
+
+/// One block of a snapshot from what gathers.
+fn push_block(records: &mut Vec<u8>, out: &mut Vec<u8>) -> u64 {
+    let count = records.len() / RECORD_BYTES;
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+    out.extend_from_slice(&crc32c::crc32c(records).to_le_bytes());
+    out.append(records);
+    count as u64
+}
+
+impl Store {
+    /// Reads the snapshot that was set aside and enters what it says into the index.
+    pub(crate) async fn load_snapshot(self: &Arc<Store>) -> Loaded {
+        let (device, via) = (self.device, self.via());
+        let path = self.path_in(OLD_NAME.as_bytes());
+        let how = OpenHow { flags: (OFlags::RDONLY | OFlags::NOFOLLOW).bits() as i32, ..OpenHow::default() };
+        let Ok(file) = File::open(None, path.clone(), how, device, via).await else { return Loaded::Some };
+        let loaded = self.enter_snapshot(&file).await.unwrap_or(Loaded::Some);
+        drop(file);
+        // Used up: the next start finds a newer one or walks.
+        let _ = file::unlink(path, device, via).await;
+        loaded
+    }
+
+    /// `None` where it is damaged.
+    async fn enter_snapshot(self: &Arc<Store>, file: &File) -> Option<Loaded> {
+        let (device, via) = (self.device, self.via());
+        let start = read_some(file, 0, HEADER_BYTES as u64, device, via).await.ok()?;
+        let (entries, is_whole) = parse_header(&start)?;
+        let (mut at, mut entered, mut text) = (HEADER_BYTES as u64, 0, Vec::new());
+        while entered < entries {
+            let part = read_some(file, at, 1 << 18, device, via).await.ok()?;
+            if part.is_empty() {
+                return None;
+            }
+            at += part.len() as u64;
+            text.extend_from_slice(&part);
+            let mut rest = &text[..];
+            while let Some((records, behind)) = parse_block(rest) {
+                entered += (records.len() / RECORD_BYTES) as u64;
+                self.enter_records(records);
+                rest = behind;
+            }
+            // A block that is damaged stays whole in here, and more of the file cannot mend it.
+            if rest.len() > 8 + BLOCK_RECORDS * RECORD_BYTES {
+                return None;
+            }
+            text = rest.to_vec();
+            rt::yield_now().await;
+        }
+        Some(if is_whole { Loaded::All } else { Loaded::Some })
+    }
+
+    fn enter_records(self: &Arc<Store>, records: &[u8]) {
+        for record in records.chunks_exact(RECORD_BYTES) {
+            let number = |at: usize| u32::from_le_bytes(record[at..at + 4].try_into().expect("four bytes"));
+            let key = Key(record[..16].try_into().expect("sixteen bytes"));
+            let (blocks, accessed_s) = (number(16), number(20));
+            if blocks > 0 {
+                let (_, victim) = self.index.insert_found(&key.0, blocks, accessed_s);
+                self.remove_victims(victim);
+            }
+        }
+    }
+
+    /// Writes a snapshot and gives it its name; `is_whole` where nothing can change any more.
+    pub(crate) async fn save_snapshot(&self, is_whole: bool) -> Result<(), Errno> {
+        let (device, via) = (self.device, self.via());
+        let temp = self.temp_path();
+        let file = File::create(temp.clone(), Create::New, FILE_MODE, device, via).await?;
+        let written = self.write_snapshot(&file, is_whole).await;
+        drop(file);
+        let result = match written {
+            Ok(()) => file::rename(temp.clone(), self.path_in(NAME.as_bytes()), device, via).await,
+            Err(errno) => Err(errno),
+        };
+        if result.is_err() {
+            let _ = file::unlink(temp, device, via).await;
+        }
+        result
+    }
+
+    async fn write_snapshot(&self, file: &File, is_whole: bool) -> Result<(), Errno> {
+        let (mut at, mut entries, mut records) = (HEADER_BYTES as u64, 0, Vec::new());
+        let mut cursor = Some(Cursor::default());
+        while let Some(here) = cursor {
+            cursor = gather(&self.index, here, &mut records);
+            let is_last = cursor.is_none();
+            if records.len() < (BLOCK_RECORDS - SCAN_MAX) * RECORD_BYTES && !is_last {
+                continue;
+            }
+            let mut block = Vec::new();
+            entries += push_block(&mut records, &mut block);
+            let len = block.len() as u64;
+            crate::purging::write(file, at, block, self).await?;
+            at += len;
+        }
+        // The header comes last: without it there is no snapshot.
+        crate::purging::write(file, 0, header(entries, is_whole).to_vec(), self).await?;
+        // It is trusted after a stop, and a machine may stop too.
+        file.sync(self.device, self.via()).await
+    }
+}
+
+/// Appends the records of some entries behind a cursor.
+fn gather(index: &Index, cursor: Cursor, records: &mut Vec<u8>) -> Option<Cursor> {
+    index.scan(cursor, SCAN_MAX, |key, known| {
+        if known.blocks > 0 {
+            records.extend_from_slice(key);
+            records.extend_from_slice(&known.blocks.to_le_bytes());
+            records.extend_from_slice(&known.accessed_s.to_le_bytes());
+        }
+    })
+}
+
+/// Enters an entry that a walk has found: what is known only from a snapshot gets a new version, so that what no walk
+/// found can be told apart by its old one.
+pub(crate) fn confirm(store: &Arc<Store>, key: &Key, blocks: u32, unconfirmed_up_to: u32, now_s: u32) {
+    let known = store.index.peek(&key.0).filter(|known| known.blocks > 0);
+    if known.is_some_and(|known| known.version > unconfirmed_up_to) {
+        return;
+    }
+    let accessed_s = known.map_or(now_s, |known| known.accessed_s);
+    let (_, victim) = store.index.insert(&key.0, blocks, Origin::Found, accessed_s);
+    store.remove_victims(victim);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_back_or_not_at_all() {
+        assert_eq!(parse_header(&header(7, true)), Some((7, true)));
+        assert_eq!(parse_header(&header(7, false)), Some((7, false)));
+        for bit in 0..28 * 8 {
+            let mut bytes = header(7, true);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse_header(&bytes), None, "bit {bit}");
+        }
+        assert_eq!(parse_header(&header(7, true)[..31]), None);
+    }
+
+    #[test]
+    fn a_block_is_read_back_or_not_at_all() {
+        let mut block = Vec::new();
+        let mut records = vec![7; 3 * RECORD_BYTES];
+        assert_eq!(push_block(&mut records, &mut block), 3);
+        assert_eq!(parse_block(&block), Some((&[7; 3 * RECORD_BYTES][..], &[][..])));
+        for place in 0..block.len() {
+            assert_eq!(parse_block(&block[..place]), None, "cut at {place}");
+            let mut damaged = block.clone();
+            damaged[place] ^= 0x10;
+            assert_eq!(parse_block(&damaged), None, "damaged at {place}");
+        }
+    }
+}

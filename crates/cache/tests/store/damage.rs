@@ -1,0 +1,225 @@
+//! What is served is what was stored, whatever has become of the file: every image that a crash, a disk or a hand can
+//! leave behind is a miss or the right bytes, and what is wrong is dropped.
+
+use std::path::PathBuf;
+
+use cache::{Key, Meta, StoreError};
+use proptest::prelude::*;
+use proptest::test_runner::{Config as Runs, TestRunner};
+
+use super::common::*;
+
+/// The file of an object after it was stored, and the object's size.
+fn stored(size: u64, is_partial: bool) -> (Place, PathBuf, Vec<u8>) {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        let mut object = new(&store, 1, Some(size));
+        object.is_partial = is_partial;
+        let mut fill = store.begin(object).await.unwrap();
+        let end = if is_partial { 2 * CHUNK } else { size };
+        fill.write(0, &body(1, size)[..end as usize]).await.unwrap();
+        fill.commit().await.unwrap();
+        if !is_partial && size > CHUNK {
+            // A second head, so that both slots are in use.
+            let hit = find(&store, 1).await.unwrap();
+            let meta = Meta { fresh_until: 7, ..(*hit.meta).clone() };
+            store.refresh(&hit, meta, HEAD).await.unwrap();
+        }
+    });
+    let (path, bytes) = place.files().into_iter().next().unwrap();
+    (place, path, bytes)
+}
+
+/// Puts an image in the place of the file and looks it up in a store that has just started. Answers whether it was a hit;
+/// then its bytes are right, those that are there.
+fn is_hit(place: &Place, path: &PathBuf, image: &[u8], size: u64) -> bool {
+    std::fs::write(path, image).unwrap();
+    let wanted = body(1, size);
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        let Some(hit) = find(&store, 1).await else {
+            assert_eq!(store.stats().damaged, 1);
+            return false;
+        };
+        assert_eq!((hit.head(), hit.meta.length), (HEAD, Some(size)));
+        let Some(located) = hit.located() else {
+            assert!(hit.bytes().unwrap() == wanted);
+            return true;
+        };
+        for start in (0..size).step_by(CHUNK as usize) {
+            let end = (start + CHUNK).min(size);
+            match read(located, start..end).await {
+                Ok(bytes) => assert!(bytes == wanted[start as usize..end as usize], "chunk at {start}"),
+                Err(StoreError::Damaged(_)) => {
+                    quiet().await;
+                    assert!(find(&store, 1).await.is_none(), "it was dropped");
+                    return false;
+                }
+                Err(StoreError::Missing { .. }) => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        true
+    })
+}
+
+/// Where a file is cut or torn: around each border of its parts.
+fn places(len: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..=len).step_by(4096).collect();
+    places.extend([1, 7, 8, 15, 16, 100, 159, 160, 200, 300, 400, len - 1]);
+    places.retain(|&place| place < len);
+    places
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_a_miss() {
+    for size in [0, 1, 5000, CHUNK, 3 * CHUNK + 5] {
+        let (place, path, bytes) = stored(size, false);
+        assert!(is_hit(&place, &path, &bytes, size), "{size} whole");
+        for end in places(bytes.len()) {
+            // Up to eight bytes behind a body of no bytes say nothing.
+            let is_padding = size == 0 && end + 8 > bytes.len();
+            assert!(!is_hit(&place, &path, &bytes[..end], size) || is_padding, "{size} cut at {end}");
+            assert!(is_padding || !path.exists(), "it was dropped");
+        }
+    }
+}
+
+#[test]
+fn zeroes_in_the_place_of_data_are_a_miss() {
+    for size in [5000, CHUNK, 3 * CHUNK + 5] {
+        let (place, path, bytes) = stored(size, false);
+        for start in places(bytes.len()) {
+            let mut image = bytes.clone();
+            let tail_was_zero = image[start..].iter().all(|&byte| byte == 0);
+            image[start..].fill(0);
+            let hit = is_hit(&place, &path, &image, size);
+            assert!(!hit || tail_was_zero, "{size} zeroed from {start}");
+        }
+        for start in (0..bytes.len()).step_by(4096) {
+            let mut image = bytes.clone();
+            let end = (start + 4096).min(image.len());
+            image[start..end].fill(0);
+            // Slot A and what is between the parts may go: slot B is the one that counts, and padding is nothing.
+            let hit = is_hit(&place, &path, &image, size);
+            assert!(!hit || size > CHUNK && start < 12_288, "{size} zeroed at {start}");
+        }
+        assert!(!is_hit(&place, &path, &vec![0; bytes.len()], size));
+        assert!(!is_hit(&place, &path, b"", size));
+    }
+}
+
+#[test]
+fn a_partial_entry_never_turns_holes_into_content() {
+    let size = 5 * CHUNK + 9;
+    let (place, path, bytes) = stored(size, true);
+    assert!(is_hit(&place, &path, &bytes, size));
+    for end in places(bytes.len()).into_iter().filter(|&end| end > 4096) {
+        // Some chunks may be left; what is answered is right, which `is_hit` looks at.
+        is_hit(&place, &path, &bytes[..end], size);
+    }
+    // The record of a chunk that never came, copied from another: as a table that is ahead of its data.
+    let table = 2 * 4096;
+    let mut image = bytes.clone();
+    image.resize(image.len() + 3 * CHUNK as usize, 0);
+    image.copy_within(table..table + 8, table + 16);
+    assert!(is_hit(&place, &path, &image, size), "such a record is none");
+}
+
+#[test]
+fn files_of_others_are_dropped() {
+    let (place, path, bytes) = stored(5000, false);
+    let other = place.path().join("other");
+    std::fs::create_dir_all(&other).unwrap();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        put(&store, 2, 5000).await.unwrap();
+    });
+    let (_, foreign) = place.files().into_iter().find(|(found, _)| *found != path).unwrap();
+    assert!(!is_hit(&place, &path, &foreign, 5000), "another key");
+    assert!(!is_hit(&place, &path, b"HTTP/1.1 200 OK\r\n\r\nno cache file", 5000));
+    let mut older = bytes.clone();
+    older[7] = 2;
+    assert!(!is_hit(&place, &path, &older, 5000), "another version");
+    std::fs::create_dir_all(&path).unwrap();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        assert!(matches!(find_any(&store).await, Ok(None) | Err(_)), "a folder");
+    });
+}
+
+async fn find_any(store: &std::sync::Arc<cache::Store>) -> Result<Option<cache::Hit>, StoreError> {
+    let text = text(1);
+    store.find(&Key::of(&text), &text, &|_| Vec::new()).await
+}
+
+#[test]
+fn damage_anywhere_is_never_served() {
+    for size in [3000, 2 * CHUNK + 100] {
+        let (place, path, bytes) = stored(size, false);
+        let mut runner = TestRunner::new(Runs { cases: 60, failure_persistence: None, ..Runs::default() });
+        let damage = (0..bytes.len(), 1..3000usize, any::<u8>(), any::<bool>());
+        let result = runner.run(&damage, |(start, len, value, is_shifted)| {
+            let mut image = bytes.clone();
+            let end = (start + len).min(image.len());
+            match is_shifted {
+                true => image[start..end].rotate_left(1),
+                false => image[start..end].fill(value),
+            }
+            // A hit has compared all bytes.
+            is_hit(&place, &path, &image, size);
+            Ok(())
+        });
+        result.unwrap();
+    }
+}
+
+#[test]
+fn what_somebody_deletes_or_damages_while_it_is_known_is_a_miss() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            for number in 0..4 {
+                put(&store, number, 3 * CHUNK).await.unwrap();
+            }
+            put(&store, 4, 100).await.unwrap();
+            let files: Vec<PathBuf> = place.files().into_keys().collect();
+            for path in &files {
+                std::fs::remove_file(path).unwrap();
+            }
+            for number in 0..5 {
+                assert!(find(&store, number).await.is_none());
+            }
+            assert_eq!(store.stats().entries, 0);
+            put(&store, 5, 3 * CHUNK).await.unwrap();
+            let path = place.files().into_keys().next().unwrap();
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(CHUNK).unwrap();
+            assert!(find(&store, 5).await.is_none(), "it was cut");
+            quiet().await;
+            assert!(!path.exists());
+            stop(&store).await;
+        });
+    });
+}
+
+#[test]
+fn torn_heads_leave_the_one_before() {
+    let size = 2 * CHUNK;
+    let (place, path, bytes) = stored(size, false);
+    // Slot B has the second head (fresh until 7), slot A the first.
+    for torn_at in [4096, 4097, 4111, 4120, 4200, 4340] {
+        let mut image = bytes.clone();
+        image[torn_at..4096 + 400].fill(0x55);
+        std::fs::write(&path, &image).unwrap();
+        PLAIN.run(async {
+            let store = place.open(PLAIN);
+            let hit = find(&store, 1).await.unwrap();
+            let until = if torn_at < 4340 { 2_000_000_000 } else { 7 };
+            assert_eq!(hit.meta.fresh_until, until, "torn at {torn_at}");
+            assert!(whole(hit).await == body(1, size));
+        });
+    }
+}

@@ -1,0 +1,369 @@
+//! Limits, unused entries, purges, owners, faults: what a cache does when things run out or go wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::{Config, FillError, Note, Pace, Refused, Store};
+
+use super::common::*;
+
+/// Bytes of the files of all entries, in whole blocks, as an operator would add them up.
+fn used(place: &Place) -> u64 {
+    place.files().values().map(|bytes| (bytes.len() as u64).next_multiple_of(4096)).sum()
+}
+
+fn open(place: &Place, change: impl FnOnce(&mut Config)) -> Arc<Store> {
+    let mut config = place.config(PLAIN);
+    change(&mut config);
+    Store::open(config).unwrap()
+}
+
+#[test]
+fn max_size_is_kept_at_all_times() {
+    let place = Place::new();
+    let max = 40 * 4096;
+    PLAIN.run(async {
+        let store = open(&place, |config| config.max_size = Some(max));
+        start(&store).await;
+        let mut refused = 0;
+        for turn in 0..3 {
+            for number in 0..60 {
+                match put(&store, number, 5000).await {
+                    Ok(()) => {}
+                    Err(error) => {
+                        let reason = refusal(error);
+                        assert!(
+                            matches!(reason, Refused::NotAdmitted | Refused::NoRoom),
+                            "{turn} {number}: {reason:?}"
+                        );
+                        refused += 1;
+                    }
+                }
+                assert!(used(&place) <= max, "{} of {max} in use", used(&place));
+                assert!(store.stats().bytes <= max);
+            }
+        }
+        assert!(refused > 0, "keys that nobody asked for before push nothing out of a full cache");
+        assert!(store.stats().evicted > 0, "keys that were asked for again do");
+        assert_eq!(put(&store, 99, max + 1).await, Err(FillError::Refused(Refused::TooLarge)));
+        stop(&store).await;
+    });
+    assert!(used(&place) <= max && used(&place) > max / 2);
+}
+
+#[test]
+fn a_fill_of_unknown_length_stops_at_the_limit() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = open(&place, |config| config.max_size = Some(10 * CHUNK));
+        start(&store).await;
+        let mut fill = store.begin(new(&store, 1, None)).await.unwrap();
+        let mut at = 0;
+        let error = loop {
+            match fill.write(at, &[7; 50_000]).await {
+                Ok(()) => at += 50_000,
+                Err(error) => break error,
+            }
+            assert!(at < 11 * CHUNK);
+        };
+        assert_eq!(error, FillError::Refused(Refused::TooLarge));
+        drop(fill);
+        quiet().await;
+        assert_eq!(store.stats().bytes, 0);
+        stop(&store).await;
+    });
+    assert!(place.leftovers().is_empty());
+}
+
+#[test]
+fn min_free_is_kept() {
+    let place = Place::new();
+    PLAIN.run(async {
+        // More than any disk has.
+        let store = open(&place, |config| config.min_free = 1 << 60);
+        start(&store).await;
+        until_async(async || put(&store, 1, 100).await == Err(Refused::DiskFull.into())).await;
+        stop(&store).await;
+    });
+    assert!(place.files().is_empty());
+}
+
+async fn until_async(mut is_so: impl AsyncFnMut() -> bool) {
+    while !is_so().await {
+        rt::sleep_until(rt::now() + Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn what_nobody_uses_goes() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = open(&place, |config| config.inactive = Duration::from_secs(1));
+        start(&store).await;
+        for number in 0..20 {
+            put(&store, number, 100).await.unwrap();
+        }
+        until(|| store.stats().inactive >= 20).await;
+        until(|| place.files().is_empty()).await;
+        assert_eq!(store.stats().entries, 0);
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn the_index_is_bounded_by_its_zone() {
+    let place = Place::new();
+    PLAIN.run(async {
+        // One entry for each shard.
+        let store = open(&place, |config| config.keys_zone = 4096);
+        start(&store).await;
+        for number in 0..300 {
+            let _ = put(&store, number, 10).await;
+        }
+        quiet().await;
+        assert!(store.stats().entries <= 64, "{}", store.stats().entries);
+        assert_eq!(place.files().len() as u64, store.stats().entries, "what left the index left the disk");
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn hot_small_entries_are_in_memory() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = open(&place, |config| config.memory = 1 << 20);
+        start(&store).await;
+        put(&store, 1, 1000).await.unwrap();
+        let hits: Vec<bool> =
+            [find(&store, 1).await.unwrap().is_from_memory, find(&store, 1).await.unwrap().is_from_memory]
+                .to_vec();
+        assert_eq!(hits, [false, true]);
+        assert_hit(&store, 1, 1000).await;
+        let newer = new(&store, 1, Some(5));
+        store_in_pieces(&store, newer, b"newer", 5).await.unwrap();
+        assert_eq!(whole(find(&store, 1).await.unwrap()).await, b"newer", "nothing old is left");
+        find(&store, 1).await.unwrap();
+        store.purge(cache::Scope::All, cache::Fate::Gone).await.unwrap();
+        assert!(find(&store, 1).await.is_none(), "a purge counts in memory too");
+        assert_eq!(store.stats().memory_bytes, 0);
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn a_disk_that_fails_is_left_alone_and_comes_back() {
+    let size = 3 * CHUNK;
+    for fault in ["write error=ENOSPC", "write error=EIO", "rename error=EIO"] {
+        let place = Place::new();
+        let faults = format!("{fault} path={} first=1", place.path().display());
+        PLAIN.run_with(&faults, async {
+            let store = place.open(PLAIN);
+            start(&store).await;
+            assert!(put(&store, 1, size).await.is_err(), "{fault}");
+            assert!(find(&store, 1).await.is_none());
+            assert!(store.stats().is_pass_through);
+            assert_eq!(put(&store, 2, size).await, Err(Refused::PassThrough.into()));
+            // The manager tries once the pause is over.
+            until(|| !store.stats().is_pass_through).await;
+            put(&store, 3, size).await.unwrap();
+            assert_hit(&store, 3, size).await;
+            stop(&store).await;
+        });
+        let said = |wanted: fn(&Note) -> bool| place.notes().iter().filter(|note| wanted(note)).count();
+        assert_eq!(said(|note| matches!(note, Note::PassThrough { .. })), 1, "{fault}: said once");
+        assert_eq!(said(|note| matches!(note, Note::Recovered { .. })), 1, "{fault}");
+        assert!(place.leftovers().is_empty(), "{fault}");
+    }
+}
+
+#[test]
+fn reads_that_fail_are_misses_and_then_pauses() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        for number in 0..4 {
+            put(&store, number, 100).await.unwrap();
+        }
+    });
+    let faults = format!("read error=EIO path={} first=3", place.path().display());
+    PLAIN.run_with(&faults, async {
+        let store = place.open(PLAIN);
+        for number in 0..3 {
+            let text = text(number);
+            let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
+            assert!(matches!(found, Err(cache::StoreError::Disk { .. })));
+        }
+        let text = text(3);
+        let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
+        assert!(matches!(found, Err(cache::StoreError::PassThrough)), "the disk is not asked");
+        until_async(async || {
+            let found = store.find(&cache::Key::of(&text), &text, &|_| Vec::new()).await;
+            matches!(found, Ok(Some(_)))
+        })
+        .await;
+        assert_eq!(store.stats().read_errors, 3);
+    });
+    assert_eq!(place.files().len(), 4, "a disk that cannot read says nothing about entries");
+}
+
+#[test]
+fn short_reads_and_writes_are_continued() {
+    // The alert of a server that did not: "pread() read only 7101 of 15530".
+    on_each_pair(|pair| {
+        let place = Place::new();
+        let faults =
+            format!("read short every=2 path={0}; write short every=3 path={0}", place.path().display());
+        for _ in 0..2 {
+            pair.run_with(&faults, async {
+                let store = place.open(pair);
+                start(&store).await;
+                for (number, size) in [(1, 15_000), (2, CHUNK), (3, 4 * CHUNK + 100)] {
+                    if find(&store, number).await.is_none() {
+                        put(&store, number, size).await.unwrap();
+                    }
+                    assert_hit(&store, number, size).await;
+                }
+                assert_eq!(store.stats().damaged, 0);
+                stop(&store).await;
+            });
+        }
+    });
+}
+
+#[test]
+fn a_purge_removes_what_it_names_and_holds() {
+    let place = Place::new();
+    let tagged = |store: &Store, number: u64, tags: &str| {
+        let mut new = new(store, number, Some(100));
+        new.meta.tags = tags.as_bytes().to_vec();
+        new
+    };
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        for (number, tags) in [(1, "news sport"), (2, "sport"), (3, "")] {
+            store_in_pieces(&store, tagged(&store, number, tags), &body(number, 100), 100).await.unwrap();
+        }
+        // What asked its upstream before a purge is older than it, whenever it comes.
+        let late = tagged(&store, 4, "news");
+        let late = store.begin(late).await.unwrap();
+        store.purge(cache::Scope::Tag((*b"news").into()), cache::Fate::Gone).await.unwrap();
+        let mut late = late;
+        late.write(0, &body(4, 100)).await.unwrap();
+        assert_eq!(late.commit().await, Err(FillError::Purged));
+        assert!(find(&store, 1).await.is_none());
+        assert_hit(&store, 2, 100).await;
+        let soft = cache::Scope::Pattern(text(2).into());
+        store.purge(soft, cache::Fate::Stale).await.unwrap();
+        let hit = find(&store, 2).await.unwrap();
+        assert!(hit.is_purged_soft);
+        store.refresh(&hit, (*hit.meta).clone(), HEAD).await.unwrap();
+        assert!(!find(&store, 2).await.unwrap().is_purged_soft, "asked again since");
+        quiet().await;
+        assert_eq!(place.files().len(), 2);
+        // Without a stop: as after a crash.
+    });
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert!(find(&store, 1).await.is_none());
+        put(&store, 1, 100).await.unwrap();
+        assert_hit(&store, 1, 100).await;
+        store.purge(cache::Scope::All, cache::Fate::Gone).await.unwrap();
+        for number in 1..4 {
+            assert!(find(&store, number).await.is_none());
+        }
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn purged_files_do_not_come_back_after_a_crash() {
+    let place = Place::new();
+    let saved = PLAIN.run(async {
+        let store = place.open(PLAIN);
+        put(&store, 1, 100).await.unwrap();
+        let saved = place.files();
+        store.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
+        saved
+    });
+    // The removal never got to the disk, and the log's last record is torn.
+    for (path, bytes) in &saved {
+        std::fs::write(path, bytes).unwrap();
+    }
+    let log = place.path().join("ringroad.purges");
+    let mut torn = std::fs::read(&log).unwrap();
+    torn.extend_from_slice(&[40, 0, 0, 0, 1, 2, 3]);
+    std::fs::write(&log, torn).unwrap();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert!(find(&store, 1).await.is_none());
+        store.purge(cache::Scope::Key([9; 16]), cache::Fate::Gone).await.unwrap();
+        stop(&store).await;
+    });
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        assert_eq!(store.sequence(), 2, "what was torn is written over");
+    });
+}
+
+#[test]
+fn the_purger_removes_files_and_forgets_the_purges() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = open(&place, |config| {
+            config.purger = true;
+            config.purger_pace = Pace::UNPACED;
+        });
+        start(&store).await;
+        for number in 0..50 {
+            put(&store, number, 100).await.unwrap();
+        }
+        let begun = store.begin(new(&store, 60, Some(1))).await.unwrap();
+        let pattern = cache::Scope::Pattern(b"http://origin.example/object/1*".as_slice().into());
+        store.purge(pattern, cache::Fate::Gone).await.unwrap();
+        until(|| place.files().len() == 39).await;
+        until(|| std::fs::metadata(place.path().join("ringroad.purges")).unwrap().len() < 40).await;
+        let mut begun = begun;
+        begun.write(0, b"x").await.unwrap();
+        assert_eq!(begun.commit().await, Err(FillError::Purged), "nobody knows any more");
+        put(&store, 1, 100).await.unwrap();
+        assert_hit(&store, 1, 100).await;
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn one_process_owns_a_folder_and_others_read() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let first = place.open(PLAIN);
+        start(&first).await;
+        put(&first, 1, 100).await.unwrap();
+        let second = place.open(PLAIN);
+        assert!(first.is_owner() && !second.is_owner());
+        manage(&second);
+        assert_hit(&second, 1, 100).await;
+        assert_eq!(put(&second, 2, 100).await, Err(Refused::NotOwner.into()));
+        assert_eq!(
+            second.purge(cache::Scope::All, cache::Fate::Gone).await,
+            Err(cache::StoreError::NotOwner)
+        );
+        first.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
+        let file = place.files();
+        assert!(find(&second, 1).await.is_none(), "{file:?}");
+        put(&first, 3, CHUNK + 1).await.unwrap();
+        assert_hit(&second, 3, CHUNK + 1).await;
+        first.stop();
+        until(|| second.is_owner() && second.is_loaded()).await;
+        assert_eq!(put(&first, 4, 100).await, Err(Refused::Stopping.into()));
+        assert_hit(&first, 3, CHUNK + 1).await;
+        put(&second, 4, 100).await.unwrap();
+        assert_eq!(second.stats().entries, 2);
+        stop(&second).await;
+    });
+    let notes = place.notes();
+    let owners = notes.iter().filter(|note| matches!(note, Note::NotOwner { .. } | Note::Owner { .. }));
+    assert_eq!(owners.count(), 2, "{notes:?}");
+}

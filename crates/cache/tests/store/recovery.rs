@@ -1,0 +1,231 @@
+//! Starts: after a stop, after a crash, with snapshots of every kind.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use cache::Note;
+
+use super::common::*;
+
+const OBJECTS: u64 = 200;
+
+async fn fill(store: &std::sync::Arc<cache::Store>) {
+    for number in 0..OBJECTS {
+        put(store, number, 100 + number % 7).await.unwrap();
+    }
+}
+
+fn snapshot(place: &Place) -> PathBuf {
+    place.path().join("ringroad.index")
+}
+
+/// What the last start has said of loading.
+fn loaded(place: &Place) -> (u64, bool) {
+    let notes = place.notes();
+    let found = notes.iter().rev().find_map(|note| match note {
+        Note::Loaded { entries, from_snapshot, .. } => Some((*entries, *from_snapshot)),
+        _ => None,
+    });
+    found.expect("it has loaded")
+}
+
+#[test]
+fn all_is_known_after_a_stop_and_after_a_crash() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            fill(&store).await;
+            stop(&store).await;
+        });
+        assert!(snapshot(&place).exists());
+        pair.run(async {
+            let store = place.open(pair);
+            assert_hit(&store, 7, 100).await;
+            start(&store).await;
+            assert_eq!(loaded(&place), (OBJECTS, true));
+            assert!(!snapshot(&place).exists(), "it must not be believed after a crash");
+            let bytes = store.stats().bytes;
+            put(&store, OBJECTS, 100).await.unwrap();
+            assert_eq!(store.stats().bytes, bytes + 4096);
+            // No stop.
+        });
+        // What a fill that was killed leaves.
+        let family = place.path().join("ringroad.tmp");
+        pair.run(async {
+            let store = place.open(pair);
+            let fill = store.begin(new(&store, 999, Some(3 * CHUNK))).await.unwrap();
+            std::fs::rename(place.leftovers().remove(0), family.join("kept")).unwrap();
+            drop(fill);
+        });
+        assert_eq!(place.leftovers(), [family.join("kept")]);
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            assert_eq!(loaded(&place), (OBJECTS + 1, false));
+            assert_eq!(store.stats().bytes, (OBJECTS + 1) * 4096);
+            for number in 0..OBJECTS {
+                assert_hit(&store, number, 100 + number % 7).await;
+            }
+            assert!(find(&store, 5000).await.is_none());
+            stop(&store).await;
+        });
+    });
+}
+
+#[test]
+fn leftovers_of_killed_fills_are_removed() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        let fill = store.begin(new(&store, 1, Some(3 * CHUNK))).await.unwrap();
+        let left = place.leftovers().remove(0);
+        let name = left.file_name().unwrap().to_str().unwrap().to_owned();
+        // As another process would have named it; and one of another cache in a shared folder.
+        let (family, _) = name.split_once('-').unwrap();
+        let other = format!("{}-0.1", "0".repeat(16));
+        std::fs::copy(&left, left.with_file_name(format!("{family}-0000000000000000.5"))).unwrap();
+        std::fs::copy(&left, left.with_file_name(&other)).unwrap();
+        start(&store).await;
+        let names: Vec<_> = place.leftovers();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert!(names.contains(&left) && names.contains(&left.with_file_name(&other)));
+        drop(fill);
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_damaged_or_old_is_not_believed() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        fill(&store).await;
+        stop(&store).await;
+    });
+    let whole = std::fs::read(snapshot(&place)).unwrap();
+    let mut images: Vec<Vec<u8>> =
+        [0, 1, 31, 32, 40, 1000, whole.len() - 1].map(|end| whole[..end].to_vec()).into();
+    for place in [0, 9, 16, 24, 33, 37, 50, whole.len() - 3] {
+        let mut image = whole.clone();
+        image[place] ^= 1;
+        images.push(image);
+    }
+    images.push([&whole[..32], &vec![0; whole.len() - 32]].concat());
+    for image in images {
+        std::fs::write(snapshot(&place), &image).unwrap();
+        PLAIN.run(async {
+            let store = place.open(PLAIN);
+            start(&store).await;
+            assert_eq!(loaded(&place), (OBJECTS, false), "{} bytes", image.len());
+            assert_eq!(store.stats().bytes, OBJECTS * 4096);
+        });
+    }
+}
+
+#[test]
+fn what_only_the_snapshot_knew_is_forgotten() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        fill(&store).await;
+        stop(&store).await;
+    });
+    // Not whole: as one that was written while the cache was in use.
+    let mut image = std::fs::read(snapshot(&place)).unwrap();
+    image[8] = 0;
+    let crc = crc32c(&image[..24]);
+    image[24..28].copy_from_slice(&crc.to_le_bytes());
+    std::fs::write(snapshot(&place), image).unwrap();
+    for path in place.files().into_keys().take(30) {
+        std::fs::remove_file(path).unwrap();
+    }
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert_eq!(loaded(&place), (OBJECTS - 30, false));
+        assert_eq!(store.stats().bytes, (OBJECTS - 30) * 4096);
+    });
+}
+
+/// CRC32C bit by bit, so that a test does not believe what it tests.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8)
+            .fold(crc ^ u32::from(*byte), |crc: u32, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+#[test]
+fn a_snapshot_does_not_bring_back_what_was_purged_or_replaced() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        put(&store, 1, 100).await.unwrap();
+        put(&store, 2, 100).await.unwrap();
+        stop(&store).await;
+    });
+    let old = std::fs::read(snapshot(&place)).unwrap();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        store.purge(cache::Scope::Key(cache::Key::of(&text(1)).0), cache::Fate::Gone).await.unwrap();
+        store_in_pieces(&store, new(&store, 2, Some(9000)), &body(7, 9000), 9000).await.unwrap();
+        stop(&store).await;
+    });
+    std::fs::write(snapshot(&place), old).unwrap();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert!(loaded(&place).1, "a snapshot put back by hand is believed for what it is");
+        assert!(find(&store, 1).await.is_none());
+        assert!(
+            whole(find(&store, 2).await.unwrap()).await == body(7, 9000),
+            "it is as long as its file says"
+        );
+    });
+}
+
+/// Makes a folder of so many entries and measures until all are known: the files are empty, as nobody opens them.
+fn known_after(count: u64) -> std::time::Duration {
+    let place = Place::new();
+    for number in 0..count {
+        let digest = cache::Key::of(&number.to_le_bytes());
+        let hex = String::from_utf8(digest.hex().to_vec()).unwrap();
+        let folder = place.path().join(&hex[31..]).join(&hex[29..31]);
+        let path = folder.join(&hex);
+        if std::fs::File::create(&path).is_err() {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::File::create(&path).unwrap();
+        }
+    }
+    let begun = Instant::now();
+    PLAIN.run(async {
+        let mut config = place.config(PLAIN);
+        config.keys_zone = 128 << 20;
+        let store = cache::Store::open(config).unwrap();
+        start(&store).await;
+        assert_eq!(store.stats().entries, count);
+        let walked = begun.elapsed();
+        stop(&store).await;
+        walked
+    })
+}
+
+#[test]
+fn twenty_thousand_entries_are_known_soon() {
+    eprintln!("20000 entries known after {:?}", known_after(20_000));
+}
+
+/// `cargo test --release -p cache --test store -- --ignored --nocapture a_million`
+#[test]
+#[ignore = "makes a million files"]
+fn a_million_entries_are_known_within_ten_seconds() {
+    let took = known_after(1_000_000);
+    eprintln!("1000000 entries known after {took:?}");
+    assert!(took.as_secs() < 10, "{took:?}");
+}
