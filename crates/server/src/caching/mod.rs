@@ -29,6 +29,7 @@ use std::time::Duration;
 use ::cache::{Hit, Key, Store};
 use http::cache_status::Forwarded;
 use http::freshness::store::Ignored;
+use http::request::Method;
 use rt::{Either, select};
 
 use crate::caching::fetch::Fetch;
@@ -169,6 +170,10 @@ impl Lookup<'_> {
                     Some(lead) => return self.fetch(stale).part(request, asked, lead).await,
                     None => continue,
                 }
+            }
+            // Its answer has no body that others could have, nor one that could be stored.
+            if request.method == Method::Head && !self.conf.convert_head {
+                return self.fetch(stale).alone(request, false).await;
             }
             // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
             if self.conf.lock == Some(false) && stale.is_none() {
