@@ -34,6 +34,8 @@ pub struct Response {
     /// Further fields in order.
     pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) body: Body,
+    /// Whether another server has judged the client's conditions already, so that none is judged here.
+    pub(crate) is_judged: bool,
     /// What another server said behind the number of its status.
     pub(crate) reason: Option<Reason>,
     /// `Server` of another server, in the place of this one's own.

@@ -18,6 +18,10 @@ fn filter(request: &mut Request) {
     if request.response.status != 200 || request.error_status.is_some() || request.depth > 0 {
         return;
     }
+    // Another server was asked with the same conditions, and has said that they do not hold.
+    if request.response.is_judged {
+        return;
+    }
     let mode = request.scope().core.if_modified_since;
     let response = &request.response;
     let validators = Validators {

@@ -224,6 +224,8 @@ fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
     let status = head.status();
     let response = &mut request.response;
     response.status = status.code();
+    // The conditions went along with the request. Those of a request for a cache do not: `caching` takes this back.
+    response.is_judged = true;
     response.reason = Some(Reason { status: status.code(), text: head.reason().of(raw).to_vec() });
     // A chunked body has no length, whatever else the head says (RFC 9112 section 6.3).
     response.content_length = if head.is_chunked() { None } else { head.content_length() };
