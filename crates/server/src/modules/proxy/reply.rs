@@ -26,6 +26,7 @@ use crate::connection::decide;
 use crate::log::Level;
 use crate::modules::http_core::media_types::split_charset;
 use crate::modules::proxy::conf::Conf;
+use crate::modules::proxy::request::Context;
 use crate::modules::proxy::{rewrites, store};
 use crate::phases::Step;
 use crate::request::Request;
@@ -117,6 +118,10 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
     if let Some(target) = steering.redirect {
         return redirect(request, conf, &heading, target);
     }
+    // Conditions that went along with the request have been judged; those of a request for a cache did not go.
+    let context = request.extensions.get::<Context>();
+    let is_judged = context.is_some_and(|context| context.passes_conditions) && reply.stored.is_none();
+    request.response.is_judged = is_judged;
     // Any part of what is stored can be had, whatever the upstream promised.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
     head(request, conf, &heading);
@@ -224,8 +229,6 @@ fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
     let status = head.status();
     let response = &mut request.response;
     response.status = status.code();
-    // The conditions went along with the request. Those of a request for a cache do not: `caching` takes this back.
-    response.is_judged = true;
     response.reason = Some(Reason { status: status.code(), text: head.reason().of(raw).to_vec() });
     // A chunked body has no length, whatever else the head says (RFC 9112 section 6.3).
     response.content_length = if head.is_chunked() { None } else { head.content_length() };

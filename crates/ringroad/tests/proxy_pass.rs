@@ -1,0 +1,186 @@
+//! Requests that are passed on, where nginx of the suites beside it is too old to compare with, or where this server
+//! promises more.
+
+mod common;
+
+use common::BINARY;
+use testkit::origin::{Origin, OriginRequest, Reply};
+use testkit::response::Head;
+use testkit::{Client, Response, Server, Setup, TempDir};
+
+/// A server in front of an origin, with these locations.
+fn start(origin: &Origin, locations: &str) -> (Setup, Server) {
+    let setup = Setup::new(&common::one_server("", locations)).origin(origin);
+    let server = setup.start(BINARY);
+    (setup, server)
+}
+
+fn get(server: &Server, target: &str) -> Response {
+    common::client(server).get(target)
+}
+
+/// An origin that answers with what it was asked.
+fn mirror() -> Origin {
+    Origin::start(|request| Reply::text(shown(request)))
+}
+
+fn shown(request: &OriginRequest) -> String {
+    let lines: Vec<_> = request.lines.iter().map(|line| String::from_utf8_lossy(line)).collect();
+    format!("{} {} {}\n{}\n", request.method, request.target, request.version, lines.join("\n"))
+}
+
+#[test]
+fn nothing_that_a_client_says_ends_a_line_of_the_request() {
+    let origin = mirror();
+    let (_setup, server) = start(
+        &origin,
+        "location ~ ^/value/(?s)(.*)$ { proxy_set_header X-Value \"<$1>\"; proxy_pass http://@ORIGIN@; }
+         location ~ ^/uri/(?s)(.*)$ { proxy_pass http://@ORIGIN@/$1; }
+         location ~ ^/method/(?s)(.*)$ { proxy_method \"GET$1\"; proxy_pass http://@ORIGIN@; }",
+    );
+    let attack = "a%0d%0aEvil:%201%0d%0a%0d%0aGET%20/";
+    let text = get(&server, &format!("/value/{attack}")).text();
+    assert!(text.contains("\nX-Value: <a  Evil: 1    GET />\n"), "{text}");
+    let text = get(&server, &format!("/uri/{attack}")).text();
+    assert!(text.starts_with("GET /a%0D%0AEvil:%201%0D%0A%0D%0AGET%20/ HTTP/1.1\n"), "{text}");
+    assert_eq!(get(&server, "/method/%0d%0aX:%201").status, 500);
+    let error = server.error_log();
+    assert!(error.contains("invalid method \"GET\\r\\nX: 1\" for an upstream"), "{error}");
+    assert_eq!(origin.stats().requests, 2);
+}
+
+#[test]
+fn unix_sockets_and_addresses_in_brackets() {
+    let folder = TempDir::new("upstream");
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("it is ours");
+    let path = folder.path().join("socket");
+    let origin = Origin::start_unix(&path, |request| Reply::text(shown(request)));
+    let locations = "location /plain/ { proxy_pass http://@ORIGIN@; }
+         location /uri/ { proxy_pass http://@ORIGIN@:/other/; }
+         location /var/ { set $to @ORIGIN@; proxy_pass http://$to:/fixed$is_args$args; }";
+    let (_setup, server) = start(&origin, locations);
+    for (target, expected) in [
+        ("/plain/a?b", "GET /plain/a?b HTTP/1.1\nHost: localhost\n"),
+        ("/uri/a?b", "GET /other/a?b HTTP/1.1\nHost: localhost\n"),
+        ("/var/a?b", "GET /fixed?b HTTP/1.1\nHost: localhost\n"),
+    ] {
+        let text = get(&server, target).text();
+        assert_eq!(text.trim_end(), expected.trim_end(), "{target}");
+    }
+}
+
+/// The interim heads in front of an answer, and the answer.
+fn heads(client: &mut Client) -> Vec<Head> {
+    let mut heads = Vec::new();
+    loop {
+        let head = client.head();
+        let is_last = head.status >= 200;
+        heads.push(head);
+        if is_last {
+            return heads;
+        }
+    }
+}
+
+#[test]
+fn early_hints_are_passed_on_where_they_are_wanted() {
+    let origin = Origin::start(|_| {
+        Reply::text("x")
+            .interim(103, &[("Link", "</a.css>; rel=preload"), ("Server", "origin"), ("X-Hint", "1")])
+    });
+    let (_setup, server) = start(
+        &origin,
+        "location / { proxy_pass http://@ORIGIN@; }
+         location /hints { early_hints 0 $arg_hints; proxy_hide_header X-Hint; proxy_pass http://@ORIGIN@; }",
+    );
+    let statuses = |target: &str| {
+        let mut client = common::client(&server);
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        heads(&mut client)
+    };
+    for target in ["/", "/hints", "/hints?hints=0"] {
+        assert_eq!(statuses(target).len(), 1, "{target}");
+    }
+    let heads = statuses("/hints?hints=1");
+    let found: Vec<u16> = heads.iter().map(|head| head.status).collect();
+    assert_eq!(found, [103, 200]);
+    assert_eq!(heads[0].field("link"), Some("</a.css>; rel=preload"));
+    assert_eq!((heads[0].field("server"), heads[0].field("x-hint")), (None, None));
+    // A client of HTTP/1.0 knows none.
+    let mut client = common::client(&server);
+    client.send("GET /hints?hints=1 HTTP/1.0\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+}
+
+#[test]
+fn fields_of_the_connection_are_not_passed_on() {
+    let origin = Origin::start(|_| {
+        Reply::text("x")
+            .header("Connection", "X-Hop, keep-alive")
+            .header("X-Hop", "1")
+            .header("Upgrade", "h2c")
+            .header("X-End", "1")
+    });
+    let (_setup, server) = start(&origin, "location / { proxy_pass http://@ORIGIN@; }");
+    let response = get(&server, "/");
+    let fields = ["x-hop", "upgrade", "x-end"].map(|name| response.field(name));
+    assert_eq!(fields, [None, None, Some("1")]);
+}
+
+#[test]
+fn answers_are_compressed_and_limited_as_others() {
+    let origin = Origin::start(|_| {
+        Reply::text("word ".repeat(100))
+            .header("Content-Type", "text/html")
+            .header("ETag", "\"e\"")
+            .header("X-Accel-Limit-Rate", "100000")
+    });
+    let (_setup, server) =
+        start(&origin, "location / { gzip on; add_header X-Rate $limit_rate; proxy_pass http://@ORIGIN@; }");
+    let mut client = common::client(&server);
+    let response = client.request("GET", "/", &[("Accept-Encoding", "gzip")]);
+    let fields =
+        ["content-encoding", "etag", "x-rate", "x-accel-limit-rate"].map(|name| response.field(name));
+    assert_eq!(fields, [Some("gzip"), Some("W/\"e\""), Some("100000"), None]);
+}
+
+#[test]
+fn answers_are_stored_as_files() {
+    use std::os::unix::fs::MetadataExt;
+    let origin = Origin::start(|request| match request.path() {
+        "/broken" => Reply::text("half").declared_length(100).closing(),
+        "/missing" => Reply::new(404).body("none"),
+        _ => Reply::text("kept").header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),
+    });
+    let (setup, server) = start(
+        &origin,
+        "proxy_temp_path @DATA@/temp;
+         location /store/ { root @DATA@; proxy_store on; proxy_store_access group:rw all:r;
+           error_page 404 = @fetch; }
+         location @fetch { root @DATA@; proxy_store on; proxy_store_access group:rw all:r; proxy_pass http://@ORIGIN@; }
+         location /at/ { proxy_store @DATA@/other$uri; proxy_pass http://@ORIGIN@/; }",
+    );
+    let seen = |path: &str| setup.data().join(path);
+    let appears = |path: &str| {
+        let path = seen(path);
+        let deadline = testkit::Deadline::after(std::time::Duration::from_secs(5));
+        testkit::wait::until("a stored file", deadline, || std::fs::metadata(&path).ok())
+            .expect("it is stored")
+    };
+    assert_eq!(get(&server, "/store/deep/a").text(), "kept");
+    let stat = appears("store/deep/a");
+    assert_eq!((stat.mode() & 0o777, stat.mtime()), (0o664, 1_767_225_600));
+    assert_eq!(get(&server, "/store/deep/a").text(), "kept");
+    assert_eq!(origin.stats().requests, 1, "the second time it is a file");
+    assert_eq!(get(&server, "/at/b").text(), "kept");
+    appears("other/at/b");
+    // What is no whole answer of 200 is no file; by the time that the last one is stored, these would be.
+    assert_eq!(get(&server, "/at/missing").status, 404);
+    let mut client = common::client(&server);
+    client.send("GET /at/broken HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.try_response().map_or(true, |response| response.status == 502), "it is not whole");
+    assert_eq!(get(&server, "/at/c").text(), "kept");
+    appears("other/at/c");
+    assert!(!seen("other/at/missing").exists() && !seen("other/at/broken").exists());
+}
