@@ -212,6 +212,10 @@ fn connections_are_kept_and_used_again() {
     client.get("/kept/");
     assert_eq!(origin.stats().connections, 3);
     assert_eq!(client.get("/kept/excess").text(), "a", "what is too much is cut off");
+    server.wait_for_log(
+        "upstream sent more data than specified in \"Content-Length\" header",
+        Deadline::default(),
+    );
     client.get("/kept/");
     assert_eq!(origin.stats().connections, 4, "nobody knows what the rest was");
     let _ = origin.take_faults();
@@ -429,5 +433,45 @@ fn all_engines_exchange() {
         }
         let log = server.error_log();
         assert!(!log.contains("[alert]") && !log.contains("[crit]"), "{log}");
+    }
+}
+
+/// Short and interrupted calls, and receives that end early, change nothing of what arrives.
+#[test]
+fn what_kernels_do_on_bad_days_changes_nothing() {
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    let content = Content::new(5, 300_000);
+    let body = content.clone();
+    let origin = Origin::start(move |request| match request.path() {
+        "/kept/echo" | "/stream/echo" => Reply::text(&request.body),
+        _ => Reply::ok().chunked(&[40_000]).content(body.clone()),
+    });
+    for net in testkit::engines::NETS {
+        for faults in [
+            "engine_fault send short every=2; engine_fault recv short every=2;",
+            "engine_fault send error=EINTR every=3; engine_fault recv error=ENOBUFS every=3;",
+            "engine_fault recv end every=2; engine_fault write short every=2;",
+        ] {
+            let events = format!("use {net}; {faults}");
+            let Ok(server) = setup(&origin).value("EVENTS", &events).builder(BINARY).try_start() else {
+                assert_eq!(net, "io_uring", "the other one is everywhere");
+                continue;
+            };
+            let mut client = Client::connect(server.addr(0));
+            for target in ["/", "/direct/", "/kept/"] {
+                content.assert_body(&client.get(target).body);
+            }
+            let upload = content.bytes(0..100_000);
+            for target in ["/kept/echo", "/stream/echo"] {
+                client.send(format!(
+                    "POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+                    upload.len()
+                ));
+                client.send(&upload);
+                assert_eq!(client.response().body, upload, "{target} on {net} with {faults}");
+            }
+        }
     }
 }

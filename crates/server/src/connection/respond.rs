@@ -82,6 +82,10 @@ impl Connection {
             Err(head) => Box::pin(self.send_bit_by_bit(request, core, head, rate, go_on == Some(true))).await,
         };
         request.completed = result.is_ok();
+        if request.upstream_excess() {
+            let what = "upstream sent more data than specified in \"Content-Length\" header";
+            request.log(Level::Warn, format_args!("{what} while reading upstream"));
+        }
         match result {
             Ok(()) if request.keepalive => After::KeepAlive,
             Ok(()) => After::Close,

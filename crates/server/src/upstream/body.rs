@@ -52,6 +52,10 @@ struct Rate {
     since: Instant,
 }
 
+/// Bytes from which on a body is read into large buffers. For less it is quicker to take what the receive that is armed
+/// brings than to end that one.
+const BULK_FROM: u64 = 64 << 10;
+
 /// Trailer fields that are kept; more than any use of them needs.
 const TRAILERS_MAX: u16 = 100;
 
@@ -143,13 +147,23 @@ impl Live {
             if self.is_over() {
                 return Ok(None);
             }
+            let is_bulk = self.is_bulk();
             let Some(link) = &mut self.link else { return Err(Fault::Closed) };
-            let buf = rt::pool().get(size).ok_or(Fault::Local(Errno::NOMEM))?;
             link.timer.set(rt::now() + self.read_timeout);
             let timer = link.timer.clone();
-            let received = timer.limit(link.socket.recv_into(buf)).await;
+            // Where memory is short, the engine's own buffers are waited for.
+            let buf = if is_bulk { rt::pool().get(size) } else { None };
+            let received = match buf {
+                Some(buf) => timer.limit(link.socket.recv_into(buf)).await,
+                None => timer.limit(link.socket.recv()).await,
+            };
             self.received(received.map_err(|_| Fault::TimedOut)?)?;
         }
+    }
+
+    /// Whether so much is to come, or has come already, that buffers of a size of their own pay.
+    fn is_bulk(&self) -> bool {
+        self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
     }
 
     /// The same for a hand-written future, in buffers of the engine's choice.
@@ -265,6 +279,7 @@ impl Live {
 
     /// The body is over: the connection can be used again, unless more came than belongs to it.
     fn end(&mut self, excess: usize) {
+        self.record.excess.set(excess > 0);
         self.incoming = Incoming::Done;
         self.record.end();
         self.chosen.answered();
@@ -359,5 +374,25 @@ impl Stream for Direct {
 
     fn minds_client(&self) -> bool {
         self.minds_client
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only what ends with the last chunk, and at its end, is taken as a whole.
+    #[test]
+    fn a_whole_chunked_body_is_told_from_a_part() {
+        let whole = |text: &str| {
+            ends_with_last_chunk(text.as_bytes()) && is_whole(ChunkedDecoder::default(), text.as_bytes())
+        };
+        assert!(whole("3\r\nabc\r\n0\r\n\r\n"));
+        assert!(whole("0\r\n\r\n"));
+        assert!(!whole("3\r\nabc\r\n"));
+        // The text of the last chunk inside of a longer one, something behind it, and no chunks at all.
+        assert!(!whole("9\r\nabc0\r\n\r\n"));
+        assert!(!whole("0\r\n\r\nabc0\r\n\r\n"));
+        assert!(!whole("zz\r\n0\r\n\r\n"));
     }
 }

@@ -66,6 +66,10 @@ pub(crate) struct Pools {
     is_watched: Cell<bool>,
 }
 
+/// Buffers of the engine that may hold bytes of an answer nobody has taken yet: with its usual 4 KiB as much as
+/// `proxy_buffers` has by default.
+const QUEUE: u32 = 8;
+
 /// How often connections that upstreams have closed are let go: their descriptors are all that they cost.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -114,7 +118,8 @@ impl Link {
         request: &Request,
     ) -> Result<Link, ConnectError> {
         let options = options(settings, address, request);
-        let socket = Socket::connect_with(address.clone(), &options).await?;
+        let mut socket = Socket::connect_with(address.clone(), &options).await?;
+        socket.split().0.set_queue(QUEUE);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
         Ok(Link { socket, timer, requests: 0, opened, address, home })
     }

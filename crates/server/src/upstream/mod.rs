@@ -333,3 +333,21 @@ pub(crate) enum Failure {
     /// The client is gone (499).
     Gone,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_a_set() {
+        let set = NextUpstream::ERROR | NextUpstream::HTTP_503;
+        assert!(set.contains(NextUpstream::ERROR) && set.contains(NextUpstream::HTTP_503));
+        assert!(
+            !set.contains(NextUpstream::TIMEOUT)
+                && !set.contains(NextUpstream::ERROR | NextUpstream::TIMEOUT)
+        );
+        assert!(!NextUpstream::OFF.contains(NextUpstream::ERROR));
+        assert_eq!(NextUpstream::of_status(429), Some(NextUpstream::HTTP_429));
+        assert_eq!(NextUpstream::of_status(200), None);
+    }
+}

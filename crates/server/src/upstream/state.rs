@@ -58,6 +58,8 @@ pub(crate) struct Try {
     pub(super) response_length: Cell<u64>,
     pub(super) heading: RefCell<Option<Rc<Heading>>>,
     pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
+    /// Whether more came than was announced.
+    pub(super) excess: Cell<bool>,
     /// Why the body broke off, to be told by whoever sends it.
     pub(super) fault: Cell<Option<Fault>>,
 }
@@ -140,6 +142,7 @@ impl Tries {
             response_length: Cell::new(0),
             heading: RefCell::new(None),
             trailers: RefCell::default(),
+            excess: Cell::new(false),
             fault: Cell::new(None),
         });
         self.list.push(Rc::clone(&new));
@@ -177,6 +180,12 @@ impl Request {
     /// Why the body that another server sends broke off.
     pub(crate) fn upstream_fault(&self) -> Option<Fault> {
         self.extensions.get::<Tries>()?.last()?.fault.get()
+    }
+
+    /// Whether another server sent more than it had announced.
+    pub(crate) fn upstream_excess(&self) -> bool {
+        let last = self.extensions.get::<Tries>().and_then(Tries::last);
+        last.is_some_and(|last| last.excess.get())
     }
 }
 
@@ -330,4 +339,30 @@ pub(crate) fn cache_etag(request: &Request, out: &mut Vec<u8>) -> bool {
 pub(crate) fn cache_last_modified(request: &Request, out: &mut Vec<u8>) -> bool {
     let date = cached(request).and_then(|cached| cached.last_modified.as_ref());
     date.map(|date| out.extend_from_slice(date)).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_or_a_dash() {
+        let shown = |time: Option<u64>| {
+            let mut out = Vec::new();
+            push_time(time.map(Duration::from_micros), &mut out);
+            String::from_utf8(out).expect("it is text")
+        };
+        assert_eq!(shown(None), "-");
+        assert_eq!(shown(Some(0)), "0.000");
+        assert_eq!(shown(Some(1_042_999)), "1.042");
+        assert_eq!(shown(Some(61_000_000)), "61.000");
+    }
+
+    #[test]
+    fn faults_have_nginxs_words() {
+        assert_eq!(Fault::Closed.to_string(), "upstream prematurely closed connection");
+        assert_eq!(Fault::TimedOut.to_string(), "upstream timed out (110: Connection timed out)");
+        let reset = Fault::Receive(io::Errno::CONNRESET).to_string();
+        assert_eq!(reset, "recv() failed (104: Connection reset by peer)");
+    }
 }
