@@ -57,11 +57,11 @@ fn logged(server: &Server, lines: usize) -> Vec<String> {
 #[test]
 fn answers_of_every_framing_come_whole() {
     let content = Content::new(7, 300_000);
-    let large = content.clone();
+    let large = content;
     let origin = Origin::start(move |request| match request.target.as_str() {
-        "/length" => Reply::ok().content(large.clone()),
-        "/chunks" => Reply::ok().chunked(&[1, 70_000, 3]).content(large.clone()),
-        "/close" => Reply::ok().framing(testkit::origin::Framing::UntilClose).content(large.clone()),
+        "/length" => Reply::ok().content(large),
+        "/chunks" => Reply::ok().chunked(&[1, 70_000, 3]).content(large),
+        "/close" => Reply::ok().framing(testkit::origin::Framing::UntilClose).content(large),
         "/small" => Reply::text("small"),
         "/small-chunks" => Reply::ok().chunked(&[2]).body("chunks"),
         _ => Reply::new(204),
@@ -85,7 +85,7 @@ fn answers_of_every_framing_come_whole() {
 fn an_answer_that_breaks_off_never_looks_complete() {
     let content = Content::new(8, 200_000);
     let origin = Origin::start(move |request| {
-        let reply = Reply::ok().content(content.clone());
+        let reply = Reply::ok().content(content);
         match request.path().trim_start_matches("/direct") {
             "/close" => reply.at(At::Body(150_000), Do::Close),
             "/reset" => reply.chunked(&[1000]).at(At::Body(150_000), Do::Reset),
@@ -402,10 +402,10 @@ fn all_engines_exchange() {
         return;
     }
     let content = Content::new(5, 3 << 20);
-    let body = content.clone();
+    let body = content;
     let origin = Origin::start(move |request| match request.path() {
         "/kept/echo" | "/stream/echo" => Reply::text(&request.body),
-        _ => Reply::ok().chunked(&[40_000]).content(body.clone()),
+        _ => Reply::ok().chunked(&[40_000]).content(body),
     });
     for net in testkit::engines::NETS {
         let builder =
@@ -443,10 +443,10 @@ fn what_kernels_do_on_bad_days_changes_nothing() {
         return;
     }
     let content = Content::new(5, 300_000);
-    let body = content.clone();
+    let body = content;
     let origin = Origin::start(move |request| match request.path() {
         "/kept/echo" | "/stream/echo" => Reply::text(&request.body),
-        _ => Reply::ok().chunked(&[40_000]).content(body.clone()),
+        _ => Reply::ok().chunked(&[40_000]).content(body),
     });
     for net in testkit::engines::NETS {
         for faults in [
