@@ -45,8 +45,12 @@ pub struct Config {
     pub purger_pace: Pace,
     /// The disk backend.
     pub via: DiskVia,
-    /// Whether large entries are read and written past the page cache where the file system can.
+    /// Whether small entries are read past the page cache and large ones written so, where file system and kernel can.
+    /// How large ones are read is the sender's.
     pub direct: bool,
+    /// Whether calls that need no disk (an open and a read of what is in memory) are made on the thread: for local file
+    /// systems, as others may ask another machine.
+    pub calls_directly: bool,
     /// What is told about a cache that works less well than it could. Must not block.
     pub notify: Notify,
 }
@@ -130,8 +134,24 @@ impl Config {
             purger_pace: Pace { files: 10, ..Pace::NGINX },
             via: DiskVia::Pool(0),
             direct: false,
+            calls_directly: false,
             notify: Notify::nobody(),
         }
+    }
+
+    /// Whether a store that was opened with these settings does for `other` too, as after a reload.
+    pub fn is_same(&self, other: &Config) -> bool {
+        let values = |config: &Config| {
+            (
+                (config.levels, config.engine, config.max_size, config.min_free, config.inactive),
+                (config.keys_zone, config.memory, config.loader, config.manager, config.purger),
+                (config.purger_pace, config.via, config.direct, config.calls_directly),
+            )
+        };
+        self.name == other.name
+            && self.path == other.path
+            && self.temp_path == other.temp_path
+            && values(self) == values(other)
     }
 
     /// Most entries that the index holds.

@@ -133,8 +133,12 @@ impl Fill {
             self.reserved.grow_to(blocks_of(layout.body)).await.map_err(|refused| self.refuse(refused))?;
         }
         let temp = Temp::create(&self.store, Create::New, FILE_MODE).await.map_err(|r| self.refuse(r))?;
-        let kind = Kind::New;
-        let writing = Writing::new(&self.store, temp.file(), layout, self.store.nonce(), kind);
+        if self.store.config.direct {
+            // Chunks leave the page cache as they get to the disk.
+            temp.file().set_uncached();
+        }
+        let nonce = self.store.nonce();
+        let writing = Writing::new(&self.store, temp.file(), layout, nonce, Kind::New);
         self.to = To::Temp { temp, writing };
         Ok(())
     }

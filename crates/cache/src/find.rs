@@ -176,11 +176,7 @@ impl Store {
         wanted: Wanted<'_>,
         known: Option<Known>,
     ) -> Result<Found, StoreError> {
-        let (path, _) = self.path_of(wanted.key);
-        // A pipe that somebody has put there must not be waited for, nor a link followed.
-        let flags = (OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let how = OpenHow { flags, ..OpenHow::default() };
-        let file = match File::open(None, path, how, self.device, self.via()).await {
+        let file = match self.open_entry(wanted.key, known).await {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 // Somebody has removed it by hand, or it was evicted a moment ago.
@@ -204,6 +200,33 @@ impl Store {
             self.note(Note::Recovered { name: self.name() });
         }
         Ok(self.judge(wanted, known, file, read))
+    }
+
+    /// Opens the file of a key to be read.
+    async fn open_entry(&self, key: &Key, known: Option<Known>) -> Result<File, Errno> {
+        let (path, _) = self.path_of(key);
+        // A pipe that somebody has put there must not be waited for, nor a link followed.
+        let mut flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let is_small = known.is_some_and(|known| known.blocks <= SMALL_BLOCKS_MAX);
+        if self.config.direct && is_small {
+            flags |= OFlags::DIRECT;
+        }
+        let mut how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
+        if self.config.calls_directly && !flags.contains(OFlags::DIRECT) {
+            match File::open_cached(None, &path, how) {
+                // Not in memory, or a kernel that cannot say so.
+                Err(Errno::AGAIN | Errno::INVAL | Errno::NOSYS) => how.is_cold = true,
+                opened => return opened,
+            }
+        }
+        match File::open(None, path.clone(), how, self.device, self.via()).await {
+            // A file system without direct I/O.
+            Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
+                how.flags = (flags - OFlags::DIRECT).bits() as i32;
+                File::open(None, path, how, self.device, self.via()).await
+            }
+            opened => opened,
+        }
     }
 
     fn open_failed(&self, errno: Errno) -> StoreError {
@@ -244,9 +267,23 @@ impl Store {
         Ok(Read { buf, header, chunks: None })
     }
 
+    /// The start of a file that is in memory.
+    fn read_resident(&self, file: &File, bytes: u64) -> Option<Buf> {
+        if !self.config.calls_directly || self.config.direct {
+            return None;
+        }
+        let mut buf = rt::pool().get(bytes as usize)?;
+        buf.set_len(0);
+        file.read_resident(0, bytes as u32, &mut buf).ok().filter(|&count| count > 0)?;
+        Some(buf)
+    }
+
     async fn read_header(&self, file: &File, bytes: u64) -> Result<(Buf, Header), ReadError> {
         let (device, via) = (self.device, self.via());
-        let mut buf = read_prefix(file, bytes, device, via).await?;
+        let mut buf = match self.read_resident(file, bytes) {
+            Some(buf) => buf,
+            None => read_prefix(file, bytes, device, via).await?,
+        };
         let mut tries = 1;
         loop {
             match decode(&buf) {

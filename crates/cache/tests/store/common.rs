@@ -65,10 +65,15 @@ impl Pair {
 
     /// As [`Pair::run`], over an engine with faults.
     pub(crate) fn run_with<F: Future>(self, faults: &str, test: F) -> F::Output {
+        self.run_for(PATIENCE, faults, test)
+    }
+
+    /// As [`Pair::run_with`], for so long at most.
+    pub(crate) fn run_for<F: Future>(self, patience: Duration, faults: &str, test: F) -> F::Output {
         let mut runtime = Runtime::new(io::build(self.config(faults)).unwrap());
         let output = runtime.block_on(async {
             let timer = rt::Timer::new();
-            timer.set(rt::now() + PATIENCE);
+            timer.set(rt::now() + patience);
             let output = timer.limit(test).await.expect("the test ends in time");
             timer.set(rt::now() + PATIENCE);
             timer.limit(quiet()).await.expect("what nobody waits for ends in time");

@@ -44,6 +44,26 @@ fn bodies_of_every_size_come_back() {
 }
 
 #[test]
+fn bodies_come_back_past_the_page_cache_and_without_the_engine() {
+    on_each_pair(|pair| {
+        for (direct, calls_directly) in [(true, false), (false, true), (true, true)] {
+            let place = Place::new();
+            pair.run(async {
+                let config = cache::Config { direct, calls_directly, ..place.config(pair) };
+                let store = cache::Store::open(config).unwrap();
+                start(&store).await;
+                for (number, size) in (0..).zip([0, 1, 4096, CHUNK, 2 * CHUNK + 77]) {
+                    put(&store, number, size).await.unwrap();
+                    assert_hit(&store, number, size).await;
+                }
+                assert!(find(&store, 99).await.is_none());
+                stop(&store).await;
+            });
+        }
+    });
+}
+
+#[test]
 fn a_table_that_does_not_fit_before_the_body_lies_behind_it() {
     let place = Place::new();
     PLAIN.run(async {

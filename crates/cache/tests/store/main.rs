@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test looks at files as an operator would")]
 
 mod common;
+mod crowd;
 mod damage;
 mod entries;
 mod limits;
