@@ -43,7 +43,7 @@ pub struct Config {
     pub purger: bool,
     /// `purger_files`, `purger_sleep`, `purger_threshold`.
     pub purger_pace: Pace,
-    /// The disk backend.
+    /// The disk backend; where a thread does not have it, the next best one.
     pub via: DiskVia,
     /// Whether small entries are read past the page cache and large ones written so, where file system and kernel can.
     /// How large ones are read is the sender's.
@@ -132,7 +132,7 @@ impl Config {
             manager: Pace::UNPACED,
             purger: false,
             purger_pace: Pace { files: 10, ..Pace::NGINX },
-            via: DiskVia::Pool(0),
+            via: DiskVia::Ring,
             direct: false,
             calls_directly: false,
             notify: Notify::nobody(),

@@ -16,7 +16,7 @@ use io::Errno;
 use io::op::OpenHow;
 use rt::File;
 use rt::file::{self, Create};
-use rustix::fs::{CWD, OFlags};
+use rustix::fs::{AtFlags, CWD, OFlags};
 
 use crate::index::{Cursor, Index, Origin};
 use crate::key::Key;
@@ -53,10 +53,11 @@ pub(crate) enum Loaded {
 /// Puts the snapshot out of the way of the next start, before anything changes. These calls may wait for the disk.
 pub(crate) fn set_aside(folder: &[u8]) {
     let path = |name: &str| CString::new([folder, b"/", name.as_bytes()].concat());
-    if let (Ok(from), Ok(to)) = (path(NAME), path(OLD_NAME)) {
-        // Where there is none, one that a start before this did not finish reading is worth what it says; a rename
-        // tells by itself that it was not whole any more.
-        let _ = rustix::fs::renameat(CWD, &from, CWD, &to);
+    if let (Ok(from), Ok(to)) = (path(NAME), path(OLD_NAME))
+        && rustix::fs::renameat(CWD, &from, CWD, &to).is_err()
+    {
+        // One that an earlier start did not come to the end of: entries have come and gone since.
+        let _ = rustix::fs::unlinkat(CWD, &to, AtFlags::empty());
     }
 }
 

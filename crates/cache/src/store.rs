@@ -181,8 +181,17 @@ impl Store {
         self.is_stopping.load(Ordering::Acquire)
     }
 
+    /// The disk backend that was asked for, or the next best one that this thread has.
     pub(crate) fn via(&self) -> DiskVia {
-        self.config.via
+        let caps = rt::caps();
+        let has = |via: DiskVia| match via {
+            DiskVia::Ring => caps.disk_ring,
+            DiskVia::Libaio => caps.disk_libaio,
+            DiskVia::Pool(number) => number < caps.pools,
+            DiskVia::Sync => true,
+        };
+        let choices = [self.config.via, DiskVia::Ring, DiskVia::Pool(0), DiskVia::Sync];
+        choices.into_iter().find(|via| has(*via)).unwrap_or(DiskVia::Sync)
     }
 
     pub(crate) fn name(&self) -> String {

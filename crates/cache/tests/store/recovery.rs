@@ -75,6 +75,28 @@ fn all_is_known_after_a_stop_and_after_a_crash() {
 }
 
 #[test]
+fn a_start_that_was_killed_before_it_had_read_the_snapshot_has_used_it_up() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        fill(&store).await;
+        stop(&store).await;
+    });
+    PLAIN.run(async {
+        // Not loaded, and yet something has changed.
+        let store = place.open(PLAIN);
+        put(&store, OBJECTS, 100).await.unwrap();
+    });
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert_eq!(loaded(&place), (OBJECTS + 1, false));
+        stop(&store).await;
+    });
+}
+
+#[test]
 fn leftovers_of_killed_fills_are_removed() {
     let place = Place::new();
     PLAIN.run(async {

@@ -70,10 +70,16 @@ pub(crate) enum StoreKind {
 impl CachePath {
     /// The settings as the store has them.
     fn config(&self) -> ::cache::Config {
-        let pace = |pace: Pace| ::cache::Pace {
-            files: pace.files.min(u64::from(u32::MAX)) as u32,
-            sleep: pace.sleep,
-            threshold: pace.threshold,
+        let defaults = CachePath::new(&self.name, self.path.clone());
+        // Pauses are made where the configuration asks for them: by nginx's defaults a million entries take minutes to
+        // become known.
+        let pace = |pace: Pace, default: Pace| match pace == default {
+            true => ::cache::Pace::UNPACED,
+            false => ::cache::Pace {
+                files: pace.files.min(u64::from(u32::MAX)) as u32,
+                sleep: pace.sleep,
+                threshold: pace.threshold,
+            },
         };
         ::cache::Config {
             levels: ::cache::Levels::new(&self.levels).unwrap_or_default(),
@@ -82,10 +88,10 @@ impl CachePath {
             inactive: self.inactive,
             keys_zone: self.keys_bytes,
             memory: self.memory,
-            loader: pace(self.loader),
-            manager: pace(self.manager),
+            loader: pace(self.loader, defaults.loader),
+            manager: pace(self.manager, defaults.manager),
             purger: self.purger,
-            purger_pace: pace(self.purger_pace),
+            purger_pace: pace(self.purger_pace, defaults.purger_pace),
             ..::cache::Config::new(&self.name, self.path.clone())
         }
     }
