@@ -5,11 +5,13 @@
 
 mod common;
 
-use testkit::{Deadline, Origin, Reply, Setup};
+use testkit::dns::{Answer, Kind, Record};
+use testkit::{Client, Deadline, DnsServer, Gate, ListenAddr, Origin, Reply, Server, Setup};
 
 use common::BINARY;
 
-const PLAIN: &str = "events { }
+const PLAIN: &str = "worker_processes 2;
+events { }
 http {
     server {
         listen 127.0.0.1:0;
@@ -90,4 +92,165 @@ fn a_test_of_the_configuration_warns_of_names() {
     let [line] = warned[..] else { panic!("{text}") };
     assert!(line.contains("[warn]") && line.contains(&no_name) && line.contains("nginx.conf:"), "{line}");
     assert!(text.contains("test is successful"), "{text}");
+}
+
+/// A server that passes requests on to the name in the argument `to`, by a resolver.
+fn by_variable(dns: &DnsServer, more: &str) -> Server {
+    let location = format!(
+        "resolver {} {more}; location / {{ proxy_pass http://$arg_to; add_header Asked $upstream_addr always; }}",
+        dns.addr()
+    );
+    setup(&location, "").start(BINARY)
+}
+
+/// An origin that answers with its name.
+fn origin(name: &'static str) -> Origin {
+    Origin::start(move |_| Reply::text(name))
+}
+
+#[track_caller]
+fn status_of(client: &mut Client, target: &str) -> u16 {
+    client.get(target).status
+}
+
+#[test]
+fn names_from_variables_go_by_the_resolver() {
+    let (dns, origin) = (DnsServer::start(), origin("here"));
+    let port = origin.port();
+    dns.set_addresses("one.example", &["127.0.0.1"], 60);
+    dns.set("alias.example", Kind::A, Answer::Records(vec![Record::cname("one.example", 60)]));
+    dns.set("cut.example", Kind::A, Answer::Truncated(Box::new(Answer::addresses(&["127.0.0.1"], 60))));
+    dns.set("down.example", Kind::A, Answer::ServFail);
+    let forged = Answer::WrongId(Box::new(Answer::addresses(&["127.0.0.9"], 60)));
+    let right = Answer::addresses(&["127.0.0.1"], 60);
+    dns.set("forged.example", Kind::A, Answer::Both(Box::new(forged), Box::new(right)));
+    let server = by_variable(&dns, "ipv6=off");
+    let mut client = common::client(&server);
+    for name in ["one.example", "ONE.example.", "alias.example", "cut.example", "forged.example", "127.0.0.1"]
+    {
+        let response = client.get(&format!("/?to={name}:{port}"));
+        assert_eq!((response.status, response.text().as_str()), (200, "here"), "{name}");
+        assert_eq!(response.field("asked"), Some(format!("127.0.0.1:{port}").as_str()), "{name}");
+    }
+    assert_eq!(dns.count("one.example", Kind::A), 2, "once by its name, and once by its alias");
+    assert!(dns.asked().iter().any(|asked| asked.over_tcp && asked.question.name == "cut.example"));
+    assert_eq!(dns.count("one.example", Kind::Aaaa), 0);
+    for (name, reason) in [
+        ("lost.example", "lost.example could not be resolved (3: Host not found)"),
+        ("down.example", "down.example could not be resolved (2: Server failure)"),
+        ("a..b", "a..b could not be resolved (3: Host not found)"),
+    ] {
+        assert_eq!(status_of(&mut client, &format!("/?to={name}:{port}")), 502, "{name}");
+        server.wait_for_log(reason, Deadline::default());
+    }
+}
+
+#[test]
+fn without_a_resolver_a_name_from_a_variable_is_502() {
+    let server = setup("location / { proxy_pass http://$arg_to; }", "").start(BINARY);
+    let mut client = common::client(&server);
+    assert_eq!(status_of(&mut client, "/?to=localhost:1"), 502);
+    server.wait_for_log("no resolver defined to resolve localhost", Deadline::default());
+}
+
+#[test]
+fn lookups_of_one_name_are_one_and_each_waits_for_its_own_time() {
+    let (dns, origin, gate) = (DnsServer::start(), origin("here"), Gate::new());
+    let late = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
+    dns.set("late.example", Kind::A, late);
+    dns.set("never.example", Kind::A, Answer::Lost);
+    let server = by_variable(&dns, "ipv6=off; resolver_timeout 30s");
+    let target = format!("/?to=late.example:{}", origin.port());
+    let mut clients: Vec<Client> = (0..8).map(|_| common::client(&server)).collect();
+    for client in &mut clients {
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    }
+    dns.wait_for_count("late.example", Kind::A, 1);
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.response().text(), "here");
+    }
+    assert_eq!(dns.count("late.example", Kind::A), 1);
+    drop(server);
+    let server = by_variable(&dns, "ipv6=off; resolver_timeout 100ms");
+    let mut client = common::client(&server);
+    assert_eq!(status_of(&mut client, "/?to=never.example:1"), 502);
+    server
+        .wait_for_log("never.example could not be resolved (110: Operation timed out)", Deadline::default());
+}
+
+#[test]
+fn a_packet_that_is_lost_is_sent_again() {
+    let (dns, origin) = (DnsServer::start(), origin("here"));
+    let answer = Box::new(Answer::addresses(&["127.0.0.1"], 60));
+    dns.set("once.example", Kind::A, Answer::Times(1, Box::new(Answer::Lost), answer));
+    let server = by_variable(&dns, "ipv6=off");
+    let mut client = common::client(&server);
+    assert_eq!(client.get(&format!("/?to=once.example:{}", origin.port())).text(), "here");
+    assert_eq!(dns.count("once.example", Kind::A), 2);
+}
+
+/// Asks until the answer is `wanted`: what is resolved changes a little after name servers have changed it.
+#[track_caller]
+fn ask_until(client: &mut Client, target: &str, wanted: (u16, &str)) {
+    let mut last = (0, String::new());
+    let reached = testkit::wait::until("the answer", Deadline::default(), || {
+        let response = client.get(target);
+        last = (response.status, response.text());
+        (last.0 == wanted.0 && last.1 == wanted.1).then_some(())
+    });
+    assert!(reached.is_ok(), "{last:?} and not {wanted:?}");
+}
+
+#[test]
+fn servers_that_are_resolved_follow_their_names() {
+    let dns = DnsServer::start();
+    let first = origin("first");
+    let port = first.port();
+    let beside = ListenAddr::Tcp(([127, 0, 0, 2], port).into());
+    let _second = Origin::start_on(beside, |_| Reply::text("second"));
+    let groups = format!(
+        "upstream moving {{ zone moving 64k; resolver {} ipv6=off; server name.example:{port} resolve; }}",
+        dns.addr()
+    );
+    let server = setup("location / { proxy_pass http://moving; }", &groups).start(BINARY);
+    let mut client = common::client(&server);
+    // It resolves only later. The request waits for the first answer.
+    assert_eq!(client.get("/").status, 502);
+    server.wait_for_log("name.example could not be resolved (3: Host not found)", Deadline::default());
+    dns.set_addresses("name.example", &["127.0.0.1"], 1);
+    server.wait_for_log("name.example is resolved again", Deadline::default());
+    assert_eq!(client.get("/").text(), "first");
+    dns.set_addresses("name.example", &["127.0.0.2"], 1);
+    ask_until(&mut client, "/", (200, "second"));
+    // Name servers that fail take nothing away.
+    dns.set("name.example", Kind::A, Answer::ServFail);
+    server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());
+    assert_eq!(client.get("/").text(), "second");
+}
+
+#[test]
+fn a_service_has_its_servers_in_srv_records() {
+    let dns = DnsServer::start();
+    let (main, spare) = (origin("main"), origin("spare"));
+    let records = vec![
+        Record::srv(1, 5, main.port(), "main.example", 60),
+        Record::srv(2, 5, spare.port(), "spare.example", 60),
+        Record::srv(1, 5, 1, "lost.example", 60),
+    ];
+    dns.set("_http._tcp.name.example", Kind::Srv, Answer::Records(records));
+    dns.set_addresses("main.example", &["127.0.0.1"], 60);
+    dns.set_addresses("spare.example", &["127.0.0.1"], 60);
+    let groups = "upstream service { zone service 64k; server name.example service=http resolve; }";
+    let location =
+        "location / { proxy_pass http://service; add_header Server-Name $upstream_last_server_name; }";
+    let server = setup(location, &format!("resolver {} ipv6=off; {groups}", dns.addr())).start(BINARY);
+    let mut client = common::client(&server);
+    for _ in 0..4 {
+        let response = client.get("/");
+        assert_eq!((response.text().as_str(), response.field("server-name")), ("main", Some("main.example")));
+    }
+    main.refuse();
+    main.end_connections();
+    assert_eq!(client.get("/").text(), "spare", "those with a higher number are backups");
 }

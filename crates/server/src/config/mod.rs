@@ -75,6 +75,8 @@ pub(crate) struct Http {
     pub(crate) pools: Pools,
     /// Groups of servers that requests are passed on to.
     pub(crate) upstreams: Upstreams,
+    /// `resolver` and `resolver_timeout` of `http`.
+    pub(crate) resolve: crate::resolve::Conf,
     /// State that all threads share, by name.
     pub(crate) zones: Zones,
     /// `proxy_cache_path`, in order.

@@ -141,6 +141,7 @@ impl Resolver<'_> {
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
         scope.core.check(&statement.end)?;
         scope.proxy.finish(&statement.end)?;
+        self.http.resolve = scope.resolve.clone();
         // Before the servers, whose locations name them, wherever both stand.
         for statement in of_kind(&inner, Walk::Upstream) {
             self.upstream_block(statement)?;

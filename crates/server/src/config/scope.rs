@@ -12,6 +12,7 @@ use crate::modules::{
     proxy, random_index, realip, referer, rewrite, secure_link, ssi, stub_status, sub, try_files,
     upstream_sticky, userid, zstd, zstd_static,
 };
+use crate::resolve;
 
 /// The settings of one block. One field for each module that has any.
 #[derive(Clone, Debug, Default)]
@@ -42,6 +43,7 @@ pub struct Scope {
     pub(crate) mirror: mirror::Conf,
     /// Whom requests are passed to holds for this block only.
     pub(crate) proxy: proxy::Conf,
+    pub(crate) resolve: resolve::Conf,
     pub(crate) random_index: random_index::Conf,
     pub(crate) realip: realip::Conf,
     pub(crate) referer: referer::Conf,

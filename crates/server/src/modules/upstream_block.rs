@@ -5,6 +5,7 @@
 use conf::{Args, Contexts, Error, Spec, Statement, value};
 
 use crate::config::{Cx, Http};
+use crate::modules::http_core::resolver;
 use crate::modules::{Directive, Module, Walk};
 use crate::upstream::peers::address::Url;
 use crate::upstream::peers::lines::{Draft, Line, Method, Source, Takes};
@@ -33,10 +34,37 @@ const DIRECTIVES: &[Directive] = &[
             Contexts::UPSTREAM,
             Args::AtLeast(1),
             "A server of the group: its address, and `weight=`, `max_conns=`, `max_fails=`, `fail_timeout=`, \
-             `slow_start=`, `route=`, `backup`, `down`, `drain`.",
+             `slow_start=`, `route=`, `backup`, `down`, `drain`, and for names `resolve` and `service=`.",
         )
         .many(),
         add_server,
+    ),
+    Directive::upstream(
+        Spec::new(
+            "http_upstream",
+            "resolver",
+            Contexts::UPSTREAM,
+            Args::AtLeast(1),
+            "Name servers that servers with `resolve` are looked up by, in place of those of `http`.",
+        ),
+        |draft, cx| {
+            draft.resolver = Some(resolver::resolver(cx)?);
+            Ok(())
+        },
+    ),
+    Directive::upstream(
+        Spec::new(
+            "http_upstream",
+            "resolver_timeout",
+            Contexts::UPSTREAM,
+            Args::Exactly(1),
+            "How long a lookup of a server with `resolve` may take, in place of that of `http`.",
+        )
+        .default("30s"),
+        |draft, cx| {
+            draft.resolver_timeout = Some(resolver::timeout(cx)?);
+            Ok(())
+        },
     ),
 ];
 
@@ -54,6 +82,11 @@ pub(crate) fn finish(draft: Draft, statement: &Statement, http: &mut Http) -> Re
     }
     if draft.lines.iter().all(|line| line.backup) {
         return Err(Error::at(statement, format_args!("no servers in upstream \"{}\"", draft.name)));
+    }
+    let mut names = draft.lines.iter().filter_map(Line::named);
+    if names.any(|named| named.at_run_time) && draft.resolver.is_none() && http.resolve.resolver.is_none() {
+        let what = "no resolver defined to resolve names at run time in upstream";
+        return Err(Error::at(statement, format_args!("{what} \"{}\"", draft.name)));
     }
     http.upstreams.add_block(draft);
     Ok(())
@@ -85,6 +118,7 @@ fn add_server(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
     let mut line = Line { place: Some(cx.statement.span().clone()), ..Line::new(text, &url) };
     if parameters.service.is_some() {
         let fault = match () {
+            () if !parameters.resolve => "requires \"resolve\" parameter",
             () if url.has_port => "may not have port",
             () if url.address().is_some() => "requires domain name",
             () => "",
@@ -148,7 +182,8 @@ impl Parameters {
             }
             ("route", Some(route)) => self.route = Some(route.to_owned()),
             ("service", Some("")) => return Err(cx.error("service is empty")),
-            ("resolve", None) | ("service", Some(_)) => return Err(cx.not_built(text)),
+            ("resolve", None) => self.resolve = true,
+            ("service", Some(service)) => self.service = Some(service.to_owned()),
             _ => return Err(invalid()),
         }
         Ok(())
@@ -200,7 +235,12 @@ mod tests {
             ("server a route=;", "route is empty"),
             ("server a route=123456789012345678901234567890123;", "route is longer than 32"),
             ("server a x;", "invalid parameter \"x\""),
-            ("server a resolve;", "\"resolve\" in \"server\" directive is not built yet"),
+            ("server a resolve;", "no resolver defined to resolve names at run time in upstream \"b\""),
+            ("server a service=x;", "service upstream \"a\" requires \"resolve\" parameter"),
+            ("server a:80 service=x resolve;", "service upstream \"a:80\" may not have port"),
+            ("server 10.0.0.1 service=x resolve;", "service upstream \"10.0.0.1\" requires domain name"),
+            ("server a service=;", "service is empty"),
+            ("resolver 127.0.0.1 ipv4=x;", "invalid parameter: ipv4=x"),
             ("server;", "invalid number of arguments in \"server\" directive"),
             ("ip_hash; server a backup;", "balancing method does not support parameter \"backup\""),
             (

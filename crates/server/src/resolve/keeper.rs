@@ -15,13 +15,17 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use conf::Span;
 use io::op::PeerAddr;
 use rt::local::Event;
 
+use super::Unresolved;
+use super::resolver::Resolver;
 use super::system::{System, SystemAddresses};
+use super::ttl::{TimeSource, UNKNOWN};
+use super::wire::{ADDRESSES_MAX, NXDOMAIN};
 use crate::config::Config;
 use crate::log::{Level, error};
 use crate::thread::Thread;
@@ -41,21 +45,35 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How often it is looked whether the hosts file is another one. It changes by hand, or when a container starts.
 const HOSTS_EVERY: Duration = Duration::from_secs(5);
 
-/// When a name is looked up again that is in the hosts file, or whose time to live cannot be found out.
-const REFRESH: Duration = Duration::from_secs(60);
-
 impl Keeper {
     /// Starts on this thread. The first answers come later.
     pub(crate) fn start(thread: &Rc<Thread>, config: &Config) -> Keeper {
-        let end = Rc::new(Event::new());
+        let keeper = Keeper { end: Rc::new(Event::new()) };
+        let told = Told::to(thread);
         for (host, users) in literal_names(config) {
-            let name = SystemName { host, users, system: System::default(), told: Told(Rc::clone(thread)) };
-            let end = Rc::clone(&end);
-            rt::spawn(async move {
-                let _ = rt::select(end.wait(), name.keep()).await;
-            });
+            let resolver = users.iter().find_map(|user| user.group.resolver.clone());
+            let times = TimeSource::new(resolver.or_else(|| config.http.resolve.resolver.clone()));
+            let (system, told) = (System::default(), told.clone());
+            let name = SystemName { host, users, system, times, told, hosts_every: HOSTS_EVERY };
+            keeper.spawn(name.keep());
         }
-        Keeper { end }
+        for (group, named) in run_time_names(config) {
+            let http = &config.http.resolve;
+            // The configuration is refused without one.
+            let Some(resolver) = group.resolver.clone().or_else(|| http.resolver.clone()) else { continue };
+            let timeout = group.resolver_timeout.unwrap_or(http.timeout);
+            let name = RunTimeName { group, named, resolver, timeout, told: told.clone() };
+            keeper.spawn(name.keep());
+        }
+        keeper
+    }
+
+    /// A task that ends with the keeper.
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let end = Rc::clone(&self.end);
+        rt::spawn(async move {
+            let _ = rt::select(end.wait(), task).await;
+        });
     }
 }
 
@@ -66,10 +84,10 @@ impl Drop for Keeper {
 }
 
 /// Who has use for a name.
-struct User {
-    group: Arc<Group>,
-    named: Named,
-    place: Option<Span>,
+pub(super) struct User {
+    pub(super) group: Arc<Group>,
+    pub(super) named: Named,
+    pub(super) place: Option<Span>,
 }
 
 /// The names that the system resolves, with the groups that they are servers of.
@@ -84,26 +102,45 @@ fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
     names
 }
 
-/// Where what is to be said goes.
-struct Told(Rc<Thread>);
+/// The names that a resolver of the configuration resolves (`resolve`).
+fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
+    let groups = config.http.upstreams.groups();
+    let names = |group: &Arc<Group>| {
+        let names = group.names().filter(|named| named.at_run_time).cloned();
+        names.map(|named| (Arc::clone(group), named)).collect::<Vec<_>>()
+    };
+    groups.flat_map(names).collect()
+}
+
+/// Where what is to be said goes: the error log of the process.
+#[derive(Clone)]
+pub(super) struct Told(pub(super) Rc<dyn Fn(Level, fmt::Arguments<'_>)>);
 
 impl Told {
+    fn to(thread: &Rc<Thread>) -> Told {
+        let thread = Rc::clone(thread);
+        Told(Rc::new(move |level, message| error::write(&thread, level, message)))
+    }
+
     fn say(&self, level: Level, message: fmt::Arguments<'_>) {
-        error::write(&self.0, level, message);
+        (self.0)(level, message);
     }
 }
 
 /// A name that the system resolves.
-struct SystemName {
-    host: String,
-    users: Vec<User>,
-    system: System,
-    told: Told,
+pub(super) struct SystemName {
+    pub(super) host: String,
+    pub(super) users: Vec<User>,
+    pub(super) system: System,
+    pub(super) times: TimeSource,
+    pub(super) told: Told,
+    /// How often it is looked whether the hosts file is another one.
+    pub(super) hosts_every: Duration,
 }
 
 impl SystemName {
     /// Looks it up again and again.
-    async fn keep(self) {
+    pub(super) async fn keep(self) {
         let mut failures = 0;
         loop {
             match self.system.look_up(&self.host).await {
@@ -136,22 +173,102 @@ impl SystemName {
 
     /// Waits until the answer may be another one.
     async fn until_changed(&self, found: &SystemAddresses) {
-        let refresh = rt::now() + REFRESH;
+        let now = rt::now();
         let Some(stamp) = found.hosts else {
-            return rt::sleep_until(refresh).await;
+            let time = self.times.time(&self.host, &found.all).await;
+            return rt::sleep_until(now + time).await;
         };
+        let refresh = now + UNKNOWN;
         while rt::now() < refresh && self.system.stamp().await == stamp {
-            rt::sleep_until(rt::now() + HOSTS_EVERY).await;
+            rt::sleep_until(rt::now() + self.hosts_every).await;
         }
     }
 
     /// The first time in a row that it cannot be found.
     fn tell(&self, reason: &str) {
         let name = &self.host;
-        let Some(place) = self.users.iter().find_map(|user| user.place.as_ref()) else { return };
-        let what = format_args!("host not found in upstream \"{name}\" ({reason}) in {place}");
+        let place = self.users.iter().find_map(|user| user.place.as_ref());
+        let place = place.map(|place| format!(" in {place}")).unwrap_or_default();
+        let what = format_args!("host not found in upstream \"{name}\" ({reason}){place}");
         self.told.say(Level::Error, what);
     }
+}
+
+/// A name that a resolver of the configuration resolves.
+struct RunTimeName {
+    group: Arc<Group>,
+    named: Named,
+    resolver: Arc<Resolver>,
+    timeout: Duration,
+    told: Told,
+}
+
+impl RunTimeName {
+    /// Looks it up again and again.
+    async fn keep(self) {
+        let mut failures = 0;
+        loop {
+            let next = match self.find().await {
+                Ok((found, holds)) => {
+                    if failures > 0 {
+                        self.told.say(Level::Notice, format_args!("{self} is resolved again"));
+                    }
+                    failures = 0;
+                    self.group.put(&self.named, found);
+                    rt::now() + holds.max(PAUSE_MIN)
+                }
+                Err(unresolved) => {
+                    if failures == 0 {
+                        let what = format_args!("{self} could not be resolved ({unresolved})");
+                        self.told.say(Level::Error, what);
+                    }
+                    match unresolved {
+                        // As in nginx: name servers know that there is no server any more.
+                        Unresolved::Code(NXDOMAIN) => self.group.put(&self.named, Vec::new()),
+                        _ => self.group.put_nothing(&self.named),
+                    }
+                    failures += 1;
+                    rt::now() + pause(failures - 1)
+                }
+            };
+            rt::sleep_until(next).await;
+        }
+    }
+
+    async fn find(&self) -> Result<(Vec<Found>, Duration), Unresolved> {
+        let Named { host, port, service, .. } = &self.named;
+        let Some(service) = service else {
+            let (addresses, holds) = self.resolver.look_up(host.as_bytes(), self.timeout).await?;
+            let found = addresses.into_iter().map(|address| found_at(SocketAddr::new(address, *port)));
+            return Ok((found.collect(), holds));
+        };
+        let (services, holds) =
+            self.resolver.look_up_service(&service_name(service, host), self.timeout).await?;
+        let found = services.iter().flat_map(|(service, addresses)| {
+            let server: Arc<str> = service.target.to_string().into();
+            addresses.iter().map(move |&address| Found {
+                server: Some(Arc::clone(&server)),
+                weight: service.weight,
+                priority: service.priority,
+                ..found_at(SocketAddr::new(address, service.port))
+            })
+        });
+        Ok((found.take(ADDRESSES_MAX).collect(), holds))
+    }
+}
+
+impl fmt::Display for RunTimeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.named.service {
+            Some(service) => write!(f, "service {service} of {}", self.named.host),
+            None => f.write_str(&self.named.host),
+        }
+    }
+}
+
+/// The name whose SRV records `service=` means: a word without a dot is a service over TCP (RFC 2782).
+fn service_name(service: &str, host: &str) -> String {
+    if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
 }
 
 /// How long it is waited after so many failures and one more.
@@ -179,11 +296,9 @@ pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
         });
     }
     drop(sender);
-    let deadline = std::time::Instant::now() + patience;
+    let deadline = Instant::now() + patience;
     let mut missing = Vec::new();
-    while let Ok((name, found)) =
-        answers.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now()))
-    {
+    while let Ok((name, found)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         let users = open.remove(&*name).unwrap_or_default();
         if let Err(reason) = found {
             missing.push(not_found(&name, &reason, users));

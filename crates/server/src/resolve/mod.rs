@@ -3,31 +3,124 @@
 //! | part | holds |
 //! |---|---|
 //! | `system` | names that are written in the configuration: the system's way, on a helper thread |
-//! | [`keeper`] | looks them up again in time, and hands what it finds to the groups of `upstream::peers` |
+//! | [`resolver`] | names out of variables, and servers with `resolve`: by our own queries, as `resolver` says |
+//! | `ask` | one question to name servers |
+//! | `wire` | messages of DNS |
+//! | [`settings`] | what `resolver` and `/etc/resolv.conf` say |
+//! | [`keeper`] | looks up names of the configuration again in time, and hands what it finds to `upstream::peers` |
+//!
+//! Everything has a time and a limit; nothing here waits in the start of the server or on a worker thread.
 
+mod ask;
 pub(crate) mod keeper;
+pub(crate) mod resolver;
+pub(crate) mod settings;
 mod system;
+#[cfg(test)]
+mod tests;
+mod ttl;
+mod wire;
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-use io::Errno;
 
 pub use keeper::missing;
 
-use crate::log::{Level, Reason};
+use crate::log::Level;
 use crate::request::Request;
+use crate::upstream::Failure;
 use crate::upstream::peers::Group;
+use resolver::Resolver;
 
 /// Waits until the names of a group have addresses, or are known to have none; not for ever.
 pub(crate) async fn first_answer(request: &Request, group: &Arc<Group>) {
     let timer = rt::Timer::new();
-    timer.set(rt::now() + TIMEOUT);
+    let timeout = group.resolver_timeout.unwrap_or(request.scope().resolve.timeout);
+    timer.set(rt::now() + timeout);
     if let Err(rt::Elapsed) = timer.limit(group.first_answer()).await {
-        let (name, errno) = (&group.name, Reason(Errno::TIMEDOUT));
-        request.log(Level::Error, format_args!("{name} could not be resolved ({errno})"));
+        let (name, why) = (&group.name, Unresolved::TimedOut);
+        request.log(Level::Error, format_args!("{name} could not be resolved ({why})"));
     }
 }
 
+/// `resolver` and `resolver_timeout` of a block.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    pub(crate) resolver: Option<Arc<Resolver>>,
+    pub(crate) timeout: Duration,
+}
+
 /// The default of `resolver_timeout`, nginx's.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { resolver: None, timeout: TIMEOUT }
+    }
+}
+
+/// The addresses of a name that came out of variables, in an order that differs from request to request.
+///
+/// # Errors
+/// The status that answers; the log has the reason.
+pub(crate) async fn addresses(
+    request: &Request,
+    host: &[u8],
+    port: u16,
+) -> Result<impl Iterator<Item = SocketAddr> + use<>, Failure> {
+    let Conf { resolver, timeout } = &request.scope().resolve;
+    let name = host.escape_ascii();
+    let Some(resolver) = resolver else {
+        request.log(Level::Error, format_args!("no resolver defined to resolve {name}"));
+        return Err(Failure::Status(502));
+    };
+    match resolver.find(host, *timeout).await {
+        Ok((addresses, _)) => {
+            let count = addresses.len();
+            let first = TURN.fetch_add(1, Ordering::Relaxed) % count.max(1);
+            let places = (first..count).chain(0..first);
+            Ok(places.map(move |place| SocketAddr::new(addresses[place], port)))
+        }
+        Err(unresolved) => {
+            request.log(Level::Error, format_args!("{name} could not be resolved ({unresolved})"));
+            Err(Failure::Status(502))
+        }
+    }
+}
+
+/// Which address is the first one of the next request.
+static TURN: AtomicUsize = AtomicUsize::new(0);
+
+/// Why a name has no addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unresolved {
+    /// Name servers say so: a code of RFC 1035 section 4.1.1.
+    Code(u8),
+    /// They did not answer in time.
+    TimedOut,
+    /// Too many names are looked up already.
+    Busy,
+}
+
+impl fmt::Display for Unresolved {
+    /// A number and words, which are nginx's where it has them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = match self {
+            Unresolved::Code(code) => *code,
+            Unresolved::TimedOut => return f.write_str("110: Operation timed out"),
+            Unresolved::Busy => return f.write_str("too many lookups are under way"),
+        };
+        let words = match code {
+            1 => "Format error",
+            2 => "Server failure",
+            3 => "Host not found",
+            4 => "Unimplemented",
+            5 => "Operation refused",
+            _ => "Unknown error",
+        };
+        write!(f, "{code}: {words}")
+    }
+}

@@ -63,19 +63,13 @@ impl Choice {
             }
             Target::Address(address) => Ok(Choice::list([(address.clone(), name_of(address))])),
             Target::Dynamic { host, port } => {
-                let text = String::from_utf8_lossy(host);
-                let bare = text.trim_start_matches('[').trim_end_matches(']');
-                match bare.parse() {
-                    Ok(ip) => {
-                        let address = PeerAddr::Inet(std::net::SocketAddr::new(ip, *port));
-                        let name = name_of(&address);
-                        Ok(Choice::list([(address, name)]))
-                    }
-                    Err(_) => {
-                        request.log(Level::Error, format_args!("no resolver defined to resolve {text}"));
-                        Err(Failure::Status(502))
-                    }
-                }
+                let addresses = resolve::addresses(request, host, *port).await?;
+                let named = |address| {
+                    let address = PeerAddr::Inet(address);
+                    let name = name_of(&address);
+                    (address, name)
+                };
+                Ok(Choice::list(addresses.map(named)))
             }
         }
     }

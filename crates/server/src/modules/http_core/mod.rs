@@ -12,6 +12,7 @@ pub(crate) mod media_types;
 pub(crate) mod names;
 mod open_files;
 mod reading;
+pub(crate) mod resolver;
 mod serving;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub static MODULE: Module = Module {
         serving::DIRECTIVES,
         open_files::DIRECTIVES,
         gzip::DIRECTIVES,
+        resolver::DIRECTIVES,
     ],
     variables: variables::VARIABLES,
     prefixed: variables::PREFIXED,

@@ -12,6 +12,7 @@ use io::op::PeerAddr;
 use super::address::{Place, Url, name_of};
 use super::sticky::Sticky;
 use crate::modules::upstream_zone::Servers;
+use crate::resolve::resolver::Resolver;
 use crate::shared_zone::Zone;
 use crate::template::Template;
 
@@ -220,7 +221,7 @@ pub(crate) struct Draft {
     /// `zone`
     pub(crate) zone: Option<Arc<Zone<Servers>>>,
     /// `resolver`
-    pub(crate) resolver: Option<ResolverWords>,
+    pub(crate) resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout`
     pub(crate) resolver_timeout: Option<Duration>,
 }
@@ -239,13 +240,4 @@ impl Draft {
             resolver_timeout: None,
         }
     }
-}
-
-/// The arguments of a `resolver` in an upstream block, for the part that resolves names.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ResolverWords {
-    /// As they were written.
-    pub(crate) words: Vec<String>,
-    /// Where.
-    pub(crate) place: Span,
 }

@@ -27,12 +27,13 @@ use io::op::PeerAddr;
 use self::balance::{Course, Walk};
 pub(crate) use self::groups::{GroupFault, Upstreams};
 pub(crate) use self::lines::Keepalive;
-use self::lines::{Draft, Found, Line, Method, Named, ResolverWords};
+use self::lines::{Draft, Found, Line, Method, Named};
 use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
 use crate::log::Level;
 use crate::modules::upstream_zone::Servers;
 use crate::request::{Address, Request};
+use crate::resolve::resolver::Resolver;
 use crate::shared_zone::Zone;
 use crate::zone::since_1970;
 
@@ -46,7 +47,7 @@ pub(crate) struct Group {
     /// `keepalive` and its like; `None` keeps no connection.
     pub(crate) keepalive: Option<Keepalive>,
     /// `resolver` of the block; `None` is that of `http`.
-    pub(crate) resolver: Option<ResolverWords>,
+    pub(crate) resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout` of the block.
     pub(crate) resolver_timeout: Option<std::time::Duration>,
     lines: Arc<[Line]>,
@@ -200,6 +201,19 @@ impl Group {
                 Err(rt::watch::Closed) => return,
             }
         }
+    }
+
+    /// Advances when something was found out about a name.
+    #[cfg(test)]
+    pub(crate) fn news(&self) -> rt::watch::Watcher {
+        self.state().news.watch()
+    }
+
+    /// The addresses of all servers.
+    #[cfg(test)]
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        let state = self.state().lock();
+        state.sets.iter().flat_map(|set| &set.peers).map(|peer| peer.name.to_string()).collect()
     }
 
     /// Whether sessions set a cookie, which a filter adds to answers.

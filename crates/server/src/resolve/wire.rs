@@ -1,0 +1,519 @@
+//! Messages of DNS: queries out, responses in (RFC 1035 section 4, AAAA from RFC 3596, SRV from RFC 2782).
+//!
+//! Pure functions over bytes. A response is hostile until [`Response::parse`] has matched it with the [`Question`];
+//! what it has beside the answer section is not looked at. Names are kept as they are on the wire, in lower case.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Longest name, with the lengths of its labels and the root (RFC 1035 section 2.3.4).
+const NAME_MAX: usize = 255;
+
+/// Longest label.
+const LABEL_MAX: usize = 63;
+
+/// Bytes before the question.
+const HEADER_BYTES: usize = 12;
+
+/// Names in a row that are names for the next one: as many as resolvers follow (BIND: 16).
+const ALIASES_MAX: usize = 16;
+
+/// Addresses of one name that are used; all of them become servers, or places in a list that is copied.
+pub(super) const ADDRESSES_MAX: usize = 256;
+
+/// The class of the internet.
+const CLASS_IN: u16 = 1;
+
+/// A domain name: labels with their lengths, without the root, in lower case.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Name(Box<[u8]>);
+
+impl Name {
+    /// Reads a name as people write it, with or without the dot at its end. `None` when no name server could have it.
+    pub(super) fn parse(text: &[u8]) -> Option<Name> {
+        let text = text.strip_suffix(b".").unwrap_or(text);
+        let mut wire = Vec::with_capacity(text.len() + 1);
+        for label in text.split(|&byte| byte == b'.') {
+            if label.is_empty() || label.len() > LABEL_MAX {
+                return None;
+            }
+            wire.push(label.len() as u8);
+            wire.extend(label.iter().map(u8::to_ascii_lowercase));
+        }
+        // The root's length is one more.
+        (wire.len() < NAME_MAX).then(|| Name(wire.into()))
+    }
+
+    /// Reads the name at `at` and answers where the message goes on behind it.
+    fn read(message: &[u8], at: usize) -> Option<(Name, usize)> {
+        let (mut wire, mut at, mut end) = (Vec::new(), at, None);
+        // Where the present run of labels began: a pointer has to lead before it, so that there is an end to them.
+        let mut start = at;
+        loop {
+            let length = *message.get(at)?;
+            match length >> 6 {
+                0 if length == 0 => return Some((Name(wire.into()), end.unwrap_or(at + 1))),
+                0 => {
+                    let label = message.get(at + 1..at + 1 + usize::from(length))?;
+                    wire.push(length);
+                    wire.extend(label.iter().map(u8::to_ascii_lowercase));
+                    if wire.len() >= NAME_MAX {
+                        return None;
+                    }
+                    at += 1 + label.len();
+                }
+                3 => {
+                    let to = usize::from(word(message, at)? & 0x3fff);
+                    if to >= start {
+                        return None;
+                    }
+                    end.get_or_insert(at + 2);
+                    (at, start) = (to, to);
+                }
+                // Reserved.
+                _ => return None,
+            }
+        }
+    }
+
+    fn labels(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &*self.0;
+        std::iter::from_fn(move || {
+            let (&length, behind) = rest.split_first()?;
+            let (label, after) = behind.split_at_checked(usize::from(length))?;
+            rest = after;
+            Some(label)
+        })
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, label) in self.labels().enumerate() {
+            let dot = if place == 0 { "" } else { "." };
+            write!(f, "{dot}{}", label.escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({self})")
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Kind {
+    A = 1,
+    Aaaa = 28,
+    Srv = 33,
+}
+
+/// The type of a record that says which name a name stands for.
+const CNAME: u16 = 5;
+
+/// One question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    /// What nobody can guess who does not see it.
+    pub(super) id: u16,
+    pub(super) name: Name,
+    pub(super) kind: Kind,
+}
+
+impl Question {
+    /// The query, which wants the server to ask others in its turn.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        const RECURSION_DESIRED: u16 = 0x0100;
+        let mut out = Vec::with_capacity(HEADER_BYTES + self.name.0.len() + 5);
+        for word in [self.id, RECURSION_DESIRED, 1, 0, 0, 0] {
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        out.extend_from_slice(&self.name.0);
+        out.push(0);
+        out.extend_from_slice(&(self.kind as u16).to_be_bytes());
+        out.extend_from_slice(&CLASS_IN.to_be_bytes());
+        out
+    }
+}
+
+/// What a name server said to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Response {
+    /// 0 is success (RFC 1035 section 4.1.1).
+    pub(super) code: u8,
+    records: Vec<Record>,
+}
+
+/// The code of a name that does not exist.
+pub(super) const NXDOMAIN: u8 = 3;
+
+/// The code of a server that failed.
+pub(super) const SERVFAIL: u8 = 2;
+
+/// Why bytes are no response to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It is the response to another question, or none: to be passed over.
+    NotOurs,
+    /// It did not fit and comes whole over TCP.
+    Truncated,
+    /// It is broken.
+    Malformed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    name: Name,
+    ttl_s: u32,
+    data: Data,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Data {
+    Address(IpAddr),
+    Alias(Name),
+    Service(Service),
+}
+
+/// An SRV record: where a service is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Service {
+    /// Those with the least one are asked first.
+    pub(super) priority: u16,
+    pub(super) weight: u16,
+    pub(super) port: u16,
+    pub(super) target: Name,
+}
+
+/// What a response says of the name that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said<T> {
+    /// This, for so many seconds.
+    Found(Vec<T>, u32),
+    /// It stands for another name, of which the response says nothing.
+    Alias(Name, u32),
+    /// It has nothing of the kind, or its aliases lead nowhere.
+    Nothing,
+}
+
+impl Response {
+    /// Reads the response to a question.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub(super) fn parse(message: &[u8], question: &Question) -> Result<Response, Fault> {
+        let flags = is_ours(message, question).ok_or(Fault::NotOurs)?;
+        const TRUNCATED: u16 = 0x0200;
+        if flags & TRUNCATED != 0 {
+            return Err(Fault::Truncated);
+        }
+        let records = records(message, question).ok_or(Fault::Malformed)?;
+        Ok(Response { code: (flags & 0x0f) as u8, records })
+    }
+
+    /// The addresses of a name.
+    pub(super) fn addresses(&self, name: &Name) -> Said<IpAddr> {
+        self.said(name, ADDRESSES_MAX, |data| match data {
+            Data::Address(address) => Some(*address),
+            _ => None,
+        })
+    }
+
+    /// Where a service is.
+    pub(super) fn services(&self, name: &Name) -> Said<Service> {
+        self.said(name, SERVICES_MAX, |data| match data {
+            Data::Service(service) => Some(service.clone()),
+            _ => None,
+        })
+    }
+
+    /// Follows the aliases of a name. What holds as long as the shortest-lived part of the way.
+    fn said<T>(&self, name: &Name, most: usize, read: impl Fn(&Data) -> Option<T>) -> Said<T> {
+        let (mut name, mut ttl_s) = (name, u32::MAX);
+        for _ in 0..=ALIASES_MAX {
+            let of_name = || self.records.iter().filter(|record| record.name == *name);
+            let found: Vec<T> = of_name().filter_map(|record| read(&record.data)).take(most).collect();
+            if !found.is_empty() {
+                let least = of_name().map(|record| record.ttl_s).min().unwrap_or(0);
+                return Said::Found(found, ttl_s.min(least));
+            }
+            let alias = of_name().find_map(|record| match &record.data {
+                Data::Alias(to) => Some((to, record.ttl_s)),
+                _ => None,
+            });
+            match alias {
+                Some((to, least)) => (name, ttl_s) = (to, ttl_s.min(least)),
+                None if ttl_s == u32::MAX => return Said::Nothing,
+                None => return Said::Alias(name.clone(), ttl_s),
+            }
+        }
+        Said::Nothing
+    }
+}
+
+/// SRV records that are used; the addresses of each are a lookup of their own.
+const SERVICES_MAX: usize = 64;
+
+/// The flags of a message that has our identifier and our question, and is a response.
+fn is_ours(message: &[u8], question: &Question) -> Option<u16> {
+    let (id, flags, questions) = (word(message, 0)?, word(message, 2)?, word(message, 4)?);
+    const RESPONSE: u16 = 0x8000;
+    const OPCODE: u16 = 0x7800;
+    if id != question.id || flags & RESPONSE == 0 || flags & OPCODE != 0 || questions != 1 {
+        return None;
+    }
+    let (name, at) = Name::read(message, HEADER_BYTES)?;
+    let asked = (word(message, at)?, word(message, at + 2)?);
+    (name == question.name && asked == (question.kind as u16, CLASS_IN)).then_some(flags)
+}
+
+/// The records of the answer section that can be of use.
+fn records(message: &[u8], question: &Question) -> Option<Vec<Record>> {
+    let count = word(message, 6)?;
+    // Read before: it matched.
+    let (_, mut at) = Name::read(message, HEADER_BYTES)?;
+    at += 4;
+    let mut records = Vec::new();
+    for _ in 0..count {
+        let (name, behind) = Name::read(message, at)?;
+        let (kind, class) = (word(message, behind)?, word(message, behind + 2)?);
+        let ttl_s = u32::from(word(message, behind + 4)?) << 16 | u32::from(word(message, behind + 6)?);
+        let (start, length) = (behind + 10, usize::from(word(message, behind + 8)?));
+        let data = message.get(start..start + length)?;
+        at = start + length;
+        if class == CLASS_IN
+            && let Some(data) = read_data(message, (start, data), kind, question.kind)?
+        {
+            // A time with the top bit set is none (RFC 2181 section 8).
+            let ttl_s = if ttl_s > i32::MAX as u32 { 0 } else { ttl_s };
+            records.push(Record { name, ttl_s, data });
+        }
+    }
+    Some(records)
+}
+
+/// The data of a record of the kind that was asked for, or an alias; `Some(None)` for any other.
+fn read_data(message: &[u8], (at, data): (usize, &[u8]), kind: u16, wanted: Kind) -> Option<Option<Data>> {
+    // A name has to end where its data does.
+    let name_at = |start: usize| {
+        let (name, end) = Name::read(message, start)?;
+        (end == at + data.len()).then_some(name)
+    };
+    Some(Some(match (kind, wanted) {
+        (CNAME, _) => Data::Alias(name_at(at)?),
+        (1, Kind::A) => Data::Address(IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?))),
+        (28, Kind::Aaaa) => Data::Address(IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?))),
+        (33, Kind::Srv) => Data::Service(Service {
+            priority: word(data, 0)?,
+            weight: word(data, 2)?,
+            port: word(data, 4)?,
+            target: name_at(at + 6)?,
+        }),
+        _ => return Some(None),
+    }))
+}
+
+/// The two bytes at `at`.
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::parse(text.as_bytes()).expect("a name")
+    }
+
+    fn question(text: &str, kind: Kind) -> Question {
+        Question { id: 0x1234, name: name(text), kind }
+    }
+
+    /// A record as it goes out: its owner, type and data; names in it uncompressed.
+    struct Out<'a>(&'a str, u16, u32, Vec<u8>);
+
+    fn wire(text: &str) -> Vec<u8> {
+        [&*name(text).0, &[0]].concat()
+    }
+
+    fn response(question: &Question, flags: u16, records: &[Out<'_>]) -> Vec<u8> {
+        let mut out = question.to_bytes();
+        out[2..4].copy_from_slice(&flags.to_be_bytes());
+        out[6..8].copy_from_slice(&(records.len() as u16).to_be_bytes());
+        for Out(owner, kind, ttl_s, data) in records {
+            match owner.is_empty() {
+                true => out.extend_from_slice(&[0xc0, 12]),
+                false => out.extend_from_slice(&wire(owner)),
+            }
+            out.extend_from_slice(&kind.to_be_bytes());
+            out.extend_from_slice(&CLASS_IN.to_be_bytes());
+            out.extend_from_slice(&ttl_s.to_be_bytes());
+            out.extend_from_slice(&(data.len() as u16).to_be_bytes());
+            out.extend_from_slice(data);
+        }
+        out
+    }
+
+    const OK: u16 = 0x8180;
+
+    fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().expect("an address")).collect()
+    }
+
+    #[test]
+    fn names_are_what_name_servers_can_have() {
+        assert_eq!(name("A.b.").to_string(), "a.b");
+        assert_eq!(Name::parse(b"a.b"), Name::parse(b"A.B"));
+        let long = "a".repeat(63);
+        let longest = [&*long, &long, &long, &long[..61]].join(".");
+        assert_eq!(name(&longest).0.len(), 254);
+        for text in ["", ".", "a..b", ".a", &"a".repeat(64), &format!("{longest}a")] {
+            assert_eq!(Name::parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_query_is_what_the_rfc_says() {
+        let bytes = question("ab.c", Kind::Aaaa).to_bytes();
+        assert_eq!(bytes, b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02ab\x01c\0\0\x1c\0\x01");
+    }
+
+    #[test]
+    fn addresses_come_with_the_shortest_time() {
+        let asked = question("a.example", Kind::A);
+        let records = [
+            Out("", 1, 60, vec![10, 0, 0, 1]),
+            Out("", 28, 1, vec![0; 16]),
+            Out("", 16, 1, b"\x01x".to_vec()),
+            Out("A.Example", 1, 30, vec![10, 0, 0, 2]),
+            Out("other", 1, 5, vec![10, 0, 0, 3]),
+        ];
+        let found = Response::parse(&response(&asked, OK, &records), &asked).expect("a response");
+        assert_eq!(found.code, 0);
+        // The AAAA record is of the name, but not of the kind that was asked for.
+        let expected = Said::Found(addresses(&["10.0.0.1", "10.0.0.2"]), 30);
+        assert_eq!(found.addresses(&asked.name), expected);
+        let time_of_none = [Out("", 1, 1 << 31, vec![10, 0, 0, 1])];
+        let found = Response::parse(&response(&asked, OK, &time_of_none), &asked).expect("a response");
+        assert_eq!(found.addresses(&asked.name), Said::Found(addresses(&["10.0.0.1"]), 0));
+    }
+
+    #[test]
+    fn aliases_are_followed_but_not_in_circles() {
+        let asked = question("a", Kind::A);
+        let alias = |from: &'static str, to: &str, ttl_s| Out(from, 5, ttl_s, wire(to));
+        let said = |records: &[Out<'_>]| {
+            let found = Response::parse(&response(&asked, OK, records), &asked);
+            found.map(|found| found.addresses(&asked.name))
+        };
+        let chain = [alias("", "b", 50), alias("b", "c", 20), Out("c", 1, 90, vec![1, 2, 3, 4])];
+        assert_eq!(said(&chain), Ok(Said::Found(addresses(&["1.2.3.4"]), 20)));
+        assert_eq!(said(&chain[..2]), Ok(Said::Alias(name("c"), 20)));
+        assert_eq!(said(&[alias("", "b", 1), alias("b", "a", 1)]), Ok(Said::Nothing));
+        assert_eq!(said(&[]), Ok(Said::Nothing));
+        assert_eq!(said(&[alias("b", "c", 1)]), Ok(Said::Nothing));
+        // A name that does not end where its record does.
+        let mut data = wire("b");
+        data.push(0);
+        assert_eq!(said(&[Out("", 5, 1, data)]), Err(Fault::Malformed));
+    }
+
+    #[test]
+    fn services_are_read() {
+        let asked = question("_http._tcp.a", Kind::Srv);
+        let data = [&[0, 1, 0, 2, 0x1f, 0x90], &*wire("b.a")].concat();
+        let bytes = response(&asked, OK, &[Out("", 33, 7, data)]);
+        let found = Response::parse(&bytes, &asked).expect("a response");
+        let service = Service { priority: 1, weight: 2, port: 8080, target: name("b.a") };
+        assert_eq!(found.services(&asked.name), Said::Found(vec![service], 7));
+        let short = response(&asked, OK, &[Out("", 33, 7, vec![0, 1, 0, 2, 0])]);
+        assert_eq!(Response::parse(&short, &asked), Err(Fault::Malformed));
+    }
+
+    #[test]
+    fn only_the_response_to_our_question_counts() {
+        let asked = question("a", Kind::A);
+        let parse = |bytes: &[u8]| Response::parse(bytes, &asked).map(|found| found.code);
+        assert_eq!(parse(&response(&asked, OK, &[])), Ok(0));
+        assert_eq!(parse(&response(&asked, OK | 3, &[])), Ok(NXDOMAIN));
+        assert_eq!(parse(&response(&asked, OK | 0x0200, &[])), Err(Fault::Truncated));
+        assert_eq!(parse(&asked.to_bytes()), Err(Fault::NotOurs), "a query");
+        assert_eq!(parse(&response(&asked, OK | 0x0800, &[])), Err(Fault::NotOurs), "another operation");
+        for other in [
+            Question { id: 0x1235, ..asked.clone() },
+            Question { name: name("b"), ..asked.clone() },
+            Question { kind: Kind::Aaaa, ..asked.clone() },
+        ] {
+            assert_eq!(parse(&response(&other, OK, &[])), Err(Fault::NotOurs), "{other:?}");
+        }
+        let full = response(&asked, OK, &[Out("", 1, 1, vec![1, 2, 3, 4])]);
+        for end in 0..full.len() {
+            assert!(parse(&full[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn pointers_lead_back_only() {
+        let asked = question("a", Kind::A);
+        let owner = |pointer: &[u8]| {
+            let mut bytes = response(&asked, OK, &[]);
+            bytes[7] = 1;
+            bytes.extend_from_slice(pointer);
+            bytes.extend_from_slice(&[0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 1, 2, 3, 4]);
+            Response::parse(&bytes, &asked).map(|found| found.addresses(&asked.name))
+        };
+        let here = 12 + 3 + 4;
+        assert_eq!(owner(&[0xc0, 12]), Ok(Said::Found(addresses(&["1.2.3.4"]), 1)));
+        assert_eq!(owner(&[0xc0, here]), Err(Fault::Malformed), "to itself");
+        assert_eq!(owner(&[0xc0, here + 2]), Err(Fault::Malformed), "ahead");
+        assert_eq!(owner(&[1, b'x', 0xc0, here]), Err(Fault::Malformed), "to its own start");
+        assert_eq!(owner(&[0x40, 12]), Err(Fault::Malformed), "a length that is reserved");
+        assert_eq!(owner(&[1, b'x', 0xc0, 12]), Ok(Said::Nothing), "x.a");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_harm(bytes in vec(any::<u8>(), 0..600)) {
+            let asked = question("a.example", Kind::A);
+            let _ = Response::parse(&bytes, &asked);
+        }
+
+        #[test]
+        fn broken_responses_are_read_without_harm(
+            changes in vec((0..200usize, any::<u8>()), 1..8),
+            kind in prop_oneof![Just(Kind::A), Just(Kind::Aaaa), Just(Kind::Srv)],
+        ) {
+            let asked = question("a.example", kind);
+            let service = [&[0, 1, 0, 2, 0, 80], &*wire("b.example")].concat();
+            let mut bytes = response(&asked, OK, &[
+                Out("", 5, 9, wire("c.example")),
+                Out("c.example", 1, 9, vec![1, 2, 3, 4]),
+                Out("c.example", 28, 9, vec![7; 16]),
+                Out("c.example", 33, 9, service),
+            ]);
+            for (place, byte) in changes {
+                let length = bytes.len();
+                bytes[place % length] = byte;
+            }
+            if let Ok(found) = Response::parse(&bytes, &asked) {
+                let _ = (found.addresses(&asked.name), found.services(&asked.name));
+            }
+        }
+
+        #[test]
+        fn names_come_back_as_they_went(labels in vec("[a-z0-9_-]{1,63}", 1..4)) {
+            let text = labels.join(".");
+            let parsed = name(&text);
+            prop_assert_eq!(parsed.to_string(), text);
+            let bytes = [&*parsed.0, &[0]].concat();
+            prop_assert_eq!(Name::read(&bytes, 0), Some((parsed, bytes.len())));
+        }
+    }
+}
