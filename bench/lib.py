@@ -70,10 +70,10 @@ class Session:
 
 
 class Server:
-    """A server process with its children, pinned to the server's processor."""
+    """A server process with its children, pinned to the server's processor or to others."""
 
-    def __init__(self, session, label, program, conf, groups=()):
-        self.label, self.port = label, free_port()
+    def __init__(self, session, label, program, conf, groups=(), cpus=None):
+        self.label, self.port, self.cpus = label, free_port(), cpus or {SERVER_CPU}
         self.dir = session.dir / label.replace(" ", "-")
         for folder in ("conf", "logs"):
             (self.dir / folder).mkdir(parents=True)
@@ -88,7 +88,7 @@ class Server:
         def settle():
             for group in groups:
                 group.join()
-            os.sched_setaffinity(0, {SERVER_CPU})
+            os.sched_setaffinity(0, self.cpus)
 
         output = open(self.dir / "logs/output", "wb")
         self.process = subprocess.Popen(command, preexec_fn=settle, stdout=output, stderr=output, start_new_session=True)
@@ -158,8 +158,24 @@ class Bare(Server):
 
     def __init__(self, session, label, program, groups=()):
         self.label, self.port, self.dir = label, free_port(), session.dir / label.replace(" ", "-")
+        self.cpus = {SERVER_CPU}
         (self.dir / "logs").mkdir(parents=True)
         self.start(session, [program, f"127.0.0.1:{self.port}"], groups)
+
+
+class Disk:
+    """What the disk below a folder has read so far, whoever asked for it: nothing else may use it meanwhile."""
+
+    def __init__(self, folder):
+        device = os.stat(folder).st_dev
+        self.numbers = [str(os.major(device)), str(os.minor(device))]
+
+    def figures(self):
+        for line in pathlib.Path("/proc/diskstats").read_text().splitlines():
+            fields = line.split()
+            if fields[:2] == self.numbers:
+                return {"reads": int(fields[3]), "read_bytes": int(fields[5]) * 512}
+        return {"reads": 0, "read_bytes": 0}
 
 
 class Group:
@@ -185,6 +201,8 @@ class Group:
         (self.path / "cgroup.procs").write_text(str(os.getpid()))
 
     def remove(self):
+        if not self.path.exists():
+            return
         for _ in range(50):
             with contextlib.suppress(OSError):
                 self.path.rmdir()
@@ -211,8 +229,8 @@ def cpu_groups(session):
         return []
 
 
-def wrk(url, seconds, connections=100, script=None, env=None):
-    """One run of wrk on the generator's processor."""
+def wrk(url, seconds, connections=100, script=None, env=None, until=None):
+    """One run of wrk on the generator's processor; it ends early when its script says the word of `until`."""
     command = [which("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "--timeout", "10s"]
     if script:
         command += ["-s", str(script)]
@@ -220,11 +238,20 @@ def wrk(url, seconds, connections=100, script=None, env=None):
     def settle():
         os.sched_setaffinity(0, {LOAD_CPU})
 
-    done = subprocess.run(
-        command + [url], preexec_fn=settle, capture_output=True, text=True, env={**os.environ, **(env or {})},
-        timeout=seconds + 30, check=True,
-    )
-    return parse_wrk(done.stdout)
+    env = {**os.environ, **(env or {})}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command + [url], preexec_fn=settle, stdout=pipe, stderr=pipe, text=True, env=env) as process:
+        try:
+            if until and process.stderr.readline().strip() == until:
+                # A thread of wrk that stops leaves its main one asleep, which a signal wakes.
+                process.send_signal(signal.SIGINT)
+            text, said = process.communicate(timeout=seconds + 30)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise SystemExit(f"wrk failed: {said}")
+    return parse_wrk(text)
 
 
 def parse_wrk(text):
@@ -254,10 +281,12 @@ def milliseconds(text):
 
 def measure(server, url, seconds, **options):
     """A run of wrk, with the server's processor time for each request."""
-    before = server.cpu_seconds()
+    pids, before = server.pids(), server.cpu_seconds()
     outcome = wrk(url, seconds, **options)
     spent = server.cpu_seconds() - before
-    outcome["cpu_us"] = spent * 1e6 / max(outcome["requests"], 1)
+    # A process that the memory limit killed takes its time with it.
+    outcome["lost_processes"] = len(pids - server.pids())
+    outcome["cpu_us"] = None if outcome["lost_processes"] else spent * 1e6 / max(outcome["requests"], 1)
     return outcome
 
 
@@ -266,8 +295,10 @@ def median(runs, key):
     return statistics.median(values) if values else float("nan")
 
 
-def drop_caches():
-    os.sync()
+def drop_caches(sync=True):
+    """Without `sync`, which waits for what others write, only pages go that are on the disk already."""
+    if sync:
+        os.sync()
     pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
