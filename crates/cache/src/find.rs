@@ -27,7 +27,7 @@ use crate::index::{BLOCK_BYTES, Known};
 use crate::key::Key;
 use crate::note::Note;
 use crate::purge::{Fate, Purges, Subject};
-use crate::reading::{ReadError, extend_to, read_prefix};
+use crate::reading::{ReadError, extend_to, read_prefix, read_whole};
 use crate::space::blocks_of;
 use crate::store::{Selector, Store, now_ms, now_s};
 
@@ -326,17 +326,16 @@ impl Store {
         } else {
             let mut at = start;
             while at < end {
-                // A table that a partial entry has not written to its end reads as no records.
-                let part = read_part(file, at, (end - at).min(CHUNK_BYTES), self).await?;
-                if part.is_empty() {
+                // A table that a partial entry has not written to its end reads as no records. One read may end amid
+                // a record, so each part is read whole.
+                let wanted = (end - at).min(CHUNK_BYTES);
+                let part = read_whole(file, at, wanted, self.device, self.via()).await?;
+                let part = &part[..part.len().min(wanted as usize)];
+                chunks.take_records((at - start) / RECORD_BYTES, part);
+                if (part.len() as u64) < wanted {
                     break;
                 }
-                let whole = part.len() as u64 / RECORD_BYTES * RECORD_BYTES;
-                chunks.take_records((at - start) / RECORD_BYTES, &part[..whole as usize]);
-                if whole == 0 {
-                    break;
-                }
-                at += whole;
+                at += wanted;
             }
         }
         if let Some(index) = chunks.first_absent().filter(|_| !header.layout.is_partial) {
@@ -489,8 +488,4 @@ pub(crate) fn fate(purges: &Purges, header: &Header, text: &[u8]) -> Option<Fate
         tags: &header.meta.tags,
         sequence: header.sequence,
     })
-}
-
-async fn read_part(file: &File, at: u64, bytes: u64, store: &Store) -> Result<Buf, ReadError> {
-    crate::reading::read_some(file, at, bytes, store.device, store.via()).await
 }

@@ -76,14 +76,33 @@ pub(crate) async fn extend_to(
         let at = buf.len() as u64 / ALIGN * ALIGN;
         let more = read_some(file, at, (end - at).next_multiple_of(ALIGN), device, via).await?;
         let known = buf.len() - at as usize;
-        if more.len() <= known {
+        let room = buf.capacity() - buf.len();
+        if more.len() > known {
+            let new = &more[known..];
+            buf.append(&new[..new.len().min(room)]);
+            continue;
+        }
+        let rest = read_rest(file, buf.len() as u64, end, device, via).await?;
+        if rest.is_empty() {
             break;
         }
-        let room = buf.capacity() - buf.len();
-        let new = &more[known..];
-        buf.append(&new[..new.len().min(room)]);
+        buf.append(&rest[..rest.len().min(room)]);
     }
     Ok(buf)
+}
+
+/// What follows at `at`, when a read from the block's start has brought nothing new: the file ends here, or the read
+/// was cut at the same byte as the one before it, and from that byte on the next one cannot be.
+async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVia) -> Result<Buf, ReadError> {
+    match read_some(file, at, end - at, device, via).await {
+        // Open for direct reads, which start at blocks alone: then it is taken for the end.
+        Err(ReadError::Disk(Errno::INVAL)) => {
+            let mut nothing = rt::pool().get(0).ok_or(ReadError::NoMemory)?;
+            nothing.set_len(0);
+            Ok(nothing)
+        }
+        read => read,
+    }
 }
 
 /// Verified bytes: those from `start` to `end` of `buf`.
@@ -167,12 +186,13 @@ async fn read_chunk(located: Located, index: u64, range: Range<u64>) -> Result<P
         Some(chunks) => Some(chunks.checksum(index).ok_or(StoreError::Missing { at: start })?),
         None => None,
     };
-    let buf = match read_whole(&located, located.offset + start, wanted).await {
-        Ok(buf) => buf,
-        Err(ReadError::Disk(errno)) => return Err(located.store.read_failed("reading an entry", errno)),
-        Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
-        Err(ReadError::Damaged(damage)) => return Err(located.damaged(damage)),
-    };
+    let buf =
+        match read_whole(&located.file, located.offset + start, wanted, located.device, located.via).await {
+            Ok(buf) => buf,
+            Err(ReadError::Disk(errno)) => return Err(located.store.read_failed("reading an entry", errno)),
+            Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
+            Err(ReadError::Damaged(damage)) => return Err(located.damaged(damage)),
+        };
     if (buf.len() as u64) < wanted {
         return Err(located.damaged(Damage::Truncated { index }));
     }
@@ -193,18 +213,28 @@ async fn read_chunk(located: Located, index: u64, range: Range<u64>) -> Result<P
 }
 
 /// Reads `wanted` bytes at `at`, in as many reads as it takes; fewer only at the end of the file.
-async fn read_whole(located: &Located, at: u64, wanted: u64) -> Result<Buf, ReadError> {
-    let (file, device, via) = (&located.file, located.device, located.via);
+pub(crate) async fn read_whole(
+    file: &File,
+    at: u64,
+    wanted: u64,
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<Buf, ReadError> {
     // Whole blocks, so that a file that is open for direct I/O can be read; what is read too much is cut off.
     let mut buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
     while (buf.len() as u64) < wanted {
         let done = buf.len() as u64 / ALIGN * ALIGN;
         let more = read_some(file, at + done, (wanted - done).next_multiple_of(ALIGN), device, via).await?;
         let known = buf.len() - done as usize;
-        if more.len() <= known {
+        if more.len() > known {
+            buf.append(&more[known..]);
+            continue;
+        }
+        let rest = read_rest(file, at + buf.len() as u64, at + wanted, device, via).await?;
+        if rest.is_empty() {
             break;
         }
-        buf.append(&more[known..]);
+        buf.append(&rest);
     }
     Ok(buf)
 }
