@@ -493,8 +493,7 @@ impl Filler {
                 return None;
             }
             // `proxy_cache_finish off`: a fill that nobody reads is not worth its bytes.
-            if !finishes && !self.filling.has_readers() {
-                self.filling.finish(End::Broken);
+            if !finishes && self.filling.end_if_unread() {
                 return None;
             }
         }

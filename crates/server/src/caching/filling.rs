@@ -136,7 +136,7 @@ impl Filling {
     }
 
     /// Waits, when the disk is lost, until the slowest reader has made room. `false` when nobody reads any more: then
-    /// there is nobody to go on for.
+    /// there is nobody to go on for, and nobody is let in who would wait for what does not come.
     pub(crate) async fn room(&self) -> bool {
         std::future::poll_fn(|context| {
             let mut state = self.state();
@@ -146,6 +146,7 @@ impl Filling {
                 return Poll::Ready(true);
             }
             if state.readers.is_empty() {
+                state.end = Some(End::Broken);
                 return Poll::Ready(false);
             }
             state.filler = Some(context.waker().clone());
@@ -154,9 +155,14 @@ impl Filling {
         .await
     }
 
-    /// Whether somebody reads.
-    pub(crate) fn has_readers(&self) -> bool {
-        !self.state().readers.is_empty()
+    /// Ends it when nobody reads: in one step, so that nobody can join what is about to end.
+    pub(crate) fn end_if_unread(&self) -> bool {
+        let mut state = self.state();
+        let is_unread = state.readers.is_empty();
+        if is_unread {
+            state.end = Some(End::Broken);
+        }
+        is_unread
     }
 
     /// Nothing follows.
