@@ -185,7 +185,7 @@ impl Config {
         files.into_iter().map(Path::to_owned).collect()
     }
 
-    /// Folders for bodies that are too large for memory.
+    /// Folders that workers write to: for bodies that are too large for memory, and of caches.
     pub fn temp_folders(&self) -> Vec<PathBuf> {
         let scopes = self.http.locations.iter().map(|location| &location.scope);
         let mut folders = BTreeSet::<&Path>::new();
@@ -195,6 +195,7 @@ impl Config {
                 folders.insert(&scope.proxy.upstream.temp_path.0);
             }
         }
+        folders.extend(self.http.caches.iter().map(|zone| zone.kind().path.as_path()));
         folders.into_iter().map(Path::to_owned).collect()
     }
 
