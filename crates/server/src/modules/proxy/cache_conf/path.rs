@@ -129,7 +129,8 @@ impl Kind for CachePath {
     }
 
     fn continues(&self, before: &CachePath) -> bool {
-        self.path == before.path && self.levels == before.levels && self.store == before.store
+        // With other limits it is another cache, which takes the folder over from the one before.
+        self == before
     }
 }
 
