@@ -282,7 +282,8 @@ impl Lookup<'_> {
         let now = now_s();
         self.note(request, &hit, now);
         match policy::grade(&hit, now) {
-            Grade::Fresh if hit.located().is_some_and(|body| !body.is_present(&(0..body.length))) => {
+            // One that was not compared yet may have holes that nobody knows of.
+            Grade::Fresh if hit.located().is_some_and(|body| !body.is_verified(&(0..body.length))) => {
                 record::of(request).status = Some(Status::Hit);
                 Found::Parts(hit)
             }
