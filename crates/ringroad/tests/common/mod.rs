@@ -8,6 +8,7 @@
 #![allow(dead_code, reason = "each suite is a program of its own and uses a part")]
 
 pub(crate) mod beside;
+pub(crate) mod cache;
 
 use testkit::server::ServerBuilder;
 use testkit::{Client, Server, nginx};
