@@ -1,0 +1,257 @@
+//! A cache over stops, crashes and reloads: everything that was stored is used at once, everything that is served is
+//! right, and no key is stuck.
+//!
+//! What was being written when a process is killed shows after the next start, so each round looks at all keys. Faults
+//! of disks and origins are in `cache_faults.rs`.
+
+mod common;
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::cache::{
+    checked, entries, get, get_until, setup, sized_objects, start, wait_for_entries, wait_for_no_leftovers,
+};
+use common::ours_only;
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::client::request_bytes;
+use testkit::{Client, Deadline, Server, Setup, origin, wait};
+
+/// Sizes below and above one chunk, and those of no multiple of anything.
+const SIZES: [u64; 4] = [4_096, 15_530, 100_000, 600_000];
+
+/// So many targets, of all sizes.
+fn targets(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("/{number}-{}", SIZES[number % SIZES.len()])).collect()
+}
+
+fn fill(server: &Server, setup: &Setup, targets: &[String]) {
+    targets.iter().for_each(|target| drop(get(server, target)));
+    wait_for_entries(setup, targets.len());
+}
+
+#[test]
+fn everything_is_used_at_once_after_a_stop_and_after_a_crash() {
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    for is_clean in [true, false] {
+        let (_objects, origin) = sized_objects();
+        // Folders are read so slowly that all is asked for before they are known.
+        let faults = "engine_fault readdir delay=300ms path=@CACHE@/ while=@DATA@/slow;";
+        let setup = setup(&origin, &[("FAULTS", faults)]);
+        let targets = targets(24);
+        let server = start(&setup);
+        fill(&server, &setup, &targets);
+        match is_clean {
+            true => assert!(server.quit_and_wait().success()),
+            false => drop(server),
+        }
+        fs::write(setup.data().join("slow"), "").expect("a folder of the test's own");
+        let server = start(&setup);
+        for target in &targets {
+            assert_eq!(get(&server, target), "HIT", "clean {is_clean}\n{}", server.error_log());
+        }
+        if !is_clean {
+            assert!(!server.error_log().contains("entries known"), "{}", server.error_log());
+        }
+        fs::remove_file(setup.data().join("slow")).expect("it is there");
+        server.wait_for_log("24 entries", Deadline::default());
+        for target in &targets {
+            assert_eq!(get(&server, target), "HIT", "when all are known");
+        }
+        assert_eq!(get(&server, "/other-4096"), "MISS");
+        assert_eq!(origin.stats().requests, 25);
+    }
+}
+
+fn kill(pid: i32) {
+    let pid = Pid::from_raw(pid).expect("a process has a number");
+    kill_process(pid, Signal::KILL).expect("it runs");
+}
+
+/// Asks for targets until told to stop, of whoever answers. What comes whole must be right.
+fn ask_on(
+    address: &testkit::ListenAddr,
+    targets: &[String],
+    stop: &AtomicBool,
+    whole: &AtomicU64,
+    first: usize,
+) {
+    let mut number = first;
+    while !stop.load(Ordering::SeqCst) {
+        number = (number * 5 + 7) % targets.len();
+        let target = &targets[number];
+        let Ok(mut client) = Client::try_connect(address) else { continue };
+        if client.try_send(&request_bytes("GET", target, &[])).is_err() {
+            continue;
+        }
+        // A crash cuts some off. 500 and the like would be a stuck entry.
+        if let Ok(response) = client.try_response() {
+            assert_eq!(response.status, 200, "{target}");
+            origin::objects::check(target, &response).unwrap_or_else(|wrong| panic!("{target}: {wrong}"));
+            whole.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Runs `crash` amid a load with fills, then the load goes on for a while.
+fn under_load(server: &Server, targets: &[String], crash: impl FnOnce()) {
+    let (stop, whole) = (AtomicBool::new(false), AtomicU64::new(0));
+    let address = server.addr(0);
+    std::thread::scope(|scope| {
+        for first in 0..3 {
+            let (stop, whole) = (&stop, &whole);
+            scope.spawn(move || ask_on(address, targets, stop, whole, first));
+        }
+        let more = |count: u64| {
+            let enough = whole.load(Ordering::SeqCst) + count;
+            let look = || (whole.load(Ordering::SeqCst) >= enough).then_some(());
+            wait::until("answers", Deadline::default(), look).expect("answers come");
+        };
+        more(15);
+        crash();
+        if server.workers().is_empty() || testkit::process::is_alive(server.pid()) {
+            more(15);
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+}
+
+/// Every key is answered, rightly, and is in the cache in the end.
+fn assert_none_is_stuck(server: &Server, setup: &Setup, targets: &[String]) {
+    targets.iter().for_each(|target| drop(get(server, target)));
+    targets.iter().for_each(|target| get_until(server, target, "HIT"));
+    wait_for_no_leftovers(setup);
+}
+
+#[test]
+fn a_worker_is_killed_amid_fills() {
+    if !ours_only("nginx's loader takes a minute") {
+        return;
+    }
+    let (_objects, origin) = sized_objects();
+    let setup = setup(&origin, &[("THREADS", "2"), ("PATH", "max_size=12m")]);
+    let server = start(&setup);
+    let targets = targets(60);
+    for round in 1..=3 {
+        let [worker] = server.workers()[..] else { panic!("one worker: {:?}", server.workers()) };
+        under_load(&server, &targets, || {
+            kill(worker);
+            server.wait_for_log_count(": start worker process ", round + 1, Deadline::default());
+        });
+        assert!(!server.workers().contains(&worker));
+    }
+    assert_none_is_stuck(&server, &setup, &targets[..20]);
+    assert!(
+        !server.error_log().contains("damaged"),
+        "a crash of a process tears no entry\n{}",
+        server.error_log()
+    );
+}
+
+#[test]
+fn the_whole_server_is_killed_amid_fills() {
+    if !ours_only("nginx's loader takes a minute") {
+        return;
+    }
+    let (_objects, origin) = sized_objects();
+    let setup = setup(&origin, &[("THREADS", "2")]);
+    let targets = targets(80);
+    for _ in 0..3 {
+        let mut server = start(&setup);
+        let (stop, whole) = (AtomicBool::new(false), AtomicU64::new(0));
+        let address = server.addr(0).clone();
+        std::thread::scope(|scope| {
+            for first in 0..3 {
+                let (stop, whole, address, targets) = (&stop, &whole, &address, &targets);
+                scope.spawn(move || ask_on(address, targets, stop, whole, first));
+            }
+            let look = || (whole.load(Ordering::SeqCst) >= 12).then_some(());
+            wait::until("answers", Deadline::default(), look).expect("answers come");
+            // The master first, which would start another worker.
+            let workers = server.workers();
+            kill(server.pid());
+            workers.into_iter().for_each(kill);
+            stop.store(true, Ordering::SeqCst);
+        });
+        server.wait_until_ended(Deadline::default());
+    }
+    let server = start(&setup);
+    let stored = entries(&setup).len();
+    assert!(stored > 0);
+    assert_none_is_stuck(&server, &setup, &targets);
+    assert!(!server.error_log().contains("damaged"), "{}", server.error_log());
+}
+
+#[test]
+fn a_reload_keeps_the_cache_whoever_carries_it_out() {
+    let (_objects, origin) = sized_objects();
+    let setup = setup(&origin, &[]);
+    let mut server = start(&setup);
+    let targets = targets(12);
+    fill(&server, &setup, &targets);
+    let text = server.conf().to_owned();
+    let worker = server.workers();
+    // In place: the same process and the same index.
+    server.rewrite_conf(&text.replace("X-Cache", "X-Cache-Too x always; add_header X-Cache"));
+    server.reload();
+    let is_new = || Client::connect(server.addr(0)).get("/0-4096").field("X-Cache-Too").map(|_| ());
+    wait::until("the new configuration", Deadline::default(), is_new).expect("it comes into force");
+    assert_eq!(server.workers(), worker);
+    targets.iter().for_each(|target| assert_eq!(get(&server, target), "HIT"));
+    // By a new process, while the old one still has requests.
+    let mut slow = [Client::connect(server.addr(0)), Client::connect(server.addr(0))];
+    for client in &mut slow {
+        client.send("GET /");
+    }
+    wait::until("accepted", Deadline::default(), || {
+        (testkit::process::open_fds(worker[0]) > 0).then_some(())
+    })
+    .expect("it runs");
+    // An answer on a later connection: the two before it were accepted.
+    get(&server, "/0-4096");
+    server.rewrite_conf(&text.replace("worker_processes 1", "worker_processes 2"));
+    server.reload();
+    server.wait_for_log("gracefully shutting down", Deadline::default());
+    let two = || (server.workers().len() == 2).then_some(());
+    wait::until("both workers", Deadline::default(), two).expect("the old one has requests");
+    for target in &targets {
+        assert_eq!(get(&server, target), "HIT", "{}", server.error_log());
+    }
+    get_until(&server, "/new-100000", "HIT");
+    let [reading, missing] = &mut slow;
+    reading.send("0-4096 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(checked("/0-4096", &reading.response()), "HIT", "the old one reads");
+    let before = entries(&setup).len();
+    missing.send("passed-4096 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(checked("/passed-4096", &missing.response()), "MISS");
+    let one = || (server.workers().len() == 1).then_some(());
+    wait::until("the old worker's end", Deadline::default(), one).expect("it has no requests");
+    assert_eq!(entries(&setup).len(), before, "what the old one misses passes through");
+    assert_eq!(get(&server, "/passed-4096"), "MISS");
+    get_until(&server, "/passed-4096", "HIT");
+    assert!(server.quit_and_wait().success());
+}
+
+#[test]
+fn what_is_held_in_memory_needs_no_file_and_keeps_to_its_size() {
+    let (_objects, origin) = sized_objects();
+    let setup = setup(&origin, &[("PATH", "memory=8m")]);
+    let server = start(&setup);
+    let targets: Vec<String> = (0..400).map(|number| format!("/{number}-30000")).collect();
+    fill(&server, &setup, &targets);
+    let (hot, others) = targets.split_at(20);
+    for _ in 0..3 {
+        hot.iter().for_each(|target| assert_eq!(get(&server, target), "HIT"));
+    }
+    others.iter().for_each(|target| assert_eq!(get(&server, target), "HIT"));
+    for file in entries(&setup) {
+        fs::remove_file(file).expect("an entry");
+    }
+    let hits =
+        |targets: &[String]| targets.iter().filter(|target| get(&server, target) == "HIT").count() as u64;
+    assert_eq!(hits(hot), 20, "what is asked for often needs no file");
+    let hits = 20 + hits(others);
+    assert!(hits * 30_000 <= 8 << 20, "{hits} hits in 8 MiB");
+}
