@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::{run, settle};
-use crate::{Either, offload, select, spawn, yield_now};
+use crate::{Either, offload, offload_waiting, select, spawn, yield_now};
 
 #[test]
 fn work_is_done_elsewhere_and_answered_here() {
@@ -55,6 +55,25 @@ fn a_task_that_goes_loses_its_answer_only() {
         assert!(matches!(select(slow, settle()).await, Either::Right(())), "the work still waits");
         release.send(()).expect("it was begun and goes on");
         assert_eq!(offload(|| 1).await, Some(1));
+    });
+}
+
+#[test]
+fn work_that_waits_does_not_hold_up_work_that_computes() {
+    run(|_| async {
+        let (release, released) = mpsc::channel::<()>();
+        let released = std::sync::Arc::new(std::sync::Mutex::new(released));
+        // More than there are threads of either kind.
+        for _ in 0..4 * thread::available_parallelism().map_or(8, usize::from).max(8) {
+            let released = std::sync::Arc::clone(&released);
+            spawn(async move {
+                offload_waiting(move || released.lock().is_ok_and(|released| released.recv().is_err())).await;
+            });
+        }
+        settle().await;
+        assert_eq!(offload(|| 1).await, Some(1));
+        drop(release);
+        assert_eq!(offload_waiting(|| 2).await, Some(2));
     });
 }
 
