@@ -114,6 +114,11 @@ impl Store {
         Ok(second.filter(|hit| hit.meta.variant == variant && hit.meta.vary == first.meta.vary))
     }
 
+    /// Whether anything is stored under a key, whichever variant. It counts as a use of the entry, and as no lookup.
+    pub async fn holds(self: &Arc<Store>, key: &Key, text: &[u8]) -> Result<bool, StoreError> {
+        Ok(self.entry(Wanted { key, primary: key, text }).await?.is_some())
+    }
+
     /// What the primary key's entry says about variants: its `Vary` and its variant.
     pub(crate) async fn variant_at(
         self: &Arc<Store>,

@@ -7,9 +7,9 @@
 
 use std::pin::Pin;
 
-use http::request::Method;
+use http::request::{Head, HeaderId, Method, Progress, Version};
 
-use crate::connection::decide;
+use crate::connection::{decide, input};
 use crate::log::Level;
 use crate::modules::{charset, limit_conn, limit_req};
 use crate::request::Request;
@@ -66,6 +66,62 @@ pub(crate) fn finish(parent: &mut Request, mut child: Box<Request>) {
     parent.take_back(&mut child);
     limit_req::hand_up(&mut child, parent);
     limit_conn::hand_up(&mut child, parent);
+}
+
+/// Sends a request through the phases that looks as if the client had fetched `target`, a path with its query, and throws
+/// its answer away. The handler that it is meant for knows it by `errand`, which is among its extensions; nothing is
+/// done where `target` cannot be asked for.
+pub(crate) async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
+    let Some(mut child) = fetching(parent, target) else { return };
+    limit_req::hand_down(parent, &mut child);
+    limit_conn::hand_down(parent, &mut child);
+    child.extensions.insert(errand);
+    let child = &mut child;
+    let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(decide::run_unfiltered(child));
+    run.await;
+}
+
+/// A request of its own with a head that was never received: the parent's fields behind another request line, without
+/// those that are about a body, about a part, or about what the client has already.
+fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
+    let bytes = parent.bytes();
+    let mut text = [b"GET ", target, b" "].concat();
+    text.extend_from_slice(match parent.head.version() {
+        Version::Http10 => b"HTTP/1.0\r\n",
+        Version::Http11 => b"HTTP/1.1\r\n",
+    });
+    for field in parent.head.fields().iter().filter(|field| !is_of_one_request(field.id)) {
+        let (name, value) = (field.name.of(bytes), field.value.of(bytes));
+        text.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+    }
+    text.extend_from_slice(b"\r\n");
+    let mut child = Box::new(parent.child()?);
+    let policy = input::policy(&parent.scope().core);
+    child.head = Head::new();
+    match http::request::parse(&mut child.head, &text, &policy) {
+        Ok(Progress::Complete { .. }) => {}
+        _ => return None,
+    }
+    let mut raw = rt::pool().get(text.len())?;
+    raw.append(&text);
+    child.take_head(raw, 0);
+    (child.method, child.internal, child.is_detached, child.body) = (Method::Get, false, true, None);
+    decide::read_uri(&mut child).then_some(child)
+}
+
+fn is_of_one_request(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::ContentLength
+            | HeaderId::TransferEncoding
+            | HeaderId::Expect
+            | HeaderId::Range
+            | HeaderId::IfRange
+            | HeaderId::IfMatch
+            | HeaderId::IfNoneMatch
+            | HeaderId::IfModifiedSince
+            | HeaderId::IfUnmodifiedSince
+    )
 }
 
 /// Whether `parent` may make a subrequest to this URI; the log says why not.

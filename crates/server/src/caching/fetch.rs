@@ -16,6 +16,7 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
 use http::cache_status::Forwarded;
@@ -130,7 +131,7 @@ impl Fetch {
     /// Makes the answer to this request out of what came of asking.
     async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
         let had = match record::of(request).forwarded {
-            Some(Forwarded::Stale) => Status::Expired,
+            Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,
             _ => Status::Miss,
         };
         let status = |record: &mut Record, status| {
@@ -241,7 +242,13 @@ impl Fetch {
                 record::of(request).stored = true;
                 let filling = Filling::new(meta, head);
                 let body = reply.body.into_body(request, (self.origin.upstream)(scope), false);
-                let filler = Filler { fill: Some(fill), filling: Arc::clone(&filling), body, key: self.key };
+                let filler = Filler {
+                    fill: Some(fill),
+                    filling: Arc::clone(&filling),
+                    body,
+                    key: self.key,
+                    asked: answer.asked,
+                };
                 // Made before a byte has come, so that none of them can be lost to it.
                 match stored::of_filling(&filling, policy::age(&filling.meta, now_s())) {
                     Some(reply) => (Answered::Reply(reply), Some(filler)),
@@ -451,6 +458,8 @@ struct Filler {
     body: Body,
     /// Whose mark is taken away when the entry is there.
     key: Key,
+    /// When the upstream was asked: what was changed since then is not stored.
+    asked: Instant,
 }
 
 impl Filler {
@@ -473,11 +482,21 @@ impl Filler {
         if end == End::Broken {
             return;
         }
+        let flights = cache.flights();
+        if flights.is_outdated(&self.key, self.asked) {
+            return;
+        }
         // Readers have their end already: they do not wait for the disk.
         if let Some(fill) = self.fill.take()
             && fill.commit().await.is_ok()
         {
-            cache.flights().unmark(&self.key);
+            flights.unmark(&self.key);
+            // Whoever changed it meanwhile has found nothing to take away.
+            if flights.is_outdated(&self.key, self.asked)
+                && let Some(store) = cache.store()
+            {
+                let _ = store.purge(cache::Scope::Key(self.key.0), cache::Fate::Gone).await;
+            }
         }
     }
 

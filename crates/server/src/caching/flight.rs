@@ -151,15 +151,32 @@ pub(crate) const MARKS_MAX: usize = 1 << 16;
 pub(crate) struct Flights {
     tables: [Mutex<HashMap<Key, Arc<Flight>>>; SHARDS],
     marks: [Mutex<HashMap<Key, Instant>>; SHARDS],
+    /// Keys whose content was changed or purged, and when: what was asked for before is not stored.
+    changes: Mutex<Changes>,
     /// Requests that did not wait because of a mark.
     passed: AtomicU64,
 }
+
+/// Keys that were changed of late.
+#[derive(Default)]
+struct Changes {
+    keys: HashMap<Key, Instant>,
+    /// All keys count as changed at this moment.
+    all: Option<Instant>,
+    /// Fetches that started before are joined by nobody.
+    joined_since: Option<Instant>,
+}
+
+/// Keys that are remembered as changed, about 40 bytes each. With more of them all keys count as changed at once, which
+/// costs what is being fetched at that moment its place in the cache.
+pub(crate) const CHANGES_MAX: usize = 1 << 14;
 
 impl Flights {
     pub(crate) fn new() -> Arc<Flights> {
         Arc::new(Flights {
             tables: std::array::from_fn(|_| Mutex::default()),
             marks: std::array::from_fn(|_| Mutex::default()),
+            changes: Mutex::default(),
             passed: AtomicU64::new(0),
         })
     }
@@ -170,10 +187,12 @@ impl Flights {
             self.passed.fetch_add(1, Ordering::Relaxed);
             return Joined::Marked;
         }
+        let joined_since = lock(&self.changes).joined_since;
         let mut table = self.table(&key);
         if let Some(flight) = table.get(&key) {
             let is_late = age.is_some_and(|age| now.saturating_duration_since(flight.started) >= age);
-            if !is_late || flight.known().is_some() {
+            let is_outdated = joined_since.is_some_and(|at| at >= flight.started);
+            if !is_outdated && (!is_late || flight.known().is_some()) {
                 return Joined::Follow(Arc::clone(flight));
             }
         }
@@ -186,6 +205,36 @@ impl Flights {
     /// The fetch of a key, if there is one.
     pub(crate) fn under_way(&self, key: &Key) -> Option<Arc<Flight>> {
         self.table(key).get(key).map(Arc::clone)
+    }
+
+    /// Nobody who comes from here on waits for what is being fetched for a key: it was asked for before a purge. Whether
+    /// it is stored is told by the store, which numbers purges.
+    pub(crate) fn part_from(&self, key: &Key) {
+        self.table(key).remove(key);
+    }
+
+    /// The same for all keys.
+    pub(crate) fn part_from_all(&self, now: Instant) {
+        lock(&self.changes).joined_since = Some(now);
+    }
+
+    /// What is being fetched for a key is about what was before: nobody waits for it any more, and it is not stored.
+    pub(crate) fn outdate(&self, key: &Key, now: Instant) {
+        let mut changes = lock(&self.changes);
+        if changes.keys.len() >= CHANGES_MAX && !changes.keys.contains_key(key) {
+            changes.keys.clear();
+            (changes.all, changes.joined_since) = (Some(now), Some(now));
+        }
+        changes.keys.insert(*key, now);
+        drop(changes);
+        self.part_from(key);
+    }
+
+    /// Whether a key was changed at this moment or later.
+    pub(crate) fn is_outdated(&self, key: &Key, asked: Instant) -> bool {
+        let changes = lock(&self.changes);
+        let at = changes.keys.get(key).copied().max(changes.all);
+        at.is_some_and(|at| at >= asked)
     }
 
     /// Requests that did not wait because of a mark.
@@ -233,4 +282,51 @@ fn shard(key: &Key) -> usize {
 /// A panic elsewhere leaves nothing half-done here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever leads, or the one who does.
+    fn leads(flights: &Arc<Flights>, key: Key, now: Instant) -> Option<Lead> {
+        match flights.join(key, now, None) {
+            Joined::Lead(lead) => Some(lead),
+            Joined::Follow(_) | Joined::Marked => None,
+        }
+    }
+
+    #[test]
+    fn nobody_joins_what_was_asked_for_before_a_purge() {
+        let (flights, now) = (Flights::new(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        let (one, two) = (Key::of(b"one"), Key::of(b"two"));
+        let first = [leads(&flights, one, now), leads(&flights, two, now)];
+        assert!(first.iter().all(Option::is_some) && leads(&flights, one, later).is_none());
+        flights.part_from(&one);
+        let second = leads(&flights, one, later);
+        assert!(second.is_some() && leads(&flights, two, later).is_none());
+        // The end of the first one is not the end of the one in its place.
+        drop(first);
+        assert!(leads(&flights, one, later).is_none());
+        flights.part_from_all(later);
+        assert!(leads(&flights, one, later + Duration::from_secs(1)).is_some());
+    }
+
+    #[test]
+    fn changes_are_remembered_and_never_too_many() {
+        let (flights, now) = (Flights::new(), Instant::now());
+        let (before, after) = (now - Duration::from_millis(1), now + Duration::from_millis(1));
+        let key = |number: usize| Key::of(&number.to_be_bytes());
+        flights.outdate(&key(0), now);
+        assert!(flights.is_outdated(&key(0), before) && flights.is_outdated(&key(0), now));
+        assert!(!flights.is_outdated(&key(0), after) && !flights.is_outdated(&key(1), before));
+        for number in 1..=CHANGES_MAX {
+            flights.outdate(&key(number), now);
+        }
+        // What was forgotten counts as changed, like everything.
+        assert!(flights.is_outdated(&key(1), before) && flights.is_outdated(&key(CHANGES_MAX + 9), before));
+        assert!(!flights.is_outdated(&key(1), after));
+        assert!(lock(&flights.changes).keys.len() <= CHANGES_MAX);
+    }
 }

@@ -9,13 +9,14 @@
 //! ```
 //! A module such as `proxy` says how its upstream is asked ([`Origin`]); here it is decided when. [`policy`] has the rules,
 //! [`flight`] who waits for whom, [`filling`] the body that many read while it comes, [`stored`] answers out of the
-//! cache, [`tasks`] the life of the stores. The store itself is the crate `cache`.
+//! cache, [`purge`] what takes them away, [`tasks`] the life of the stores. The store itself is the crate `cache`.
 
 pub(crate) mod fetch;
 pub(crate) mod filling;
 pub(crate) mod flight;
 pub(crate) mod parts;
 pub(crate) mod policy;
+pub(crate) mod purge;
 pub(crate) mod record;
 pub(crate) mod stored;
 pub(crate) mod tasks;
@@ -27,7 +28,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::cache::{Hit, Key, Store};
+use http::cache_control::RequestCacheControl;
 use http::cache_status::Forwarded;
+use http::freshness::Reuse;
 use http::freshness::store::Ignored;
 use http::request::Method;
 use rt::{Either, select};
@@ -101,11 +104,15 @@ pub(crate) async fn serve(
         return (origin.ask)(request, &Wanted { is_shared: true, ..Wanted::default() }).await;
     };
     let key = Key::of(&text);
-    let lookup = Lookup { origin, conf, cache: &cache, store, key, text };
+    let control = policy::control_of(request, conf);
+    let lookup = Lookup { origin, conf, cache: &cache, store, key, text, control };
     if conf.bypass.items().iter().any(|text| policy::is_set(&text.rendered(request))) {
         let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
-        return lookup.fetch(None).alone(request, true).await;
+        if control.only_if_cached {
+            return Err(Failure::Status(504));
+        }
+        return lookup.fetch(None).alone(request, !control.no_store).await;
     }
     lookup.run(request).await
 }
@@ -124,6 +131,8 @@ struct Lookup<'a> {
     key: Key,
     /// The value of `proxy_cache_key`, which every entry holds and every lookup compares.
     text: Vec<u8>,
+    /// What the client says of answers out of caches; nothing where that does not count.
+    control: RequestCacheControl,
 }
 
 /// What a look has come to.
@@ -134,6 +143,8 @@ enum Found {
     Parts(Hit),
     /// One that has to be asked for again.
     Stale(Hit),
+    /// One that is good, but not for this client, which wants a newer one.
+    Unwanted(Hit),
     /// None.
     Nothing,
 }
@@ -147,12 +158,24 @@ impl Lookup<'_> {
         for _ in 0..LOOKS_MAX {
             let stale = match self.look(request).await {
                 Found::Reply(reply) => return Ok(reply),
+                // RFC 9111 section 5.2.1.7: this answers it, and no upstream is asked.
+                _ if self.control.only_if_cached => {
+                    record::of(request).status = Some(Status::Miss);
+                    return Err(Failure::Status(504));
+                }
+                Found::Parts(_) if self.control.no_store => {
+                    return (self.origin.ask)(request, &Wanted::default()).await;
+                }
                 Found::Parts(hit) => {
                     let asked = self.asked(request);
                     return self.fetch(None).complete(request, hit, asked).await;
                 }
                 Found::Stale(hit) => {
                     record::of(request).forwarded = Some(Forwarded::Stale);
+                    Some(hit)
+                }
+                Found::Unwanted(hit) => {
+                    record::of(request).forwarded = Some(Forwarded::Request);
                     Some(hit)
                 }
                 Found::Nothing => {
@@ -163,6 +186,9 @@ impl Lookup<'_> {
             if self.is_beyond_max_offset(request) {
                 record::of(request).status = Some(Status::Miss);
                 return (self.origin.ask)(request, &Wanted::default()).await;
+            }
+            if self.control.no_store {
+                return self.fetch(stale).alone(request, false).await;
             }
             // A range of what is not stored is fetched by itself, and not with all that is before it.
             if let Some(asked) = self.asked(request).filter(|asked| self.is_for_a_part(*asked)) {
@@ -201,7 +227,8 @@ impl Lookup<'_> {
         stale: Option<Hit>,
     ) -> Result<Followed, Failure> {
         // Somebody is at it, so the old answer does no harm where it is allowed at all.
-        if stale.is_some() && self.conf.uses_stale(Stale::Updating) {
+        let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
+        if stale.is_some() && is_wanted && self.conf.uses_stale(Stale::Updating) {
             let reply = stale.and_then(|hit| self.served(request, hit, Status::Updating));
             return reply.map(Followed::Reply).ok_or(Failure::Status(502));
         }
@@ -281,6 +308,13 @@ impl Lookup<'_> {
         let Ok(Some(hit)) = found else { return Found::Nothing };
         let now = now_s();
         self.note(request, &hit, now);
+        match policy::reuse(self.conf, &hit, &self.control, (self.origin.ignored)(request.scope()), now) {
+            Reuse::Fresh => {}
+            Reuse::Stale => {
+                return self.served(request, hit, Status::Stale).map_or(Found::Nothing, Found::Reply);
+            }
+            Reuse::Validate(_) => return Found::Unwanted(hit),
+        }
         match policy::grade(&hit, now) {
             // One that was not compared yet may have holes that nobody knows of.
             Grade::Fresh if hit.located().is_some_and(|body| !body.is_verified(&(0..body.length))) => {

@@ -4,16 +4,18 @@
 //! differ on what may be stored or shared the stricter one holds; an explicit setting (`proxy_cache_valid`,
 //! `proxy_ignore_headers`, `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
 
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use cache::{Hit, Meta, Store};
+use http::cache_control::RequestCacheControl;
 use http::freshness::store::{self, Exchange, Ignored, Rules};
-use http::freshness::{CacheFields, Times, current_age};
+use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
 use http::reply::FieldLine;
 use http::request::HeaderId;
 use http::vary;
 
 use crate::caching::record::Unstored;
+use crate::caching::stored;
 use crate::modules::proxy::cache_conf::{CacheConf, Stale};
 use crate::request::Request;
 use crate::upstream::{Failure, Heading, Reply};
@@ -31,6 +33,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) ignored: Ignored,
     /// The number of the last purge when it was asked for.
     pub(crate) sequence: u64,
+    /// When it was asked for.
+    pub(crate) asked: Instant,
 }
 
 /// A question that goes to an upstream.
@@ -38,18 +42,19 @@ pub(crate) struct Answer<'a> {
 pub(crate) struct Question {
     at_s: i64,
     sequence: u64,
+    asked: Instant,
 }
 
 impl Question {
     /// One that is asked now for this store.
     pub(crate) fn new(store: &Store) -> Question {
-        Question { at_s: seconds(rt::wall()), sequence: store.sequence() }
+        Question { at_s: seconds(rt::wall()), sequence: store.sequence(), asked: rt::now() }
     }
 
     /// The answer to it.
     pub(crate) fn answer<'a>(&self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
         let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
-        Answer { heading, times, ignored, sequence: self.sequence }
+        Answer { heading, times, ignored, sequence: self.sequence, asked: self.asked }
     }
 }
 
@@ -110,15 +115,19 @@ pub(crate) fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) ->
     Ok(meta)
 }
 
-/// Tags stand behind one another, parted by blanks (`Surrogate-Key`) or commas (`Cache-Tag`).
+/// Tags as an entry has them: parted by one blank.
 fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) {
-    let words = values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')));
-    for word in words.filter(|word| !word.is_empty()) {
+    for word in words(values).filter(|word| !word.is_empty()) {
         if !tags.is_empty() {
             tags.push(b' ');
         }
         tags.extend_from_slice(word);
     }
+}
+
+/// Tags stand behind one another, parted by blanks (`Surrogate-Key`) or commas (`Cache-Tag`). Some of them are empty.
+pub(crate) fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
+    values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
 }
 
 /// What a request says to the names that a stored answer was selected by. Requests with equal texts get the same variant;
@@ -165,6 +174,49 @@ pub(crate) fn grade(hit: &Hit, now_s: i64) -> Grade {
         meta if meta.fresh_until > now_s => Grade::Fresh,
         meta if meta.stale_while_revalidate_until > now_s => Grade::StaleWhileRevalidate,
         _ => Grade::Stale,
+    }
+}
+
+/// What a client says of answers out of caches: nothing, unless `proxy_cache_request_control` says that it counts.
+pub(crate) fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
+    if !conf.heeds_requests {
+        return RequestCacheControl::default();
+    }
+    let all = |id| request.head.all(request.bytes(), id);
+    RequestCacheControl::parse(all(HeaderId::CacheControl), all(HeaderId::Pragma))
+}
+
+/// Whether a stored answer is what a client wants that has something to say to it; where it is [`Reuse::Fresh`], [`grade`]
+/// tells the rest.
+pub(crate) fn reuse(
+    conf: &CacheConf,
+    hit: &Hit,
+    control: &RequestCacheControl,
+    ignored: Ignored,
+    now_s: i64,
+) -> Reuse {
+    let says_nothing = !control.no_cache
+        && control.max_age.is_none()
+        && control.min_fresh.is_none()
+        && control.max_stale.is_none();
+    if !conf.heeds_requests || says_nothing {
+        return Reuse::Fresh;
+    }
+    let Some(heading) = stored::parse(hit.head()) else { return Reuse::Fresh };
+    let lines = heading.head().lines(heading.raw());
+    let fields = CacheFields::collect(lines, TARGETS).without(ignored);
+    let (age, left) = (age(&hit.meta, now_s), hit.meta.fresh_until.saturating_sub(now_s));
+    let lifetime = i64::from(age).saturating_add(left).clamp(0, i64::from(u32::MAX)) as u32;
+    // What was purged is not made good by a client that puts up with what is old.
+    let lifetime = if hit.is_purged_soft { 0 } else { lifetime };
+    let control = match hit.is_purged_soft {
+        true => RequestCacheControl { max_stale: None, ..*control },
+        false => *control,
+    };
+    match freshness::reuse(&fields.control, lifetime, age, &control) {
+        // Of its age alone: what is done about that is the operator's to say.
+        Reuse::Validate(Refusal::NotAllowed) => Reuse::Fresh,
+        reuse => reuse,
     }
 }
 

@@ -361,6 +361,13 @@ pub(crate) async fn run_subrequest(request: &mut Request) {
     respond::filter(request);
 }
 
+/// Runs a subrequest whose answer nobody wants.
+pub(crate) async fn run_unfiltered(request: &mut Request) {
+    let mut course = Course::of_subrequest(request);
+    // There is no connection that could be dropped for it.
+    let _ = run_without_body(&mut course, request).await;
+}
+
 /// Answers a subrequest with this text, in the place of what it had been answered with.
 pub(crate) fn answer_with(request: &mut Request, content_type: Option<String>, text: Vec<u8>) {
     request.error_status = None;
@@ -431,7 +438,7 @@ pub(super) async fn run(course: &mut Course, request: &mut Request) -> Option<Ve
 }
 
 /// Decodes and normalises the URI of the head; whether it has one that can be.
-pub(super) fn read_uri(request: &mut Request) -> bool {
+pub(crate) fn read_uri(request: &mut Request) -> bool {
     let (mut uri, mut args) = (std::mem::take(&mut request.uri), std::mem::take(&mut request.args));
     let input = request.head.request_uri(request.bytes());
     let parsed = http::uri::normalise(input, request.scope().core.merge_slashes, &mut uri);

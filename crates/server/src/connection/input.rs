@@ -206,7 +206,8 @@ impl Connection {
     }
 }
 
-fn policy(conf: &Conf) -> Policy {
+/// What is taken of a head under these settings.
+pub(crate) fn policy(conf: &Conf) -> Policy {
     let (count, bytes) = conf.large_client_header_buffers;
     let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
     // One buffer of the pool holds the whole head.

@@ -13,7 +13,7 @@ mod body;
 pub(crate) mod decide;
 pub(crate) mod effect;
 pub(crate) mod error_page;
-mod input;
+pub(crate) mod input;
 mod proxy;
 pub(crate) mod respond;
 mod rest;

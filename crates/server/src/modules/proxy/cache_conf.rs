@@ -229,6 +229,48 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .many(),
         |scope, cx| add_predicates(|cache| &mut cache.purge, scope, cx),
     ),
+    // What is soft keeps the old answer at hand for when nobody answers, and for `stale-while-revalidate`.
+    Directive::scope(
+        own(
+            "proxy_cache_purge_soft",
+            Args::AtLeast(1),
+            "Purges by making stale, not by removing, where one of these is not empty and not `0`.",
+        )
+        .many(),
+        |scope, cx| add_predicates(|cache| &mut cache.purge_soft, scope, cx),
+    ),
+    Directive::scope(
+        own(
+            "proxy_cache_purge_all",
+            Args::AtLeast(1),
+            "Removes everything from the cache where one of these is not empty and not `0`.",
+        )
+        .many(),
+        |scope, cx| add_predicates(|cache| &mut cache.purge_all, scope, cx),
+    ),
+    // Which answers have which tags is said by `proxy_cache_tag_header`.
+    Directive::scope(
+        own(
+            "proxy_cache_purge_tag_header",
+            Args::Exactly(1),
+            "The field of purge requests whose tags are purged in the place of a key, or `off`.",
+        )
+        .default("off"),
+        |scope, cx| {
+            scope.proxy.cache.purge_tag_header = field_name(cx)?;
+            Ok(())
+        },
+    ),
+    // RFC 9111 section 4.4; off is nginx's habit.
+    Directive::scope(
+        own(
+            "proxy_cache_invalidate",
+            Args::Flag,
+            "Removes what is stored for a URI when a request with another method changes it.",
+        )
+        .default("on"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.invalidates),
+    ),
 ];
 
 /// What a block says of the cache.
@@ -248,6 +290,14 @@ pub(crate) struct CacheConf {
     pub(crate) no_store: Layered<Template>,
     /// `proxy_cache_purge`
     pub(crate) purge: Layered<Template>,
+    /// `proxy_cache_purge_soft`
+    pub(crate) purge_soft: Layered<Template>,
+    /// `proxy_cache_purge_all`
+    pub(crate) purge_all: Layered<Template>,
+    /// `proxy_cache_purge_tag_header`
+    pub(crate) purge_tag_header: Option<Arc<[u8]>>,
+    /// `proxy_cache_invalidate`
+    pub(crate) invalidates: bool,
     /// `proxy_cache_min_uses`
     pub(crate) min_uses: u64,
     /// `proxy_cache_use_stale`
@@ -290,6 +340,10 @@ impl Default for CacheConf {
             bypass: Layered::default(),
             no_store: Layered::default(),
             purge: Layered::default(),
+            purge_soft: Layered::default(),
+            purge_all: Layered::default(),
+            purge_tag_header: None,
+            invalidates: true,
             min_uses: 1,
             use_stale: Bits::default(),
             background_update: false,

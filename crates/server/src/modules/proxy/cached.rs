@@ -4,17 +4,21 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ::cache::Fate;
 use http::freshness::store::Ignored;
 use http::request::{HeaderId, Method};
 
+use crate::caching::purge::{self, Purged};
 use crate::caching::tasks::Cache;
-use crate::caching::{Origin, Wanted};
+use crate::caching::{Origin, Wanted, policy};
+use crate::config::Layered;
 use crate::log::Level;
 use crate::modules::proxy::cache_conf::Zone;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::request::Fill;
 use crate::modules::proxy::{ask, pass, request as proxy_request};
 use crate::request::Request;
+use crate::template::Template;
 
 /// How this module's upstreams are asked for a cache.
 pub(super) static ORIGIN: Origin = Origin {
@@ -48,9 +52,30 @@ type Keyed = (Arc<Cache>, Vec<u8>);
 /// # Errors
 /// The status that answers; the log has the reason.
 pub(super) fn lookup(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>, u16> {
-    let cache = match &conf.cache.zone {
-        Zone::Off => return Ok(None),
-        Zone::Named(zone) => Arc::clone(zone.state()),
+    if !conf.cache.has_method(request.method) {
+        return Ok(None);
+    }
+    keyed(request, conf)
+}
+
+/// The same, whatever the method is.
+pub(super) fn keyed(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>, u16> {
+    let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
+    let text = match &conf.cache.key {
+        Some(template) => template.rendered(request),
+        None => {
+            let destination = pass::target(request, conf)?.1;
+            proxy_request::default_key(request, conf, &destination)
+        }
+    };
+    Ok(Some((cache, text)))
+}
+
+/// The cache of a request.
+fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u16> {
+    match &conf.cache.zone {
+        Zone::Off => Ok(None),
+        Zone::Named(zone) => Ok(Some(Arc::clone(zone.state()))),
         Zone::Variable(template) => {
             let name = template.rendered(request);
             if matches!(name.as_slice(), b"" | b"off") {
@@ -62,20 +87,41 @@ pub(super) fn lookup(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>
                 request.log(Level::Error, format_args!("cache \"{name}\" not found"));
                 return Err(500);
             };
-            Arc::clone(zone.state())
+            Ok(Some(Arc::clone(zone.state())))
         }
-    };
-    if !conf.cache.has_method(request.method) {
-        return Ok(None);
     }
-    let text = match &conf.cache.key {
-        Some(template) => template.rendered(request),
-        None => {
-            let destination = pass::target(request, conf)?.1;
-            proxy_request::default_key(request, conf, &destination)
-        }
+}
+
+/// Carries out a request that is to purge, and answers with which status. Nothing for one that is none, and where there
+/// is no cache: as in nginx that is passed on.
+pub(super) async fn purge(request: &mut Request, conf: &Conf) -> Option<u16> {
+    let is_any = |list: &Layered<Template>, request: &Request| {
+        list.items().iter().any(|text| policy::is_set(&text.rendered(request)))
     };
-    Ok(Some((cache, text)))
+    let takes_all = is_any(&conf.cache.purge_all, request);
+    if !takes_all && !is_any(&conf.cache.purge, request) {
+        return None;
+    }
+    let (cache, text) = match keyed(request, conf) {
+        Ok(keyed) => keyed?,
+        Err(status) => return Some(status),
+    };
+    let purged = match tags(request, conf) {
+        _ if takes_all => Purged::All,
+        Some(tags) => Purged::Tags(tags),
+        None => Purged::Key(text),
+    };
+    let fate = if is_any(&conf.cache.purge_soft, request) { Fate::Stale } else { Fate::Gone };
+    Some(purge::purge(request, &cache, &purged, fate).await)
+}
+
+/// The tags that a request names; nothing where it has no field for them.
+fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
+    let name = conf.cache.purge_tag_header.as_ref()?;
+    let mut values = request.head.named(request.bytes(), name).peekable();
+    values.peek()?;
+    let words = policy::words(values).filter(|word| !word.is_empty());
+    Some(words.take(purge::TAGS_MAX + 1).map(<[u8]>::to_vec).collect())
 }
 
 /// What is asked for in the place of what the client does.

@@ -8,6 +8,7 @@
 //! | [`reply`], `rewrites` | the answer as the client gets it |
 //! | `store` | `proxy_store` |
 //! | [`cache_conf`] | what is said of caches; `caching` carries it out |
+//! | `cached`, `invalidate` | what a request has of a cache, and what it takes away |
 //! | `early_hints` | interim answers |
 //!
 //! Connections, tries and buffers are `crate::upstream`'s; whom a group's name stands for is `upstream::peers`'.
@@ -18,6 +19,7 @@ mod cached;
 mod conf;
 mod directives;
 mod early_hints;
+mod invalidate;
 pub(crate) mod pass;
 pub(crate) mod reply;
 pub(crate) mod request;
@@ -82,11 +84,27 @@ fn begin(request: &mut Request) -> Option<Step> {
 async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.proxy;
+    if invalidate::is_errand(request) {
+        return invalidate::carry_out(request, conf).await;
+    }
+    if let Some(status) = cached::purge(request, conf).await {
+        return match status {
+            204 => {
+                request.response.status = status;
+                Step::Done
+            }
+            status => Step::Status(status),
+        };
+    }
     let answered = match cached::lookup(request, conf) {
         Ok(Some((cache, text))) => caching::serve(request, &cached::ORIGIN, cache, text).await,
         Ok(None) => ask(request, conf, None).await,
         Err(status) => return Step::Status(status),
     };
+    if let Ok(reply) = &answered {
+        let heading = Rc::clone(&reply.head);
+        invalidate::after(request, conf, &heading).await;
+    }
     let step = match answered {
         Ok(reply) => reply::apply(request, conf, reply),
         Err(Failure::Status(status)) => Step::Status(status),
