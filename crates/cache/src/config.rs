@@ -114,6 +114,24 @@ impl fmt::Debug for Config {
     }
 }
 
+/// How an entry is read for one request: what its location says of engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The disk backend.
+    pub via: DiskVia,
+    /// Files of at least so many bytes are read past the page cache (`directio`).
+    pub direct_from: Option<u64>,
+    /// See [`Config::calls_directly`].
+    pub calls_directly: bool,
+}
+
+impl Access {
+    /// Whether a file that takes so many bytes is read past the page cache.
+    pub(crate) fn is_direct(&self, bytes: u64) -> bool {
+        self.direct_from.is_some_and(|from| bytes >= from)
+    }
+}
+
 impl Config {
     /// Settings of a cache in `path` with nginx's defaults.
     pub fn new(name: &str, path: PathBuf) -> Config {

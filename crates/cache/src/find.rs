@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use io::op::{OpenHow, Source};
-use io::{Buf, Errno};
+use io::{Buf, DiskVia, Errno};
 use rt::File;
 use rustix::fs::OFlags;
 
 use crate::chunks::Chunks;
+use crate::config::Access;
 use crate::error::StoreError;
 use crate::format::header::{Header, Unread, decode};
 use crate::format::table::{RECORD_BYTES, checksum};
@@ -73,6 +74,7 @@ struct Wanted<'a> {
     key: &'a Key,
     primary: &'a Key,
     text: &'a [u8],
+    access: Access,
 }
 
 impl Store {
@@ -83,7 +85,18 @@ impl Store {
         text: &[u8],
         selector: Selector<'_>,
     ) -> Result<Option<Hit>, StoreError> {
-        let found = self.select(key, text, selector).await;
+        self.find_by(key, text, selector, self.access()).await
+    }
+
+    /// As [`Store::find`], read as a request's location says.
+    pub async fn find_by(
+        self: &Arc<Store>,
+        key: &Key,
+        text: &[u8],
+        selector: Selector<'_>,
+        access: Access,
+    ) -> Result<Option<Hit>, StoreError> {
+        let found = self.select(Wanted { key, primary: key, text, access }, selector).await;
         match &found {
             Ok(Some(hit)) if hit.is_from_memory => self.counters.hits_memory.count(),
             Ok(Some(_)) => self.counters.hits_disk.count(),
@@ -95,14 +108,13 @@ impl Store {
     /// The entry at the primary key, or the one for the variant that the request wants.
     async fn select(
         self: &Arc<Store>,
-        key: &Key,
-        text: &[u8],
+        wanted: Wanted<'_>,
         selector: Selector<'_>,
     ) -> Result<Option<Hit>, StoreError> {
         if !self.is_owner() {
             self.follow_purges().await;
         }
-        let Some(first) = self.entry(Wanted { key, primary: key, text }).await? else { return Ok(None) };
+        let Some(first) = self.entry(wanted).await? else { return Ok(None) };
         if first.meta.vary.is_empty() {
             return Ok(Some(first));
         }
@@ -110,13 +122,13 @@ impl Store {
         if variant == first.meta.variant {
             return Ok(Some(first));
         }
-        let second = self.entry(Wanted { key: &key.variant(&variant), primary: key, text }).await?;
+        let second = self.entry(Wanted { key: &wanted.key.variant(&variant), ..wanted }).await?;
         Ok(second.filter(|hit| hit.meta.variant == variant && hit.meta.vary == first.meta.vary))
     }
 
     /// Whether anything is stored under a key, whichever variant. It counts as a use of the entry, and as no lookup.
     pub async fn holds(self: &Arc<Store>, key: &Key, text: &[u8]) -> Result<bool, StoreError> {
-        Ok(self.entry(Wanted { key, primary: key, text }).await?.is_some())
+        Ok(self.entry(Wanted { key, primary: key, text, access: self.access() }).await?.is_some())
     }
 
     /// What the primary key's entry says about variants: its `Vary` and its variant.
@@ -125,7 +137,8 @@ impl Store {
         key: &Key,
         text: &[u8],
     ) -> Option<Arc<crate::meta::Meta>> {
-        let found = self.entry(Wanted { key, primary: key, text }).await.ok()??;
+        let access = self.access();
+        let found = self.entry(Wanted { key, primary: key, text, access }).await.ok()??;
         Some(found.meta)
     }
 
@@ -181,7 +194,7 @@ impl Store {
         wanted: Wanted<'_>,
         known: Option<Known>,
     ) -> Result<Found, StoreError> {
-        let file = match self.open_entry(wanted.key, known).await {
+        let file = match self.open_entry(wanted.key, known, wanted.access).await {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 // Somebody has removed it by hand, or it was evicted a moment ago.
@@ -192,7 +205,7 @@ impl Store {
             }
             Err(errno) => return Err(self.open_failed(errno)),
         };
-        let read = match self.read(&file, known).await {
+        let read = match self.read(&file, known, wanted.access).await {
             Ok(read) => read,
             Err(ReadError::Disk(errno)) => return Err(self.read_failed("reading an entry", errno)),
             Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
@@ -208,27 +221,28 @@ impl Store {
     }
 
     /// Opens the file of a key to be read.
-    async fn open_entry(&self, key: &Key, known: Option<Known>) -> Result<File, Errno> {
+    async fn open_entry(&self, key: &Key, known: Option<Known>, access: Access) -> Result<File, Errno> {
         let (path, _) = self.path_of(key);
         // A pipe that somebody has put there must not be waited for, nor a link followed.
         let mut flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let is_small = known.is_some_and(|known| known.blocks <= SMALL_BLOCKS_MAX);
-        if self.config.direct && is_small {
+        // How a large one is read is decided by who sends it; its head is read as any file.
+        let small = known.filter(|known| known.blocks <= SMALL_BLOCKS_MAX);
+        if small.is_some_and(|known| access.is_direct(u64::from(known.blocks) * BLOCK_BYTES)) {
             flags |= OFlags::DIRECT;
         }
         let mut how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-        if self.config.calls_directly && !flags.contains(OFlags::DIRECT) {
+        if access.calls_directly && !flags.contains(OFlags::DIRECT) {
             match File::open_cached(None, &path, how) {
                 // Not in memory, or a kernel that cannot say so.
                 Err(Errno::AGAIN | Errno::INVAL | Errno::NOSYS) => how.is_cold = true,
                 opened => return opened,
             }
         }
-        match File::open(None, path.clone(), how, self.device, self.via()).await {
+        match File::open(None, path.clone(), how, self.device, access.via).await {
             // A file system without direct I/O.
             Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
                 how.flags = (flags - OFlags::DIRECT).bits() as i32;
-                File::open(None, path, how, self.device, self.via()).await
+                File::open(None, path, how, self.device, access.via).await
             }
             opened => opened,
         }
@@ -242,16 +256,16 @@ impl Store {
     }
 
     /// Reads and checks an entry's header, and the body of a small one or the table of a large one.
-    async fn read(&self, file: &File, known: Option<Known>) -> Result<Read, ReadError> {
+    async fn read(&self, file: &File, known: Option<Known>, access: Access) -> Result<Read, ReadError> {
         let bytes = match known {
             Some(known) if known.blocks <= SMALL_BLOCKS_MAX => u64::from(known.blocks) * BLOCK_BYTES,
             _ => PREFIX_BYTES,
         };
-        let (device, via) = (self.device, self.via());
-        let (mut buf, header) = self.read_header(file, bytes).await?;
+        let (device, via) = (self.device, access.via);
+        let (mut buf, header) = self.read_header(file, bytes, access).await?;
         let (layout, length) = (header.layout, header.length);
         if !layout.is_small {
-            let chunks = self.table(file, &buf, &header).await?;
+            let chunks = self.table(file, &buf, &header, via).await?;
             return Ok(Read { buf, header, chunks: Some(chunks) });
         }
         let end = layout.body + length;
@@ -273,8 +287,9 @@ impl Store {
     }
 
     /// The start of a file that is in memory.
-    fn read_resident(&self, file: &File, bytes: u64) -> Option<Buf> {
-        if !self.config.calls_directly || self.config.direct {
+    fn read_resident(file: &File, bytes: u64, access: Access) -> Option<Buf> {
+        // Direct reads leave nothing in memory that could be found there.
+        if !access.calls_directly || access.is_direct(bytes) {
             return None;
         }
         let mut buf = rt::pool().get(bytes as usize)?;
@@ -283,9 +298,9 @@ impl Store {
         Some(buf)
     }
 
-    async fn read_header(&self, file: &File, bytes: u64) -> Result<(Buf, Header), ReadError> {
-        let (device, via) = (self.device, self.via());
-        let mut buf = match self.read_resident(file, bytes) {
+    async fn read_header(&self, file: &File, bytes: u64, access: Access) -> Result<(Buf, Header), ReadError> {
+        let (device, via) = (self.device, access.via);
+        let mut buf = match Store::read_resident(file, bytes, access) {
             Some(buf) => buf,
             None => read_prefix(file, bytes, device, via).await?,
         };
@@ -311,7 +326,13 @@ impl Store {
     }
 
     /// The records of a large entry, of which `prefix` is the start of its file.
-    async fn table(&self, file: &File, prefix: &Buf, header: &Header) -> Result<Arc<Chunks>, ReadError> {
+    async fn table(
+        &self,
+        file: &File,
+        prefix: &Buf,
+        header: &Header,
+        via: DiskVia,
+    ) -> Result<Arc<Chunks>, ReadError> {
         if !header.layout.is_partial {
             // Of an open file, so it is in memory: what was cut since it was verified must not be begun.
             let size = file.stat_inline().map_err(ReadError::Disk)?.size;
@@ -334,7 +355,7 @@ impl Store {
                 // A table that a partial entry has not written to its end reads as no records. One read may end amid
                 // a record, so each part is read whole.
                 let wanted = (end - at).min(CHUNK_BYTES);
-                let part = read_whole(file, at, wanted, self.device, self.via()).await?;
+                let part = read_whole(file, at, wanted, self.device, via).await?;
                 let part = &part[..part.len().min(wanted as usize)];
                 chunks.take_records((at - start) / RECORD_BYTES, part);
                 if (part.len() as u64) < wanted {
@@ -386,7 +407,7 @@ impl Store {
                 let located = Located {
                     file,
                     device: self.device,
-                    via: self.via(),
+                    via: wanted.access.via,
                     offset,
                     length,
                     key: *wanted.key,
@@ -419,7 +440,7 @@ impl Store {
         let Ok(file) = File::open(None, self.path_of(key).0, how, self.device, self.via()).await else {
             return;
         };
-        let Ok((buf, header)) = self.read_header(&file, PREFIX_BYTES).await else { return };
+        let Ok((buf, header)) = self.read_header(&file, PREFIX_BYTES, self.access()).await else { return };
         if fate(&self.purges(), &header, &buf[header.text.clone()]) == Some(Fate::Gone) {
             self.forget_purged(key, known.version);
         }

@@ -43,7 +43,7 @@ mod stats;
 mod store;
 mod writing;
 
-pub use config::{Config, EngineKind, Notify, Pace};
+pub use config::{Access, Config, EngineKind, Notify, Pace};
 pub use error::{FillError, OpenError, Refused, StoreError};
 pub use fill::{Fill, FillReader};
 pub use format::{CHUNK_BYTES, Damage};

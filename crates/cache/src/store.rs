@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::rand::GetRandomFlags;
 
 use crate::chunks::Recent;
-use crate::config::Config;
+use crate::config::{Access, Config};
 use crate::error::{OpenError, StoreError};
 use crate::find::Image;
 use crate::health::Health;
@@ -192,6 +192,15 @@ impl Store {
         };
         let choices = [self.config.via, DiskVia::Ring, DiskVia::Pool(0), DiskVia::Sync];
         choices.into_iter().find(|via| has(*via)).unwrap_or(DiskVia::Sync)
+    }
+
+    /// How entries are read where nothing else is said.
+    pub(crate) fn access(&self) -> Access {
+        Access {
+            via: self.via(),
+            direct_from: self.config.direct.then_some(0),
+            calls_directly: self.config.calls_directly,
+        }
     }
 
     pub(crate) fn name(&self) -> String {

@@ -31,7 +31,7 @@ use crate::caching::flight::{Lead, Outcome};
 use crate::caching::policy::{self, Answer, Question};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::tasks::Cache;
-use crate::caching::{Origin, Wanted, now_s, or_gone, stored};
+use crate::caching::{Origin, Wanted, access, now_s, or_gone, stored};
 use crate::log::Level;
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::request::Request;
@@ -146,7 +146,7 @@ impl Fetch {
                 let found = {
                     let request = &*request;
                     let selector = |vary: &[u8]| policy::variant_of(request, vary);
-                    self.store.find(&self.key, &self.text, &selector).await
+                    self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
                 };
                 let stale = self.stale.as_ref().map(|hit| Arc::clone(&hit.meta));
                 match (found, stale) {
@@ -181,7 +181,7 @@ impl Fetch {
         let found = {
             let request = &*request;
             let selector = |vary: &[u8]| policy::variant_of(request, vary);
-            self.store.find(&self.key, &self.text, &selector).await
+            self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
         };
         let hit = found.ok()??;
         let age = policy::age(&hit.meta, now_s());
@@ -348,7 +348,8 @@ impl Fetch {
             None => {
                 let request = &*request;
                 let selector = |vary: &[u8]| policy::variant_of(request, vary);
-                match self.store.find(&self.key, &self.text, &selector).await {
+                match self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
+                {
                     Ok(Some(hit)) => Rc::new(hit),
                     _ => return Answered::Refreshed,
                 }

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cache::{Hit, Key, Store};
+use ::cache::{Access, Hit, Key, Store};
 use http::cache_control::RequestCacheControl;
 use http::cache_status::Forwarded;
 use http::freshness::Reuse;
@@ -35,6 +35,7 @@ use http::freshness::store::Ignored;
 use http::request::Method;
 use rt::{Either, select};
 
+use crate::body::choose;
 use crate::caching::fetch::Fetch;
 use crate::caching::flight::{Flight, Joined, Lead, Outcome};
 use crate::caching::parts::Asked;
@@ -301,7 +302,7 @@ impl Lookup<'_> {
         let found = {
             let request = &*request;
             let selector = |vary: &[u8]| policy::variant_of(request, vary);
-            self.store.find(&self.key, &self.text, &selector).await
+            self.store.find_by(&self.key, &self.text, &selector, access(request, self.store)).await
         };
         // What the disk cannot give is as good as not stored: requests go on without a disk. The store says so in the
         // log, once.
@@ -436,6 +437,18 @@ pub(crate) async fn or_gone<T>(request: &Request, future: impl Future<Output = T
     match select(future, upstream::gone(request, true)).await {
         Either::Left(value) => Ok(value),
         Either::Right(()) => Err(Failure::Gone),
+    }
+}
+
+/// How stored answers are read for a request: by the engine of its location, past the page cache where `directio` says so.
+pub(crate) fn access(request: &Request, store: &Store) -> Access {
+    let core = &request.scope().core;
+    let events = request.config().events();
+    Access {
+        via: choose::path_engine(core, &rt::caps()),
+        direct_from: core.directio,
+        // Faults that are asked for are to be met, and they are met in the engine.
+        calls_directly: store.config().calls_directly && events.try_cached && events.faults.is_empty(),
     }
 }
 

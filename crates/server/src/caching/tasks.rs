@@ -9,6 +9,7 @@ use std::time::Duration;
 use ::cache::{Config, Note, Notify, OpenError, Store};
 
 use crate::caching::flight::Flights;
+use crate::files::is_on_local_disk;
 use crate::log::{Level, error};
 use crate::request::Generation;
 use crate::thread::Thread;
@@ -45,7 +46,8 @@ impl Cache {
         let notes = Arc::new(Notes::default());
         let to = Arc::clone(&notes);
         let notify = Notify(Arc::new(move |note| to.add(note)));
-        let store = Store::open(Config { notify, ..config });
+        let calls_directly = is_on_local_disk(&config.path);
+        let store = Store::open(Config { notify, calls_directly, ..config });
         Cache { store, flights: Flights::new(), claimed: AtomicBool::new(false), notes }
     }
 

@@ -26,7 +26,7 @@ use crate::request::Request;
 pub(crate) use open::{
     Folder, look, make_room, open, open_at_once, open_by_engine, open_folder, stat_anywhere,
 };
-pub(crate) use root::RootFacts;
+pub(crate) use root::{RootFacts, is_on_local_disk};
 
 use cache::{CacheId, Terms};
 use links::Links;

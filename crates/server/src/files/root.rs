@@ -162,6 +162,14 @@ impl Hunch {
     }
 }
 
+/// Whether a folder, or the one that it will be made in, is on a file system of this machine: calls that need no disk
+/// there do not wait for anybody. Asks the file system: for start and reload.
+pub(crate) fn is_on_local_disk(folder: &Path) -> bool {
+    let facts = |folder: &Path| rustix::fs::statfs(folder).ok();
+    let found = facts(folder).or_else(|| facts(folder.parent()?));
+    found.is_some_and(|facts| is_local(facts.f_type as u64))
+}
+
 /// File systems whose attributes wait for another machine or process (magic numbers of statfs(2)).
 fn is_local(magic: u64) -> bool {
     const NFS: u64 = 0x6969;
