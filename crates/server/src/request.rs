@@ -173,6 +173,8 @@ pub struct Request {
     pub(crate) keepalive: bool,
     /// Whether the whole answer went out.
     pub(crate) completed: bool,
+    /// Where the slice starts that this request is for (`slice`), once `$slice_range` was asked for.
+    pub(crate) slice: Cell<Option<u64>>,
     /// `$request_id`, made when asked for.
     pub(crate) id: Cell<Option<[u8; 16]>>,
     /// What `userid` knows of the client, found when asked for.
@@ -241,6 +243,7 @@ impl Request {
             pipelined: false,
             keepalive: false,
             completed: false,
+            slice: Cell::new(None),
             id: Cell::new(None),
             userid: OnceCell::new(),
             mover: None,
@@ -293,6 +296,7 @@ impl Request {
         (self.received, self.sent, self.sent_head) = (0, 0, 0);
         (self.pipelined, self.keepalive, self.completed) = (false, false, false);
         self.id.set(None);
+        self.slice.set(None);
         self.userid.take();
         (self.mover, self.limit_rate) = (None, None);
         self.extensions.clear();

@@ -22,6 +22,7 @@ use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
 use http::cache_status::Forwarded;
 use http::freshness::store::NotStored;
 use http::reply::FieldLine;
+use http::request::HeaderId;
 use http::stored_fields;
 use rt::local::Event;
 
@@ -321,7 +322,7 @@ impl Fetch {
         }
         // Judged before the store is asked: most of what may not be stored is known by its head.
         let mut meta = policy::judge(request, conf, answer)?;
-        if meta.status == 206 {
+        if meta.status == 206 && !conf.sets_range {
             // Not the part that was asked for, or not one that could be joined with others.
             return Err(Unstored::Rules(NotStored::Partial));
         }
@@ -329,6 +330,7 @@ impl Fetch {
         meta.length = head.content_length();
         let mut stored_head = Vec::with_capacity(raw.len());
         policy::push_stored_head(head.status_text().of(raw), head.lines(raw), &mut stored_head);
+        policy::push_range(meta.status, head.get(raw, HeaderId::ContentRange), &mut stored_head);
         let new = New {
             key: self.key,
             text: self.text.clone(),
@@ -384,6 +386,7 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
     }
     let mut merged = Vec::with_capacity(hit.head().len());
     policy::push_stored_head(head.status_text().of(hit.head()), lines.iter().copied(), &mut merged);
+    policy::push_range(hit.meta.status, head.get(hit.head(), HeaderId::ContentRange), &mut merged);
     let mut merged_head = http::reply::ReplyHead::new();
     http::reply::parse(&mut merged_head, &merged, &limits).ok()?;
     let heading = crate::upstream::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
@@ -414,6 +417,7 @@ pub(crate) fn detached(request: &Request) -> Option<Box<Request>> {
     child.internal = request.internal;
     child.uri_replaced = request.uri_replaced;
     child.left_location = request.left_location;
+    child.slice.set(request.slice.get());
     child.is_detached = true;
     Some(child)
 }

@@ -264,7 +264,8 @@ impl Lookup<'_> {
 
     /// The range that is fetched by itself, where that is wanted.
     fn asked(&self, request: &Request) -> Option<Asked> {
-        if self.conf.stores_parts { parts::asked(request) } else { None }
+        // Where the configuration says which range is asked for, that is what is stored under its key.
+        if self.conf.stores_parts && !self.conf.sets_range { parts::asked(request) } else { None }
     }
 
     /// Whether a range starts so far behind that it is not worth to fetch all before it (nginx's

@@ -76,7 +76,9 @@ pub(crate) fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) ->
     let rules = Rules {
         ignored: answer.ignored,
         valid: conf.valid_for(status).map(|time| time.as_secs().min(u64::from(u32::MAX)) as u32),
-        stores_parts: conf.stores_parts,
+        stores_parts: conf.stores_parts || conf.sets_range,
+        heuristic: conf.heuristic,
+        s_maxage_forbids_stale: !conf.s_maxage_stale,
         stores_authorized: conf.stores_authorized,
         ..Rules::default()
     };
@@ -146,6 +148,14 @@ pub(crate) fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     };
     vary::secondary_key(names, lines, &mut key);
     key
+}
+
+/// Puts what a 206 is a part of before the end of its stored head. Only one that the configuration asked for is stored
+/// as what it is; parts that a client asked for become parts of the whole.
+pub(crate) fn push_range(status: u16, content_range: Option<&[u8]>, head: &mut Vec<u8>) {
+    let Some(value) = content_range.filter(|_| status == 206) else { return };
+    head.truncate(head.len() - b"\r\n".len());
+    head.extend_from_slice(&[b"Content-Range: ", value, b"\r\n\r\n"].concat());
 }
 
 /// Whether a value of the configuration means yes.

@@ -75,7 +75,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Heading> {
 /// A body in a file of the cache: the location's own way of moving files, once its checksums were compared.
 fn body_of(request: &mut Request, located: Located) -> Body {
     let whole = 0..located.length;
-    if !located.is_verified(&whole) {
+    // A slice becomes a part of another body.
+    if !located.is_verified(&whole) || request.slice.get().is_some() {
         return Body::Ranged(RangedBody::new(Box::new(Checked(located)), whole.end));
     }
     let generation = Rc::clone(&request.generation);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::modules::{
     access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, charset,
     empty_gif, gunzip, gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log, mirror,
-    proxy, random_index, realip, referer, rewrite, secure_link, ssi, stub_status, sub, try_files,
+    proxy, random_index, realip, referer, rewrite, secure_link, slice, ssi, stub_status, sub, try_files,
     upstream_sticky, userid, zstd, zstd_static,
 };
 use crate::resolve;
@@ -48,6 +48,7 @@ pub struct Scope {
     pub(crate) realip: realip::Conf,
     pub(crate) referer: referer::Conf,
     pub(crate) secure_link: secure_link::Conf,
+    pub(crate) slice: slice::Conf,
     pub(crate) ssi: ssi::Conf,
     /// Its script holds for this block only.
     pub(crate) rewrite: rewrite::Conf,

@@ -183,6 +183,7 @@ impl Course {
                     request.internal = true;
                     // The URI is one that a location is searched for: whatever was changed before is over.
                     request.left_location = false;
+                    request.slice.set(None);
                     request.uri_replaced = true;
                     request.userid.take();
                     self.go_to_server(request);
@@ -359,6 +360,14 @@ pub(crate) async fn run_subrequest(request: &mut Request) {
         error_page::respond(request, status);
     }
     respond::filter(request);
+}
+
+/// Runs the last phase of a request that is in its location already.
+pub(crate) async fn run_content(request: &mut Request) {
+    let mut course = Course::at(Phase::Content);
+    if run_without_body(&mut course, request).await == Verdict::Drop {
+        request.response.body = crate::response::Body::None;
+    }
 }
 
 /// Runs a subrequest whose answer nobody wants.

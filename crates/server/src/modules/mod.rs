@@ -33,6 +33,7 @@ pub mod realip;
 pub mod referer;
 pub mod rewrite;
 pub mod secure_link;
+pub mod slice;
 pub mod split_clients;
 pub mod ssi;
 pub mod ssl;
@@ -109,6 +110,8 @@ pub static MODULES: &[&Module] = &[
     &gzip_static::MODULE,
     &autoindex::MODULE,
     &static_file::MODULE,
+    // What a slice was made the whole of is compared with what the client has.
+    &slice::MODULE,
     &not_modified::MODULE,
     &headers::MODULE,
     &userid::MODULE,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Spec, value};
+use http::freshness::Heuristic;
 
 pub(crate) use path::CacheZone;
 
@@ -271,6 +272,27 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("on"),
         |scope, cx| cx.flag(&mut scope.proxy.cache.invalidates),
     ),
+    // RFC 9111 section 4.2.2: an answer that has not changed for long will not change soon. nginx does not guess.
+    Directive::scope(
+        own(
+            "proxy_cache_heuristic",
+            Args::Between(1, 2),
+            "How much of the time since `Last-Modified` an answer is fresh that says nothing, as `10%`, and how long at \
+             most; or `off`.",
+        )
+        .default("off"),
+        set_heuristic,
+    ),
+    // RFC 9111 section 5.2.2.10; on is nginx's habit.
+    Directive::scope(
+        own(
+            "proxy_cache_s_maxage_stale",
+            Args::Flag,
+            "Follows `stale-while-revalidate` and `stale-if-error` also beside `s-maxage`, which forbids them.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.proxy.cache.s_maxage_stale),
+    ),
 ];
 
 /// What a block says of the cache.
@@ -298,6 +320,13 @@ pub(crate) struct CacheConf {
     pub(crate) purge_tag_header: Option<Arc<[u8]>>,
     /// `proxy_cache_invalidate`
     pub(crate) invalidates: bool,
+    /// `proxy_cache_heuristic`
+    pub(crate) heuristic: Option<Heuristic>,
+    /// `proxy_cache_s_maxage_stale`
+    pub(crate) s_maxage_stale: bool,
+    /// Whether `proxy_set_header` says which range upstreams are asked for, as with `slice`: found out where a block
+    /// ends.
+    pub(crate) sets_range: bool,
     /// `proxy_cache_min_uses`
     pub(crate) min_uses: u64,
     /// `proxy_cache_use_stale`
@@ -344,6 +373,9 @@ impl Default for CacheConf {
             purge_all: Layered::default(),
             purge_tag_header: None,
             invalidates: true,
+            heuristic: None,
+            s_maxage_stale: false,
+            sets_range: false,
             min_uses: 1,
             use_stale: Bits::default(),
             background_update: false,
@@ -519,6 +551,33 @@ fn add_valid(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 /// A directive that nginx does not have.
 const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new(OWN, name, LEVELS, args, help)
+}
+
+/// The longest time that is guessed where nothing is said of it: a day.
+const HEURISTIC_MAX: u32 = 86_400;
+
+/// A share of 100, and a time.
+fn set_heuristic(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    if text == "off" && texts.len() == 1 {
+        scope.proxy.cache.heuristic = None;
+        return Ok(());
+    }
+    let percent = text.strip_suffix('%').and_then(|digits| digits.parse().ok());
+    let Some(percent) = percent.filter(|percent| (1..=100).contains(percent)) else {
+        return Err(cx.error(format_args!("invalid share \"{text}\"")));
+    };
+    let seconds_max = match texts.get(1) {
+        None => HEURISTIC_MAX,
+        Some(time) => {
+            let seconds = value::seconds(time);
+            let seconds = seconds.map_err(|_| cx.error(format_args!("invalid time value \"{time}\"")))?;
+            seconds.min(u64::from(u32::MAX)) as u32
+        }
+    };
+    scope.proxy.cache.heuristic = Some(Heuristic { percent, seconds_max });
+    Ok(())
 }
 
 /// The name of a field, or none for `off`.

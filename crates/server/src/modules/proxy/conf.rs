@@ -153,6 +153,8 @@ impl Conf {
     pub(crate) fn finish(&mut self, end: &Span) -> Result<(), Error> {
         self.finish_sizes().map_err(|fault| Error::at(end.clone(), fault))?;
         self.redirects.finish(self.pass.as_deref());
+        self.cache.sets_range =
+            self.set_fields.items().iter().any(|field| field.name.eq_ignore_ascii_case("Range"));
         Ok(())
     }
 
