@@ -315,6 +315,26 @@ fn clients_may_ask_for_newer_answers_where_that_is_allowed() {
     assert_eq!(get(&mut client, "/a", &no_cache).0, "HIT");
 }
 
+/// RFC 9111 section 5.2.2.4
+#[test]
+fn fields_that_must_not_be_used_again_are_not_stored() {
+    if !ours_only("nginx does not store such answers") {
+        return;
+    }
+    let origin = Origin::start(|_| {
+        Reply::text("x")
+            .header("Cache-Control", "max-age=60, no-cache=\"X-One\"")
+            .header("X-One", "1")
+            .header("X-All", "2")
+    });
+    let setup = Setup::new(CONF).origin(&origin);
+    let server = setup.start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    store(&mut client, "/x", &[]);
+    let response = client.get("/x");
+    assert_eq!((response.head.field("X-One"), response.head.field("X-All")), (None, Some("2")));
+}
+
 #[test]
 fn clients_may_ask_for_stored_answers_alone_and_for_none_to_be_stored() {
     if !ours_only("a directive of our own") {

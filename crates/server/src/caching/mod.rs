@@ -210,6 +210,10 @@ impl Lookup<'_> {
             match self.cache.flights().join(flight_key, rt::now(), age) {
                 Joined::Lead(lead) => return self.fetch(stale).lead(request, lead).await,
                 Joined::Marked => return self.fetch(stale).alone(request, true).await,
+                // What was asked for before this client came is not what it wants to have checked.
+                Joined::Follow(_) if self.wants_new(request) => {
+                    return self.fetch(stale).alone(request, true).await;
+                }
                 Joined::Follow(flight) => match self.follow(request, &flight, stale).await? {
                     Followed::Reply(reply) => return Ok(reply),
                     Followed::Variant(key) => flight_key = key,
@@ -273,6 +277,11 @@ impl Lookup<'_> {
     fn is_beyond_max_offset(&self, request: &Request) -> bool {
         let start = self.conf.max_range_offset.and_then(|most| Some((most, parts::start(request)?)));
         start.is_some_and(|(most, start)| start > most)
+    }
+
+    /// Whether the client does not take what is stored, by its own words.
+    fn wants_new(&self, request: &mut Request) -> bool {
+        self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
     }
 
     /// Whether a range is fetched by itself: not where the whole is on its way already and has come as far.

@@ -7,7 +7,7 @@
 use std::time::{Instant, SystemTime};
 
 use cache::{Hit, Meta, Store};
-use http::cache_control::RequestCacheControl;
+use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
 use http::freshness::store::{self, Exchange, Ignored, Rules};
 use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
 use http::reply::FieldLine;
@@ -274,7 +274,13 @@ where
     out.extend_from_slice(b"HTTP/1.1 ");
     out.extend_from_slice(status_text);
     out.extend_from_slice(b"\r\n");
+    // RFC 9111 section 5.2.2.4: what must not be used again without asking is not there to be used.
+    let control = lines.clone().filter(|line| line.id == HeaderId::CacheControl).map(|line| line.value);
+    let unshared: Vec<&[u8]> = qualified_fields(control, Qualified::NoCache).collect();
     for line in lines {
+        if unshared.iter().any(|name| name.eq_ignore_ascii_case(line.name)) {
+            continue;
+        }
         let is_framing = matches!(
             line.id,
             HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age | HeaderId::ContentRange
