@@ -226,6 +226,32 @@ fn a_fill_goes_on_without_its_client_or_stops_as_configured() {
     }
 }
 
+#[test]
+fn who_reads_along_does_not_need_who_began() {
+    let gate = Gate::new();
+    let (at, objects) = (gate.clone(), Objects::new());
+    objects.put("/a", object(2 << 20).tune(move |_, reply| reply.wait_at(150_000, &at)));
+    let origin = Origin::objects(&objects);
+    let setup = setup(&origin, &[("THREADS", "2")]);
+    let server = start(&setup);
+    let mut first = Client::connect(server.addr(0));
+    first.send(request_bytes("GET", "/a", &[]));
+    assert_eq!(first.head().status, 200);
+    gate.wait_reached();
+    let others = Burst::new(server.addr(0)).get("/a", 10).expect(objects.content("/a")).start();
+    if ours_only("nginx's others wait for the whole") {
+        others.wait_for("heads", |progress| progress.heads == 10);
+    }
+    first.reset();
+    gate.open();
+    burst::assert_all_right(&others.join(), 200);
+    if ours_only("nginx without proxy_cache_lock asks for each") {
+        assert_eq!(origin.stats().requests, 1);
+    }
+    drop(server);
+    origin.take_faults();
+}
+
 // ---- the disk
 
 /// Makes a file that turns faults on.
@@ -299,6 +325,35 @@ fn a_folder_that_takes_no_names_is_passed_by() {
     if ours_only("faults come from the fault engine") {
         assert_degrades("rename error=EROFS");
     }
+}
+
+#[test]
+fn a_disk_that_fails_amid_a_fill_is_noticed_by_nobody_who_reads_it() {
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    let gate = Gate::new();
+    let (at, objects) = (gate.clone(), Objects::new());
+    objects.put("/a", object(24 << 20).tune(move |_, reply| reply.wait_at(6 << 20, &at)));
+    let origin = Origin::objects(&objects);
+    let fault = "engine_fault write error=ENOSPC path=@CACHE@/ while=@DATA@/switch;";
+    let setup = setup(&origin, &[("FAULTS", fault), ("THREADS", "2")]);
+    let server = start(&setup);
+    let fast = Burst::new(server.addr(0)).get("/a", 3).expect(objects.content("/a")).start();
+    // One takes nothing but its head until the disk has failed: what it lacks then is in the file, or held for it.
+    let mut slow = Client::connect(server.addr(0));
+    slow.send(request_bytes("GET", "/a", &[]));
+    let head = slow.head();
+    gate.wait_reached();
+    switch(&setup, true);
+    gate.open();
+    server.wait_for_log("answers pass through", Deadline::default());
+    let mut body = slow.body(&head);
+    objects.content("/a").compare(0..24 << 20, &mut body).unwrap_or_else(|wrong| panic!("{wrong}"));
+    burst::assert_all_right(&fast.join(), 200);
+    assert_eq!((origin.stats().requests, entries(&setup).len()), (1, 0));
+    switch(&setup, false);
+    get_until(&server, "/a", "HIT");
 }
 
 #[test]
