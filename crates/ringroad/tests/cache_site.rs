@@ -122,7 +122,8 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
             .iter()
             .for_each(|&size| content(size, number).write_to(&files.path().join(&target(size, number)[1..])));
     }
-    let Some(origin) = nginx_origin(files.path()) else { return None };
+    // Without one it is skipped, which is no reason against the engine.
+    let origin = nginx_origin(files.path())?;
     let setup = Setup::new("");
     let conf = conf(name, &origin.addr(0).to_string(), setup.cache());
     let server = match start(&conf, None) {
