@@ -512,8 +512,11 @@ fn what_somebody_deletes_is_fetched_again() {
     assert_eq!(SIZES.map(|size| get(&server, &format!("/a-{size}"))), ["HIT"; 3]);
 }
 
+/// Changes the bytes of a file.
+type Spoil = fn(&mut Vec<u8>);
+
 /// Ways to spoil a file, by name.
-const DAMAGES: [(&str, fn(&mut Vec<u8>)); 11] = [
+const DAMAGES: [(&str, Spoil); 11] = [
     ("first byte", |bytes| bytes[0] ^= 1),
     ("head", |bytes| bytes[100] ^= 0x10),
     ("head later", |bytes| bytes[300] ^= 0x10),
