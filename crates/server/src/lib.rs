@@ -32,7 +32,6 @@ mod slots;
 mod subrequest;
 pub mod template;
 mod thread;
-#[allow(dead_code, unused_imports, reason = "modules that use all of it are on their way")]
 mod upstream;
 pub mod variables;
 mod wildcard;

@@ -28,11 +28,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::reply::ReplyHead;
-use http::request::{Method, Version};
+use http::request::Method;
 use io::op::{PeerAddr, Source};
 use smallvec::SmallVec;
 
-use crate::body::stream::Stream;
 use crate::received::ReceivedBody;
 use crate::request::Request;
 use crate::response::Body;
@@ -212,8 +211,6 @@ pub(crate) struct Outgoing {
     pub(crate) method: Method,
     /// Whether it may be sent again without harm (RFC 9110 section 9.2.2).
     pub(crate) is_idempotent: bool,
-    /// The version that is spoken: a body without a length goes in chunks from 1.1 on.
-    pub(crate) version: Version,
     /// Whether the head lets the connection be kept.
     pub(crate) keepalive: bool,
     /// Whether it asks for another protocol (`Upgrade`); a 101 that nobody asked for is an error.
@@ -287,8 +284,6 @@ pub(crate) enum ReplyBody {
     None,
     /// All of it.
     Bytes(Source),
-    /// It comes from somewhere else than a connection, such as a cache.
-    Stream(Box<dyn Stream>),
     /// It is as the response is to have it, out of a cache.
     Ready(Body),
     /// It is still to be read from an upstream.
@@ -304,7 +299,6 @@ impl ReplyBody {
         match self {
             ReplyBody::None => Body::None,
             ReplyBody::Bytes(source) => Body::Bytes(source),
-            ReplyBody::Stream(stream) => Body::Stream(stream),
             ReplyBody::Ready(body) => body,
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));

@@ -13,7 +13,6 @@
 //!
 //! Connections, tries and buffers are `crate::upstream`'s; whom a group's name stands for is `upstream::peers`'.
 
-#[allow(dead_code, reason = "what carries out all of it is on its way")]
 pub(crate) mod cache_conf;
 mod cached;
 mod conf;

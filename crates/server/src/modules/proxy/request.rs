@@ -127,6 +127,11 @@ pub(crate) fn build(
         Version::Http10 => b" HTTP/1.0\r\n",
         Version::Http11 => b" HTTP/1.1\r\n",
     });
+    if lacks_body(request, conf) {
+        let what = "request body was passed on already, it cannot be sent to another upstream";
+        request.log(Level::Error, format_args!("{what}"));
+        return Err(502);
+    }
     let body = body_of(request, conf);
     let framing = Framing::of(request, conf, &body);
     request.extensions.insert(Context {
@@ -147,7 +152,6 @@ pub(crate) fn build(
         body,
         method,
         is_idempotent: is_idempotent(method),
-        version: conf.version,
         keepalive: !closes,
         upgrade,
         interim: early_hints::interim_of(request),
@@ -193,12 +197,25 @@ impl Framing {
     }
 }
 
+/// Whether the body would go along, but another location has passed it on while it came. The rest of it would look
+/// like all of it to an upstream, or leave one that keeps the connection waiting for bytes of the next request.
+fn lacks_body(request: &Request, conf: &Conf) -> bool {
+    let is_begun = request.incoming.as_ref().is_some_and(|incoming| incoming.is_begun());
+    let is_wanted = conf.body.is_none() && conf.pass_body && request.depth == 0;
+    // An error page is fetched by GET, which nobody expects a body with.
+    let is_same = request.method == request.head.method();
+    is_wanted && is_same && (is_begun || request.body_was_streamed)
+}
+
 /// The body that is sent.
 fn body_of(request: &Request, conf: &Conf) -> OutgoingBody {
     if let Some(template) = &conf.body {
         return OutgoingBody::Bytes(template.rendered(request));
     }
     if !conf.pass_body {
+        return OutgoingBody::None;
+    }
+    if request.method != request.head.method() && request.incoming.is_some() {
         return OutgoingBody::None;
     }
     if streams_body(request, conf) {

@@ -25,7 +25,7 @@ use conf::Span;
 use io::op::PeerAddr;
 
 use self::balance::{Course, Walk};
-pub(crate) use self::groups::{GroupFault, Upstreams};
+pub(crate) use self::groups::Upstreams;
 pub(crate) use self::lines::Keepalive;
 use self::lines::{Draft, Found, Line, Method, Named};
 use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
