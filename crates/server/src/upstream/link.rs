@@ -66,10 +66,6 @@ pub(crate) struct Pools {
     is_watched: Cell<bool>,
 }
 
-/// Buffers of the engine that may hold bytes of an answer nobody has taken yet: with its usual 4 KiB as much as
-/// `proxy_buffers` has by default.
-const QUEUE: u32 = 8;
-
 /// How often connections that upstreams have closed are let go: their descriptors are all that they cost.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
@@ -119,7 +115,10 @@ impl Link {
     ) -> Result<Link, ConnectError> {
         let options = options(settings, address, request);
         let mut socket = Socket::connect_with(address.clone(), &options).await?;
-        socket.split().0.set_queue(QUEUE);
+        // One receive at a time: a multishot one of io_uring can lose a reset that arrives together with the last bytes
+        // (io_poll_check_events() drops the second of two wake-ups, and TCP reports only a FIN as more to be read).
+        // The answer would hang until `proxy_read_timeout`. A fresh receive looks at the socket's state first.
+        socket.split().0.set_multishot(false);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
         Ok(Link { socket, timer, requests: 0, opened, address, home })
     }
