@@ -18,6 +18,8 @@ pub(crate) struct IncomingBody {
     taker: Cell<Option<Waker>>,
     giver: Cell<Option<Waker>>,
     received: Cell<u64>,
+    /// Whether some of it was taken, so that whoever comes next would have a part only.
+    is_begun: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -81,6 +83,7 @@ impl IncomingBody {
             if !state.piece.is_empty() {
                 let spare = std::mem::take(&mut state.spare);
                 let piece = std::mem::replace(&mut state.piece, spare);
+                self.is_begun.set(true);
                 wake(&self.giver);
                 return Poll::Ready(Ok(Some(piece)));
             }
@@ -103,6 +106,7 @@ impl IncomingBody {
             return None;
         }
         let piece = std::mem::take(&mut state.piece);
+        self.is_begun.set(true);
         wake(&self.giver);
         Some(piece)
     }
@@ -148,6 +152,11 @@ impl IncomingBody {
         self.received.get()
     }
 
+    /// Whether the start of it is gone already.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.is_begun.get()
+    }
+
     /// Nothing follows.
     pub(crate) fn end(&self, result: Result<(), Cut>) {
         self.state.borrow_mut().end = Some(result);
@@ -180,8 +189,9 @@ mod tests {
         body.add(b"ab");
         body.add(b"c");
         assert!(pin!(body.taken()).poll(&mut context).is_pending());
+        assert!(!body.is_begun());
         assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Ok(Some(b"abc".to_vec()))));
-        assert!(pin!(body.taken()).poll(&mut context).is_ready());
+        assert!(body.is_begun() && pin!(body.taken()).poll(&mut context).is_ready());
         body.add(b"d");
         body.end(Ok(()));
         assert_eq!(body.try_next(), Some(b"d".to_vec()));

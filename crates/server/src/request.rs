@@ -196,6 +196,8 @@ pub struct Request {
     /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of
     /// the next request. A handler that asks when the answer has gone out gets none, and it still is.
     pub(crate) body_is_taken: bool,
+    /// Whether a handler had it piece by piece, so that nobody else can have it.
+    pub(crate) body_was_streamed: bool,
     /// Subrequests that run beside this request.
     pub(crate) background: Option<Gauge>,
     /// Memory of response heads.
@@ -254,6 +256,7 @@ impl Request {
             body: None,
             incoming: None,
             body_is_taken: false,
+            body_was_streamed: false,
             background: None,
             spare: Vec::new(),
             path: Vec::new(),
@@ -303,7 +306,7 @@ impl Request {
         self.common.clear();
         self.subrequests = 0;
         (self.body, self.body_is_taken, self.background) = (None, false, None);
-        self.incoming = None;
+        (self.incoming, self.body_was_streamed) = (None, false);
     }
 
     /// A subrequest with this one's head, for the same server; `None` without memory for the head.

@@ -294,7 +294,8 @@ impl Connection {
         if !incoming.is_whole() {
             request.keepalive = false;
         }
-        // A handler that asks later finds nothing.
+        // A handler that asks later finds nothing, and can tell that from a body that was empty.
+        request.body_was_streamed = true;
         request.body.get_or_insert_default();
         verdict
     }

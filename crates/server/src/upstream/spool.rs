@@ -42,8 +42,6 @@ struct Spool {
     end: Option<Result<(), Fault>>,
     /// The client is gone.
     is_dropped: bool,
-    /// Bytes that the stream has taken, for the pump to see that it moves.
-    taken: u64,
     stream: Option<Waker>,
     pump: Option<Waker>,
 }
@@ -102,7 +100,6 @@ pub(super) fn start(live: Box<Live>, settings: &Settings) -> Spooled {
         via: choose::best_engine(&rt::caps()),
         end: None,
         is_dropped: false,
-        taken: 0,
         stream: None,
         pump: None,
     };
@@ -163,7 +160,7 @@ async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     if spool.borrow().has_memory(limits, read) {
         return wanted(spool, std::future::ready(())).await;
     }
-    let may_spill = |spool: &Spool| spool.in_file + read <= limits.file;
+    let may_spill = |spool: &Spool| spool.file_len() + read <= limits.file;
     if spool.borrow().in_file == 0 && may_spill(&spool.borrow()) {
         // A client that takes something meanwhile is not slow.
         let until: Instant = rt::now() + PATIENCE;
@@ -229,6 +226,12 @@ impl Spool {
     fn has_memory(&self, limits: &Limits, bytes: u64) -> bool {
         // One piece always has a place, whatever was configured.
         self.held == 0 || self.held + bytes <= limits.memory
+    }
+
+    /// Bytes that the file takes on its disk. What a client has taken of them is only free when it has taken all: one
+    /// that is always a little behind would else have the whole answer written, however long it is.
+    fn file_len(&self) -> u64 {
+        if self.in_file == 0 { 0 } else { self.file_end }
     }
 
     fn hold(&mut self, buf: Buf) {
@@ -337,7 +340,6 @@ impl Stream for Spooled {
                 Some(Piece::Memory(_)) => {
                     let Some(Piece::Memory(buf)) = spool.pieces.pop_front() else { continue };
                     spool.held -= buf.capacity() as u64;
-                    spool.taken += buf.len() as u64;
                     wake(&mut spool.pump);
                     return Poll::Ready(Ok(Some(Source::Buf(buf))));
                 }

@@ -1,0 +1,269 @@
+//! Settings of the way to other servers that show only when something is slow, full or gone: times and counts of kept
+//! connections and of tries, the address that goes out, limits of temporary files, uploads that cannot be sent twice.
+
+mod common;
+
+use std::time::Duration;
+
+use common::BINARY;
+use testkit::origin::{Origin, Reply};
+use testkit::{Client, Content, Deadline, Gate, ListenAddr, Server, Setup, process};
+
+/// A server with these locations and groups.
+fn start(origin: &Origin, other: &Origin, groups: &str, locations: &str) -> (Setup, Server) {
+    let text = format!(
+        "worker_processes 1; error_log logs/error.log info;
+events {{ }}
+http {{
+  log_format up '$status|$upstream_status';
+  access_log logs/access.log up;
+  proxy_temp_path @DATA@/temp;
+  client_max_body_size 0;
+  proxy_http_version 1.1; proxy_set_header Connection '';
+  {groups}
+  server {{ listen 127.0.0.1:0; {locations} }}
+}}
+"
+    );
+    let setup = Setup::new(&text).origin(origin).upstream("OTHER", other.addr());
+    let server = setup.start(BINARY);
+    (setup, server)
+}
+
+fn text() -> Origin {
+    Origin::start(|_| Reply::text("x"))
+}
+
+/// Takes at least so long: what is tested is a limit of time.
+fn take(ms: u64) {
+    let never = testkit::wait::until("the time", Deadline::after(Duration::from_millis(ms)), || None::<()>);
+    never.expect_err("nothing comes");
+}
+
+/// The rest of a body that another upstream has the start of would look like all of it.
+#[test]
+fn a_streamed_upload_is_not_sent_on_in_part() {
+    let origin = Origin::raw(|connection| {
+        if connection.read_head().is_some() {
+            connection.read_exact(5);
+        }
+    });
+    let other = Origin::start(|request| Reply::text(&request.body));
+    let (_setup, server) = start(
+        &origin,
+        &other,
+        "",
+        "location /streamed/ { proxy_request_buffering off; proxy_pass http://@ORIGIN@; error_page 502 = @streamed; }
+         location @streamed { proxy_request_buffering off; proxy_pass http://@OTHER@; }
+         location /read/ { proxy_request_buffering off; proxy_pass http://@ORIGIN@; error_page 502 = @read; }
+         location @read { proxy_pass http://@OTHER@; }",
+    );
+    for target in ["/streamed/", "/read/"] {
+        let mut client = Client::connect(server.addr(0));
+        client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nfirst"));
+        assert_eq!(client.response().status, 502, "{target}");
+    }
+    assert_eq!(other.stats().requests, 0);
+    server.wait_for_log("request body was passed on already", Deadline::default());
+    // Of a body that nobody has seen, nothing is lost.
+    origin.refuse();
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST /streamed/ HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\nfirstsecond");
+    assert_eq!(client.response().text(), "firstsecond");
+    let _ = origin.take_faults();
+}
+
+/// A client that is always a little behind does not have the whole answer written to the disk.
+#[test]
+fn a_temporary_file_keeps_to_its_limit() {
+    const SIZE: u64 = 8 << 20;
+    let origin = Origin::start(|_| Reply::ok().content(Content::new(3, SIZE)));
+    let other = text();
+    let (setup, server) = start(
+        &origin,
+        &other,
+        "",
+        "location / { proxy_max_temp_file_size 256k; proxy_pass http://@ORIGIN@; }",
+    );
+    let ListenAddr::Tcp(address) = server.addr(0) else { panic!("it listens on TCP") };
+    let mut client = Client::connect_narrow(*address, 4096);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.head();
+    assert_eq!(head.field("content-length"), Some("8388608"));
+    let (worker, folder) = (server.workers()[0], setup.data().join("temp").display().to_string());
+    let length = || {
+        let fds = std::fs::read_dir(format!("/proc/{worker}/fd")).expect("the worker lives");
+        let files = fds.flatten().filter(|entry| {
+            std::fs::read_link(entry.path()).is_ok_and(|link| link.display().to_string().starts_with(&folder))
+        });
+        files.filter_map(|entry| std::fs::metadata(entry.path()).ok()).map(|stat| stat.len()).max()
+    };
+    let begun = || length().filter(|&length| length > 100 << 10);
+    let mut most = testkit::wait::until("a file", Deadline::default(), begun).expect("it is written");
+    let mut body = Vec::new();
+    while (body.len() as u64) < SIZE {
+        body.extend(client.read_exact(32 << 10));
+        most = most.max(length().unwrap_or(0));
+    }
+    Content::new(3, SIZE).assert_body(&body);
+    assert!(most <= 256 << 10, "{most} bytes in the file");
+}
+
+#[test]
+fn kept_connections_have_a_count_an_age_and_a_rest() {
+    let origin = Origin::start(|_| {
+        take(5);
+        Reply::text("x")
+    });
+    let other = text();
+    let (_setup, server) = start(
+        &origin,
+        &other,
+        "upstream count { server @ORIGIN@; keepalive 4; keepalive_requests 2; }
+         upstream age { server @ORIGIN@; keepalive 4; keepalive_time 1ms; }
+         upstream rest { server @ORIGIN@; keepalive 4; keepalive_timeout 50ms; }
+         upstream plain { server @ORIGIN@; keepalive 4; }",
+        "location /count { proxy_pass http://count; } location /age { proxy_pass http://age; }
+         location /rest { proxy_pass http://rest; } location /plain { proxy_pass http://plain; }",
+    );
+    let mut client = Client::connect(server.addr(0));
+    for (target, connections) in [("/plain", 1), ("/count", 2), ("/age", 4), ("/rest", 1)] {
+        let before = origin.stats().connections;
+        for _ in 0..4 {
+            assert_eq!(client.get(target).text(), "x");
+        }
+        assert_eq!(origin.stats().connections - before, connections, "{target}");
+    }
+    // Only the plain one stays.
+    origin.wait_for("the end of the one that rests", |stats| stats.connections_open == 1);
+}
+
+#[test]
+fn tries_have_a_number_and_a_time() {
+    let origin = Origin::start(|_| {
+        take(30);
+        Reply::new(503)
+    });
+    let other = text();
+    let (_setup, server) = start(
+        &origin,
+        &other,
+        "upstream pair { server @ORIGIN@ max_fails=0; server @OTHER@ backup; }
+         proxy_next_upstream http_503;",
+        "location /free { proxy_pass http://pair; }
+         location /tries { proxy_next_upstream_tries 1; proxy_pass http://pair; }
+         location /time { proxy_next_upstream_timeout 10ms; proxy_pass http://pair; }",
+    );
+    let mut client = Client::connect(server.addr(0));
+    for (target, status) in [("/free", 200), ("/tries", 503), ("/time", 503)] {
+        assert_eq!(client.get(target).status, status, "{target}");
+    }
+    assert_eq!(other.stats().requests, 1);
+}
+
+#[test]
+fn a_client_that_leaves_is_minded_or_not() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::start(move |_| Reply::text("late").wait_first(&held));
+    let other = text();
+    let (_setup, server) = start(
+        &origin,
+        &other,
+        "",
+        "location / { proxy_pass http://@ORIGIN@; }
+         location /ignored { proxy_ignore_client_abort on; proxy_pass http://@ORIGIN@; }",
+    );
+    for target in ["/ignored", "/minded"] {
+        let before = gate.arrived();
+        let mut client = Client::connect(server.addr(0));
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        gate.wait_reached_by(before + 1);
+    }
+    // The one that is minded ends while the other one still waits.
+    assert!(server.wait_for_access_log(1, Deadline::default()).starts_with("499|"));
+    gate.open();
+    let log = server.wait_for_access_log(2, Deadline::default());
+    assert!(log.lines().nth(1).is_some_and(|line| line.ends_with("|200")), "{log}");
+}
+
+/// An origin that does not read costs its time, and no more memory than the buffers on the way.
+#[test]
+fn an_origin_that_takes_nothing() {
+    let origin = Origin::raw(|connection| {
+        if connection.read_head().is_some() {
+            connection.pass(&Gate::new());
+        }
+    });
+    let other = text();
+    let (_setup, server) = start(
+        &origin,
+        &other,
+        "",
+        "location / { proxy_send_timeout 500ms; proxy_request_buffering off; proxy_socket_sndbuf 64k; proxy_pass http://@ORIGIN@; }",
+    );
+    let worker = server.workers()[0];
+    let before = process::resident_bytes(worker);
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 268435456\r\n\r\n");
+    let piece = vec![b'x'; 1 << 20];
+    let mut sent = 0_u64;
+    let gave_up = || server.error_log().contains("while sending request to upstream");
+    while sent < 256 && !gave_up() && client.try_send(&piece).is_ok() {
+        sent += 1;
+    }
+    assert!(sent < 64, "{sent} MiB were taken");
+    server.wait_for_log(
+        "upstream timed out (110: Connection timed out) while sending request",
+        Deadline::default(),
+    );
+    let grown = process::resident_bytes(worker).saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes of memory");
+    assert!(server.wait_for_access_log(1, Deadline::default()).starts_with("504|504"));
+}
+
+/// What an answer says of buffering counts, unless it is not listened to.
+#[test]
+fn an_answer_may_ask_not_to_be_buffered() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::start(move |_| {
+        Reply::ok().header("X-Accel-Buffering", "no").chunked(&[6]).body("first second").wait_at(6, &held)
+    });
+    let other = text();
+    let (_setup, server) = start(&origin, &other, "", "location / { proxy_pass http://@ORIGIN@; }");
+    let mut client = Client::connect(server.addr(0));
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().field("x-accel-buffering"), None);
+    assert_eq!(client.read_exact(11), b"6\r\nfirst \r\n");
+    gate.wait_reached();
+    gate.open();
+    assert_eq!(client.read_exact(16), b"6\r\nsecond\r\n0\r\n\r\n");
+}
+
+/// The address that an upstream sees, and upstreams of the other family.
+#[test]
+fn connections_go_out_from_the_address_that_was_told() {
+    let origin = common::serve(
+        "worker_processes 1; events {} http { server { listen 127.0.0.1:0; listen [::1]:0; return 200 $remote_addr; } }",
+    );
+    let (v4, v6) = (origin.addr(0), origin.addr(1));
+    let text = format!(
+        "worker_processes 1; events {{}} http {{ server {{ listen 127.0.0.1:0;
+           location /fixed {{ proxy_bind 127.0.0.2; proxy_pass http://{v4}; }}
+           location /asked {{ proxy_bind $arg_from; proxy_pass http://{v4}; }}
+           location /none {{ proxy_bind off; proxy_socket_keepalive on; proxy_socket_rcvbuf 32k; proxy_pass http://{v4}; }}
+           location /v6 {{ proxy_bind 127.0.0.2; proxy_pass http://{v6}; }} }} }}"
+    );
+    let server = Server::start(BINARY, &text);
+    let mut client = Client::connect(server.addr(0));
+    for (target, seen) in [
+        ("/fixed", "127.0.0.2"),
+        ("/asked?from=127.0.0.3", "127.0.0.3"),
+        ("/asked?from=nonsense", "127.0.0.1"),
+        ("/none", "127.0.0.1"),
+        ("/v6", "::1"),
+    ] {
+        assert_eq!(client.get(target).text(), seen, "{target}");
+    }
+}
