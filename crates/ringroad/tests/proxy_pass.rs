@@ -6,7 +6,7 @@ mod common;
 use common::BINARY;
 use testkit::origin::{Origin, OriginRequest, Reply};
 use testkit::response::Head;
-use testkit::{Client, Response, Server, Setup, TempDir};
+use testkit::{Client, Deadline, Response, Server, Setup, TempDir};
 
 /// A server in front of an origin, with these locations.
 fn start(origin: &Origin, locations: &str) -> (Setup, Server) {
@@ -44,8 +44,7 @@ fn nothing_that_a_client_says_ends_a_line_of_the_request() {
     let text = get(&server, &format!("/uri/{attack}")).text();
     assert!(text.starts_with("GET /a%0D%0AEvil:%201%0D%0A%0D%0AGET%20/ HTTP/1.1\n"), "{text}");
     assert_eq!(get(&server, "/method/%0d%0aX:%201").status, 500);
-    let error = server.error_log();
-    assert!(error.contains("invalid method \"GET\\r\\nX: 1\" for an upstream"), "{error}");
+    server.wait_for_log("invalid method \"GET\\r\\nX: 1\" for an upstream", Deadline::default());
     assert_eq!(origin.stats().requests, 2);
 }
 

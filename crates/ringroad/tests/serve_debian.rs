@@ -143,11 +143,9 @@ fn what_needs_a_gateway_names_it() {
     if !ours_only("it is this project that has to read them") {
         return;
     }
-    for (file, directive) in [
-        ("fastcgi_params", "fastcgi_param"),
-        ("proxy_params", "proxy_set_header"),
-        ("snippets/fastcgi-php.conf", "fastcgi_split_path_info"),
-    ] {
+    for (file, directive) in
+        [("fastcgi_params", "fastcgi_param"), ("snippets/fastcgi-php.conf", "fastcgi_split_path_info")]
+    {
         let more = format!("server {{ listen 127.0.0.1:0; location / {{ include {file}; }} }}");
         let (status, message) = prepared(BINARY, &own(), &more, [0, 0]).arg("-t").run_to_end();
         assert!(!status.success());

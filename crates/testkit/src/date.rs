@@ -1,4 +1,4 @@
-//! Dates of HTTP for the testkit's own use: [`format`] writes one, [`parse`] reads one.
+//! Dates of HTTP for the testkit's own use: [`format()`] writes one, [`parse`] reads one.
 //!
 //! Not crate `http`'s: a fault there must not hide itself from the tests. Only the form that is sent today
 //! (RFC 9110 section 5.6.7, IMF-fixdate) and years from 1970 on.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use testkit::process::{children, is_alive};
-use testkit::{Client, Content, Deadline, ListenAddr, Server, nginx};
+use testkit::{Client, Content, Deadline, ListenAddr, Server, nginx, wait};
 
 fn fake_server() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fake_server.sh")
@@ -60,7 +60,10 @@ fn nginx_serves_through_the_same_harness() {
     assert_eq!(part.status, 206);
     content.assert_range(5..4100, &part.body);
     assert_eq!(Client::connect(server.addr(1)).get("/").text(), "second");
-    assert_eq!(server.workers().len(), 2);
+    // The second one may start a moment after the first has answered.
+    let both =
+        wait::until("two workers", Deadline::default(), || (server.workers().len() == 2).then_some(()));
+    both.expect("nginx starts as many as it is told");
     assert_eq!(server.wait_for_access_log(4, Deadline::default()).lines().count(), 4);
 
     let port = server.addr(0).tcp().port();
