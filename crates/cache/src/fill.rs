@@ -275,6 +275,11 @@ impl Fill {
     }
 
     async fn put_in_place(&mut self, temp: Temp) -> Result<(), FillError> {
+        // Of several variants that come at once one lies at the primary key, and the others know of it.
+        let _placing = match self.new.meta.vary.is_empty() {
+            true => None,
+            false => Some(self.store.placing.take(&self.new.key).await),
+        };
         let place = self.place().await;
         let reserved = self.reserved.take();
         put_in_place(temp, place, reserved, None).await.map_err(|refused| self.refuse(refused))

@@ -45,6 +45,8 @@ pub struct Store {
     pub(crate) leases: Leases,
     /// Entries that somebody adds parts to.
     pub(crate) extending: Leases,
+    /// Who decides where a variant lies.
+    pub(crate) placing: Leases,
     pub(crate) counters: Counters,
     lock: Mutex<Option<Lock>>,
     is_owner: AtomicBool,
@@ -110,6 +112,7 @@ impl Store {
             health: Health::default(),
             leases: Leases::default(),
             extending: Leases::default(),
+            placing: Leases::default(),
             counters: Counters::default(),
             is_owner: AtomicBool::new(lock.is_some()),
             lock: Mutex::new(lock),
