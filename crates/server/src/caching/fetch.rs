@@ -28,11 +28,11 @@ use rt::local::Event;
 
 use crate::body::stream::Stream;
 use crate::caching::filling::{End, Filling};
-use crate::caching::flight::{Lead, Outcome};
-use crate::caching::policy::{self, Answer, Question};
+use crate::caching::flight::{Joined, Lead, Outcome};
+use crate::caching::policy::{self, Answer, Failed, Question};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::tasks::Cache;
-use crate::caching::{Origin, Wanted, access, now_s, or_gone, stored};
+use crate::caching::{Origin, Wanted, access, now_s, or_gone, parts, stored};
 use crate::log::Level;
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::request::Request;
@@ -58,28 +58,23 @@ pub(crate) struct Fetch {
 
 /// What is known of a stored answer that is to be asked for again: enough for the conditions of a request, without
 /// holding the entry while it is served to somebody else.
-pub(crate) struct Known {
-    etag: Vec<u8>,
-    last_modified: Option<i64>,
-}
+pub(crate) struct Known(Arc<Meta>);
 
 impl Known {
-    /// The validators of an entry.
+    /// The facts of an entry.
     pub(crate) fn of(hit: &Hit) -> Known {
-        Known { etag: hit.meta.etag.clone(), last_modified: hit.meta.last_modified }
+        Known(Arc::clone(&hit.meta))
     }
 }
 
 /// What came of asking.
-enum Answered {
+pub(crate) enum Answered {
     /// An answer for this request, and for others where it is being stored.
     Reply(Reply),
     /// The stored one is right again.
     Refreshed,
-    /// The stored one is better than this status.
-    Worse(u16),
-    /// There is none; the log has the reason of each try.
-    Failed(Failure),
+    /// There is none, of which the log has the reason of each try, or one that is worse than the stored one.
+    Failed(Failed),
 }
 
 /// What the task of a fetch hands to the request that started it.
@@ -97,7 +92,8 @@ impl Fetch {
     /// Fetches for this request alone: others do not wait for it. `stores` says whether the answer may be stored.
     pub(crate) async fn alone(self, request: &mut Request, stores: bool) -> Result<Reply, Failure> {
         let (answered, filler) = self.ask(request, stores).await;
-        self.start(request, filler);
+        let lead = filler.as_ref().and_then(|filler| self.announce(filler));
+        self.start(request, filler, lead);
         self.conclude(request, answered).await
     }
 
@@ -130,7 +126,7 @@ impl Fetch {
     }
 
     /// Makes the answer to this request out of what came of asking.
-    async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
+    pub(crate) async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
         let had = match record::of(request).forwarded {
             Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,
             _ => Status::Miss,
@@ -159,21 +155,34 @@ impl Fetch {
                     _ => self.unconditionally(request).await,
                 }
             }
-            Answered::Worse(code) => match self.served_stale(request).await {
-                Some(reply) => Ok(reply),
-                None => Err(Failure::Status(code)),
-            },
-            Answered::Failed(failure) => {
+            Answered::Failed(failed) => {
                 let conf = self.conf(request);
-                let better = self
-                    .stale
-                    .as_ref()
-                    .is_some_and(|hit| policy::is_better_than_failure(conf, &hit.meta, now_s(), failure));
-                match better {
-                    true => self.served_stale(request).await.ok_or(failure),
-                    false => Err(failure),
+                let is_worse =
+                    self.stale.as_ref().is_some_and(|hit| failed.is_worse_than(conf, &hit.meta, now_s()));
+                match is_worse {
+                    true => self.served_stale(request).await.ok_or(failed.failure),
+                    false => Err(failed.failure),
                 }
             }
+        }
+    }
+
+    /// What an answer with this status is, where the stale one is better.
+    pub(crate) fn worse_than_stale(
+        &self,
+        request: &Request,
+        conf: &CacheConf,
+        status: u16,
+    ) -> Option<Failed> {
+        let (stale, failed) = (self.known(request)?, Failed::of_status(status));
+        failed.is_worse_than(conf, stale, now_s()).then_some(failed)
+    }
+
+    /// The facts of what is stored and stale, which may be with somebody else.
+    fn known<'a>(&'a self, request: &'a Request) -> Option<&'a Meta> {
+        match &self.stale {
+            Some(hit) => Some(&hit.meta),
+            None => request.extensions.get::<Rc<Known>>().map(|known| &*known.0),
         }
     }
 
@@ -184,7 +193,7 @@ impl Fetch {
             let selector = |vary: &[u8]| policy::variant_of(request, vary);
             self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
         };
-        let hit = found.ok()??;
+        let hit = found.ok()?.filter(|hit| parts::is_servable(request, hit))?;
         let age = policy::age(&hit.meta, now_s());
         let reply = stored::of_hit(request, hit, age)?;
         record::of(request).status.get_or_insert(Status::Stale);
@@ -208,7 +217,7 @@ impl Fetch {
         let question = Question::new(&self.store);
         let reply = match (self.origin.ask)(request, &wanted).await {
             Ok(reply) => reply,
-            Err(failure) => return (Answered::Failed(failure), None),
+            Err(failure) => return (Answered::Failed(Failed::of(request, failure)), None),
         };
         let status = reply.head.head().status().code();
         record::of(request).forwarded_status = Some(status);
@@ -217,11 +226,9 @@ impl Fetch {
         if status == 304 && wanted.has_conditions() {
             return (self.refresh(request, conf, &answer).await, None);
         }
-        if let Some(hit) = &self.stale
-            && policy::is_better_than_status(conf, &hit.meta, now_s(), status)
-        {
+        if let Some(failed) = self.worse_than_stale(request, conf, status) {
             record::of(request).unstored = Some(Unstored::Worse);
-            return (Answered::Worse(status), None);
+            return (Answered::Failed(failed), None);
         }
         if !stores {
             return (Answered::Reply(reply), None);
@@ -252,8 +259,8 @@ impl Fetch {
                 };
                 // Made before a byte has come, so that none of them can be lost to it.
                 match stored::of_filling(&filling, policy::age(&filling.meta, now_s())) {
-                    Some(reply) => (Answered::Reply(reply), Some(filler)),
-                    None => (Answered::Failed(Failure::Status(502)), None),
+                    Some(reply) => (Answered::Reply(stored::as_new(reply)), Some(filler)),
+                    None => (Answered::Failed(Failed::of_status(502)), None),
                 }
             }
             Err(reason) => {
@@ -261,6 +268,43 @@ impl Fetch {
                 (Answered::Reply(reply), None)
             }
         }
+    }
+
+    /// Takes the whole that an upstream answered with to a request for a range. Others who want what it is wait for it: they
+    /// would get the whole each. `waited_for` is what those wait for who want the same range.
+    pub(crate) async fn take_whole(
+        &self,
+        request: &mut Request,
+        question: Question,
+        reply: Reply,
+        waited_for: Option<Lead>,
+    ) -> Result<Reply, Failure> {
+        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), None) else {
+            return self.take_alone(request, question, reply).await;
+        };
+        let generation = Rc::clone(&request.generation);
+        let scope = &generation.config.location(request.location).scope;
+        let heading = Rc::clone(&reply.head);
+        let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
+        let (answered, filler) = self.take(request, &answer, reply).await;
+        match filler {
+            Some(filler) => {
+                filler.filling.refuse_parts();
+                lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
+                drop(waited_for);
+                self.start(request, Some(filler), Some(lead));
+            }
+            None => {
+                // What is wrong with one range is not wrong with what others ask for.
+                if heading.head().status().code() != 416 {
+                    lead.publish(Outcome::Alone);
+                }
+                if let Some(waited_for) = waited_for {
+                    waited_for.publish(Outcome::Alone);
+                }
+            }
+        }
+        self.conclude(request, answered).await
     }
 
     /// As [`Fetch::take`], of an answer that came for this request alone.
@@ -275,19 +319,29 @@ impl Fetch {
         let heading = Rc::clone(&reply.head);
         let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
         let (answered, filler) = self.take(request, &answer, reply).await;
-        self.start(request, filler);
+        let lead = filler.as_ref().and_then(|filler| self.announce(filler));
+        self.start(request, filler, lead);
         self.conclude(request, answered).await
     }
 
-    /// Lets a fill go on beside the request.
-    fn start(&self, request: &Request, filler: Option<Filler>) {
+    /// Lets others have an answer that came for one request alone and may be stored after all: they read along, unless
+    /// somebody else fetches already.
+    fn announce(&self, filler: &Filler) -> Option<Lead> {
+        self.cache.flights().unmark(&self.key);
+        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), None) else { return None };
+        lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
+        Some(lead)
+    }
+
+    /// Lets a fill go on beside the request. `lead` is dropped at its end.
+    fn start(&self, request: &Request, filler: Option<Filler>, lead: Option<Lead>) {
         let Some(filler) = filler else { return };
         let cache = Arc::clone(&self.cache);
         let counted = request.conn.thread.enter();
         let finishes = self.conf(request).finishes_fills;
         rt::spawn(async move {
             filler.pump(&cache, finishes).await;
-            drop(counted);
+            drop((lead, counted));
         });
     }
 
@@ -298,16 +352,16 @@ impl Fetch {
         if !conf.revalidate {
             return wanted;
         }
-        let known = match (&self.stale, request.extensions.get::<Rc<Known>>()) {
-            (Some(hit), _) => Some((hit.meta.etag.as_slice(), hit.meta.last_modified)),
-            (None, Some(known)) => Some((known.etag.as_slice(), known.last_modified)),
-            (None, None) => None,
-        };
-        if let Some((etag, last_modified)) = known {
-            wanted.if_none_match = (!etag.is_empty()).then(|| etag.to_vec());
-            wanted.if_modified_since = last_modified;
+        if let Some(known) = self.known(request) {
+            wanted.if_none_match = (!known.etag.is_empty()).then(|| known.etag.clone());
+            wanted.if_modified_since = known.last_modified;
         }
         wanted
+    }
+
+    /// Counts this use, and says whether there have to be more (`proxy_cache_min_uses`).
+    pub(crate) fn has_too_few_uses(&self, conf: &CacheConf) -> bool {
+        conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses
     }
 
     /// Begins to store an answer.
@@ -317,13 +371,14 @@ impl Fetch {
         conf: &CacheConf,
         answer: &Answer<'_>,
     ) -> Result<(Fill, Arc<Meta>, Arc<[u8]>), Unstored> {
-        if conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses {
+        if self.has_too_few_uses(conf) {
             return Err(Unstored::TooFewUses);
         }
         // Judged before the store is asked: most of what may not be stored is known by its head.
         let mut meta = policy::judge(request, conf, answer)?;
-        if meta.status == 206 && !conf.sets_range {
-            // Not the part that was asked for, or not one that could be joined with others.
+        if matches!(meta.status, 206 | 416) && !conf.sets_range {
+            // Not the part that was asked for, or not one that could be joined with others; or about a range that others
+            // have not asked for.
             return Err(Unstored::Rules(NotStored::Partial));
         }
         let (head, raw) = (answer.heading.head(), answer.heading.raw());
@@ -432,8 +487,7 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<H
             (_, Some(fill)) => Outcome::Filling(Arc::clone(&fill.filling)),
             (Answered::Reply(_), None) => Outcome::Alone,
             (Answered::Refreshed, None) => Outcome::LookAgain,
-            (Answered::Worse(code), None) => Outcome::Failed(Failure::Status(*code)),
-            (Answered::Failed(failure), None) => Outcome::Failed(*failure),
+            (Answered::Failed(failed), None) => Outcome::Failed(*failed),
         };
         if let Some(handed) = handed {
             let tries = child.extensions.remove::<state::Tries>();

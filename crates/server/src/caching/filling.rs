@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
@@ -23,6 +23,7 @@ use rt::watch::{self, Publisher, Waiting, Watcher};
 
 use crate::body::BodyError;
 use crate::body::stream::Stream;
+use crate::caching::parts::Asked;
 use crate::caching::stored::{PendingRead, source_of};
 
 /// A response of which bytes still come. One task pushes; readers of all threads take. The lock is held for a look at the
@@ -37,6 +38,8 @@ pub(crate) struct Filling {
     news: Publisher,
     /// Names readers.
     next_reader: AtomicU64,
+    /// Whether the upstream has answered with it to a request for a part of it.
+    refuses_parts: AtomicBool,
 }
 
 #[derive(Default)]
@@ -111,7 +114,18 @@ impl Filling {
 
     fn with(meta: Arc<Meta>, head: Arc<[u8]>, state: State) -> Arc<Filling> {
         let (news, _) = watch::channel(0);
-        Arc::new(Filling { meta, head, state: Mutex::new(state), news, next_reader: AtomicU64::new(0) })
+        let (next_reader, refuses_parts) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Filling { meta, head, state: Mutex::new(state), news, next_reader, refuses_parts })
+    }
+
+    /// Remembers that the upstream sends the whole whatever it is asked for.
+    pub(crate) fn refuse_parts(&self) {
+        self.refuses_parts.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a part of it can be had from the upstream, as far as is known.
+    pub(crate) fn has_parts(&self) -> bool {
+        !self.refuses_parts.load(Ordering::Relaxed)
     }
 
     /// Takes the next bytes of the body and wakes those who wait for them. The bytes are copied once, into memory that all
@@ -201,6 +215,15 @@ impl Filling {
         let state = self.state();
         let whole = (state.end == Some(End::Whole)).then_some(state.arrived);
         self.meta.length.or(whole)
+    }
+
+    /// Whether the start of a range has come, or is the next to come.
+    pub(crate) fn comes_to(&self, asked: Asked) -> bool {
+        let start = match self.length() {
+            Some(length) => Some(asked.within(length).start),
+            None => asked.start(),
+        };
+        start.is_some_and(|start| start <= self.arrived())
     }
 
     /// Bytes of the body that have come.

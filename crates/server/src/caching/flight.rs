@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use cache::Key;
 
 use crate::caching::filling::Filling;
-use crate::upstream::Failure;
+use crate::caching::policy::Failed;
 
 /// What came of a fetch, for all who waited. Each of them makes its own answer of it: whether a stale one will do, and
 /// which variant it wants, is different from request to request.
@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     /// A response for one request only: others have to ask themselves.
     Alone,
     /// Nobody answered.
-    Failed(Failure),
+    Failed(Failed),
 }
 
 /// A fetch under way.
@@ -125,6 +125,8 @@ impl Lead {
         let mut table = self.flights.table(&self.key);
         if table.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
             table.remove(&self.key);
+            // Under the lock: who finds the flight gone finds it counted.
+            self.flights.ended[shard(&self.key)].fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -153,6 +155,8 @@ pub(crate) struct Flights {
     marks: [Mutex<HashMap<Key, Instant>>; SHARDS],
     /// Keys whose content was changed or purged, and when: what was asked for before is not stored.
     changes: Mutex<Changes>,
+    /// Fetches that are over, by shard.
+    ended: [AtomicU64; SHARDS],
     /// Requests that did not wait because of a mark.
     passed: AtomicU64,
 }
@@ -177,6 +181,7 @@ impl Flights {
             tables: std::array::from_fn(|_| Mutex::default()),
             marks: std::array::from_fn(|_| Mutex::default()),
             changes: Mutex::default(),
+            ended: std::array::from_fn(|_| AtomicU64::new(0)),
             passed: AtomicU64::new(0),
         })
     }
@@ -235,6 +240,12 @@ impl Flights {
         let changes = lock(&self.changes);
         let at = changes.keys.get(key).copied().max(changes.all);
         at.is_some_and(|at| at >= asked)
+    }
+
+    /// A number that is another one when a fetch of this key has ended, or of one of few others. What was looked up before
+    /// may be there by then.
+    pub(crate) fn ended(&self, key: &Key) -> u64 {
+        self.ended[shard(key)].load(Ordering::Relaxed)
     }
 
     /// Requests that did not wait because of a mark.

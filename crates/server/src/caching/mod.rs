@@ -39,7 +39,7 @@ use crate::body::choose;
 use crate::caching::fetch::Fetch;
 use crate::caching::flight::{Flight, Joined, Lead, Outcome};
 use crate::caching::parts::Asked;
-use crate::caching::policy::Grade;
+use crate::caching::policy::{Failed, Grade};
 use crate::caching::record::Status;
 use crate::caching::tasks::Cache;
 use crate::config::Scope;
@@ -115,7 +115,14 @@ pub(crate) async fn serve(
         }
         return lookup.fetch(None).alone(request, !control.no_store).await;
     }
-    lookup.run(request).await
+    let answered = lookup.run(request).await;
+    // Also where there is no answer it is known what was there.
+    let record = record::of(request);
+    record.status.get_or_insert(match record.forwarded {
+        Some(Forwarded::Stale) => Status::Expired,
+        _ => Status::Miss,
+    });
+    answered
 }
 
 /// One request that looks for an answer.
@@ -150,13 +157,23 @@ enum Found {
     Nothing,
 }
 
+/// Where requests for the same wait for one another.
+struct Meeting {
+    /// The key says what is looked up; whom to wait for is narrowed down once variants are known.
+    key: Key,
+    /// What [`flight::Flights::ended`] said before the look.
+    ended: u64,
+    /// Whether there was a second look already because that was another number after it.
+    was_late: bool,
+}
+
 impl Lookup<'_> {
     /// Looks until there is an answer. What is waited for may be gone, or another variant, when it has come: then it is
     /// looked for again, a few times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
-        // The key says what is looked up; whom to wait for is narrowed down once variants are known.
-        let mut flight_key = self.key;
+        let mut meeting = Meeting { key: self.key, ended: 0, was_late: false };
         for _ in 0..LOOKS_MAX {
+            meeting.ended = self.cache.flights().ended(&meeting.key);
             let stale = match self.look(request).await {
                 Found::Reply(reply) => return Ok(reply),
                 // RFC 9111 section 5.2.1.7: this answers it, and no upstream is asked.
@@ -184,44 +201,65 @@ impl Lookup<'_> {
                     None
                 }
             };
-            if self.is_beyond_max_offset(request) {
-                record::of(request).status = Some(Status::Miss);
-                return (self.origin.ask)(request, &Wanted::default()).await;
-            }
-            if self.control.no_store {
-                return self.fetch(stale).alone(request, false).await;
-            }
-            // A range of what is not stored is fetched by itself, and not with all that is before it.
-            if let Some(asked) = self.asked(request).filter(|asked| self.is_for_a_part(*asked)) {
-                match self.join_part(request, asked).await? {
-                    Some(lead) => return self.fetch(stale).part(request, asked, lead).await,
-                    None => continue,
-                }
-            }
-            // Its answer has no body that others could have, nor one that could be stored.
-            if request.method == Method::Head && !self.conf.convert_head {
-                return self.fetch(stale).alone(request, false).await;
-            }
-            // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
-            if self.conf.lock == Some(false) && stale.is_none() {
-                return self.fetch(stale).alone(request, true).await;
-            }
-            let age = (self.conf.lock == Some(true)).then_some(self.conf.lock_age);
-            match self.cache.flights().join(flight_key, rt::now(), age) {
-                Joined::Lead(lead) => return self.fetch(stale).lead(request, lead).await,
-                Joined::Marked => return self.fetch(stale).alone(request, true).await,
-                // What was asked for before this client came is not what it wants to have checked.
-                Joined::Follow(_) if self.wants_new(request) => {
-                    return self.fetch(stale).alone(request, true).await;
-                }
-                Joined::Follow(flight) => match self.follow(request, &flight, stale).await? {
-                    Followed::Reply(reply) => return Ok(reply),
-                    Followed::Variant(key) => flight_key = key,
-                    Followed::LookAgain => {}
-                },
+            match self.obtain(request, stale, &mut meeting).await? {
+                Followed::Reply(reply) => return Ok(reply),
+                Followed::Variant(key) => meeting.key = key,
+                Followed::LookAgain => {}
             }
         }
         self.fetch(None).alone(request, true).await
+    }
+
+    /// Asks the upstream for what is not there or not fresh, or lets another request do it.
+    async fn obtain(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        meeting: &mut Meeting,
+    ) -> Result<Followed, Failure> {
+        if self.is_beyond_max_offset(request) {
+            record::of(request).status = Some(Status::Miss);
+            return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
+        }
+        if self.control.no_store {
+            return self.fetch(stale).alone(request, false).await.map(Followed::Reply);
+        }
+        // A range of what is not stored is fetched by itself, and not with all that is before it. Of what was stored whole
+        // all is asked for again: a part would take its place.
+        let had_all = stale.as_ref().is_some_and(parts::is_whole);
+        let part = self.asked(request).filter(|asked| !had_all && self.is_for_a_part(*asked));
+        if let Some(asked) = part {
+            return match self.join_part(request, asked).await? {
+                Some(lead) => self.fetch(stale).part(request, asked, lead).await.map(Followed::Reply),
+                None => Ok(Followed::LookAgain),
+            };
+        }
+        // Its answer has no body that others could have, nor one that could be stored.
+        if request.method == Method::Head && !self.conf.convert_head {
+            return self.fetch(stale).alone(request, false).await.map(Followed::Reply);
+        }
+        // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
+        let has_updating = stale.is_some() && self.conf.uses_stale(Stale::Updating);
+        if self.conf.lock == Some(false) && !has_updating {
+            return self.fetch(stale).alone(request, true).await.map(Followed::Reply);
+        }
+        let age = (self.conf.lock == Some(true)).then_some(self.conf.lock_age);
+        let flights = self.cache.flights();
+        let reply = match flights.join(meeting.key, rt::now(), age) {
+            Joined::Lead(lead) => {
+                // What another request fetched may have come between the look and now.
+                let is_late = flights.ended(&meeting.key) != meeting.ended;
+                if is_late && !std::mem::replace(&mut meeting.was_late, true) {
+                    return Ok(Followed::LookAgain);
+                }
+                self.fetch(stale).lead(request, lead).await
+            }
+            Joined::Marked => self.fetch(stale).alone(request, true).await,
+            // What was asked for before this client came is not what it wants to have checked.
+            Joined::Follow(_) if self.wants_new(request) => self.fetch(stale).alone(request, true).await,
+            Joined::Follow(flight) => return self.follow(request, &flight, stale).await,
+        };
+        reply.map(Followed::Reply)
     }
 
     /// Waits for what another request fetches, and makes an answer of what came of it.
@@ -233,8 +271,12 @@ impl Lookup<'_> {
     ) -> Result<Followed, Failure> {
         // Somebody is at it, so the old answer does no harm where it is allowed at all.
         let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
-        if stale.is_some() && is_wanted && self.conf.uses_stale(Stale::Updating) {
-            let reply = stale.and_then(|hit| self.served(request, hit, Status::Updating));
+        let mut stale = stale;
+        let is_good = |hit: &mut Hit| {
+            is_wanted && self.conf.uses_stale(Stale::Updating) && parts::is_servable(request, hit)
+        };
+        if let Some(hit) = stale.take_if(is_good) {
+            let reply = self.served(request, hit, Status::Updating);
             return reply.map(Followed::Reply).ok_or(Failure::Status(502));
         }
         let reply = match self.wait(request, flight).await? {
@@ -259,7 +301,7 @@ impl Lookup<'_> {
             Waited::Outcome(Outcome::LookAgain) => return Ok(Followed::LookAgain),
             // Side by side with all others who waited: none of them has to queue behind another one.
             Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
-            Waited::Outcome(Outcome::Failed(failure)) => self.after_failure(request, stale, failure)?,
+            Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
             // As in nginx, what comes of it is not stored: somebody else is at it.
             Waited::TooLong => self.fetch(stale).alone(request, false).await?,
         };
@@ -288,7 +330,7 @@ impl Lookup<'_> {
     fn is_for_a_part(&self, asked: Asked) -> bool {
         let Some(flight) = self.cache.flights().under_way(&self.key) else { return true };
         match flight.known() {
-            Some(Outcome::Filling(filling)) => asked.start().is_none_or(|start| start > filling.arrived()),
+            Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.comes_to(asked),
             _ => false,
         }
     }
@@ -333,6 +375,8 @@ impl Lookup<'_> {
                 Found::Parts(hit)
             }
             Grade::Fresh => self.served(request, hit, Status::Hit).map_or(Found::Nothing, Found::Reply),
+            // With holes in what is asked for it is no answer, and there is nothing to be had at once.
+            _ if !parts::is_servable(request, &hit) => Found::Stale(hit),
             Grade::StaleWhileRevalidate => self.update_beside(request, hit),
             Grade::Stale if self.conf.background_update && self.conf.uses_stale(Stale::Updating) => {
                 self.update_beside(request, hit)
@@ -360,13 +404,16 @@ impl Lookup<'_> {
         &self,
         request: &mut Request,
         stale: Option<Hit>,
-        failure: Failure,
+        failed: Failed,
     ) -> Result<Reply, Failure> {
         match stale {
-            Some(hit) if policy::is_better_than_failure(self.conf, &hit.meta, now_s(), failure) => {
-                self.served(request, hit, Status::Stale).ok_or(failure)
+            Some(hit)
+                if parts::is_servable(request, &hit)
+                    && failed.is_worse_than(self.conf, &hit.meta, now_s()) =>
+            {
+                self.served(request, hit, Status::Stale).ok_or(failed.failure)
             }
-            _ => Err(failure),
+            _ => Err(failed.failure),
         }
     }
 

@@ -32,10 +32,10 @@ use io::op::Source;
 use crate::body::BodyError;
 use crate::body::ranged::{Ranged, RangedBody};
 use crate::body::stream::Stream;
-use crate::caching::fetch::{Fetch, detached};
+use crate::caching::fetch::{Answered, Fetch, detached};
 use crate::caching::filling::{End, Filling, FillingReader};
-use crate::caching::flight::Lead;
-use crate::caching::policy::{self, Question};
+use crate::caching::flight::{Lead, Outcome};
+use crate::caching::policy::{self, Failed, Question};
 use crate::caching::record::{self, Status, Unstored};
 use crate::caching::stored::{self, Checked, Lost};
 use crate::caching::{Wanted, now_s};
@@ -128,6 +128,19 @@ impl Asked {
     }
 }
 
+/// Whether a stored answer has all of its body.
+pub(crate) fn is_whole(hit: &Hit) -> bool {
+    hit.located().is_none_or(|body| body.is_present(&(0..body.length)))
+}
+
+/// Whether a stored answer can be served as it is: nothing is missing of the range that is asked for, or of the whole.
+pub(crate) fn is_servable(request: &Request, hit: &Hit) -> bool {
+    hit.located().is_none_or(|body| {
+        let asked = asked(request).filter(|_| request.header(HeaderId::IfRange).is_none());
+        body.is_present(&asked.map_or(0..body.length, |asked| asked.within(body.length)))
+    })
+}
+
 /// A part that an upstream has sent.
 pub(crate) struct Part {
     /// Which.
@@ -158,9 +171,9 @@ pub(crate) fn if_range_of(head: &Heading) -> Vec<u8> {
 }
 
 /// A stored body with holes, for one request. What is there is read and compared with its checksums; a hole is asked for
-/// when it is come to, passed on while it comes, and stored.
+/// when it is come to, passed on while it comes, and stored. One of which nothing is stored is a single hole.
 pub(crate) struct Holed {
-    located: Located,
+    located: Option<Located>,
     shared: Rc<Shared>,
     /// A hole that is being fetched already.
     first: RefCell<Option<(Range<u64>, FillingReader)>>,
@@ -173,8 +186,8 @@ struct Shared {
     fetch: Rc<Fetch>,
     /// A request without a client, lent to one fetch after the other.
     request: RefCell<Option<Box<Request>>>,
-    /// The entry that is completed.
-    hit: Rc<Hit>,
+    /// The entry that is completed; none where what comes is not stored.
+    hit: Option<Rc<Hit>>,
     /// The stored head, whose validator the parts must have.
     heading: Rc<Heading>,
 }
@@ -182,13 +195,13 @@ struct Shared {
 impl Holed {
     /// The body of a hit with holes. `request` stays with it to fetch them.
     pub(crate) fn new(
-        located: Located,
         fetch: Rc<Fetch>,
         request: Box<Request>,
-        hit: Rc<Hit>,
+        hit: Option<Rc<Hit>>,
         heading: Rc<Heading>,
         first: Option<(Range<u64>, FillingReader)>,
     ) -> Holed {
+        let located = hit.as_ref().and_then(|hit| hit.located().cloned());
         let shared = Rc::new(Shared { fetch, request: RefCell::new(Some(request)), hit, heading });
         Holed { located, shared, first: RefCell::new(first) }
     }
@@ -210,7 +223,7 @@ impl Ranged for Holed {
 
 struct HoledStream {
     /// The entry's file.
-    located: Located,
+    located: Option<Located>,
     /// How holes are fetched.
     shared: Rc<Shared>,
     /// What is still to be served.
@@ -237,26 +250,39 @@ impl HoledStream {
     /// What comes next of the range.
     fn next(&mut self) -> State {
         let wanted = self.range.clone();
-        let hole = match &self.first {
-            Some((hole, _)) => Some(hole.clone()),
-            None => self.located.missing(&wanted),
+        // What is wanted now need not be what the client asked for: a filter may want the whole.
+        if let Some((coming, mut reader)) = self.first.take_if(|(coming, _)| coming.contains(&wanted.start)) {
+            let part = wanted.start..coming.end.min(wanted.end);
+            self.range.start = part.end;
+            reader.narrow(part);
+            return State::Live(reader);
+        }
+        let missing = match &self.located {
+            Some(located) => located.missing(&wanted),
+            None => Some(wanted.clone()),
         };
-        match hole {
-            Some(hole) if hole.start <= wanted.start => {
-                let part = wanted.start..hole.end.min(wanted.end);
+        let mut end = wanted.end;
+        if let Some((coming, _)) = &self.first {
+            match coming.start > wanted.start {
+                true => end = end.min(coming.start),
+                false => self.first = None,
+            }
+        }
+        match (missing, &self.located) {
+            (Some(hole), _) if hole.start <= wanted.start => {
+                // Not what is on its way already.
+                let hole = hole.start..hole.end.min(end.next_multiple_of(CHUNK_BYTES));
+                let part = wanted.start..hole.end.min(end);
                 self.range.start = part.end;
-                if let Some((_, mut reader)) = self.first.take() {
-                    reader.narrow(part);
-                    return State::Live(reader);
-                }
                 self.fetch(hole, part)
             }
-            hole => {
-                let end = hole.map_or(wanted.end, |hole| hole.start.min(wanted.end));
+            (hole, Some(located)) => {
+                let end = hole.map_or(end, |hole| hole.start.min(end));
                 self.range.start = end;
                 let part = wanted.start..end;
-                State::Stored(Checked(self.located.clone()).open(part.clone()), part)
+                State::Stored(Checked(located.clone()).open(part.clone()), part)
             }
+            (_, None) => State::Stored(Box::new(Lost), wanted),
         }
     }
 
@@ -308,11 +334,13 @@ impl Shared {
         let reply = ask_for(&self.fetch, &mut request, &self.heading, &hole).await;
         let reader = match reply {
             Ok(reply) => match fitting(&reply, &self.heading, &hole) {
-                true => begin(&self.fetch, &request, &self.hit, reply, hole).await,
+                true => begin(&self.fetch, &request, self.hit.as_deref(), reply, hole).await,
                 false => {
                     // Whatever it is now, what is stored is not it.
-                    let _ =
-                        self.fetch.store.purge(cache::Scope::Key(self.fetch.key.0), cache::Fate::Gone).await;
+                    let key = cache::Scope::Key(self.fetch.key.0);
+                    if self.hit.is_some() {
+                        let _ = self.fetch.store.purge(key, cache::Fate::Gone).await;
+                    }
                     None
                 }
             },
@@ -354,14 +382,21 @@ pub(crate) fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> boo
 pub(crate) async fn begin(
     fetch: &Fetch,
     request: &Request,
-    hit: &Hit,
+    hit: Option<&Hit>,
     reply: Reply,
     hole: Range<u64>,
 ) -> Option<FillingReader> {
     let start = part_of(&reply.head)?.range.start;
-    // Somebody else may be at it: then it is passed on only.
-    let fill = fetch.store.extend(hit).await.ok();
-    start_part(fetch, request, Arc::clone(&hit.meta), reply, Writing { start, fill, lead: None }, hole)
+    let mut writing = Writing { start, fill: None, lead: None };
+    let meta = match hit {
+        Some(hit) => {
+            // Somebody else may be at it: then it is passed on only.
+            writing.fill = fetch.store.extend(hit).await.ok();
+            Arc::clone(&hit.meta)
+        }
+        None => Arc::default(),
+    };
+    start_part(fetch, request, meta, reply, writing, hole)
 }
 
 /// Where a part goes beside the one who wants it.
@@ -444,15 +479,23 @@ impl Fetch {
     ) -> Result<Reply, Failure> {
         let wanted = Wanted { is_shared: true, range: Some(asked.aligned()), ..Wanted::default() };
         let question = Question::new(&self.store);
-        let reply = (self.origin.ask)(request, &wanted).await?;
+        let reply = match (self.origin.ask)(request, &wanted).await {
+            Ok(reply) => reply,
+            Err(failure) => {
+                let failed = Failed::of(request, failure);
+                return self.conclude(request, Answered::Failed(failed)).await;
+            }
+        };
         let status = reply.head.head().status().code();
-        let record = record::of(request);
-        (record.forwarded_status, record.status) = (Some(status), Some(Status::Miss));
-        if status != 206 {
-            // An upstream that does not do ranges answers with everything, which is stored like any answer.
-            // The whole, or an error: as if it had been asked for.
-            return self.take_alone(request, question, reply).await;
+        record::of(request).forwarded_status = Some(status);
+        if let Some(failed) = self.worse_than_stale(request, self.conf(request), status) {
+            return self.conclude(request, Answered::Failed(failed)).await;
         }
+        if status != 206 {
+            // The whole, or an error: as if it had been asked for.
+            return self.take_whole(request, question, reply, lead).await;
+        }
+        record::of(request).status = Some(Status::Miss);
         let found = ContentRange::of_part(reply.head.head(), reply.head.raw());
         let Ok((range, Some(length))) = found else {
             // Nobody can tell what of it the client wants; it asks for that itself.
@@ -462,14 +505,20 @@ impl Fetch {
         let Some((fill, meta, heading)) = self.begin_part(request, &reply, &part, question).await else {
             return (self.origin.ask)(request, &Wanted::default()).await;
         };
-        let age = policy::age(&meta, now_s());
-        let start = part.range.start;
-        let reader =
-            start_part(&self, request, meta, reply, Writing { start, fill, lead }, part.range.clone());
+        if let Some(lead) = lead.as_ref().filter(|_| fill.is_none()) {
+            // Nobody has anything of waiting for it, and of waiting for one another.
+            lead.publish(Outcome::Alone);
+        }
+        let (age, start) = (policy::age(&meta, now_s()), part.range.start);
+        let writing = Writing { start, fill, lead };
+        let reader = start_part(&self, request, meta, reply, writing, part.range.clone());
         let reader = reader.ok_or(Failure::Status(502))?;
-        let source = OnePart { range: part.range, reader: RefCell::new(Some(reader)) };
+        // The part will do, unless a filter wants more of the body than the client asked for.
+        let child = detached(request).ok_or(Failure::Status(500))?;
+        let same = stored::parse(heading.raw()).ok_or(Failure::Status(502))?;
+        let source = Holed::new(Rc::new(self), child, None, Rc::new(same), Some((part.range, reader)));
         let body = Body::Ranged(RangedBody::new(Box::new(source), length));
-        Ok(stored::reply(heading, ReplyBody::Ready(body), Some(length), age))
+        Ok(stored::as_new(stored::reply(heading, ReplyBody::Ready(body), Some(length), age)))
     }
 
     /// Begins to store a part of something new; what it is served with even where it is not stored. `None` when the
@@ -484,7 +533,10 @@ impl Fetch {
         let conf = self.conf(request);
         let (head, raw) = (reply.head.head(), reply.head.raw());
         let answer = question.answer(reply, &reply.head, (self.origin.ignored)(request.scope()));
-        let judged = policy::judge(request, conf, &answer);
+        let judged = match self.has_too_few_uses(conf) {
+            true => Err(Unstored::TooFewUses),
+            false => policy::judge(request, conf, &answer),
+        };
         let mut stored_head = Vec::with_capacity(raw.len());
         policy::push_stored_head(b"200 OK", head.lines(raw), &mut stored_head);
         let heading = stored::parse(&stored_head)?;
@@ -543,13 +595,13 @@ impl Fetch {
                 }
                 return fetch.take_alone(request, question, reply).await;
             }
-            let reader = begin(&fetch, request, &hit, reply, hole.clone()).await;
+            let reader = begin(&fetch, request, Some(&hit), reply, hole.clone()).await;
             first = Some((hole, reader.ok_or(Failure::Status(502))?));
         }
         child.is_detached = true;
         let (length, age) = (located.length, policy::age(&hit.meta, now_s()));
         let own = stored::parse(hit.head()).ok_or(Failure::Status(502))?;
-        let source = Holed::new(located, fetch, child, hit, heading, first);
+        let source = Holed::new(fetch, child, Some(hit), heading, first);
         let body = Body::Ranged(RangedBody::new(Box::new(source), length));
         Ok(stored::reply(own, ReplyBody::Ready(body), Some(length), age))
     }
@@ -560,25 +612,5 @@ impl Fetch {
         let wanted = Wanted { is_shared: true, ..Wanted::default() };
         let reply = (self.origin.ask)(request, &wanted).await?;
         self.take_alone(request, question, reply).await
-    }
-}
-
-/// One part of a body that nothing else is known of. The head says how long the whole is; only what was asked for can be
-/// had, which is what the range filter cuts out of it.
-struct OnePart {
-    range: Range<u64>,
-    reader: RefCell<Option<FillingReader>>,
-}
-
-impl Ranged for OnePart {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
-        let is_within = self.range.start <= range.start && range.end <= self.range.end;
-        match self.reader.take().filter(|_| is_within) {
-            Some(mut reader) => {
-                reader.narrow(range);
-                Box::new(reader)
-            }
-            None => Box::new(Lost),
-        }
     }
 }

@@ -18,6 +18,7 @@ use crate::caching::record::Unstored;
 use crate::caching::stored;
 use crate::modules::proxy::cache_conf::{CacheConf, Stale};
 use crate::request::Request;
+use crate::upstream::state::Tries;
 use crate::upstream::{Failure, Heading, Reply};
 use crate::zone::since_1970;
 
@@ -230,32 +231,49 @@ pub(crate) fn reuse(
     }
 }
 
-/// Whether a stale answer is better than what came of asking for a new one: by `proxy_cache_use_stale`, or by the answer's
-/// own `stale-if-error` (RFC 5861 section 4), which counts failures to connect as errors.
-pub(crate) fn is_better_than_failure(conf: &CacheConf, meta: &Meta, now_s: i64, failure: Failure) -> bool {
-    let case = match failure {
-        Failure::Status(504) => Stale::Timeout,
-        // Nobody told the two apart before the answer was given up.
-        Failure::Status(502) if conf.uses_stale(Stale::InvalidHeader) => return true,
-        Failure::Status(_) => Stale::Error,
-        Failure::Gone => return false,
-    };
-    conf.uses_stale(case) || meta.stale_if_error_until > now_s
+/// What came of asking an upstream that gave no answer, or one that a stale answer is better than.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// What a client gets of it.
+    pub(crate) failure: Failure,
+    /// The word of `proxy_cache_use_stale` for it.
+    case: Option<Stale>,
+    /// Whether it is an error in the sense of `stale-if-error` (RFC 5861 section 4), which counts failures to connect.
+    is_error: bool,
 }
 
-/// Whether a stale answer is better than a new one with this status. `stale-if-error` is about 500, 502, 503 and 504.
-pub(crate) fn is_better_than_status(conf: &CacheConf, meta: &Meta, now_s: i64, status: u16) -> bool {
-    let (case, is_error) = match status {
-        500 => (Stale::Http500, true),
-        502 => (Stale::Http502, true),
-        503 => (Stale::Http503, true),
-        504 => (Stale::Http504, true),
-        403 => (Stale::Http403, false),
-        404 => (Stale::Http404, false),
-        429 => (Stale::Http429, false),
-        _ => return false,
-    };
-    conf.uses_stale(case) || is_error && meta.stale_if_error_until > now_s
+impl Failed {
+    /// What came of the tries of a request.
+    pub(crate) fn of(request: &mut Request, failure: Failure) -> Failed {
+        let case = match failure {
+            Failure::Status(504) => Some(Stale::Timeout),
+            Failure::Status(_) if Tries::of(request).had_invalid_header() => Some(Stale::InvalidHeader),
+            Failure::Status(_) => Some(Stale::Error),
+            Failure::Gone => None,
+        };
+        Failed { failure, case, is_error: case.is_some() }
+    }
+
+    /// An answer with this status.
+    pub(crate) fn of_status(status: u16) -> Failed {
+        let (case, is_error) = match status {
+            500 => (Some(Stale::Http500), true),
+            502 => (Some(Stale::Http502), true),
+            503 => (Some(Stale::Http503), true),
+            504 => (Some(Stale::Http504), true),
+            403 => (Some(Stale::Http403), false),
+            404 => (Some(Stale::Http404), false),
+            429 => (Some(Stale::Http429), false),
+            _ => (None, false),
+        };
+        Failed { failure: Failure::Status(status), case, is_error }
+    }
+
+    /// Whether a stale answer is better: by `proxy_cache_use_stale`, or by what it says itself.
+    pub(crate) fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_s: i64) -> bool {
+        self.case.is_some_and(|case| conf.uses_stale(case))
+            || self.is_error && stale.stale_if_error_until > now_s
+    }
 }
 
 /// The age of a stored answer, for `Age`.

@@ -57,9 +57,17 @@ pub(crate) fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     Some(reply(heading, ReplyBody::Ready(body), length, age))
 }
 
+/// An answer that was made for this request: without an age, unless it was old when it came (RFC 9111 section 5.1).
+pub(crate) fn as_new(mut reply: Reply) -> Reply {
+    if let Some(stored) = &mut reply.stored {
+        stored.age_s = stored.age_s.filter(|age| *age > 0);
+    }
+    reply
+}
+
 pub(crate) fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age: u32) -> Reply {
     let received_at = (rt::now(), rt::wall());
-    Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: age }) }
+    Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: Some(age) }) }
 }
 
 pub(crate) fn parse(bytes: &[u8]) -> Option<Heading> {

@@ -123,7 +123,10 @@ impl Fetch<'_> {
                     }
                     Trouble::Failed => (NextUpstream::ERROR, 502),
                     Trouble::TimedOut => (NextUpstream::TIMEOUT, 504),
-                    Trouble::InvalidHeader => (NextUpstream::INVALID_HEADER, 502),
+                    Trouble::InvalidHeader => {
+                        record.is_invalid.set(true);
+                        (NextUpstream::INVALID_HEADER, 502)
+                    }
                 };
                 self.go_on(request, next, &record, why, sent.get())
             }

@@ -251,7 +251,7 @@ pub(crate) struct Stored {
     /// Bytes of the body, when they are known.
     pub(crate) length: Option<u64>,
     /// Seconds since it was made, for `Age`.
-    pub(crate) age_s: u32,
+    pub(crate) age_s: Option<u32>,
 }
 
 /// The head of an answer: as it came, and what it means.

@@ -62,6 +62,8 @@ pub(crate) struct Try {
     pub(super) excess: Cell<bool>,
     /// Why the body broke off, to be told by whoever sends it.
     pub(super) fault: Cell<Option<Fault>>,
+    /// Whether what came was no head of an answer.
+    pub(super) is_invalid: Cell<bool>,
 }
 
 /// Why the body of an answer broke off.
@@ -144,6 +146,7 @@ impl Tries {
             trailers: RefCell::default(),
             excess: Cell::new(false),
             fault: Cell::new(None),
+            is_invalid: Cell::new(false),
         });
         self.list.push(Rc::clone(&new));
         new
@@ -154,6 +157,11 @@ impl Tries {
         self.url.0 = scheme;
         self.url.1.clear();
         self.url.1.extend_from_slice(target);
+    }
+
+    /// Whether the last try failed because what came was no head of an answer.
+    pub(crate) fn had_invalid_header(&self) -> bool {
+        self.last().is_some_and(|last| last.is_invalid.get())
     }
 
     /// The last try.

@@ -127,7 +127,9 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
     head(request, conf, &heading);
     if let Some(stored) = reply.stored {
         request.response.content_length = stored.length;
-        push(request, b"Age", stored.age_s.to_string().into_bytes());
+        if let Some(age_s) = stored.age_s {
+            push(request, b"Age", age_s.to_string().into_bytes());
+        }
     }
     // From here on it is an answer like others: what changes bodies does not ask where they come from.
     let body = match reply.body {
