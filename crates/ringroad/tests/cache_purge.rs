@@ -303,10 +303,10 @@ fn clients_may_ask_for_newer_answers_where_that_is_allowed() {
     assert_eq!(status_word, "EXPIRED");
     assert_ne!(first, second);
     // While the new one is on its way to the disk, it is as new as what would be asked for.
-    store(&mut client, "/control/a", &[]);
-    assert_eq!(get(&mut client, "/control/a", &[("Pragma", "no-cache")]).0, "EXPIRED");
-    store(&mut client, "/control/a", &[]);
-    assert_eq!(get(&mut client, "/control/a", &[("Cache-Control", "min-fresh=601")]).0, "EXPIRED");
+    for field in [("Pragma", "no-cache"), ("Cache-Control", "min-fresh=601")] {
+        let is_new = (0..ASKED_MAX).any(|_| get(&mut client, "/control/a", &[field]).0 == "EXPIRED");
+        assert!(is_new, "{field:?}");
+    }
     for harmless in ["max-age=600", "min-fresh=300", "max-stale", "no-transform"] {
         assert_eq!(get(&mut client, "/control/a", &[("Cache-Control", harmless)]).0, "HIT", "{harmless}");
     }
