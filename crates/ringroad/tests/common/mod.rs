@@ -91,6 +91,15 @@ pub(crate) fn assert_no_errors(server: &Server) {
     }
 }
 
+/// Waits until what came before this call is older than so many seconds. Whether something is fresh goes by the clock's
+/// full seconds, and nothing but the clock says when they are over.
+#[track_caller]
+pub(crate) fn until_stale(seconds: u64) {
+    let end = testkit::date::now() + seconds + 1;
+    let over = || (testkit::date::now() >= end).then_some(());
+    testkit::wait::until("the clock", testkit::Deadline::default(), over).expect("it goes on");
+}
+
 /// The built-in page for a status, as nginx words it.
 pub(crate) fn error_page(status: &str) -> String {
     let name = server_name();

@@ -1,0 +1,459 @@
+//! Ranges of what is cached: of stored objects, of what is on its way, of what is not there at all. The origin's record
+//! says what was fetched for them, and every body is compared with what the origin has.
+
+mod common;
+
+use common::BINARY;
+use testkit::burst::assert_all_right;
+use testkit::client::request_bytes;
+use testkit::origin::{Etag, Object, Objects, Origin, objects};
+use testkit::{Burst, Client, Deadline, Gate, Response, Server, Setup};
+
+const CONF: &str = "worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  log_format up '$upstream_cache_status|$status|$upstream_status|$request';
+  access_log logs/access.log up;
+  proxy_temp_path @DATA@;
+  proxy_cache_path @CACHE@ keys_zone=z:1m;
+  proxy_cache z;
+  proxy_cache_key $uri$is_args$args;
+  add_header X-Cache $upstream_cache_status always;
+  gzip_types *; gzip_min_length 1;
+  server {
+    listen 127.0.0.1:0;
+    location / { proxy_pass http://@ORIGIN@; }
+    location /whole/ { proxy_pass http://@ORIGIN@; proxy_cache_parts off; }
+    location /offset/ { proxy_pass http://@ORIGIN@; proxy_cache_max_range_offset 100000; }
+    location /zip/ { proxy_pass http://@ORIGIN@; gzip on; }
+    location /uses/ { proxy_pass http://@ORIGIN@; proxy_cache_min_uses 2; }
+    location /any/ { proxy_pass http://@ORIGIN@; proxy_cache_valid any 1h; }
+    location /stale/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale error timeout http_500; }
+    location /again/ { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; }
+  }
+}
+";
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What holes and parts are made of.
+const CHUNK: u64 = 64 * KIB;
+
+fn kept(size: u64) -> Object {
+    Object::new(size).cache_control("max-age=3600")
+}
+
+struct Site {
+    objects: Objects,
+    origin: Origin,
+    _setup: Setup,
+    server: Server,
+}
+
+impl Site {
+    fn new() -> Site {
+        let objects = Objects::new();
+        let origin = Origin::objects(&objects);
+        let setup = Setup::new(CONF).origin(&origin);
+        let server = setup.start(BINARY);
+        Site { objects, origin, _setup: setup, server }
+    }
+
+    fn ask(&self, target: &str, fields: &[(&str, &str)]) -> Response {
+        Client::connect(self.server.addr(0)).request("GET", target, fields)
+    }
+
+    /// Asks for ranges and returns the answer's cache status; what it has must be what the origin has now.
+    #[track_caller]
+    fn range(&self, target: &str, range: &str) -> String {
+        self.range_with(target, range, &[])
+    }
+
+    #[track_caller]
+    fn range_with(&self, target: &str, range: &str, more: &[(&str, &str)]) -> String {
+        let response = self.ask(target, &[&[("Range", range)], more].concat());
+        assert_eq!(response.status, 206, "{range} of {target}");
+        let checked =
+            objects::check(target, &response).unwrap_or_else(|wrong| panic!("{range} of {target}: {wrong}"));
+        let wanted: Vec<_> =
+            range["bytes=".len()..].split(',').map(|one| resolve(one.trim(), checked.size)).collect();
+        assert_eq!(checked.parts, wanted, "{range} of {target}");
+        self.settled();
+        response.field("X-Cache").unwrap_or_default().to_owned()
+    }
+
+    #[track_caller]
+    fn whole(&self, target: &str) -> String {
+        let response = self.ask(target, &[]);
+        assert_eq!(response.status, 200, "{target}");
+        objects::check(target, &response).unwrap_or_else(|wrong| panic!("{target}: {wrong}"));
+        response.field("X-Cache").unwrap_or_default().to_owned()
+    }
+
+    /// Waits until a range is stored: its last client has it a little before.
+    #[track_caller]
+    fn until_stored(&self, target: &str, range: &str) {
+        let stored = || (self.range(target, range) == "HIT").then_some(());
+        testkit::wait::until("what was fetched to be stored", Deadline::default(), stored)
+            .unwrap_or_else(|error| panic!("{error}"));
+        let _ = self.asked();
+    }
+
+    /// Waits until the origin is done with what it was asked.
+    fn settled(&self) {
+        self.origin.wait_for("the end of all", |stats| stats.in_flight == 0);
+    }
+
+    /// The ranges that the origin was asked for since the last look, `-` for the whole.
+    fn asked(&self) -> Vec<String> {
+        let requests = self.origin.requests();
+        self.origin.forget_requests();
+        requests.iter().map(|request| request.header("range").unwrap_or_else(|| "-".to_owned())).collect()
+    }
+}
+
+fn resolve(text: &str, size: u64) -> std::ops::Range<u64> {
+    let (first, last) = text.split_once('-').expect("it is a range");
+    match (first.parse::<u64>(), last.parse::<u64>()) {
+        (Ok(first), Ok(last)) => first..(last + 1).min(size),
+        (Ok(first), Err(_)) => first..size,
+        (Err(_), last) => size - last.expect("it is a suffix").min(size)..size,
+    }
+}
+
+/// The range of whole chunks around one.
+fn chunks(first: u64, end: u64) -> String {
+    format!("bytes={}-{}", first / CHUNK * CHUNK, end.next_multiple_of(CHUNK) - 1)
+}
+
+#[test]
+fn stored_objects_serve_any_range() {
+    let site = Site::new();
+    for (target, size) in [("/small", 10_000), ("/large", 3 * MIB + 17)] {
+        site.objects.put(target, kept(size));
+        assert_eq!(site.whole(target), "MISS");
+        let _ = site.asked();
+        let last = format!("bytes=-{}", size / 2);
+        let edge = format!("bytes={}-{}", size - 1, size + 100);
+        for range in ["bytes=0-0", "bytes=100-4999", "bytes=5000-", &last, &edge, "bytes=0-9,20-29,9000-9999"]
+        {
+            assert_eq!(site.range(target, range), "HIT");
+        }
+        let beyond = site.ask(target, &[("Range", "bytes=99999999-")]);
+        let content_range = format!("bytes */{size}");
+        assert_eq!((beyond.status, beyond.field("Content-Range")), (416, Some(content_range.as_str())));
+        let etag = site.ask(target, &[]).field("ETag").expect("it has one").to_owned();
+        assert_eq!(site.range_with(target, "bytes=1-2", &[("If-Range", &etag)]), "HIT");
+        let other = site.ask(target, &[("Range", "bytes=1-2"), ("If-Range", "\"other\"")]);
+        assert_eq!((other.status, other.body.len() as u64), (200, size));
+        assert_eq!(site.asked(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_miss_fetches_what_is_needed() {
+    let site = Site::new();
+    site.objects.put("/a", kept(10 * MIB));
+    assert_eq!(site.range("/a", "bytes=3000000-3100000"), "MISS");
+    assert_eq!(site.asked(), [chunks(3_000_000, 3_100_001)]);
+    // Any range of what is there by now, and of the chunks around it.
+    assert_eq!(site.range("/a", "bytes=3000000-3100000"), "HIT");
+    assert_eq!(site.range("/a", "bytes=3050000-3050001"), "HIT");
+    assert_eq!(site.range("/a", "bytes=2950000-3000000"), "HIT");
+    assert_eq!(site.asked(), [""; 0]);
+    assert_eq!(site.range("/a", "bytes=-1000"), "MISS");
+    assert!(site.asked().len() == 1);
+    site.until_stored("/a", "bytes=-1000");
+    // A part on either side of what is there: the hole between is all that is fetched.
+    assert_eq!(site.range("/a", "bytes=3400000-3500000"), "MISS");
+    site.until_stored("/a", "bytes=3400000-3500000");
+    let (from, to) = (3_100_001_u64.next_multiple_of(CHUNK), 3_400_000 / CHUNK * CHUNK);
+    assert_eq!(site.range("/a", "bytes=3000000-3500000"), "MISS");
+    assert_eq!(site.asked(), [format!("bytes={from}-{}", to - 1)]);
+    site.until_stored("/a", "bytes=3000000-3500000");
+    // The whole, with the fewest holes: before, behind.
+    assert_eq!(site.whole("/a"), "MISS");
+    site.settled();
+    let asked = site.asked();
+    assert!(asked.len() <= 3 && asked[0].starts_with("bytes=0-"), "{asked:?}");
+    site.until_stored("/a", "bytes=0-");
+    assert_eq!(site.whole("/a"), "HIT");
+    assert_eq!(site.range("/a", "bytes=5-6,9000000-9000001"), "HIT");
+    assert_eq!(site.asked(), [""; 0]);
+}
+
+/// The condition of the range does not hold, so that the client gets the whole; nothing of it is there but the part.
+#[test]
+fn more_than_the_range_may_be_wanted() {
+    let site = Site::new();
+    site.objects.put("/a", kept(MIB));
+    let response = site.ask("/a", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
+    assert_eq!(response.status, 200);
+    objects::check("/a", &response).expect("it is the whole");
+    // A filter that changes the body takes the whole of it, whatever the client asks for.
+    site.objects.put("/zip/a", kept(MIB));
+    let fields = [("Range", "bytes=200000-300000"), ("Accept-Encoding", "gzip")];
+    let zipped = site.ask("/zip/a", &fields);
+    assert_eq!((zipped.status, zipped.field("Content-Encoding")), (200, Some("gzip")));
+    site.settled();
+    // The same with a part of it stored, behind the one that is asked for.
+    site.range("/zip/a", "bytes=900000-");
+    site.until_stored("/zip/a", "bytes=900000-");
+    let zipped = site.ask("/zip/a", &fields);
+    assert_eq!(zipped.status, 200);
+    site.objects.put("/b", kept(MIB));
+    site.range("/b", "bytes=900000-");
+    site.until_stored("/b", "bytes=900000-");
+    let response = site.ask("/b", &[("Range", "bytes=200000-300000"), ("If-Range", "\"other\"")]);
+    objects::check("/b", &response).expect("it is the whole");
+    site.range("/b", "bytes=100-200");
+}
+
+#[test]
+fn ranges_of_what_is_on_its_way() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    let size = 4 * MIB;
+    site.objects.put(
+        "/a",
+        kept(size).tune(move |request, reply| match request.header("range") {
+            None => reply.wait_at(2 * MIB, &held),
+            Some(_) => reply,
+        }),
+    );
+    let whole = Burst::new(site.server.addr(0)).get("/a", 1).expect(site.objects.content("/a")).start();
+    gate.wait_reached();
+    whole.wait_for("its first half", |progress| progress.body_bytes >= 2 * MIB - CHUNK);
+    // What has come is served of it; what is far behind is fetched beside.
+    let response = site.ask("/a", &[("Range", "bytes=1000000-1000099")]);
+    objects::check("/a", &response).expect("it is a part");
+    assert_eq!(response.field("X-Cache"), Some("HIT"));
+    let response = site.ask("/a", &[("Range", "bytes=10-20,1000000-1000099")]);
+    objects::check("/a", &response).expect("these are parts");
+    let response = site.ask("/a", &[("Range", "bytes=4000000-4000099")]);
+    objects::check("/a", &response).expect("it is a part");
+    assert_eq!(site.asked(), ["-".to_owned(), chunks(4_000_000, 4_000_100)]);
+    // One that begins in what has come and ends behind it goes along.
+    let request = request_bytes("GET", "/a", &[("Range", "bytes=2000000-3000000")]);
+    let along = Burst::new(site.server.addr(0)).request(request).keep(2 * MIB as usize).start();
+    along.wait_for("its head", |progress| progress.heads == 1);
+    gate.open();
+    assert_all_right(&whole.join(), 200);
+    objects::check("/a", &along.join()[0].response()).expect("it is a part");
+    assert_eq!(site.whole("/a"), "HIT");
+    assert_eq!(site.asked(), [""; 0]);
+}
+
+#[test]
+fn the_same_range_is_fetched_once() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects.put("/a", kept(4 * MIB).tune(move |_, reply| reply.wait_first(&held)));
+    let request = request_bytes("GET", "/a", &[("Range", "bytes=1000000-1100000")]);
+    let burst = (0..50)
+        .fold(Burst::new(site.server.addr(0)).keep(200_000), |burst, _| burst.request(request.clone()));
+    let running = burst.start();
+    running.wait_for("all requests", |progress| progress.sent == 50);
+    gate.wait_reached();
+    gate.open();
+    let outcomes = running.join();
+    assert_all_right(&outcomes, 206);
+    for outcome in &outcomes {
+        objects::check("/a", &outcome.response()).expect("it is a part");
+    }
+    assert_eq!(site.origin.stats().requests, 1);
+}
+
+/// One request, whoever wants what of it.
+#[test]
+fn an_origin_without_ranges_is_asked_once() {
+    let site = Site::new();
+    let (gate, half) = (Gate::new(), Gate::new());
+    let (held, middle) = (gate.clone(), half.clone());
+    let object = kept(MIB).without_ranges();
+    site.objects.put("/a", object.tune(move |_, reply| reply.wait_first(&held).wait_at(MIB / 2, &middle)));
+    let request = |client: u64| {
+        let range = format!("bytes={}-{}", 1000 + client % 3 * 300_000, 2000 + client % 3 * 300_000);
+        request_bytes("GET", "/a", &[("Range", &range)])
+    };
+    let clients =
+        |count: u64| (0..count).fold(Burst::new(site.server.addr(0)), |all, one| all.request(request(one)));
+    let running = clients(1).start();
+    gate.wait_reached();
+    gate.open();
+    half.wait_reached();
+    let others = clients(60).start();
+    others.wait_for("all requests", |progress| progress.sent == 60);
+    others.wait_for("all that is there", |progress| progress.ended == 40);
+    half.open();
+    for outcomes in [running.join(), others.join()] {
+        assert_all_right(&outcomes, 206);
+        for outcome in &outcomes {
+            objects::check("/a", &outcome.response()).expect("it is a part");
+        }
+    }
+    assert_eq!(site.origin.stats().requests, 1);
+    site.until_stored("/a", "bytes=0-");
+}
+
+#[test]
+fn something_new_replaces_what_is_stored() {
+    let site = Site::new();
+    for (target, ranges) in [("/a", true), ("/b", false)] {
+        site.objects.put(target, kept(MIB));
+        assert_eq!(site.range(target, "bytes=0-1000"), "MISS");
+        site.until_stored(target, "bytes=0-1000");
+        site.objects.renew(target);
+        if !ranges {
+            site.objects.change(target, Object::without_ranges);
+        }
+        // The stored part is of the old version, and the hole is not: never both in one answer.
+        assert_eq!(site.range(target, "bytes=0-400000"), "MISS");
+        site.until_stored(target, "bytes=0-1000");
+        let response = site.ask(target, &[]);
+        assert_eq!(objects::check(target, &response).expect("it is of one piece").version, 2);
+    }
+}
+
+/// The second of two holes is of something else than the first one: the head is out, so the answer ends.
+#[test]
+fn a_change_in_the_middle_ends_the_answer() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects.put(
+        "/a",
+        kept(8 * MIB).tune(move |request, reply| match request.header("x-hold") {
+            Some(_) if request.header("range").is_some_and(|range| range.starts_with("bytes=0-")) => {
+                reply.wait_first(&held)
+            }
+            _ => reply,
+        }),
+    );
+    site.range("/a", "bytes=4000000-4100000");
+    site.until_stored("/a", "bytes=4000000-4100000");
+    let mut client = Client::connect(site.server.addr(0));
+    client.send(request_bytes("GET", "/a", &[("X-Hold", "1")]));
+    gate.wait_reached();
+    site.objects.renew("/a");
+    gate.open();
+    let fault = client.try_response();
+    assert!(fault.is_err(), "half of it is of another version");
+    site.settled();
+    let response = site.ask("/a", &[]);
+    assert_eq!(objects::check("/a", &response).expect("it is of one piece").version, 2);
+}
+
+#[test]
+fn parts_without_a_strong_validator_are_not_joined() {
+    let site = Site::new();
+    let weak = [kept(MIB).etag(Etag::Weak), kept(MIB).etag(Etag::Weak).without_last_modified()];
+    for (number, object) in weak.into_iter().enumerate() {
+        let target = format!("/weak{number}");
+        site.objects.put(&target, object);
+        let _ = site.asked();
+        assert_eq!(site.range(&target, "bytes=0-1000"), "MISS");
+        assert_eq!(site.range(&target, "bytes=0-1000"), "MISS", "it was stored");
+        assert_eq!(site.asked().len(), 2);
+        assert_eq!(site.whole(&target), "MISS");
+        site.until_stored(&target, "bytes=0-1000");
+        // The whole is one piece, which any range can be had of.
+        assert_eq!(site.range(&target, "bytes=0-1000"), "HIT");
+    }
+}
+
+#[test]
+fn what_a_range_is_refused_with_is_not_stored() {
+    let site = Site::new();
+    site.objects.put("/any/a", kept(1000));
+    let response = site.ask("/any/a", &[("Range", "bytes=200000-300000")]);
+    assert_eq!((response.status, response.field("Content-Range")), (416, Some("bytes */1000")));
+    assert_eq!(site.whole("/any/a"), "MISS");
+    assert_eq!(site.whole("/any/a"), "HIT");
+}
+
+#[test]
+fn far_ranges_are_passed_on() {
+    let site = Site::new();
+    site.objects.put("/offset/a", kept(MIB));
+    for range in ["bytes=100001-100100", "bytes=100001-100100", "bytes=1000-2000"] {
+        assert_eq!(site.range("/offset/a", range), "MISS");
+    }
+    assert_eq!(site.asked()[..2], ["bytes=100001-100100", "bytes=100001-100100"]);
+    site.until_stored("/offset/a", "bytes=1000-2000");
+}
+
+#[test]
+fn without_parts_the_whole_is_fetched() {
+    let site = Site::new();
+    site.objects.put("/whole/a", kept(MIB));
+    assert_eq!(site.range("/whole/a", "bytes=300000-300100"), "MISS");
+    assert_eq!(site.asked(), ["-"]);
+    assert_eq!(site.range("/whole/a", "bytes=-5"), "HIT");
+    assert_eq!(site.whole("/whole/a"), "HIT");
+}
+
+#[test]
+fn uses_are_counted_for_parts_as_well() {
+    let site = Site::new();
+    site.objects.put("/uses/a", kept(MIB));
+    let statuses = [(); 2].map(|()| site.range("/uses/a", "bytes=0-99"));
+    assert_eq!(statuses, ["MISS", "MISS"]);
+    site.until_stored("/uses/a", "bytes=0-99");
+}
+
+/// What is stale and whole serves ranges where the origin does not answer, and is not given up for a part.
+#[test]
+fn stale_objects_and_ranges() {
+    let site = Site::new();
+    for target in ["/stale/a", "/stale/part", "/again/a"] {
+        site.objects.put(target, Object::new(MIB).header("X-Accel-Expires", "1"));
+    }
+    site.whole("/stale/a");
+    site.whole("/again/a");
+    site.range("/stale/part", "bytes=0-99");
+    site.until_stored("/stale/part", "bytes=0-99");
+    common::until_stale(1);
+    for target in ["/stale/a", "/stale/part"] {
+        site.objects.change(target, |object| object.status(500));
+    }
+    assert_eq!(site.range("/stale/a", "bytes=500000-600000"), "STALE");
+    assert_eq!(site.range("/stale/part", "bytes=0-99"), "STALE");
+    // There is no such part to be served.
+    assert_eq!(site.ask("/stale/part", &[("Range", "bytes=500000-600000")]).status, 500);
+    let _ = site.asked();
+    assert_eq!(site.range("/again/a", "bytes=500000-600000"), "REVALIDATED");
+    assert_eq!(site.whole("/again/a"), "HIT");
+    assert_eq!(site.origin.stats().of("/again/a"), 1);
+}
+
+/// More than is kept in memory while it comes, to the disk and back.
+#[test]
+fn large_objects_arrive_as_they_are() {
+    let site = Site::new();
+    let size = 24 * MIB + 4321;
+    site.objects.put("/a", kept(size));
+    let all = |clients: usize| {
+        Burst::new(site.server.addr(0)).get("/a", clients).expect(site.objects.content("/a")).keep(0).run()
+    };
+    assert_all_right(&all(3), 200);
+    assert_eq!(site.origin.stats().requests, 1);
+    assert_all_right(&all(2), 200);
+    let ranges = ["bytes=20000000-23000000", "bytes=-1000000", "bytes=0-5,12000000-13000000,65535-65536"];
+    for range in ranges {
+        assert_eq!(site.range("/a", range), "HIT");
+    }
+    // In parts: the first of which is far from the start.
+    site.objects.put("/b", kept(size));
+    for range in ["bytes=20000000-23000000", "bytes=1000000-15000000", "bytes=500000-21000000"] {
+        assert_eq!(site.range("/b", range), "MISS");
+    }
+    let burst = Burst::new(site.server.addr(0)).get("/b", 1).expect(site.objects.content("/b")).keep(0);
+    assert_all_right(&burst.run(), 200);
+    site.until_stored("/b", "bytes=0-");
+    assert_eq!(site.whole("/b"), "HIT");
+    assert_eq!(site.asked(), [""; 0]);
+}
