@@ -430,6 +430,38 @@ fn stale_objects_and_ranges() {
     assert_eq!(site.origin.stats().of("/again/a"), 1);
 }
 
+/// The client has its bytes before the chunk has come that they are in.
+#[test]
+fn a_chunk_is_stored_whose_client_has_enough() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects.put("/a", kept(MIB).tune(move |_, reply| reply.wait_at(1000, &held)));
+    // One that others wait for, and one that is too long for that and is left.
+    assert_eq!(site.ask("/a", &[("Range", "bytes=0-99")]).status, 206);
+    gate.wait_reached();
+    gate.open();
+    site.until_stored("/a", "bytes=1000-65535");
+    assert_eq!(site.origin.stats().requests, 1);
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects.put(
+        "/b",
+        kept(32 * MIB).tune(move |request, reply| match request.sequence {
+            2 => reply.wait_at(1000, &held),
+            _ => reply,
+        }),
+    );
+    let mut player = Client::connect(site.server.addr(0));
+    player.send(request_bytes("GET", "/b", &[("Range", "bytes=0-")]));
+    gate.wait_reached();
+    assert_eq!(player.head().status, 206);
+    player.reset();
+    gate.open();
+    site.origin.wait_for("the end of the fetch", |stats| stats.aborted == 1);
+    site.until_stored("/b", "bytes=10-60000");
+}
+
 /// More than is kept in memory while it comes, to the disk and back.
 #[test]
 fn large_objects_arrive_as_they_are() {

@@ -434,6 +434,8 @@ fn start_part(
 async fn pump(filling: Arc<Filling>, body: Body, writing: Writing) {
     let Writing { start, mut fill, lead } = writing;
     let mut at = start;
+    // Where it may stop when nobody reads any more.
+    let mut worth = None;
     let mut stream = match body {
         Body::Stream(stream) => stream,
         Body::Bytes(source) => {
@@ -454,7 +456,15 @@ async fn pump(filling: Arc<Filling>, body: Body, writing: Writing) {
                 at += bytes.len() as u64;
                 filling.push(bytes, None);
                 if !filling.room().await {
-                    break End::Broken;
+                    // Whoever wanted it has it, or is gone. A chunk that has begun is worth its rest, and what others wait
+                    // for is worth all of it; but players leave behind no more than the start of what they ask for.
+                    let end = match &lead {
+                        Some(_) => u64::MAX,
+                        None => at.next_multiple_of(CHUNK_BYTES),
+                    };
+                    if fill.is_none() || at >= *worth.get_or_insert(end) {
+                        break End::Broken;
+                    }
                 }
             }
             Ok(None) => break End::Whole,
