@@ -9,7 +9,7 @@ use io::probe::{Fallback, Probe};
 
 use crate::config::Config;
 use crate::log::Reason;
-use crate::modules::core::Method;
+use crate::modules::core::{BUFFER_POOL_MIN, Method};
 use crate::modules::http_core::conf::Aio;
 use crate::process::StartError;
 
@@ -69,7 +69,9 @@ impl Choice {
             ops_max: events.worker_connections.saturating_mul(4).max(1024),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
-            pool_bytes_max: events.buffer_pool,
+            pool_bytes_max: events
+                .buffer_pool
+                .unwrap_or_else(|| buffer_pool(io::memory_limit(), config.main().workers.count())),
             iowq_workers: events.io_workers,
             device_share: events.device_share,
             libaio_depth: events.aio_requests,
@@ -102,6 +104,28 @@ impl Choice {
 impl fmt::Debug for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Choice").field("method", &self.method()).field("refusal", &self.refusal).finish()
+    }
+}
+
+/// Most bytes of buffers for each thread, where nothing is written: as much as is of use, and of a memory limit that kills
+/// whoever exceeds it a quarter for all threads. The rest is for the page cache, connections and sockets.
+fn buffer_pool(limit: Option<u64>, threads: usize) -> usize {
+    const USEFUL: u64 = 256 << 20;
+    let share = limit.map_or(USEFUL, |bytes| bytes / 4 / threads.max(1) as u64);
+    share.clamp(BUFFER_POOL_MIN, USEFUL) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_follow_from_the_memory_that_there_may_be() {
+        assert_eq!(buffer_pool(None, 8), 256 << 20);
+        assert_eq!(buffer_pool(Some(16 << 30), 8), 256 << 20);
+        assert_eq!(buffer_pool(Some(512 << 20), 4), 32 << 20);
+        assert_eq!(buffer_pool(Some(64 << 20), 1), 16 << 20);
+        assert_eq!(buffer_pool(Some(8 << 20), 2), 4 << 20, "below it nothing works");
     }
 }
 

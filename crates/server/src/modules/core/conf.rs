@@ -102,8 +102,8 @@ pub struct EventsConf {
     pub io_workers: u32,
     /// `device_share`: one device may hold one in so many workers.
     pub device_share: u32,
-    /// `buffer_pool`: most bytes of buffers for each thread.
-    pub buffer_pool: usize,
+    /// `buffer_pool`: most bytes of buffers for each thread; `None` goes by the memory that the process may have.
+    pub buffer_pool: Option<usize>,
     /// `zero_copy`: sends of at least so many bytes go without a copy; `None` is off.
     pub zero_copy: Option<u64>,
     /// `try_cached`: open and read at once what is in memory, beside the engines.
@@ -191,7 +191,7 @@ impl Default for EventsConf {
             recv_buffers: (1024, 4096),
             io_workers: 128,
             device_share: 4,
-            buffer_pool: 256 << 20,
+            buffer_pool: None,
             zero_copy: Some(16 << 10),
             try_cached: true,
             faults: Vec::new(),

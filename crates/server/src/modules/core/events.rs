@@ -111,7 +111,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Memory comes and goes in pieces of a megabyte; this is where a thread stops asking for more.
     Directive::events(
-        own("buffer_pool", Args::Exactly(1), "Most bytes of buffers for each thread.").default("256m"),
+        own("buffer_pool", Args::Exactly(1), "Most bytes of buffers for each thread; less by default where a control group limits memory: a quarter of that for all threads.").default("256m"),
         set_buffer_pool,
     ),
     // Below it, pinning pages costs more than copying them.
@@ -152,7 +152,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 ];
 
 /// Less could not hold one large chunk of a body for each disk engine.
-const BUFFER_POOL_MIN: u64 = 4 << 20;
+pub(crate) const BUFFER_POOL_MIN: u64 = 4 << 20;
 
 /// nginx knows more methods; on Linux these two are all that is needed.
 fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -202,7 +202,7 @@ fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error
     if bytes < BUFFER_POOL_MIN {
         return Err(cx.error(format_args!("value must be equal to or greater than {BUFFER_POOL_MIN}")));
     }
-    events.buffer_pool = usize::try_from(bytes).map_err(|_| cx.invalid(cx.arg(0)))?;
+    events.buffer_pool = Some(usize::try_from(bytes).map_err(|_| cx.invalid(cx.arg(0)))?);
     Ok(())
 }
 

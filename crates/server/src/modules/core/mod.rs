@@ -13,6 +13,7 @@ mod tests;
 use std::sync::LazyLock;
 
 pub use conf::{Affinity, EventsConf, MainConf, Method, ProcessKey, ThreadPoolSpec, UserSpec, Workers};
+pub(crate) use events::BUFFER_POOL_MIN;
 pub(crate) use main::read_error_log;
 
 use crate::modules::Module;

@@ -175,7 +175,7 @@ fn events_directives_set_what_they_name() {
         recv_buffers: (512, 2048),
         io_workers: 4,
         device_share: 2,
-        buffer_pool: 64 << 20,
+        buffer_pool: Some(64 << 20),
         zero_copy: Some(32 << 10),
         try_cached: false,
         faults: vec!["read short 3".to_owned(), "send eintr".to_owned()],

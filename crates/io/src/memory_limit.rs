@@ -1,0 +1,89 @@
+//! How much memory this process may have: the limit of its memory control group, of version 1 or 2 (cgroups(7)), or of
+//! one above it.
+//!
+//! Whoever takes more is killed, so what a server takes by default has to follow from it. Read at the start; blocks as
+//! far as `/proc` and `/sys` do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The least of the limits that hold for this process, in bytes; `None` where there is none, or none that can be seen.
+pub fn memory_limit() -> Option<u64> {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let files = limit_files(&text("/proc/self/mounts"), &text("/proc/self/cgroup"));
+    let limits = files.iter().filter_map(|path| parse(&fs::read_to_string(path).ok()?));
+    limits.min()
+}
+
+/// `max`, or a number; version 1 says a number near the largest one where there is no limit.
+fn parse(text: &str) -> Option<u64> {
+    const UNLIMITED: u64 = 1 << 60;
+    text.trim().parse().ok().filter(|&bytes| bytes < UNLIMITED)
+}
+
+/// The files to look into: those of the group itself and of all groups above it, of both versions. In a container the
+/// mount is the group's own, and the path of it may lead nowhere below the mount; then the mount itself is left.
+fn limit_files(mounts: &str, membership: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(1);
+        let (Some(mount), Some(kind), Some(options)) = (fields.next(), fields.next(), fields.next()) else {
+            continue;
+        };
+        let (name, group) = match kind {
+            "cgroup2" => ("memory.max", group_of(membership, "")),
+            "cgroup" if options.split(',').any(|option| option == "memory") => {
+                ("memory.limit_in_bytes", group_of(membership, "memory"))
+            }
+            _ => continue,
+        };
+        let Some(group) = group else { continue };
+        files.extend(Path::new(group).ancestors().map(|folder| {
+            let below = folder.strip_prefix("/").unwrap_or(folder);
+            Path::new(mount).join(below).join(name)
+        }));
+    }
+    files
+}
+
+/// The group of this process for a controller, of a line `4:memory:/group`; version 2 has the line `0::/group`.
+fn group_of<'a>(membership: &'a str, controller: &str) -> Option<&'a str> {
+    membership.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, group) = rest.split_once(':')?;
+        controllers.split(',').any(|name| name == controller).then_some(group)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_looked_for_up_to_the_mount() {
+        let mounts = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        let files = limit_files(mounts, "0::/system.slice/ringroad.service\n");
+        let expected = ["system.slice/ringroad.service/", "system.slice/", ""]
+            .map(|group| PathBuf::from(format!("/sys/fs/cgroup/{group}memory.max")));
+        assert_eq!(files, expected);
+    }
+
+    #[test]
+    fn version_1_has_a_mount_for_each_controller() {
+        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let files = limit_files(mounts, "4:memory:/web\n1:cpu:/\n0::/\n");
+        let expected =
+            ["memory/web/memory.limit_in_bytes", "memory/memory.limit_in_bytes", "unified/memory.max"]
+                .map(|name| Path::new("/sys/fs/cgroup").join(name));
+        assert_eq!(files, expected);
+        assert_eq!(limit_files("", "0::/\n"), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn no_limit_is_written_as_a_word_or_as_a_very_large_number() {
+        assert_eq!(parse("67108864\n"), Some(64 << 20));
+        assert_eq!((parse("max\n"), parse("9223372036854771712\n"), parse("")), (None, None, None));
+    }
+}
