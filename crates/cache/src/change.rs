@@ -60,11 +60,12 @@ impl Store {
             return Err(Refused::Gone);
         }
         match &hit.body {
-            Placed::Image(range) => {
+            // A large one may have been read whole, and gets its new head in place all the same.
+            Placed::Image(range) if hit.entry.header.layout.is_small => {
                 let body = &hit.image.bytes()[range.clone()];
                 self.refresh_small(hit, &new, body).await
             }
-            Placed::File(_) => self.refresh_large(hit, &new).await,
+            Placed::Image(_) | Placed::File(_) => self.refresh_large(hit, &new).await,
         }
     }
 

@@ -121,6 +121,10 @@ pub struct Access {
     pub via: DiskVia,
     /// Files of at least so many bytes are read past the page cache (`directio`).
     pub direct_from: Option<u64>,
+    /// The disk backend that reads those.
+    pub direct_via: DiskVia,
+    /// Whether a body leaves by sendfile(2) once it was compared: then it is not read together with its head.
+    pub sends_files: bool,
     /// See [`Config::calls_directly`].
     pub calls_directly: bool,
 }

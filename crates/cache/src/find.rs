@@ -24,9 +24,10 @@ use crate::format::table::{RECORD_BYTES, checksum};
 use crate::format::{CHUNK_BYTES, Damage, chunks_of};
 use crate::health::{Fault, fault_of};
 use crate::hit::{Hit, Located, Placed};
-use crate::index::{BLOCK_BYTES, Known};
+use crate::index::Known;
 use crate::key::Key;
 use crate::note::Note;
+use crate::opening::{First, PREFIX_BYTES, Way};
 use crate::purge::{Fate, Purges, Subject};
 use crate::reading::{ReadError, extend_to, read_prefix, read_whole};
 use crate::space::blocks_of;
@@ -45,12 +46,6 @@ pub(crate) struct Entry {
     pub(crate) header: Header,
     pub(crate) meta: Arc<crate::meta::Meta>,
 }
-
-/// A file that is known to be small is read at once; this is one chunk with a usual header.
-const SMALL_BLOCKS_MAX: u32 = 18;
-
-/// The first read of any other: two slots and the first records of the table.
-const PREFIX_BYTES: u64 = 16 << 10;
 
 /// How often a header that is torn is read again: somebody may be writing a new head.
 const HEADER_TRIES: u32 = 3;
@@ -179,6 +174,7 @@ impl Store {
             meta: Arc::clone(&image.entry.meta),
             is_purged_soft: fate.is_some(),
             is_from_memory: true,
+            read_by: None,
             key: *wanted.key,
             version: known.version,
             sequence: self.sequence(),
@@ -194,7 +190,8 @@ impl Store {
         wanted: Wanted<'_>,
         known: Option<Known>,
     ) -> Result<Found, StoreError> {
-        let file = match self.open_entry(wanted.key, known, wanted.access).await {
+        let way = self.way(wanted.access, known);
+        let file = match self.open_entry(wanted.key, way).await {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 // Somebody has removed it by hand, or it was evicted a moment ago.
@@ -205,7 +202,7 @@ impl Store {
             }
             Err(errno) => return Err(self.open_failed(errno)),
         };
-        let read = match self.read(&file, known, wanted.access).await {
+        let read = match self.read(&file, wanted, known, way).await {
             Ok(read) => read,
             Err(ReadError::Disk(errno)) => return Err(self.read_failed("reading an entry", errno)),
             Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
@@ -217,35 +214,7 @@ impl Store {
         if self.health.read_worked() {
             self.note(Note::Recovered { name: self.name() });
         }
-        Ok(self.judge(wanted, known, file, read))
-    }
-
-    /// Opens the file of a key to be read.
-    async fn open_entry(&self, key: &Key, known: Option<Known>, access: Access) -> Result<File, Errno> {
-        let (path, _) = self.path_of(key);
-        // A pipe that somebody has put there must not be waited for, nor a link followed.
-        let mut flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        // How a large one is read is decided by who sends it; its head is read as any file.
-        let small = known.filter(|known| known.blocks <= SMALL_BLOCKS_MAX);
-        if small.is_some_and(|known| access.is_direct(u64::from(known.blocks) * BLOCK_BYTES)) {
-            flags |= OFlags::DIRECT;
-        }
-        let mut how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
-        if access.calls_directly && !flags.contains(OFlags::DIRECT) {
-            match File::open_cached(None, &path, how) {
-                // Not in memory, or a kernel that cannot say so.
-                Err(Errno::AGAIN | Errno::INVAL | Errno::NOSYS) => how.is_cold = true,
-                opened => return opened,
-            }
-        }
-        match File::open(None, path.clone(), how, self.device, access.via).await {
-            // A file system without direct I/O.
-            Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
-                how.flags = (flags - OFlags::DIRECT).bits() as i32;
-                File::open(None, path, how, self.device, access.via).await
-            }
-            opened => opened,
-        }
+        Ok(self.judge(wanted, known, way, file, read))
     }
 
     fn open_failed(&self, errno: Errno) -> StoreError {
@@ -255,52 +224,60 @@ impl Store {
         }
     }
 
-    /// Reads and checks an entry's header, and the body of a small one or the table of a large one.
-    async fn read(&self, file: &File, known: Option<Known>, access: Access) -> Result<Read, ReadError> {
-        let bytes = match known {
-            Some(known) if known.blocks <= SMALL_BLOCKS_MAX => u64::from(known.blocks) * BLOCK_BYTES,
-            _ => PREFIX_BYTES,
-        };
-        let (device, via) = (self.device, access.via);
-        let (mut buf, header) = self.read_header(file, bytes, access).await?;
-        let (layout, length) = (header.layout, header.length);
-        if !layout.is_small {
-            let chunks = self.table(file, &buf, &header, via).await?;
+    /// Reads and checks an entry's header, and the body of one that is read whole or the table of another.
+    async fn read(
+        &self,
+        file: &File,
+        wanted: Wanted<'_>,
+        known: Option<Known>,
+        way: Way,
+    ) -> Result<Read, ReadError> {
+        let (mut buf, header) = self.read_header(file, way.first.bytes(), way).await?;
+        let layout = header.layout;
+        let end = layout.body + header.length;
+        let is_whole = layout.is_small || (matches!(way.first, First::Whole(_)) && !layout.is_partial);
+        if !is_whole {
+            let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
+            if file.fd().is_direct() && table_end > buf.len() as u64 {
+                // From where direct reads may start.
+                buf = extend_to(file, buf, table_end, self.device, way.reads).await?;
+            }
+            let chunks = self.table(file, &buf, &header, way.reads).await?;
             return Ok(Read { buf, header, chunks: Some(chunks) });
         }
-        let end = layout.body + length;
         if (buf.len() as u64) < end {
-            buf = extend_to(file, buf, end, device, via).await?;
+            buf = extend_to(file, buf, end, self.device, way.reads).await?;
             if (buf.len() as u64) < end {
-                return Err(ReadError::Damaged(Damage::Truncated { index: 0 }));
+                let index = (buf.len() as u64).saturating_sub(layout.body) / CHUNK_BYTES;
+                return Err(ReadError::Damaged(Damage::Truncated { index }));
             }
         }
-        if length > 0 {
-            self.counters.verified_chunks.count();
-            let body = &buf[body_of(&header)];
-            let record = &buf[layout.table as usize..];
-            if checksum(header.nonce, 0, record) != Some(crc32c::crc32c(body)) {
-                return Err(ReadError::Damaged(Damage::Chunk { index: 0 }));
+        let known = known.filter(|_| self.is_owner());
+        if layout.is_small || !known.is_some_and(|known| known.verified) {
+            self.verify(&buf, &header)?;
+            if let Some(known) = known.filter(|_| !layout.is_small) {
+                self.index.set_verified(&wanted.key.0, known.version);
             }
         }
         Ok(Read { buf, header, chunks: None })
     }
 
-    /// The start of a file that is in memory.
-    fn read_resident(file: &File, bytes: u64, access: Access) -> Option<Buf> {
-        // Direct reads leave nothing in memory that could be found there.
-        if !access.calls_directly || access.is_direct(bytes) {
-            return None;
+    /// Compares all chunks of an entry that was read whole with their checksums.
+    fn verify(&self, buf: &Buf, header: &Header) -> Result<(), ReadError> {
+        let records = &buf[header.layout.table as usize..];
+        let chunks = buf[body_of(header)].chunks(CHUNK_BYTES as usize);
+        for (index, (chunk, record)) in (0..).zip(chunks.zip(records.chunks(RECORD_BYTES as usize))) {
+            self.counters.verified_chunks.count();
+            if checksum(header.nonce, index, record) != Some(crc32c::crc32c(chunk)) {
+                return Err(ReadError::Damaged(Damage::Chunk { index }));
+            }
         }
-        let mut buf = rt::pool().get(bytes as usize)?;
-        buf.set_len(0);
-        file.read_resident(0, bytes as u32, &mut buf).ok().filter(|&count| count > 0)?;
-        Some(buf)
+        Ok(())
     }
 
-    async fn read_header(&self, file: &File, bytes: u64, access: Access) -> Result<(Buf, Header), ReadError> {
-        let (device, via) = (self.device, access.via);
-        let mut buf = match Store::read_resident(file, bytes, access) {
+    async fn read_header(&self, file: &File, bytes: u64, way: Way) -> Result<(Buf, Header), ReadError> {
+        let (device, via) = (self.device, way.reads);
+        let mut buf = match self.read_resident(file, bytes, way) {
             Some(buf) => buf,
             None => read_prefix(file, bytes, device, via).await?,
         };
@@ -371,8 +348,16 @@ impl Store {
     }
 
     /// Compares what was read with what is wanted.
-    fn judge(self: &Arc<Store>, wanted: Wanted<'_>, known: Option<Known>, file: File, read: Read) -> Found {
+    fn judge(
+        self: &Arc<Store>,
+        wanted: Wanted<'_>,
+        known: Option<Known>,
+        way: Way,
+        file: File,
+        read: Read,
+    ) -> Found {
         let Read { buf, mut header, chunks } = read;
+        let read_by = (way.reads, file.fd().is_direct());
         let version = known.map(|known| known.version);
         let is_named =
             header.primary == *wanted.key || header.primary.variant(&header.meta.variant) == *wanted.key;
@@ -407,7 +392,7 @@ impl Store {
                 let located = Located {
                     file,
                     device: self.device,
-                    via: wanted.access.via,
+                    via: way.reads,
                     offset,
                     length,
                     key: *wanted.key,
@@ -423,6 +408,7 @@ impl Store {
             meta,
             is_purged_soft: fate.is_some(),
             is_from_memory: false,
+            read_by: Some(read_by),
             key: *wanted.key,
             version,
             sequence: self.sequence(),
@@ -440,7 +426,10 @@ impl Store {
         let Ok(file) = File::open(None, self.path_of(key).0, how, self.device, self.via()).await else {
             return;
         };
-        let Ok((buf, header)) = self.read_header(&file, PREFIX_BYTES, self.access()).await else { return };
+        let Ok((buf, header)) = self.read_header(&file, PREFIX_BYTES, self.way(self.access(), None)).await
+        else {
+            return;
+        };
         if fate(&self.purges(), &header, &buf[header.text.clone()]) == Some(Fate::Gone) {
             self.forget_purged(key, known.version);
         }
@@ -500,10 +489,10 @@ struct Read {
     chunks: Option<Arc<Chunks>>,
 }
 
-/// Where the body of a small entry lies in its file.
+/// Where the body lies in the file of an entry that was read whole.
 pub(crate) fn body_of(header: &Header) -> std::ops::Range<usize> {
     let start = header.layout.body as usize;
-    start..start + if header.layout.is_small { header.length as usize } else { 0 }
+    start..start + header.length as usize
 }
 
 /// What purges have made of an entry.

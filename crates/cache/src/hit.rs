@@ -25,6 +25,8 @@ pub struct Hit {
     pub is_purged_soft: bool,
     /// Whether it came from the memory tier.
     pub is_from_memory: bool,
+    /// The engine that has read it, and whether past the page cache; `None` from the memory tier.
+    pub read_by: Option<(DiskVia, bool)>,
     pub(crate) key: Key,
     pub(crate) version: u32,
     /// The number of the last purge when it was looked up.

@@ -31,6 +31,7 @@ mod load;
 pub mod memory;
 mod meta;
 mod note;
+mod opening;
 mod place;
 pub mod purge;
 mod purging;

@@ -11,7 +11,7 @@ use io::{Buf, DiskVia, Errno};
 use rt::File;
 
 use crate::error::StoreError;
-use crate::format::{ALIGN, CHUNK_BYTES, Damage, chunk_len};
+use crate::format::{ALIGN, CHUNK_BYTES, Damage};
 use crate::hit::Located;
 
 /// Why a file could not be read as an entry.
@@ -123,7 +123,11 @@ impl Piece {
     }
 }
 
-/// Reads a range of a body, so many chunks at once. Dropped, it takes back what is in flight.
+/// Chunks that one read brings: the disk has half as much to do as for one each, and two reads in flight take no more
+/// than half a mebibyte.
+const RUN_CHUNKS: u64 = 2;
+
+/// Reads a range of a body, so many runs of chunks at once. Dropped, it takes back what is in flight.
 pub struct Reader {
     located: Located,
     range: Range<u64>,
@@ -145,16 +149,33 @@ impl Reader {
         let end = range.end.min(located.length);
         let range = range.start.min(end)..end;
         let next = range.start / CHUNK_BYTES;
+        if !located.file.fd().is_direct() {
+            // The window is the read-ahead. The kernel's own would fill the page cache for every reader once more.
+            located.file.fd().expect_random_reads();
+        }
         Reader { located, range, next, window: window.max(1), flights: VecDeque::new() }
+    }
+
+    /// Where the run ends that begins with the next chunk: it has no chunk that is not there, unless that is its first
+    /// one, so that what is before a hole is answered.
+    fn run_end(&self) -> u64 {
+        // Slow clients hold what was read for them: the more of the pool is held, the less is read.
+        let is_rich = rt::pool().spare_bytes() > rt::pool().bytes_max() / 2;
+        let most = if is_rich { RUN_CHUNKS } else { 1 };
+        let last = self.range.end.div_ceil(CHUNK_BYTES).min(self.next + most);
+        let is_there =
+            |index| self.located.chunks.as_ref().is_none_or(|chunks| chunks.checksum(index).is_some());
+        (self.next + 1..last).find(|&index| !is_there(index)).unwrap_or(last.max(self.next + 1))
     }
 
     /// The next bytes in order; `None` at the end of the range. Damage drops the entry; nobody may be given what would
     /// have followed.
     pub async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
         while self.flights.len() < self.window && self.next * CHUNK_BYTES < self.range.end {
-            let reading = read_chunk(self.located.clone(), self.next, self.range.clone());
+            let run = self.next..self.run_end();
+            self.next = run.end;
+            let reading = read_run(self.located.clone(), run, self.range.clone());
             self.flights.push_back(Flight::Reading(Box::pin(reading)));
-            self.next += 1;
         }
         if self.flights.is_empty() || self.range.is_empty() {
             return Ok(None);
@@ -178,14 +199,15 @@ impl Reader {
     }
 }
 
-/// Reads one chunk, compares it unless that was done, and answers the part of it that lies in the range.
-async fn read_chunk(located: Located, index: u64, range: Range<u64>) -> Result<Piece, StoreError> {
-    let start = index * CHUNK_BYTES;
-    let wanted = chunk_len(index, located.length);
-    let crc = match &located.chunks {
-        Some(chunks) => Some(chunks.checksum(index).ok_or(StoreError::Missing { at: start })?),
-        None => None,
-    };
+/// Reads a run of chunks, compares each unless that was done, and answers the part of it that lies in the range.
+async fn read_run(located: Located, run: Range<u64>, range: Range<u64>) -> Result<Piece, StoreError> {
+    let start = run.start * CHUNK_BYTES;
+    let wanted = (run.end * CHUNK_BYTES).min(located.length) - start;
+    if let Some(chunks) = &located.chunks
+        && let Some(absent) = run.clone().find(|&index| chunks.checksum(index).is_none())
+    {
+        return Err(StoreError::Missing { at: absent * CHUNK_BYTES });
+    }
     let buf =
         match read_whole(&located.file, located.offset + start, wanted, located.device, located.via).await {
             Ok(buf) => buf,
@@ -194,22 +216,29 @@ async fn read_chunk(located: Located, index: u64, range: Range<u64>) -> Result<P
             Err(ReadError::Damaged(damage)) => return Err(located.damaged(damage)),
         };
     if (buf.len() as u64) < wanted {
-        return Err(located.damaged(Damage::Truncated { index }));
+        return Err(located.damaged(Damage::Truncated { index: run.start + buf.len() as u64 / CHUNK_BYTES }));
     }
-    if let (Some(chunks), Some(crc)) = (&located.chunks, crc)
-        && !chunks.is_verified(index)
-    {
-        located.store.counters.verified_chunks.count();
-        if crc32c::crc32c(&buf[..wanted as usize]) != crc {
-            return Err(located.damaged(Damage::Chunk { index }));
-        }
-        if chunks.set_verified(index) {
-            located.store.index.set_verified(&located.key.0, located.version);
-        }
+    for (index, bytes) in run.zip(buf[..wanted as usize].chunks(CHUNK_BYTES as usize)) {
+        compare(&located, index, bytes)?;
     }
     let from = range.start.saturating_sub(start).min(wanted);
     let to = (range.end - start).min(wanted);
     Ok(Piece { buf, start: from as usize, end: to as usize })
+}
+
+/// Compares a chunk with its checksum, unless that was done.
+fn compare(located: &Located, index: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    let Some(chunks) = located.chunks.as_ref().filter(|chunks| !chunks.is_verified(index)) else {
+        return Ok(());
+    };
+    located.store.counters.verified_chunks.count();
+    if chunks.checksum(index) != Some(crc32c::crc32c(bytes)) {
+        return Err(located.damaged(Damage::Chunk { index }));
+    }
+    if chunks.set_verified(index) {
+        located.store.index.set_verified(&located.key.0, located.version);
+    }
+    Ok(())
 }
 
 /// Reads `wanted` bytes at `at`, in as many reads as it takes; fewer only at the end of the file.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::UNIX_EPOCH;
 
 use io::op::DeviceId;
+use io::residency::Hunch;
 use io::{DiskVia, Errno};
 use rt::file::Lock;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -52,6 +53,10 @@ pub struct Store {
     is_owner: AtomicBool,
     pub(crate) is_loaded: AtomicBool,
     is_stopping: AtomicBool,
+    /// Whether paths of entries lately were in the kernel's lookup cache.
+    pub(crate) names: Hunch,
+    /// Whether entries lately were in the page cache.
+    pub(crate) data: Hunch,
     /// Removals under way.
     pub(crate) removals: AtomicUsize,
     /// Wakes the manager: it is to stop, or room is short.
@@ -117,6 +122,8 @@ impl Store {
             is_owner: AtomicBool::new(lock.is_some()),
             lock: Mutex::new(lock),
             is_loaded: AtomicBool::new(false),
+            names: Hunch::default(),
+            data: Hunch::default(),
             is_stopping: AtomicBool::new(false),
             removals: AtomicUsize::new(0),
             bell: crate::bell::Bell::default(),
@@ -202,6 +209,8 @@ impl Store {
         Access {
             via: self.via(),
             direct_from: self.config.direct.then_some(0),
+            direct_via: self.via(),
+            sends_files: false,
             calls_directly: self.config.calls_directly,
         }
     }

@@ -84,6 +84,18 @@ impl Fd {
         Ok(())
     }
 
+    /// Says with which flags the file was opened, so that nobody has to ask the kernel.
+    pub fn opened_with(self, flags: rustix::fs::OFlags) -> Fd {
+        self.0.direct.set(Some(flags.contains(rustix::fs::OFlags::DIRECT)));
+        self
+    }
+
+    /// Tells the kernel that it reads what is asked for and nothing ahead of it (posix_fadvise(2)): for who knows better
+    /// what comes next, and where what is read ahead for many would be dropped again before it is used.
+    pub fn expect_random_reads(&self) {
+        let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Random);
+    }
+
     /// Tells the kernel that the file will be read from its start to its end: it reads twice as far ahead then
     /// (posix_fadvise(2), which waits for nothing with this advice). A hint that is refused costs nothing.
     pub fn expect_sequential_reads(&self) {
@@ -119,7 +131,7 @@ impl Fd {
     }
 
     /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
-    pub(crate) fn is_direct(&self) -> bool {
+    pub fn is_direct(&self) -> bool {
         self.0.direct.get().unwrap_or_else(|| {
             let flags = rustix::fs::fcntl_getfl(&self.0.fd);
             let direct = flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT));

@@ -10,7 +10,7 @@
 //! still being read too. Short ranges need reads alone.
 
 use std::io::IoSliceMut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -32,6 +32,40 @@ const SPACING_PAGES: u64 = 8;
 /// Most pages that are looked at for one range; longer ranges are looked at in wider steps. One look is a system
 /// call that copies a byte, the chunk that it is about has a hundred thousand of them to be sent.
 const LOOKS_MAX: u64 = 16;
+
+/// Whether trying something cheap first is likely to pay: what succeeds lately is tried, what fails is left
+/// alone for a while. All threads share it; a steady state writes nothing.
+#[derive(Debug)]
+pub struct Hunch(AtomicU8);
+
+/// Below this nothing is tried.
+const CONFIDENT: u8 = 64;
+
+impl Default for Hunch {
+    fn default() -> Hunch {
+        Hunch(AtomicU8::new(CONFIDENT))
+    }
+}
+
+impl Hunch {
+    /// Whether to try. Each time it is not, the next trial comes nearer: one in about thirteen.
+    pub fn is_worth_trying(&self) -> bool {
+        let confidence = self.0.load(Ordering::Relaxed);
+        if confidence < CONFIDENT {
+            self.0.store(confidence + 4, Ordering::Relaxed);
+        }
+        confidence >= CONFIDENT
+    }
+
+    /// Says how it went.
+    pub fn note(&self, success: bool) {
+        let before = self.0.load(Ordering::Relaxed);
+        let after = if success { before.saturating_add(16) } else { before / 4 };
+        if after != before {
+            self.0.store(after, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache.
 /// Where the file system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`, the

@@ -140,9 +140,9 @@ fn fill_restart_serve_and_purge(name: &str) -> Option<String> {
     let limit = Limit::new(name);
     let server = start(&conf, limit.as_ref()).expect("it started before");
     assert!(all(&server, "X-Cache").iter().all(|(_, status)| status == "HIT"), "{}", server.error_log());
-    // What was compared once is read by the engine that the configuration names, past the page cache.
+    // It is read by the engine that the configuration names, past the page cache.
     for (size, engine) in all(&server, "X-Body-Engine") {
-        assert_eq!(engine.contains("direct"), size > 64 << 10, "{size}: {engine:?}");
+        assert!(engine.contains("direct"), "{size}: {engine:?}");
     }
     // As operators do: the file goes, and the entry with it.
     let key = format!("http://{address}{}", target(4096, COUNT - 1));

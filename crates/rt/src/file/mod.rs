@@ -71,10 +71,11 @@ impl File {
         via: DiskVia,
     ) -> Result<File, Errno> {
         let runtime = runtime::current();
+        let flags = OFlags::from_bits_retain(how.flags as u32);
         let op = Op::Open { dir: dir.cloned(), path, how, device, via };
         let outcome = Running::new(&runtime, op).last().await;
         match (outcome.result, outcome.payload) {
-            (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, fd.into())),
+            (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, Fd::from(fd).opened_with(flags))),
             (Ok(_), _) => Err(Errno::IO),
             (Err(errno), _) => Err(errno),
         }
@@ -107,7 +108,8 @@ impl File {
         let flags = OFlags::from_bits_retain(how.flags as u32) | OFlags::CLOEXEC;
         let resolve = ResolveFlags::from_bits_retain(how.resolve) | ResolveFlags::CACHED;
         let dir = dir.unwrap_or(rustix::fs::CWD);
-        rustix::fs::openat2(dir, path, flags, Mode::from_raw_mode(how.mode), resolve).map(File::new)
+        let fd = rustix::fs::openat2(dir, path, flags, Mode::from_raw_mode(how.mode), resolve)?;
+        Ok(File::new(Fd::from(fd).opened_with(flags)))
     }
 
     /// Whether nobody else shares the file.

@@ -77,6 +77,11 @@ pub(crate) fn path_engine(conf: &Conf, caps: &Caps) -> DiskVia {
     engine(conf.aio, caps, false)
 }
 
+/// The engine for reads past the page cache.
+pub(crate) fn direct_engine(conf: &Conf, caps: &Caps) -> DiskVia {
+    engine(conf.aio, caps, true)
+}
+
 fn pool(caps: &Caps) -> DiskVia {
     if caps.pools > 0 { DiskVia::Pool(0) } else { DiskVia::Sync }
 }

@@ -16,6 +16,7 @@ use cache::{Hit, Located, Reader, StoreError};
 use http::reply::{Limits, ReplyHead, ReplyProgress};
 use io::op::Source;
 
+use crate::body::choose::Mover;
 use crate::body::ranged::{Ranged, RangedBody};
 use crate::body::stream::Stream;
 use crate::body::{BodyError, FileBody, choose};
@@ -33,9 +34,12 @@ const READS: usize = 2;
 /// A stored answer of this age. `None` when its head is none: somebody else wrote it.
 pub(crate) fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     let heading = parse(hit.head())?;
-    let length = hit.length();
+    let (length, read_by) = (hit.length(), hit.read_by);
     let body = match hit.into_body() {
-        cache::Body::Bytes { source, start, end } => Body::Slice(source, start..end),
+        cache::Body::Bytes { source, start, end } => {
+            request.mover = read_by.map(|(via, direct)| Mover::Read { via, direct });
+            Body::Slice(source, start..end)
+        }
         cache::Body::File(located) => body_of(request, located),
     };
     Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
@@ -89,7 +93,12 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     }
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
-    let mover = choose::mover(core, &rt::caps(), located.length);
+    let mover = match choose::mover(core, &rt::caps(), located.length) {
+        mover @ (Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. }) => mover,
+        // It was opened so, by the length of the whole file.
+        _ if located.file.fd().is_direct() => Mover::Read { via: located.via, direct: true },
+        mover => mover,
+    };
     request.mover = Some(mover);
     let part = located.offset..located.offset + located.length;
     Body::File(FileBody::of_part(located.file, located.device, part, mover, request))

@@ -5,10 +5,10 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use io::Errno;
 use io::op::{DeviceId, OpenHow, Stat};
+use io::residency::Hunch;
 use rustix::fs::{Mode, OFlags};
 
 use crate::config::Config;
@@ -125,40 +125,6 @@ impl RootFacts {
     /// The root as a place to open from, with `RESOLVE_BENEATH`.
     pub(super) fn beneath(&self) -> Option<BorrowedFd<'_>> {
         self.beneath.as_ref().map(AsFd::as_fd)
-    }
-}
-
-/// Whether trying something cheap first is likely to pay: what succeeds lately is tried, what fails is left
-/// alone for a while. All threads share it; a steady state writes nothing.
-#[derive(Debug)]
-pub(crate) struct Hunch(AtomicU8);
-
-/// Below this nothing is tried.
-const CONFIDENT: u8 = 64;
-
-impl Default for Hunch {
-    fn default() -> Hunch {
-        Hunch(AtomicU8::new(CONFIDENT))
-    }
-}
-
-impl Hunch {
-    /// Whether to try. Each time it is not, the next trial comes nearer: one in about thirteen.
-    pub(crate) fn is_worth_trying(&self) -> bool {
-        let confidence = self.0.load(Ordering::Relaxed);
-        if confidence < CONFIDENT {
-            self.0.store(confidence + 4, Ordering::Relaxed);
-        }
-        confidence >= CONFIDENT
-    }
-
-    /// Says how it went.
-    pub(crate) fn note(&self, success: bool) {
-        let before = self.0.load(Ordering::Relaxed);
-        let after = if success { before.saturating_add(16) } else { before / 4 };
-        if after != before {
-            self.0.store(after, Ordering::Relaxed);
-        }
     }
 }
 
