@@ -19,7 +19,7 @@ pub async fn stat_path(path: CString, device: DeviceId, via: DiskVia) -> Result<
 }
 
 /// Size, times and kind of what a path leads to, now, if all of it is in the kernel's lookup cache; `EAGAIN` if not.
-/// As [`File::open_cached`], for local file systems.
+/// As [`crate::File::open_cached`], for local file systems.
 pub fn stat_cached(path: &CStr) -> Result<Stat, Errno> {
     // There is no such flag for stat(2). An O_PATH descriptor opens no file, so its close cannot wait either.
     let flags = OFlags::PATH | OFlags::CLOEXEC;
