@@ -290,6 +290,7 @@ impl Fetch {
         match filler {
             Some(filler) => {
                 filler.filling.refuse_parts();
+                lead.spread(&self.key, &filler.filling.meta);
                 lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
                 drop(waited_for);
                 self.start(request, Some(filler), Some(lead));
@@ -329,6 +330,7 @@ impl Fetch {
     fn announce(&self, filler: &Filler) -> Option<Lead> {
         self.cache.flights().unmark(&self.key);
         let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), None) else { return None };
+        lead.spread(&self.key, &filler.filling.meta);
         lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
         Some(lead)
     }
@@ -498,6 +500,9 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<H
             // Nobody waits, and the stale answer goes on being served: the log has the reason already.
         }
         // After the hand-over: followers that are quicker than the leader would find the store as it was.
+        if let Some(fill) = &fill {
+            lead.spread(&fetch.key, &fill.filling.meta);
+        }
         lead.publish(outcome);
         if let Some(fill) = fill {
             let finishes = fetch.conf(&child).finishes_fills;

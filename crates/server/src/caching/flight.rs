@@ -9,6 +9,7 @@
 //! ```
 //! Main types: [`Flights`], all of one cache; [`Lead`], the duty to say how it ends; [`Flight`], what others wait for.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use cache::Key;
+use cache::{Key, Meta};
 
 use crate::caching::filling::Filling;
 use crate::caching::policy::Failed;
@@ -103,6 +104,8 @@ pub(crate) enum Joined {
 pub(crate) struct Lead {
     flights: Arc<Flights>,
     key: Key,
+    /// The key of the variant that it turned out to be for, where those are told apart.
+    variant: OnceCell<Key>,
     flight: Arc<Flight>,
 }
 
@@ -120,13 +123,32 @@ impl Lead {
         self.flight.publish(outcome);
     }
 
+    /// Lets those who want the variant of this answer find it at the variant's key, as long as it is under way, and those
+    /// who come later for any variant meet at the key of theirs.
+    pub(crate) fn spread(&self, primary: &Key, meta: &Meta) {
+        if meta.vary.is_empty() {
+            lock(&self.flights.varying[shard(primary)]).remove(primary);
+            return;
+        }
+        let key = primary.variant(&meta.variant);
+        if key != self.key && self.variant.set(key).is_ok() {
+            self.flights.table(&key).entry(key).or_insert_with(|| Arc::clone(&self.flight));
+        }
+        let mut varying = lock(&self.flights.varying[shard(primary)]);
+        if varying.len() < MARKS_MAX / SHARDS || varying.contains_key(primary) {
+            varying.insert(*primary, meta.vary.as_slice().into());
+        }
+    }
+
     /// Lets nobody else join.
     pub(crate) fn leave(&self) {
-        let mut table = self.flights.table(&self.key);
-        if table.get(&self.key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
-            table.remove(&self.key);
-            // Under the lock: who finds the flight gone finds it counted.
-            self.flights.ended[shard(&self.key)].fetch_add(1, Ordering::Relaxed);
+        for key in [Some(&self.key), self.variant.get()].into_iter().flatten() {
+            let mut table = self.flights.table(key);
+            if table.get(key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+                table.remove(key);
+                // Under the lock: who finds the flight gone finds it counted.
+                self.flights.ended[shard(key)].fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -155,6 +177,9 @@ pub(crate) struct Flights {
     marks: [Mutex<HashMap<Key, Instant>>; SHARDS],
     /// Keys whose content was changed or purged, and when: what was asked for before is not stored.
     changes: Mutex<Changes>,
+    /// What answers of these keys vary by, as far as there is room to remember it: without that, variants are fetched one
+    /// time too often now and then.
+    varying: [Mutex<HashMap<Key, Arc<[u8]>>>; SHARDS],
     /// Fetches that are over, by shard.
     ended: [AtomicU64; SHARDS],
     /// Requests that did not wait because of a mark.
@@ -181,6 +206,7 @@ impl Flights {
             tables: std::array::from_fn(|_| Mutex::default()),
             marks: std::array::from_fn(|_| Mutex::default()),
             changes: Mutex::default(),
+            varying: std::array::from_fn(|_| Mutex::default()),
             ended: std::array::from_fn(|_| AtomicU64::new(0)),
             passed: AtomicU64::new(0),
         })
@@ -204,7 +230,12 @@ impl Flights {
         let flight = Flight::new(now);
         table.insert(key, Arc::clone(&flight));
         drop(table);
-        Joined::Lead(Lead { flights: Arc::clone(self), key, flight })
+        Joined::Lead(Lead { flights: Arc::clone(self), key, variant: OnceCell::new(), flight })
+    }
+
+    /// What the last answer of a key varied by, if that is known.
+    pub(crate) fn varying(&self, primary: &Key) -> Option<Arc<[u8]>> {
+        lock(&self.varying[shard(primary)]).get(primary).map(Arc::clone)
     }
 
     /// The fetch of a key, if there is one.

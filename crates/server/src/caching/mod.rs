@@ -171,7 +171,11 @@ impl Lookup<'_> {
     /// Looks until there is an answer. What is waited for may be gone, or another variant, when it has come: then it is
     /// looked for again, a few times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
-        let mut meeting = Meeting { key: self.key, ended: 0, was_late: false };
+        let key = match self.cache.flights().varying(&self.key) {
+            Some(vary) => self.key.variant(&policy::variant_of(request, &vary)),
+            None => self.key,
+        };
+        let mut meeting = Meeting { key, ended: 0, was_late: false };
         for _ in 0..LOOKS_MAX {
             meeting.ended = self.cache.flights().ended(&meeting.key);
             let stale = match self.look(request).await {
