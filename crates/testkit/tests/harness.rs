@@ -100,7 +100,7 @@ fn a_test_that_is_killed() {
     let fake = Server::start(fake_server(), "events {}");
     let workers = |server: &Server| {
         let all = || Some(server.workers()).filter(|workers| workers.len() == 2);
-        testkit::wait::until("the workers", Deadline::default(), all).expect("they start")
+        wait::until("the workers", Deadline::default(), all).expect("they start")
     };
     let mut pids = vec![fake.pid()];
     pids.extend(nginx.iter().map(Server::pid));
@@ -121,5 +121,5 @@ fn a_killed_test_leaves_no_process_behind() {
     let pids = output.lines().find_map(|line| Some(line.split_once("pids: ")?.1));
     let pids: Vec<i32> = pids.expect(&output).split(' ').map(|pid| pid.parse().expect("a number")).collect();
     let gone = || (!pids.iter().any(|&pid| is_alive(pid))).then_some(());
-    testkit::wait::until("the end of the servers", Deadline::default(), gone).expect("the guard ends them");
+    wait::until("the end of the servers", Deadline::default(), gone).expect("the guard ends them");
 }
