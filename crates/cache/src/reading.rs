@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::Poll;
+use std::time::Duration;
 
 use io::op::DeviceId;
 use io::{Buf, DiskVia, Errno};
@@ -44,7 +45,7 @@ pub(crate) async fn read_some(
     via: DiskVia,
 ) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX);
-    let mut buf = rt::pool().get(bytes as usize).ok_or(ReadError::NoMemory)?;
+    let mut buf = buffer(bytes as usize).await?;
     buf.set_len(0);
     let (result, buf) = file.read_at(at, bytes as u32, buf, device, via).await;
     result.map_err(ReadError::Disk)?;
@@ -66,7 +67,7 @@ pub(crate) async fn extend_to(
         return Err(ReadError::Damaged(Damage::Layout));
     }
     if (buf.capacity() as u64) < end {
-        let mut larger = rt::pool().get(end as usize).ok_or(ReadError::NoMemory)?;
+        let mut larger = buffer(end as usize).await?;
         larger.set_len(0);
         larger.append(&buf);
         buf = larger;
@@ -102,6 +103,26 @@ async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVi
             Ok(nothing)
         }
         read => read,
+    }
+}
+
+/// How long a read waits for a buffer where others hold all of them, and how often it looks: answers are being sent
+/// from those, so one comes back before long.
+const BUFFER_WAIT_MAX: Duration = Duration::from_secs(10);
+const BUFFER_LOOK: Duration = Duration::from_millis(5);
+
+/// A buffer of the thread's pool. A stored answer must not be missed because many are being sent at once.
+async fn buffer(bytes: usize) -> Result<Buf, ReadError> {
+    let mut until = None;
+    loop {
+        if let Some(buf) = rt::pool().get(bytes) {
+            return Ok(buf);
+        }
+        let now = rt::now();
+        if now >= *until.get_or_insert(now + BUFFER_WAIT_MAX) {
+            return Err(ReadError::NoMemory);
+        }
+        rt::sleep_until(now + BUFFER_LOOK).await;
     }
 }
 
