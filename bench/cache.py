@@ -18,6 +18,8 @@ MIB, KIB = 1 << 20, 1 << 10
 SIZES = {"4k": 4 * KIB, "100k": 100 * KIB, "1m": MIB}
 WARM = {"1k": KIB, "100k": 100 * KIB}
 WARM_OBJECTS = 64
+# Without a disk in it a short run is as steady as a long one.
+WARM_SECONDS = 2
 SCRIPTS = lib.ROOT / "bench"
 
 THREADS, SENDFILE, LIBAIO = "nginx threads", "nginx threads sendfile", "nginx libaio"
@@ -41,10 +43,13 @@ WARM_WAYS = [
     ("nginx sendfile", "nginx", "use epoll;", "", "sendfile on;"),
     ("nginx open_file_cache", "nginx", "use epoll;", "", "sendfile on; open_file_cache max=1000;"),
     ("ringroad ring", "ringroad", "use io_uring;", "", ""),
+    ("ringroad ring sendfile", "ringroad", "use io_uring;", "", "sendfile on;"),
     ("ringroad ring memory=", "ringroad", "use io_uring;", "memory=64m", ""),
     ("ringroad epoll", "ringroad", "use epoll;", "", ""),
     ("ringroad epoll memory=", "ringroad", "use epoll;", "memory=64m", ""),
 ]
+
+QUICK_WARM = ["nginx", "nginx sendfile", "ringroad ring", "ringroad ring sendfile", "ringroad ring memory="]
 
 PASS_WAYS = [
     ("nginx", "nginx", "use epoll;"),
@@ -199,7 +204,8 @@ class Bench:
                 with self.server(label, program, self.conf(program, events), self.groups) as server:
                     lib.wrk(server.url("/pass/x"), 1, self.options.connections)
                     outcome = lib.measure(
-                        server, server.url("/pass/x"), self.options.seconds, connections=self.options.connections
+                        server, server.url("/pass/x"), min(self.options.seconds, WARM_SECONDS),
+                        connections=self.options.connections,
                     )
                 self.keep(runs, "plain proxying, 1 KiB", label, turn, outcome)
         report_warm(self.session, runs)
@@ -221,7 +227,7 @@ class Bench:
     def warm(self):
         """Hits of few objects, which all are in the page cache or in the server's memory."""
         runs = {}
-        ways = [way for way in WARM_WAYS if chosen(self.options, way[0])]
+        ways = [way for way in WARM_WAYS if self.is_wanted(way[0], QUICK_WARM)]
         for turn in range(max(self.options.rounds, 2)):
             for label, program, events, cache, location in ways:
                 conf = self.conf(program, events, cache, location)
@@ -229,7 +235,8 @@ class Bench:
                     for text in WARM:
                         # The first run brings everything into memory, and a second look is what admits to memory=.
                         self.hits(server, text, WARM_OBJECTS, self.options.connections, turn, seconds=1)
-                        outcome = self.hits(server, text, WARM_OBJECTS, self.options.connections, turn)
+                        seconds = min(self.options.seconds, WARM_SECONDS)
+                        outcome = self.hits(server, text, WARM_OBJECTS, self.options.connections, turn, seconds)
                         self.keep(runs, f"warm hits, {text}", label, turn, outcome)
         report_warm(self.session, runs)
 
@@ -258,8 +265,11 @@ class Bench:
         for way in DISK_WAYS:
             if way[0] == LIBAIO and not has_libaio(self.session.nginx):
                 continue
-            if chosen(self.options, way[0]) and (not self.options.quick or self.options.ways or way[0] in QUICK_DISK):
+            if self.is_wanted(way[0], QUICK_DISK):
                 yield way
+
+    def is_wanted(self, label, quick):
+        return chosen(self.options, label) and (not self.options.quick or bool(self.options.ways) or label in quick)
 
     def disk_way(self, runs, turn, workers, way, group, disk):
         label, program, events, location = way
