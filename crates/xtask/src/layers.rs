@@ -1,7 +1,7 @@
 //! Which crate may depend on which: the arrows of the architecture, checked from `cargo metadata`.
 //!
 //! Dependencies point down one line, `io` <- `rt` <- `cache` <- `server` <- `ringroad`; `http` and `conf`
-//! stand alone; `testkit` and `xtask` are for development.
+//! stand alone; `bench` measures and serves nobody; `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 
@@ -15,7 +15,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("rt", &["io"]),
     ("cache", &["io", "rt", "http"]),
     ("server", &["io", "rt", "http", "conf", "cache"]),
-    ("ringroad", &["io", "rt", "http", "conf", "cache", "server"]),
+    ("bench", &["io", "rt", "http"]),
+    ("ringroad", &["io", "rt", "http", "conf", "cache", "server", "bench"]),
     ("testkit", &[]),
     ("xtask", &[]),
 ];

@@ -1,6 +1,6 @@
 //! The command line: nginx's short options, and subcommands of our own.
 //!
-//! A first argument without a dash is a subcommand (`serve`, `check`, `engines`, `reference`); everything else is
+//! A first argument without a dash is a subcommand (`bench`, `serve`, `check`, `engines`, `reference`); everything else is
 //! read by `options` exactly as nginx reads it. Messages start with `ringroad:`; only the version lines keep the
 //! word `nginx`, because tools read the version and the modules from them.
 
@@ -28,6 +28,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     match first {
         crate::worker::SUBCOMMAND if args.len() == 1 => crate::worker::run(),
         "serve" => serve::run(rest()),
+        "bench" => bench::run(rest()),
         "check" => check::run(rest()),
         "engines" => engines::run(rest()),
         "reference" => {

@@ -1,0 +1,50 @@
+//! Why a measurement was not made, as one line that says what to do about it.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// What ends a command of the suite with exit status 2. Whatever was made until then is removed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Not what the usage says; the text names the argument.
+    Usage(String),
+    /// A file or folder that cannot be read, made or written.
+    File { path: PathBuf, doing: &'static str, error: io::Error },
+    /// The folder's file system has less room than the run needs.
+    Space { path: PathBuf, needed_bytes: u64, free_bytes: u64 },
+    /// A program that was started ended, or never answered; `said` is the end of what it wrote.
+    Program { name: String, problem: String, said: String },
+    /// Something the kernel refused: which call or setting, and its errno.
+    Kernel { doing: String, error: io::Error },
+    /// What only root may do, and the option that does without.
+    Root { doing: &'static str },
+    /// Stopped by the user (SIGINT, SIGTERM).
+    Interrupted,
+    /// Anything else that is clear in one line.
+    Other(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Usage(text) => write!(f, "{text} (see ringroad bench --help)"),
+            Failure::File { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
+            Failure::Space { path, needed_bytes, free_bytes } => write!(
+                f,
+                "{} has {} MiB free and the run needs {} MiB: choose another folder with --work, or --quick",
+                path.display(),
+                free_bytes >> 20,
+                needed_bytes >> 20
+            ),
+            Failure::Program { name, problem, said } if said.is_empty() => write!(f, "{name} {problem}"),
+            Failure::Program { name, problem, said } => write!(f, "{name} {problem}: {said}"),
+            Failure::Kernel { doing, error } => write!(f, "{doing}: {error}"),
+            Failure::Root { doing } => write!(f, "{doing} needs root"),
+            Failure::Interrupted => f.write_str("interrupted; what was started is stopped and removed"),
+            Failure::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}

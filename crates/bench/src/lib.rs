@@ -1,0 +1,39 @@
+//! `ringroad bench`: measures I/O engines, this server and its peers, and writes one report.
+//!
+//! * [`cli`]: what is asked for, and the one line that wrong use gets.
+//! * [`scenario`]: what is measured, a module for each command of the suite, in one table.
+//! * [`load`]: the generator of HTTP load, also of use alone.
+//! * [`method`]: how it is measured: rounds, medians, pinning, memory limits, processor time, disturbances.
+//! * [`peers`]: servers and tools that are found on the machine, started and ended.
+//! * [`report`]: results as data, and the files made of them.
+//!
+//! Nothing here is needed to serve. Calls that block are allowed: a measurement has the machine for itself.
+#![forbid(unsafe_code)]
+// A command-line tool: standard output is what it is for.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+// Scenarios arrive one by one; goes with the last of them.
+#![allow(dead_code)]
+
+mod cli;
+mod context;
+mod failure;
+mod method;
+mod report;
+mod scenario;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// The exit status of wrong use, and of a machine on which the measurement cannot be made.
+const EXIT_UNUSABLE: u8 = 2;
+
+/// Runs what the arguments (those behind `ringroad bench`) ask for.
+pub fn run(args: Vec<OsString>) -> ExitCode {
+    match cli::run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("ringroad bench: {failure}");
+            ExitCode::from(EXIT_UNUSABLE)
+        }
+    }
+}

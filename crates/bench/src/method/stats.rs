@@ -1,0 +1,64 @@
+//! Medians and spreads of repetitions, and ratios of two things measured in turn.
+
+use serde::{Deserialize, Serialize};
+
+/// The middle of some repetitions, with the lowest and highest of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Summary {
+    /// Of what was measured; none of nothing, nor of anything that is not a number.
+    pub(crate) fn of(figures: &[f64]) -> Option<Summary> {
+        let mut sorted = figures.to_vec();
+        if sorted.iter().any(|figure| figure.is_nan()) {
+            return None;
+        }
+        sorted.sort_by(f64::total_cmp);
+        let (low, high) = (*sorted.first()?, *sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        };
+        Some(Summary { median, low, high })
+    }
+
+    /// Of the ratios `ours / theirs`, formed pair by pair: both of a pair were measured one after the other, so what
+    /// drifts over a run drifts for both.
+    pub(crate) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Summary> {
+        let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+        if ratios.iter().any(|ratio| !ratio.is_finite()) {
+            return None;
+        }
+        Summary::of(&ratios)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
+        let summary = Summary::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!(summary, Summary { median: 2.5, low: 1.0, high: 4.0 });
+    }
+
+    #[test]
+    fn nothing_has_no_median() {
+        assert_eq!(Summary::of(&[]), None);
+        assert_eq!(Summary::of(&[f64::NAN, 1.0]), None);
+    }
+
+    #[test]
+    fn ratios_are_formed_pair_by_pair() {
+        let ratios = Summary::of_ratios(&[1.0, 4.0, 9.0], &[2.0, 4.0, 3.0]).unwrap();
+        assert_eq!(ratios, Summary { median: 1.0, low: 0.5, high: 3.0 });
+        assert_eq!(Summary::of_ratios(&[1.0], &[0.0]), None);
+    }
+}

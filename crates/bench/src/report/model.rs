@@ -1,0 +1,163 @@
+//! Results as data: what a scenario hands over, what the JSON file holds, what the page and `compare` are made of.
+//!
+//! A table's cell is a figure with its spread, a text, or the reason why the machine has no figure for it: never an
+//! empty place. Units stand at columns and axes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::method::stats::Summary;
+
+/// The version of the JSON file. A reader refuses one that it does not know.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Everything that one run found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) format: u32,
+    /// RFC 3339, UTC.
+    pub(crate) started: String,
+    pub(crate) seconds: f64,
+    /// The command as it was given.
+    pub(crate) command: Vec<String>,
+    pub(crate) scale: String,
+    /// What figures depend on: processor, memory, kernel, file system, device, limits, congestion control, and so on.
+    pub(crate) machine: Vec<Fact>,
+    /// Servers and tools: version, or why one is missing.
+    pub(crate) peers: Vec<Fact>,
+    pub(crate) sections: Vec<Section>,
+}
+
+/// A name and what is so called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fact {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+/// What one scenario found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Section {
+    /// The scenario's name on the command line.
+    pub(crate) scenario: String,
+    pub(crate) title: String,
+    /// The write-up that it repeats, by the number it starts with ("000" to "004").
+    pub(crate) seed: Option<String>,
+    /// What is asked, in one sentence.
+    pub(crate) question: String,
+    /// Our tables, the one in the write-up's form first.
+    pub(crate) tables: Vec<Table>,
+    pub(crate) plots: Vec<Plot>,
+    pub(crate) findings: Vec<Finding>,
+    /// What was left out, and why.
+    pub(crate) skipped: Vec<Fact>,
+    /// The exact configuration of each server and tool, by its name in tables.
+    pub(crate) configurations: Vec<Fact>,
+    /// Every single measurement.
+    pub(crate) runs: Vec<Run>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Table {
+    pub(crate) title: String,
+    /// The first column holds the rows' names and is not among these.
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Row>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// "" for a number of things.
+    pub(crate) unit: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) cells: Vec<Cell>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Cell {
+    Figure {
+        summary: Summary,
+        decimals: u8,
+    },
+    Text(String),
+    /// The machine allows no figure here: why.
+    Missing(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Plot {
+    /// Unique in the report, fit for an HTML id.
+    pub(crate) id: String,
+    pub(crate) title: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) series: Vec<Series>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Axis {
+    pub(crate) name: String,
+    pub(crate) unit: String,
+    pub(crate) scale: AxisScale,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AxisScale {
+    Linear,
+    Logarithmic,
+    /// Percentiles, drawn as HdrHistogram draws them: by 1 / (1 - p).
+    Percentile,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    /// In the order of x.
+    pub(crate) points: Vec<[f64; 2]>,
+}
+
+/// What was found about a claim of the write-up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Finding {
+    /// The claim, in our words.
+    pub(crate) claim: String,
+    pub(crate) verdict: Verdict,
+    /// A plain sentence with the figures that say so.
+    pub(crate) sentence: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    Holds,
+    Partly,
+    Fails,
+    /// This machine cannot say.
+    Open,
+}
+
+/// One measurement, as it was made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Run {
+    /// What was measured: engine, size, connections, round and so on.
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) figures: BTreeMap<String, f64>,
+    /// What disturbed it, if anything did (steal, other load, thermal throttling).
+    pub(crate) disturbed: Option<String>,
+    /// The machine once a second, where that was recorded: columns and a row for each second.
+    pub(crate) timeline: Option<Timeline>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Timeline {
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Vec<f64>>,
+}

@@ -1,0 +1,29 @@
+//! What can be measured: one module for each command of the suite, in one table.
+
+use clap::{ArgMatches, Args, Command};
+
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::report::model::Section;
+
+/// One command of the suite.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// One line for the list of commands.
+    pub(crate) help: &'static str,
+    /// Adds the command's own options.
+    pub(crate) augment: fn(Command) -> Command,
+    /// Reads them. Nothing is made or started before they are understood.
+    pub(crate) prepare: fn(&ArgMatches) -> Result<Prepared, Failure>,
+}
+
+/// A scenario whose options were understood.
+pub(crate) type Prepared = Box<dyn FnOnce(&Bench) -> Result<Section, Failure>>;
+
+/// All of them, in the order in which `all` runs them.
+pub(crate) const SCENARIOS: &[Scenario] = &[];
+
+/// The options of a scenario out of what was read.
+pub(crate) fn options<O: Args>(matches: &ArgMatches) -> Result<O, Failure> {
+    O::from_arg_matches(matches).map_err(|error| crate::cli::usage(&error))
+}
