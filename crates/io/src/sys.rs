@@ -91,7 +91,7 @@ pub fn set_fastopen(listener: BorrowedFd<'_>, queue: u32) -> Result<(), Errno> {
 }
 
 /// Lets a socket be bound to an address that is not of this machine, such as a client's, and take what is sent
-/// there (`IP_TRANSPARENT` of ip(7), `IPV6_TRANSPARENT`). It needs `CAP_NET_ADMIN`, else `EPERM`.
+/// there (`IP_TRANSPARENT` of ip(7), `IPV6_TRANSPARENT`). It needs `CAP_NET_RAW` or `CAP_NET_ADMIN`, else `EPERM`.
 pub fn set_transparent(socket: BorrowedFd<'_>, ipv6: bool) -> Result<(), Errno> {
     match ipv6 {
         true => set_number(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),

@@ -8,6 +8,7 @@ use std::ffi::CString;
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, initgroups, setgid, setuid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// The user of workers where the configuration names none.
 pub(crate) const DEFAULT_USER: &str = "nobody";
@@ -91,17 +92,39 @@ impl std::fmt::Display for NotDropped {
 }
 
 impl Credentials {
-    /// Becomes this user for good: groups first, because they need the privileges that `setuid` takes.
-    pub(crate) fn assume(&self) -> Result<(), NotDropped> {
+    /// Becomes this user for good: groups first, because they need the privileges that `setuid` takes. With `net_raw` that
+    /// capability alone is kept, as nginx does for `proxy_bind … transparent`.
+    pub(crate) fn assume(&self, net_raw: bool) -> Result<(), NotDropped> {
         let failed = |call, id| move |errno| NotDropped { call, id, errno };
         setgid(Gid::from_raw(self.gid)).map_err(failed("setgid", self.gid))?;
         // A name with NUL did not come from the user database; there are no groups to find for it.
         let name = CString::new(self.user.as_str()).unwrap_or_default();
         initgroups(&name, Gid::from_raw(self.gid)).map_err(failed("initgroups", self.gid))?;
+        let kept = |keep| {
+            let set = rustix::thread::set_keep_capabilities(keep);
+            set.map_err(|error| failed("prctl(PR_SET_KEEPCAPS)", 1)(Errno::from_raw(error.raw_os_error())))
+        };
+        if net_raw {
+            kept(true)?;
+        }
         setuid(Uid::from_raw(self.uid)).map_err(failed("setuid", self.uid))?;
+        if net_raw {
+            keep_net_raw()
+                .map_err(|error| failed("capset", self.uid)(Errno::from_raw(error.raw_os_error())))?;
+            kept(false)?;
+        }
         // The change makes a process undumpable; nginx turns that back so that a fault leaves a core file.
         nix::sys::prctl::set_dumpable(true).map_err(failed("prctl(PR_SET_DUMPABLE)", 1))
     }
+}
+
+/// Gives up all that capabilities(7) knows but the right to bind to addresses of others. A master without it (a
+/// container's, say) has none to leave: then each such connection fails, and its line in the log says why.
+fn keep_net_raw() -> rustix::io::Result<()> {
+    let held = rustix::thread::capabilities(None)?;
+    let kept = held.permitted & CapabilitySet::NET_RAW;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, sets)
 }
 
 #[cfg(test)]

@@ -226,7 +226,7 @@ impl Serving {
             log.alert(message);
         }
         if let Some(credentials) = credentials {
-            credentials.assume().map_err(|error| error.to_string())?;
+            credentials.assume(config.binds_transparently()).map_err(|error| error.to_string())?;
         }
         limits.enter_directory()?;
         let addresses = addresses(&resources);

@@ -145,6 +145,34 @@ fn names_from_variables_go_by_the_resolver() {
     }
 }
 
+/// A name server's address in brackets, with its port, over UDP and over TCP.
+#[test]
+fn name_servers_may_have_addresses_of_ipv6() {
+    let (dns, origin) = (DnsServer::start_at(std::net::Ipv6Addr::LOCALHOST.into()), origin("here"));
+    let port = origin.port();
+    dns.set_addresses("one.example", &["127.0.0.1"], 60);
+    dns.set("cut.example", Kind::A, Answer::Truncated(Box::new(Answer::addresses(&["127.0.0.1"], 60))));
+    dns.set_addresses("six.example", &["::1"], 60);
+    assert!(dns.addr().is_ipv6());
+    let server = by_variable(&dns, "");
+    let mut client = common::client(&server);
+    for name in ["one.example", "cut.example"] {
+        assert_eq!(client.get(&format!("/?to={name}:{port}")).text(), "here", "{name}");
+    }
+    assert!(dns.asked().iter().any(|asked| asked.over_tcp && asked.question.name == "cut.example"));
+    // The address that it answers with is asked, whatever the family of the name server.
+    assert_eq!(
+        client.get(&format!("/?to=six.example:{port}")).field("asked"),
+        Some(&*format!("[::1]:{port}"))
+    );
+    // One that does not answer makes way for the next one.
+    let gone = std::net::UdpSocket::bind("[::1]:0").and_then(|socket| socket.local_addr());
+    let gone = gone.expect("there is IPv6 on the loopback device");
+    let text = format!("resolver {gone} {}; location / {{ proxy_pass http://$arg_to; }}", dns.addr());
+    let server = setup(&text, "").start(BINARY);
+    assert_eq!(common::client(&server).get(&format!("/?to=one.example:{port}")).text(), "here");
+}
+
 #[test]
 fn without_a_resolver_a_name_from_a_variable_is_502() {
     let server = setup("location / { proxy_pass http://$arg_to; }", "").start(BINARY);

@@ -17,7 +17,7 @@ pub struct ConnectOptions {
     /// The address of this end. Port 0 lets the system choose.
     pub bind: Option<SocketAddr>,
     /// Whether `bind` may be an address that is not of this machine (`IP_TRANSPARENT`, `IPV6_TRANSPARENT`);
-    /// needs `CAP_NET_ADMIN`.
+    /// needs `CAP_NET_RAW` or `CAP_NET_ADMIN`.
     pub transparent: bool,
     /// Whether a port that the system chooses is chosen when the peer is known, and may serve other peers too
     /// (`IP_BIND_ADDRESS_NO_PORT`, Linux 4.2). A kernel without it chooses at once.

@@ -206,7 +206,14 @@ impl Config {
 
     /// What a running process cannot change. Two configurations with equal keys can be swapped in place.
     pub fn process_key(&self) -> ProcessKey {
-        ProcessKey::of(&self.main, &self.events, EngineKey::of(self))
+        ProcessKey::of(&self.main, &self.events, EngineKey::of(self), self.binds_transparently())
+    }
+
+    /// Whether connections may go out from addresses of others (`proxy_bind … transparent`), which the kernel lets
+    /// processes with `CAP_NET_RAW` alone do (ip(7)).
+    pub fn binds_transparently(&self) -> bool {
+        let mut binds = self.http.locations.iter().filter_map(|one| one.scope.proxy.upstream.bind.as_ref());
+        binds.any(|bind| bind.transparent)
     }
 
     pub(crate) fn server(&self, id: ServerId) -> &Server {

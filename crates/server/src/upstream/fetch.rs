@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::request::HeaderId;
 use io::op::Source;
+use rt::net::{ConnectOptions, ConnectStep};
 use rt::{Either, select};
 
 use crate::log::{Level, Reason};
@@ -252,10 +253,11 @@ impl Attempt<'_> {
         home: Option<&Rc<Home>>,
         is_fresh: bool,
     ) -> Result<Done, (Trouble, bool)> {
-        let idle = home.filter(|_| !is_fresh).and_then(|home| home.take(&peer.address));
+        let options = link::options(self.settings, &peer.address, request);
+        let idle = home.filter(|_| !is_fresh).and_then(|home| home.take(&peer.address, &options));
         let mut link = match idle {
             Some(link) => link,
-            None => self.connect(request, peer, home).await.map_err(|trouble| (trouble, false))?,
+            None => self.connect(request, peer, home, options).await.map_err(|trouble| (trouble, false))?,
         };
         let Attempt { settings, outgoing, record, sent } = self;
         record.connect_time.set(Some(record.elapsed()));
@@ -307,17 +309,23 @@ impl Attempt<'_> {
         request: &Request,
         peer: &Peer,
         home: Option<&Rc<Home>>,
+        options: ConnectOptions,
     ) -> Result<Link, Trouble> {
         let timer = rt::Timer::new();
         timer.set(rt::now() + self.settings.connect_timeout);
-        let connecting = Link::connect(&peer.address, home.cloned(), self.settings, request);
+        let connecting = Link::connect(&peer.address, home.cloned(), options.clone());
         match timer.limit(connecting).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => {
-                let (errno, call) = (Reason(error.errno), link::call(error.step));
-                request
-                    .log(Level::Error, format_args!("{call} failed ({errno}) while connecting to upstream"));
-                Err(Trouble::Failed)
+                let (errno, call) = (Reason(error.errno), link::call(error.step, &options));
+                // nginx's levels: what the upstream has no part in is worse, and no other one would do better.
+                let (level, trouble) = match error.step {
+                    ConnectStep::Connect => (Level::Error, Trouble::Failed),
+                    ConnectStep::Bind => (Level::Crit, Trouble::Local),
+                    ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, Trouble::Local),
+                };
+                request.log(level, format_args!("{call} failed ({errno}) while connecting to upstream"));
+                Err(trouble)
             }
             Err(rt::Elapsed) => {
                 let errno = Reason(io::Errno::TIMEDOUT);

@@ -31,6 +31,8 @@ pub(super) struct Link {
     pub(super) requests: u64,
     opened: Instant,
     address: PeerAddr,
+    /// How its socket was made: the address of this end, and what was asked of the kernel.
+    options: ConnectOptions,
     home: Option<Rc<Home>>,
 }
 
@@ -82,12 +84,15 @@ impl Home {
         }))
     }
 
-    /// An idle connection to this address, which the upstream has not closed as far as is known.
-    pub(super) fn take(&self, address: &PeerAddr) -> Option<Link> {
+    /// An idle connection to this address, which the upstream has not closed as far as is known. It has to be made as a
+    /// new one would be: an upstream that lets clients in by `proxy_bind` must not get those of another address.
+    pub(super) fn take(&self, address: &PeerAddr, options: &ConnectOptions) -> Option<Link> {
         let mut pools = self.thread.links.pools.borrow_mut();
         let idle = pools.get_mut(&self.key.group)?;
         loop {
-            let fits = |one: &Idle| one.key == self.key && one.link.address == *address;
+            let fits = |one: &Idle| {
+                one.key == self.key && one.link.address == *address && one.link.options == *options
+            };
             let place = idle.iter().rposition(fits)?;
             let Idle { mut link, until, .. } = idle.remove(place);
             if until > rt::now() && link.socket.is_quiet() {
@@ -110,17 +115,15 @@ impl Link {
     pub(super) async fn connect(
         address: &PeerAddr,
         home: Option<Rc<Home>>,
-        settings: &Settings,
-        request: &Request,
+        options: ConnectOptions,
     ) -> Result<Link, ConnectError> {
-        let options = options(settings, address, request);
         let mut socket = Socket::connect_with(address.clone(), &options).await?;
         // One receive at a time: a multishot one of io_uring can lose a reset that arrives together with the last bytes
         // (io_poll_check_events() drops the second of two wake-ups, and TCP reports only a FIN as more to be read).
         // The answer would hang until `proxy_read_timeout`. A fresh receive looks at the socket's state first.
         socket.split().0.set_multishot(false);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
-        Ok(Link { socket, timer, requests: 0, opened, address, home })
+        Ok(Link { socket, timer, requests: 0, opened, address, options, home })
     }
 
     /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
@@ -181,7 +184,7 @@ async fn sweep(thread: Rc<Thread>) {
 }
 
 /// The options of a socket to this address.
-fn options(settings: &Settings, address: &PeerAddr, request: &Request) -> ConnectOptions {
+pub(super) fn options(settings: &Settings, address: &PeerAddr, request: &Request) -> ConnectOptions {
     let bytes = |size: Option<u64>| size.map(|size| size.min(u64::from(u32::MAX)) as u32);
     let bind = settings.bind.as_ref().and_then(|bind| bind_address(bind, request));
     ConnectOptions {
@@ -207,11 +210,14 @@ fn bind_address(bind: &Bind, request: &Request) -> Option<SocketAddr> {
 }
 
 /// The call of a step, for the log.
-pub(super) fn call(step: ConnectStep) -> String {
-    match step {
-        ConnectStep::Socket => "socket()".to_owned(),
-        ConnectStep::Option(name) => format!("setsockopt({name})"),
-        ConnectStep::Bind => "bind()".to_owned(),
-        ConnectStep::Connect => "connect()".to_owned(),
+pub(super) fn call(step: ConnectStep, options: &ConnectOptions) -> String {
+    match (step, options.bind) {
+        (ConnectStep::Socket, _) => "socket()".to_owned(),
+        (ConnectStep::Option(name), _) => format!("setsockopt({name})"),
+        // nginx names what it was told to bind to, without the port that nobody wrote.
+        (ConnectStep::Bind, Some(address)) if address.port() == 0 => format!("bind({})", address.ip()),
+        (ConnectStep::Bind, Some(address)) => format!("bind({address})"),
+        (ConnectStep::Bind, None) => "bind()".to_owned(),
+        (ConnectStep::Connect, _) => "connect()".to_owned(),
     }
 }

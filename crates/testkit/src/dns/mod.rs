@@ -8,7 +8,7 @@ pub mod message;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -100,7 +100,13 @@ impl DnsServer {
     /// Starts with an empty table.
     #[track_caller]
     pub fn start() -> DnsServer {
-        let (udp, tcp, addr) = bind();
+        DnsServer::start_at(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// The same at an address of this machine.
+    #[track_caller]
+    pub fn start_at(ip: IpAddr) -> DnsServer {
+        let (udp, tcp, addr) = bind(ip);
         let shared = Arc::new(Shared::default());
         let (wake, woken) = UnixStream::pair().unwrap_or_else(|error| panic!("socketpair: {error}"));
         let serving = Serving { udp: Arc::new(udp), tcp, woken, shared: Arc::clone(&shared) };
@@ -175,10 +181,10 @@ impl Drop for DnsServer {
 
 /// A port that is free for both.
 #[track_caller]
-fn bind() -> (UdpSocket, TcpListener, SocketAddr) {
+fn bind(ip: IpAddr) -> (UdpSocket, TcpListener, SocketAddr) {
     let mut failure = None;
     for _ in 0..ATTEMPTS {
-        let bound = UdpSocket::bind("127.0.0.1:0").and_then(|udp| {
+        let bound = UdpSocket::bind((ip, 0)).and_then(|udp| {
             let addr = udp.local_addr()?;
             Ok((udp, TcpListener::bind(addr)?, addr))
         });

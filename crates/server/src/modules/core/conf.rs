@@ -211,10 +211,17 @@ pub struct ProcessKey {
     thread_pools: Vec<ThreadPoolSpec>,
     events: EventsConf,
     engine: EngineKey,
+    /// Which decides on the capabilities that a worker keeps.
+    binds_transparently: bool,
 }
 
 impl ProcessKey {
-    pub(crate) fn of(main: &MainConf, events: &EventsConf, engine: EngineKey) -> ProcessKey {
+    pub(crate) fn of(
+        main: &MainConf,
+        events: &EventsConf,
+        engine: EngineKey,
+        binds_transparently: bool,
+    ) -> ProcessKey {
         ProcessKey {
             user: main.user.clone(),
             workers: main.workers,
@@ -225,6 +232,7 @@ impl ProcessKey {
             thread_pools: main.thread_pools.clone(),
             events: events.clone(),
             engine,
+            binds_transparently,
         }
     }
 }

@@ -212,4 +212,7 @@ fn what_a_process_cannot_change_is_compared() {
     assert_eq!(key("daemon on;"), key("http { server { listen 81; } }"));
     assert_ne!(key(""), key("worker_processes 2;"));
     assert_ne!(key(""), key("thread_pool a threads=2;"));
+    let bind = |text: &str| key(&format!("http {{ server {{ location / {{ {text} }} }} }}"));
+    assert_eq!(bind(""), bind("proxy_bind 127.0.0.2;"));
+    assert_ne!(bind(""), bind("proxy_bind $remote_addr transparent;"));
 }
