@@ -7,7 +7,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use common::cache::{
@@ -482,6 +482,26 @@ fn a_folder_that_cannot_be_had_is_no_reason_not_to_serve() {
     get(&server, "/a-4096");
     assert_ne!(get(&server, "/a-4096"), "HIT");
     server.wait_for_log("answers pass through and are not stored", Deadline::default());
+    // Nobody has to tell the server when it can be had.
+    fs::remove_file(place.path().join("file")).expect("a file");
+    let folder = place.dir("file");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("a folder of the test's own");
+    get_until(&server, "/a-4096", "HIT");
+    server.wait_for_log("cache \"one\" can be used now", Deadline::default());
+    assert_eq!(server.error_log().matches("answers pass through").count(), 1, "{}", server.error_log());
+    drop(server);
+}
+
+#[test]
+fn a_server_ends_while_its_cache_cannot_be_had() {
+    let (_objects, origin) = sized_objects();
+    let place = TempDir::new("no-folder");
+    place.write("file", "");
+    let setup = setup(&origin, &[]).cache_in(&place.path().join("file"));
+    let server = start(&setup);
+    get(&server, "/a-4096");
+    server.wait_for_log("answers pass through", Deadline::default());
+    assert!(server.quit_and_wait().success(), "the wait for the next try ends with the server");
 }
 
 #[test]

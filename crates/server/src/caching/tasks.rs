@@ -1,12 +1,15 @@
 //! The life of the caches of a process: opened with the configuration that names them, run by one thread each, stopped
-//! when the process begins to end or a configuration does without them.
+//! when the process begins to end or a configuration does without them. One that cannot be opened is tried again for as
+//! long as it is wanted: a folder may be mounted, or given to the server's user, after the start.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ::cache::{Config, Note, Notify, OpenError, Store};
+use rt::Either;
+use rt::watch::{self, Publisher};
 
 use crate::caching::flight::Flights;
 use crate::files::is_on_local_disk;
@@ -16,7 +19,16 @@ use crate::thread::Thread;
 
 /// One cache, as threads and configurations share it.
 pub(crate) struct Cache {
-    store: Result<Arc<Store>, OpenError>,
+    /// There from the moment on at which it could be opened.
+    store: OnceLock<Arc<Store>>,
+    /// Why that was not the start.
+    refusal: Option<OpenError>,
+    config: Config,
+    /// Whether nobody wants it any more. The lock is held while a store that was opened late takes its place, so that
+    /// each store that is there hears of its end.
+    is_over: Mutex<bool>,
+    /// Ends the wait for the next try; 1 when it is over.
+    over: Publisher,
     /// Fetches under way, which outlive a configuration as the cache does.
     flights: Arc<Flights>,
     /// Whether a thread runs it.
@@ -40,20 +52,33 @@ impl std::fmt::Debug for Cache {
     }
 }
 
+/// The pause before a cache that could not be opened is tried again, doubled each time: whoever mends it soon is looking
+/// on, and what stays broken costs a look a minute.
+const REOPEN_FIRST: Duration = Duration::from_secs(1);
+
+/// The longest such pause.
+const REOPEN_MAX: Duration = Duration::from_secs(60);
+
 impl Cache {
-    /// Opens a cache. One that cannot be opened is none: requests pass through.
+    /// Opens a cache. One that cannot be opened is none for now: requests pass through.
     pub(crate) fn open(config: Config) -> Cache {
         let notes = Arc::new(Notes::default());
         let to = Arc::clone(&notes);
-        let notify = Notify(Arc::new(move |note| to.add(note)));
-        let calls_directly = is_on_local_disk(&config.path);
-        let store = Store::open(Config { notify, calls_directly, ..config });
-        Cache { store, flights: Flights::new(), claimed: AtomicBool::new(false), notes }
+        let config = Config { notify: Notify(Arc::new(move |note| to.add(note))), ..config };
+        let store = OnceLock::new();
+        let refusal = match open(config.clone()) {
+            // It was made a line above, so that it is empty.
+            Ok(opened) => store.set(opened).err().and(None),
+            Err(refusal) => Some(refusal),
+        };
+        let (over, _) = watch::channel(0);
+        let (is_over, claimed) = (Mutex::new(false), AtomicBool::new(false));
+        Cache { store, refusal, config, is_over, over, flights: Flights::new(), claimed, notes }
     }
 
     /// The store, when it could be opened.
     pub(crate) fn store(&self) -> Option<&Arc<Store>> {
-        self.store.as_ref().ok()
+        self.store.get()
     }
 
     /// Who fetches what.
@@ -66,18 +91,13 @@ impl Cache {
         if self.claimed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let store = match &self.store {
-            Ok(store) => Arc::clone(store),
-            Err(reason) => {
-                let message = format_args!("{reason}; answers pass through and are not stored");
-                return error::write(thread, Level::Emerg, message);
-            }
-        };
         let counted = thread.caches.enter();
         let (cache, thread) = (Arc::clone(self), Rc::clone(thread));
         rt::spawn(async move {
             let run = async {
-                store.run().await;
+                if let Some(store) = cache.opened(&thread).await {
+                    store.run().await;
+                }
                 drop(counted);
             };
             let tell = async {
@@ -90,6 +110,52 @@ impl Cache {
             cache.notes.write(&thread);
         });
     }
+
+    /// Waits for the store, trying again and again; `None` when it is not wanted any more. The log says that it cannot be
+    /// had, and that it can: once each, however often it was tried.
+    async fn opened(&self, thread: &Thread) -> Option<Arc<Store>> {
+        let Some(refusal) = &self.refusal else { return self.store().map(Arc::clone) };
+        let message = format_args!("{refusal}; answers pass through and are not stored until it can");
+        error::write(thread, Level::Emerg, message);
+        let (mut pause, over) = (REOPEN_FIRST, self.over.watch());
+        loop {
+            if let Either::Left(_) = rt::select(over.above(0), rt::sleep_until(rt::now() + pause)).await {
+                return None;
+            }
+            pause = (pause * 2).min(REOPEN_MAX);
+            // These calls wait for the disk, so they are made elsewhere.
+            let config = self.config.clone();
+            if let Some(Ok(store)) = rt::offload(move || open(config)).await {
+                let name = &self.config.name;
+                if !self.take(&store) {
+                    return None;
+                }
+                error::write(thread, Level::Notice, format_args!("cache \"{name}\" can be used now"));
+                return Some(store);
+            }
+        }
+    }
+
+    /// Puts a store that was opened late in its place, unless nobody wants it any more.
+    fn take(&self, store: &Arc<Store>) -> bool {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        !*is_over && self.store.set(Arc::clone(store)).is_ok()
+    }
+
+    /// Ends it: the folder is another process's to have.
+    fn stop(&self) {
+        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.over.publish(1);
+        if let Some(store) = self.store() {
+            store.stop();
+        }
+    }
+}
+
+/// Opens a store. What is found out about its folder is asked again each time, as it may be another one by now.
+fn open(config: Config) -> Result<Arc<Store>, OpenError> {
+    let calls_directly = is_on_local_disk(&config.path);
+    Store::open(Config { calls_directly, ..config })
 }
 
 impl Notes {
@@ -120,10 +186,8 @@ pub(crate) fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
         cache.tend(thread);
     }
     for old in before.map(caches).unwrap_or_default() {
-        if !kept.iter().any(|cache| Arc::ptr_eq(cache, &old))
-            && let Some(store) = old.store()
-        {
-            store.stop();
+        if !kept.iter().any(|cache| Arc::ptr_eq(cache, &old)) {
+            old.stop();
         }
     }
 }
@@ -133,8 +197,6 @@ pub(crate) fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
 /// Lets another process have the folders, which saves what is known of them first. Lookups go on.
 pub(crate) fn stop(generation: &Generation) {
     for zone in &generation.config.http.caches {
-        if let Some(store) = zone.state().store() {
-            store.stop();
-        }
+        zone.state().stop();
     }
 }
