@@ -419,19 +419,24 @@ impl Store {
         }))
     }
 
-    /// Removes an entry if a purge has hit it.
-    pub(crate) async fn judge_purged(self: &Arc<Store>, key: &Key, known: Known) {
+    /// Removes an entry if a purge has hit it; `false` where that cannot be told, because the disk does not give it.
+    pub(crate) async fn judge_purged(self: &Arc<Store>, key: &Key, known: Known) -> bool {
         let flags = (OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
-        let Ok(file) = File::open(None, self.path_of(key).0, how, self.device, self.via()).await else {
-            return;
+        let file = match File::open(None, self.path_of(key).0, how, self.device, self.via()).await {
+            Ok(file) => file,
+            Err(errno) => return errno == Errno::NOENT,
         };
-        let Ok((buf, header)) = self.read_header(&file, PREFIX_BYTES, self.way(self.access(), None)).await
-        else {
-            return;
-        };
-        if fate(&self.purges(), &header, &buf[header.text.clone()]) == Some(Fate::Gone) {
-            self.forget_purged(key, known.version);
+        match self.read_header(&file, PREFIX_BYTES, self.way(self.access(), None)).await {
+            Ok((buf, header)) => {
+                if fate(&self.purges(), &header, &buf[header.text.clone()]) == Some(Fate::Gone) {
+                    self.forget_purged(key, known.version);
+                }
+                true
+            }
+            // What is damaged is served to nobody.
+            Err(ReadError::Damaged(_)) => true,
+            Err(ReadError::Disk(_) | ReadError::NoMemory) => false,
         }
     }
 

@@ -1,9 +1,12 @@
 //! Loading: all folders are read side by side, so that a start knows every entry soon. Until then lookups ask the disk.
 //!
 //! Nothing is opened: a name is a key, and what an entry is, its first lookup finds out. Leftovers of fills that a crash
-//! has ended are removed on the way.
+//! has ended are removed on the way. A folder that cannot be read is not taken for an empty one: it is tried again, and
+//! until it was read the cache counts as not loaded, so that lookups go on asking the disk.
 
+use std::cell::RefCell;
 use std::ffi::CString;
+use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,7 +43,34 @@ struct Walk {
     gauge: Gauge,
     pace: Paced,
     unconfirmed_up_to: u32,
+    unread: RefCell<Vec<(Folder, Errno)>>,
 }
+
+/// A folder of entries, or of such folders.
+#[derive(Debug)]
+struct Folder {
+    path: CString,
+    /// The names of the folders that lead to it.
+    digits: Vec<Vec<u8>>,
+}
+
+/// Folders that could not be read. What lies in them is neither known nor counted.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    folders: Vec<Folder>,
+    /// What was known before this version is known from a snapshot only.
+    unconfirmed_up_to: u32,
+    begun: Instant,
+    pause: Duration,
+    /// When they are tried again.
+    pub(crate) due: Instant,
+}
+
+/// The pause before folders that could not be read are tried again, doubled each time.
+const UNREAD_FIRST: Duration = Duration::from_secs(1);
+
+/// The longest such pause: a few calls a minute harm nobody.
+const UNREAD_MAX: Duration = Duration::from_secs(60);
 
 /// Keeps a pace: files at a time and time at a time, then a pause.
 pub(crate) struct Paced {
@@ -68,14 +98,70 @@ impl Paced {
 }
 
 impl Store {
-    /// Makes all entries known.
-    pub(crate) async fn load(self: &Arc<Store>) {
+    /// Makes all entries known; answers the folders for which that has to be tried again.
+    pub(crate) async fn load(self: &Arc<Store>) -> Option<Unread> {
         let begun = rt::now();
         self.remove_leftovers().await;
-        let loaded = self.load_snapshot().await;
-        if loaded == Loaded::Some && !self.is_stopping() {
-            self.walk().await;
+        if self.load_snapshot().await == Loaded::All {
+            self.all_known(begun, true);
+            return None;
         }
+        if self.is_stopping() {
+            return None;
+        }
+        // What was written since the start has versions above this one, which belongs to nothing.
+        let unconfirmed_up_to = self.index.version();
+        let top = Folder { path: self.path_in(b"."), digits: Vec::new() };
+        let unread =
+            Unread { folders: vec![top], unconfirmed_up_to, begun, pause: UNREAD_FIRST / 2, due: begun };
+        let unread = self.walk(unread).await?;
+        self.note(Note::Unreadable {
+            name: self.name(),
+            path: std::ffi::OsString::from_vec(unread.0.path.as_bytes().to_vec()).into(),
+            errno: unread.1,
+            folders: unread.2.folders.len() as u64,
+        });
+        // The limits hold for what is known, and the log says so: a cache that stores nothing because of one folder would
+        // help nobody.
+        self.space.loaded();
+        Some(unread.2)
+    }
+
+    /// Tries folders again that could not be read.
+    pub(crate) async fn load_rest(self: &Arc<Store>, unread: Unread) -> Option<Unread> {
+        self.walk(unread).await.map(|(_, _, unread)| unread)
+    }
+
+    /// Reads folders and all that is in them; answers those that could not be read, and the first of them with the reason.
+    async fn walk(self: &Arc<Store>, wanted: Unread) -> Option<(Folder, Errno, Unread)> {
+        let walk = Rc::new(Walk {
+            store: Arc::clone(self),
+            folders: Semaphore::new(FOLDERS_MAX),
+            gauge: Gauge::new(),
+            pace: Paced::new(self.config.loader),
+            unconfirmed_up_to: wanted.unconfirmed_up_to,
+            unread: RefCell::default(),
+        });
+        wanted.folders.into_iter().for_each(|folder| walk.begin_folder(folder));
+        walk.gauge.none_left().await;
+        if self.is_stopping() {
+            return None;
+        }
+        let unread = walk.unread.take();
+        if let Some((first, errno)) = unread.first() {
+            let first = Folder { path: first.path.clone(), digits: Vec::new() };
+            let (errno, pause) = (*errno, (wanted.pause * 2).min(UNREAD_MAX));
+            let folders = unread.into_iter().map(|(folder, _)| folder).collect();
+            let due = rt::now() + pause;
+            return Some((first, errno, Unread { folders, pause, due, ..wanted }));
+        }
+        self.forget_unconfirmed(wanted.unconfirmed_up_to);
+        self.all_known(wanted.begun, false);
+        None
+    }
+
+    /// From here on what is not in the index is not there.
+    fn all_known(&self, begun: Instant, from_snapshot: bool) {
         if self.is_stopping() {
             return;
         }
@@ -85,26 +171,12 @@ impl Store {
             name: self.name(),
             entries: self.index.len() as u64,
             time_ms: rt::now().saturating_duration_since(begun).as_millis() as u64,
-            from_snapshot: loaded == Loaded::All,
+            from_snapshot,
         });
     }
 
-    /// Reads all folders and then forgets what only the snapshot knew.
-    async fn walk(self: &Arc<Store>) {
-        // What was written since the start has versions above this one, which belongs to nothing.
-        let unconfirmed_up_to = self.index.version();
-        let walk = Rc::new(Walk {
-            store: Arc::clone(self),
-            folders: Semaphore::new(FOLDERS_MAX),
-            gauge: Gauge::new(),
-            pace: Paced::new(self.config.loader),
-            unconfirmed_up_to,
-        });
-        walk.begin_folder(self.path_in(b"."), Vec::new());
-        walk.gauge.none_left().await;
-        if self.is_stopping() {
-            return;
-        }
+    /// Forgets what only the snapshot knew: all folders were read, and it is in none of them.
+    fn forget_unconfirmed(&self, unconfirmed_up_to: u32) {
         let mut cursor = Some(Cursor::default());
         while let Some(here) = cursor {
             let mut gone = Vec::new();
@@ -149,42 +221,49 @@ impl Store {
 }
 
 impl Walk {
-    /// Starts a task that reads a folder; `digits` are the names of the folders that lead to it.
-    fn begin_folder(self: &Rc<Walk>, path: CString, digits: Vec<Vec<u8>>) {
+    /// Starts a task that reads a folder.
+    fn begin_folder(self: &Rc<Walk>, folder: Folder) {
         let (walk, counted) = (Rc::clone(self), self.gauge.enter());
         rt::spawn(async move {
             let permit = walk.folders.acquire().await;
-            // A folder that cannot be read is as one without entries: lookups ask the disk for what is in it.
-            let _ = walk.read_folder(path, digits).await;
+            match walk.read_folder(&folder).await {
+                // It has gone since its name was read, with all that was in it.
+                Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(errno) => walk.unread.borrow_mut().push((folder, errno)),
+            }
             drop(permit);
             drop(counted);
         });
     }
 
-    async fn read_folder(self: &Rc<Walk>, path: CString, digits: Vec<Vec<u8>>) -> Result<(), Errno> {
+    async fn read_folder(self: &Rc<Walk>, Folder { path, digits }: &Folder) -> Result<(), Errno> {
         let store = &self.store;
         let levels = store.config.levels;
         let is_leaf = digits.len() == levels.digits().len();
         let look = if is_leaf { EntryLook::Itself } else { EntryLook::Kind };
         let folder = store.open_folder(path.clone()).await?;
+        let mut inner = Vec::new();
         loop {
             let entries = folder.read_dir(READ_BYTES, look, store.device, store.via()).await?;
             if entries.is_empty() || store.is_stopping() {
-                return Ok(());
+                break;
             }
             let count = entries.len() as u32;
             for entry in entries {
                 if is_leaf {
-                    self.enter(&entry, &digits);
+                    self.enter(&entry, digits);
                 } else if is_folder(&entry) && is_digits(&entry.name, levels.digits()[digits.len()]) {
-                    let inner = CString::new([path.as_bytes(), b"/", &entry.name].concat());
+                    let path = CString::new([path.as_bytes(), b"/", &entry.name].concat());
                     let mut digits = digits.clone();
                     digits.push(entry.name.to_vec());
-                    self.begin_folder(inner.map_err(|_| Errno::INVAL)?, digits);
+                    inner.push(Folder { path: path.map_err(|_| Errno::INVAL)?, digits });
                 }
             }
             self.pace.worked(count).await;
         }
+        // Not before it was read to its end: what is tried again as a whole must not be under way in parts.
+        inner.into_iter().for_each(|folder| self.begin_folder(folder));
+        Ok(())
     }
 
     /// Enters a file that lies where the file of its key has to lie.

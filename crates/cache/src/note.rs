@@ -50,6 +50,17 @@ pub enum Note {
         /// What was wrong.
         damage: crate::format::Damage,
     },
+    /// Folders could not be read while the entries were looked for; they are tried again.
+    Unreadable {
+        /// The zone.
+        name: String,
+        /// One of them.
+        path: PathBuf,
+        /// What the system answered for that one.
+        errno: Errno,
+        /// How many.
+        folders: u64,
+    },
     /// All entries are known.
     Loaded {
         /// The zone.
@@ -66,7 +77,7 @@ pub enum Note {
 impl Note {
     /// Whether something went wrong; the others are for information.
     pub fn is_error(&self) -> bool {
-        matches!(self, Note::PassThrough { .. } | Note::Damaged { .. })
+        matches!(self, Note::PassThrough { .. } | Note::Damaged { .. } | Note::Unreadable { .. })
     }
 }
 
@@ -95,6 +106,13 @@ impl fmt::Display for Note {
             Note::Damaged { name, path, damage } => {
                 write!(f, "cache \"{name}\": \"{}\" is dropped: {damage}", path.display())
             }
+            Note::Unreadable { name, path, errno, folders } => write!(
+                f,
+                "cache \"{name}\": \"{}\" cannot be read: {} ({folders} such folders); what lies there is found when it \
+                 is asked for, and counts for max_size from then on, or when the folder can be read",
+                path.display(),
+                os(errno)
+            ),
             Note::Loaded { name, entries, time_ms, from_snapshot } => {
                 let how = if *from_snapshot { "from a snapshot" } else { "by reading its folders" };
                 write!(f, "cache \"{name}\": {entries} entries known after {time_ms} ms, {how}")

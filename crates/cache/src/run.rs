@@ -5,6 +5,8 @@
 //!   not owner --lock--> loading --> managing: room, inactive, trial, purger, snapshot --stop--> saved, unlocked
 //! ```
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use rt::local::Gauge;
 
 use crate::index::Cursor;
 use crate::key::Key;
-use crate::load::{NAP, Paced};
+use crate::load::{NAP, Paced, Unread};
 use crate::note::Note;
 use crate::place::Temp;
 use crate::remove::REMOVALS_MAX;
@@ -46,6 +48,8 @@ struct Due {
     snapshot: Instant,
     /// The last purge that was worked off.
     purged: u64,
+    /// Folders that could not be read so far.
+    unread: Option<Unread>,
 }
 
 impl Store {
@@ -55,11 +59,9 @@ impl Store {
         if !self.is_owner() {
             self.wait_to_own().await;
         }
-        if !self.is_stopping() {
-            self.load().await;
-        }
+        let unread = if self.is_stopping() { None } else { self.load().await };
         let now = rt::now();
-        let mut due = Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0 };
+        let mut due = Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, unread };
         while !self.is_stopping() {
             self.manage(&mut due).await;
             if !self.is_stopping() {
@@ -106,6 +108,9 @@ impl Store {
 
     fn next_look(&self, due: &Due) -> Instant {
         let mut next = due.inactive.min(due.snapshot);
+        if let Some(unread) = &due.unread {
+            next = next.min(unread.due);
+        }
         if self.space.has_min_free() {
             next = next.min(due.free);
         }
@@ -124,13 +129,18 @@ impl Store {
             self.ask_free().await;
         }
         self.make_room().await;
+        if let Some(unread) = due.unread.take_if(|unread| rt::now() >= unread.due) {
+            due.unread = self.load_rest(unread).await;
+        }
         if rt::now() >= due.inactive {
             let (least, most) = INACTIVE_EVERY;
             due.inactive = rt::now() + (self.config.inactive / 4).clamp(least, most);
             self.drop_inactive().await;
         }
         let purges = (self.sequence(), self.purges().len());
-        if purges.0 > due.purged && purges.1 > 0 && (self.config.purger || purges.1 > PURGES_MANY) {
+        // What is not known was not looked at, so a purge is needed as long as folders are unread.
+        let is_known = self.is_loaded() && purges.0 > due.purged;
+        if is_known && purges.1 > 0 && (self.config.purger || purges.1 > PURGES_MANY) {
             self.work_off_purges().await;
             due.purged = purges.0;
         }
@@ -211,10 +221,12 @@ impl Store {
         }
     }
 
-    /// Looks at every entry, removes those that purges have hit, and forgets the purges.
+    /// Looks at every entry, removes those that purges have hit, and forgets the purges. Those are remembered on where one
+    /// entry could not be looked at: it would come back otherwise.
     async fn work_off_purges(self: &Arc<Store>) {
         let sequence = self.sequence();
         let pace = Paced::new(self.config.purger_pace);
+        let unjudged = Rc::new(Cell::new(0_u64));
         let mut cursor = Some(Cursor::default());
         while let Some(here) = cursor {
             let mut keys = Vec::new();
@@ -227,8 +239,11 @@ impl Store {
                 let gauge = Gauge::new();
                 for (key, known) in some.iter().copied() {
                     let (store, counted) = (Arc::clone(self), gauge.enter());
+                    let unjudged = Rc::clone(&unjudged);
                     rt::spawn(async move {
-                        store.judge_purged(&key, known).await;
+                        if !store.judge_purged(&key, known).await {
+                            unjudged.set(unjudged.get() + 1);
+                        }
                         drop(counted);
                     });
                 }
@@ -239,7 +254,9 @@ impl Store {
                 }
             }
         }
-        if let Err(errno) = self.forget_purges(sequence).await {
+        if unjudged.get() == 0
+            && let Err(errno) = self.forget_purges(sequence).await
+        {
             self.write_failed("writing a purge", errno);
         }
     }

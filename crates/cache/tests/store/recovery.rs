@@ -173,6 +173,69 @@ fn what_only_the_snapshot_knew_is_forgotten() {
     });
 }
 
+#[test]
+fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        fill(&store).await;
+    });
+    let some = place.files().into_keys().next().expect("an entry");
+    let top = some.strip_prefix(place.path()).expect("it is below").iter().next().expect("a folder");
+    let top = top.to_str().expect("a digit");
+    // The name under which the start has it, which lookups do not use.
+    let faults = format!("open error=EIO path={}/./{top} first=1", place.path().display());
+    PLAIN.run_with(&faults, async {
+        let store = place.open(PLAIN);
+        manage(&store);
+        until(|| place.notes().iter().any(|note| matches!(note, Note::Unreadable { .. }))).await;
+        for number in 0..OBJECTS {
+            assert_hit(&store, number, 100 + number % 7).await;
+        }
+        // It is tried again.
+        until(|| store.is_loaded()).await;
+        assert_eq!(loaded(&place), (OBJECTS, false));
+        assert_eq!(store.stats().bytes, OBJECTS * 4096, "each is counted once");
+        stop(&store).await;
+    });
+    let said = place.notes();
+    let unreadable: Vec<_> =
+        said.iter().filter(|note| matches!(note, Note::Unreadable { folders: 1, .. })).collect();
+    assert!(unreadable.len() == 1 && unreadable[0].is_error(), "{said:?}");
+    assert!(unreadable[0].to_string().contains(&format!("/{top}\" cannot be read: Input/output error")));
+}
+
+#[test]
+fn a_purge_is_not_forgotten_while_an_entry_cannot_be_looked_at() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        fill(&store).await;
+    });
+    let hidden = cache::Key::of(&text(7));
+    let (folder, name) = {
+        let name = String::from_utf8(hidden.hex().to_vec()).expect("digits");
+        (format!("{}/{}/{}", place.path().display(), &name[31..], &name[29..31]), name)
+    };
+    let faults = format!("open error=EIO path={folder}/{name} first=1");
+    PLAIN.run_with(&faults, async {
+        let mut config = place.config(PLAIN);
+        (config.purger, config.purger_pace) = (true, cache::Pace::UNPACED);
+        let store = cache::Store::open(config).unwrap();
+        start(&store).await;
+        store.purge(cache::Scope::All, cache::Fate::Gone).await.unwrap();
+        // All but the one that the disk did not give.
+        until(|| place.files().len() == 1).await;
+        stop(&store).await;
+    });
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert!(find(&store, 7).await.is_none(), "it is purged all the same");
+        stop(&store).await;
+    });
+}
+
 /// CRC32C bit by bit, so that a test does not believe what it tests.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
