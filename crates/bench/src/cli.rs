@@ -11,6 +11,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::workspace::Workspace;
+use crate::report;
 use crate::report::model::{FORMAT, Report, Section};
 use crate::scenario::{Prepared, SCENARIOS};
 
@@ -101,7 +102,7 @@ fn command() -> Command {
 }
 
 /// The scenarios that a command means, with their options.
-fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<Prepared>, Failure> {
+fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<(&'static str, Prepared)>, Failure> {
     SCENARIOS
         .iter()
         .filter(|scenario| name == "all" || name == scenario.name)
@@ -114,31 +115,59 @@ fn prepare(name: &str, own: &ArgMatches) -> Result<Vec<Prepared>, Failure> {
             } else {
                 own
             };
-            (scenario.prepare)(matches)
+            Ok((scenario.name, (scenario.prepare)(matches)?))
         })
         .collect()
 }
 
-fn measure(common: &Common, command: Vec<String>, prepared: Vec<Prepared>) -> Result<(), Failure> {
-    let started = jiff::Timestamp::now();
+/// Runs the scenarios in order. What is done is in the JSON file before the next one begins, so that a run that is
+/// interrupted, or whose machine goes down, keeps what it has.
+fn measure(
+    common: &Common,
+    command: Vec<String>,
+    prepared: Vec<(&'static str, Prepared)>,
+) -> Result<(), Failure> {
+    report::check_folder(&common.out)?;
     let clock = Instant::now();
+    let started = jiff::Timestamp::now().to_string();
     let bench = common.bench()?;
-    let mut sections: Vec<Section> = Vec::new();
-    for scenario in prepared {
-        bench.check_interrupted()?;
-        sections.push(scenario(&bench)?);
+    let mut report = Report { format: FORMAT, started, command, ..Report::default() };
+    report.scale = format!("{:?}", bench.scale).to_lowercase();
+    let asked_for = prepared.len();
+    let mut end = Ok(());
+    for (name, scenario) in prepared {
+        match bench.check_interrupted().and_then(|()| scenario(&bench)) {
+            Ok(section) => report.sections.push(section),
+            // Alone it is the whole answer: one line, and no report of nothing.
+            Err(failure) if asked_for == 1 => return Err(failure),
+            Err(Failure::Interrupted) => {
+                end = Err(Failure::Interrupted);
+                break;
+            }
+            Err(failure) => {
+                eprintln!("ringroad bench: {name}: {failure}");
+                report.sections.push(Section::failed(name, &failure));
+            }
+        }
+        report.seconds = clock.elapsed().as_secs_f64();
+        report.incomplete = (report.sections.len() < asked_for).then(|| {
+            format!("the run did not come to its end: {} of {asked_for} scenarios", report.sections.len())
+        });
+        report::save(&report, &common.out)?;
     }
-    let report = Report {
-        format: FORMAT,
-        started: started.to_string(),
-        seconds: clock.elapsed().as_secs_f64(),
-        command,
-        scale: format!("{:?}", bench.scale).to_lowercase(),
-        machine: Vec::new(),
-        peers: Vec::new(),
-        sections,
-    };
-    crate::report::write(&report, &common.out)
+    // Files of the measurement are gone before the report is made of it.
+    drop(bench);
+    if !report.sections.is_empty() {
+        report::write(&report, &common.out)?;
+    }
+    end.and_then(|()| complete(&report))
+}
+
+/// A failure that names the scenarios without results.
+fn complete(report: &Report) -> Result<(), Failure> {
+    let failed = report.sections.iter().filter(|section| section.failed.is_some());
+    let names: Vec<String> = failed.map(|section| section.scenario.clone()).collect();
+    if names.is_empty() { Ok(()) } else { Err(Failure::Parts { names, of: report.sections.len() }) }
 }
 
 impl Common {
@@ -184,5 +213,64 @@ mod tests {
             assert!(matches!(failure, Failure::Usage(_)), "{args:?}: {failure}");
             assert!(!failure.to_string().contains('\n'), "{args:?}: {failure}");
         }
+    }
+
+    /// Runs made-up scenarios in a folder of its own; answers the end and the report, if there is one.
+    fn run_made_up(
+        name: &str,
+        scenarios: Vec<(&'static str, Prepared)>,
+    ) -> (Result<(), Failure>, Option<Report>) {
+        let folder = std::env::temp_dir().join(format!("ringroad-bench-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = folder.to_str().unwrap();
+        let words = ["bench", "--instant", "--work", text, "--out", &format!("{text}/out"), "all"];
+        let matches = command().try_get_matches_from(words).unwrap();
+        let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
+        let end = measure(&common, vec!["all".to_owned()], scenarios);
+        let report = report::read(&folder.join("out/report.json")).ok();
+        let left: Vec<_> =
+            std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), usize::from(report.is_some()), "left behind: {left:?}");
+        std::fs::remove_dir_all(folder).unwrap();
+        (end, report)
+    }
+
+    fn good(name: &'static str) -> (&'static str, Prepared) {
+        (name, Box::new(move |_| Ok(Section { scenario: name.to_owned(), ..Section::default() })))
+    }
+
+    fn bad(name: &'static str, failure: fn() -> Failure) -> (&'static str, Prepared) {
+        (name, Box::new(move |_| Err(failure())))
+    }
+
+    #[test]
+    fn a_scenario_that_fails_does_not_take_the_others_with_it() {
+        let broken = || Failure::Other("no such device".to_owned());
+        let (end, report) = run_made_up("parts", vec![good("nop"), bad("disk", broken), good("cold")]);
+        let failure = end.unwrap_err();
+        assert_eq!(failure.status(), 1);
+        assert!(failure.to_string().starts_with("1 of 3 scenarios failed (disk)"), "{failure}");
+        let report = report.unwrap();
+        let failed: Vec<_> = report.sections.iter().map(|section| section.failed.as_deref()).collect();
+        assert_eq!(failed, [None, Some("no such device"), None]);
+        assert_eq!(report.incomplete, None);
+    }
+
+    #[test]
+    fn an_interrupted_run_keeps_what_it_has() {
+        let (end, report) =
+            run_made_up("stop", vec![good("nop"), bad("disk", || Failure::Interrupted), good("cold")]);
+        assert_eq!(end.unwrap_err().status(), 2);
+        let report = report.unwrap();
+        assert_eq!(report.sections.len(), 1);
+        assert_eq!(report.incomplete.as_deref(), Some("the run did not come to its end: 1 of 3 scenarios"));
+    }
+
+    #[test]
+    fn a_single_scenario_that_fails_leaves_no_report() {
+        let (end, report) =
+            run_made_up("alone", vec![bad("disk", || Failure::Root { doing: "dropping caches" })]);
+        assert_eq!(end.unwrap_err().status(), 2);
+        assert_eq!(report, None);
     }
 }

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Kernel { doing: String, error: io::Error },
     /// What only root may do, and the option that does without.
     Root { doing: &'static str },
+    /// Scenarios without results in a run whose other results stand in the report.
+    Parts { names: Vec<String>, of: usize },
     /// Stopped by the user (SIGINT, SIGTERM).
     Interrupted,
     /// Anything else that is clear in one line.
@@ -41,8 +43,24 @@ impl fmt::Display for Failure {
             Failure::Program { name, problem, said } => write!(f, "{name} {problem}: {said}"),
             Failure::Kernel { doing, error } => write!(f, "{doing}: {error}"),
             Failure::Root { doing } => write!(f, "{doing} needs root"),
+            Failure::Parts { names, of } => write!(
+                f,
+                "{} of {of} scenarios failed ({}); the report has the others, and the reasons",
+                names.len(),
+                names.join(", ")
+            ),
             Failure::Interrupted => f.write_str("interrupted; what was started is stopped and removed"),
             Failure::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Failure {
+    /// The exit status: 1 where results were written and some are missing, 2 where there are none.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Failure::Parts { .. } => 1,
+            _ => 2,
         }
     }
 }

@@ -24,16 +24,13 @@ mod scenario;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The exit status of wrong use, and of a machine on which the measurement cannot be made.
-const EXIT_UNUSABLE: u8 = 2;
-
 /// Runs what the arguments (those behind `ringroad bench`) ask for.
 pub fn run(args: Vec<OsString>) -> ExitCode {
     match cli::run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("ringroad bench: {failure}");
-            ExitCode::from(EXIT_UNUSABLE)
+            ExitCode::from(failure.status())
         }
     }
 }

@@ -1,20 +1,121 @@
-//! Results: as data ([`model`]), and as the files made of them.
+//! Results: as data ([`model`]), and the files made of them.
 
 pub(crate) mod model;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
-use model::Report;
+use model::{FORMAT, Report};
+
+/// The file with everything, of which the others are made.
+const JSON: &str = "report.json";
+
+/// Fails when a report could not be written there, before forty minutes are spent on one. Makes nothing yet: a run
+/// without results leaves no folder.
+pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
+    // "" is the parent of a name alone.
+    let there = folder.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    let there = match there {
+        Some(path) if !path.as_os_str().is_empty() => path,
+        _ => Path::new("."),
+    };
+    let denied = |error| file("write the report to", folder, error);
+    if !there.is_dir() {
+        return Err(denied(std::io::ErrorKind::NotADirectory.into()));
+    }
+    access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| denied(error.into()))
+}
+
+/// Writes the JSON file, whole or not at all: what an interrupted run has found so far stays readable.
+pub(crate) fn save(report: &Report, folder: &Path) -> Result<PathBuf, Failure> {
+    fs::create_dir_all(folder).map_err(|error| file("create the folder", folder, error))?;
+    let text = serde_json::to_string_pretty(report).map_err(|error| Failure::Other(error.to_string()))?;
+    let path = folder.join(JSON);
+    let new = folder.join("report.json.new");
+    fs::write(&new, text + "\n").map_err(|error| file("write", &new, error))?;
+    fs::rename(&new, &path).map_err(|error| file("write", &path, error))?;
+    Ok(path)
+}
 
 /// Writes the files of a report into a folder, which is made if it is not there.
 pub(crate) fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
-    let file = |doing, path: &Path, error| Failure::File { path: path.to_owned(), doing, error };
-    fs::create_dir_all(folder).map_err(|error| file("create the folder", folder, error))?;
-    let path = folder.join("report.json");
-    let text = serde_json::to_string_pretty(report).map_err(|error| Failure::Other(error.to_string()))?;
-    fs::write(&path, text + "\n").map_err(|error| file("write", &path, error))?;
+    let path = save(report, folder)?;
     println!("{}", path.display());
     Ok(())
+}
+
+/// Reads a JSON file that an earlier run wrote.
+pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Head {
+        format: u32,
+    }
+    let text = fs::read_to_string(path).map_err(|error| file("read", path, error))?;
+    let problem = |what: String| Failure::Other(format!("{}: {what}", path.display()));
+    let head: Head = serde_json::from_str(&text)
+        .map_err(|error| problem(format!("not a report of ringroad bench: {error}")))?;
+    if head.format != FORMAT {
+        return Err(problem(format!(
+            "a report of format {}; this program reads format {FORMAT}",
+            head.format
+        )));
+    }
+    serde_json::from_str(&text).map_err(|error| problem(error.to_string()))
+}
+
+fn file(doing: &'static str, path: &Path, error: std::io::Error) -> Failure {
+    Failure::File { path: path.to_owned(), doing, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("ringroad-report-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_is_saved_is_read_again() {
+        let folder = folder("again");
+        let report = Report { format: FORMAT, scale: "quick".to_owned(), ..Report::default() };
+        let path = save(&report, &folder.join("below")).unwrap();
+        assert_eq!(read(&path).unwrap(), report);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn other_formats_and_other_files_are_refused_in_one_line() {
+        let folder = folder("refused");
+        for (text, expected) in [
+            (r#"{"format": 2, "new": []}"#, "a report of format 2; this program reads format 1"),
+            (r#"{"format": 1}"#, "missing field"),
+            ("[1, 2]", "not a report of ringroad bench"),
+        ] {
+            let path = folder.join("report.json");
+            fs::write(&path, text).unwrap();
+            let failure = read(&path).unwrap_err().to_string();
+            assert!(failure.contains(expected) && !failure.contains('\n'), "{text}: {failure}");
+        }
+        assert!(read(&folder.join("none.json")).unwrap_err().to_string().contains("No such file"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_refused_before_the_measurement() {
+        let folder = folder("check");
+        fs::write(folder.join("file"), "").unwrap();
+        check_folder(&folder.join("a/b/c")).unwrap();
+        check_folder(Path::new("ringroad-bench")).unwrap();
+        assert!(!folder.join("a").exists(), "nothing is made by looking");
+        assert!(
+            check_folder(&folder.join("file/below")).unwrap_err().to_string().contains("not a directory")
+        );
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

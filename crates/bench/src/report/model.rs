@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
 use crate::method::stats::Summary;
 
 /// The version of the JSON file. A reader refuses one that it does not know.
 pub(crate) const FORMAT: u32 = 1;
 
 /// Everything that one run found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) format: u32,
     /// RFC 3339, UTC.
@@ -27,6 +28,9 @@ pub(crate) struct Report {
     /// Servers and tools: version, or why one is missing.
     pub(crate) peers: Vec<Fact>,
     pub(crate) sections: Vec<Section>,
+    /// Why sections are missing that were asked for: the run was interrupted, or is not at its end yet.
+    #[serde(default)]
+    pub(crate) incomplete: Option<String>,
 }
 
 /// A name and what is so called.
@@ -46,6 +50,9 @@ pub(crate) struct Section {
     pub(crate) seed: Option<String>,
     /// What is asked, in one sentence.
     pub(crate) question: String,
+    /// Why there are no results, or not all: the one line with which the scenario ended.
+    #[serde(default)]
+    pub(crate) failed: Option<String>,
     /// Our tables, the one in the write-up's form first.
     pub(crate) tables: Vec<Table>,
     pub(crate) plots: Vec<Plot>,
@@ -56,6 +63,18 @@ pub(crate) struct Section {
     pub(crate) configurations: Vec<Fact>,
     /// Every single measurement.
     pub(crate) runs: Vec<Run>,
+}
+
+impl Section {
+    /// The place of a scenario that ended without results.
+    pub(crate) fn failed(scenario: &str, failure: &Failure) -> Section {
+        Section {
+            scenario: scenario.to_owned(),
+            title: format!("bench {scenario}"),
+            failed: Some(failure.to_string()),
+            ..Section::default()
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -113,7 +132,8 @@ pub(crate) struct Axis {
 pub(crate) enum AxisScale {
     Linear,
     Logarithmic,
-    /// Percentiles, drawn as HdrHistogram draws them: by 1 / (1 - p).
+    /// Percentages from 0 to 100, drawn as HdrHistogram draws them: by 1 / (1 - p), so that 90, 99 and 99.9 are equally
+    /// far from each other. A point at 100 (the highest value) is left out of the curve: it has no place.
     Percentile,
 }
 
