@@ -331,6 +331,12 @@ impl Buf {
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.capacity()) }
     }
 
+    /// The whole capacity, whatever of it is content.
+    pub(crate) fn all(&self) -> &[u8] {
+        // SAFETY: as in [`Buf::space`], and nobody can change it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.capacity()) }
+    }
+
     /// Appends as much of `bytes` as fits and answers how much that was.
     pub fn append(&mut self, bytes: &[u8]) -> usize {
         let len = self.len as usize;

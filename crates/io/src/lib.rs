@@ -8,6 +8,7 @@
 //! Order of calls: [`Engine::submit`] any number of times, then [`Engine::turn`], then look at the batch;
 //! at the end [`Engine::drain`].
 
+pub mod bare;
 pub mod buf;
 mod composite;
 mod device;

@@ -348,7 +348,7 @@ impl Backends {
             completed: self.slots.completed,
             kernel_entries: entries
                 + ring.kernel_entries
-                + self.libaio.as_ref().map_or(0, |libaio| libaio.kernel_entries),
+                + self.libaio.as_ref().map_or(0, Libaio::kernel_entries),
             table_full: self.table_full,
             recv_starved: starved + ring.recv_starved,
             device_queued: self.gates.queued + self.pool_queued,

@@ -1,19 +1,20 @@
 //! Linux native AIO for direct reads, by its raw system calls.
 //!
-//! Only reads of files open with `O_DIRECT` come here: anything else would block in `io_submit`. Requests
-//! gather in a queue, go to the kernel in one call per turn and never exceed the depth of the context.
+//! [`Context`] is the kernel's side, [`Libaio`] an engine's. Only reads of files open with `O_DIRECT` come
+//! to the engine's: anything else would block in `io_submit`. Requests gather in a queue, go to the kernel in one call per turn and never exceed the depth of the context.
 //! Completions ring the engine's doorbell (`IOCB_FLAG_RESFD`) and are taken from the ring that the kernel
 //! shares with the process, without a call (layout: `struct aio_ring` in Linux `fs/aio.c`, unchanged since
 //! 2.6 and used by fio and Seastar in the same way).
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
+use crate::buf::Buf;
 use crate::disk::job::Outcome;
 use crate::doorbell::Doorbell;
 use crate::op::{Completion, Op, OpId};
@@ -21,6 +22,8 @@ use crate::slot::Slots;
 
 /// `IOCB_CMD_PREAD` of linux/aio_abi.h.
 const COMMAND_PREAD: u16 = 0;
+/// `IOCB_CMD_PWRITE`.
+const COMMAND_PWRITE: u16 = 1;
 /// `IOCB_FLAG_RESFD`: the eventfd in `resfd` is told of the completion.
 const FLAG_RESFD: u32 = 1;
 /// `AIO_RING_MAGIC`: the shared ring has the layout that is known here.
@@ -29,7 +32,7 @@ const RING_MAGIC: u32 = 0xa10a_10a1;
 /// `struct iocb` of linux/aio_abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Request {
+pub(crate) struct Request {
     data: u64,
     #[cfg(target_endian = "little")]
     key: u32,
@@ -47,13 +50,33 @@ struct Request {
     resfd: u32,
 }
 
+impl Request {
+    /// A read or a write of at most `len` bytes with the start of `buf`.
+    pub(crate) fn new(write: bool, file: RawFd, offset: u64, buf: &mut Buf, len: u32) -> Request {
+        Request {
+            opcode: if write { COMMAND_PWRITE } else { COMMAND_PREAD },
+            file: file as u32,
+            bytes: u64::from(len).min(buf.capacity() as u64),
+            buffer: buf.as_mut_ptr() as u64,
+            // An offset beyond the signed range is the kernel's to refuse.
+            offset: offset as i64,
+            ..Request::default()
+        }
+    }
+
+    /// The same request, whose completion brings `data`.
+    pub(crate) fn named(self, data: u64) -> Request {
+        Request { data, ..self }
+    }
+}
+
 /// `struct io_event` of linux/aio_abi.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Event {
-    data: u64,
+pub(crate) struct Event {
+    pub(crate) data: u64,
     request: u64,
-    result: i64,
+    pub(crate) result: i64,
     result2: i64,
 }
 
@@ -70,10 +93,17 @@ struct Header {
     header_bytes: u32,
 }
 
-/// One thread's context.
-pub(crate) struct Libaio {
+/// A context as the kernel sees it. What requests point to is its user's to keep until they have completed.
+pub(crate) struct Context {
     /// The context's name in the kernel is the address of its ring.
     ring: NonNull<Header>,
+    /// Calls into the kernel.
+    pub(crate) kernel_entries: u64,
+}
+
+/// One thread's context, and the reads that it carries out.
+pub(crate) struct Libaio {
+    context: Context,
     doorbell: Arc<Doorbell>,
     depth: usize,
     in_flight: usize,
@@ -81,35 +111,107 @@ pub(crate) struct Libaio {
     /// Requests of one submission; kept for their memory.
     requests: Vec<Request>,
     pointers: Vec<*mut Request>,
-    /// Calls into the kernel.
-    pub(crate) kernel_entries: u64,
 }
 
-impl Libaio {
+impl Context {
     /// A context for `depth` requests in flight, counted against `fs.aio-max-nr` by the kernel.
-    pub(crate) fn new(depth: u32, doorbell: &Arc<Doorbell>) -> Result<Libaio, Errno> {
+    pub(crate) fn new(depth: u32) -> Result<Context, Errno> {
         let mut context: libc::c_ulong = 0;
         // SAFETY: io_setup(2) writes the context's name to the place given, which is one `c_ulong`.
         let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
         check(result)?;
         let ring = NonNull::new(context as *mut Header).ok_or(Errno::INVAL)?;
-        let aio = Libaio {
-            ring,
+        let context = Context { ring, kernel_entries: 0 };
+        let header = context.header();
+        let known = header.magic == RING_MAGIC && header.incompat_features == 0;
+        if known && header.header_bytes as usize == size_of::<Header>() {
+            Ok(context)
+        } else {
+            Err(Errno::NOTSUP)
+        }
+    }
+
+    /// Gives requests to the kernel; answers how many it took. What they point to stays with the caller, and stays
+    /// where it is, until [`Context::next_event`] or [`Context::wait`] has brought each one's completion.
+    pub(crate) fn submit(&mut self, pointers: &mut [*mut Request]) -> Result<usize, Errno> {
+        self.kernel_entries += 1;
+        let (context, count, pointers) = (self.name(), pointers.len(), pointers.as_mut_ptr());
+        // SAFETY: the pointers name live requests, which the kernel copies before the call returns. The memory that
+        // those point to is kept by the caller until they have completed, or leaked.
+        let result = unsafe { libc::syscall(libc::SYS_io_submit, context, count, pointers) };
+        check(result).map(|taken| taken as usize)
+    }
+
+    /// Waits until there are `min` completions and appends at most `max` to `events`, as io_getevents(2) does.
+    pub(crate) fn wait(&mut self, min: usize, max: usize, events: &mut Vec<Event>) -> Result<(), Errno> {
+        self.kernel_entries += 1;
+        events.reserve(max);
+        let room = events.spare_capacity_mut();
+        let (context, place, forever) = (self.name(), room.as_mut_ptr(), std::ptr::null::<libc::timespec>());
+        // SAFETY: the kernel writes at most `max` events, for which there is room, and the call has no time limit.
+        let result = unsafe { libc::syscall(libc::SYS_io_getevents, context, min, max, place, forever) };
+        let count = check(result)? as usize;
+        // SAFETY: the kernel has written so many events behind the old ones.
+        unsafe { events.set_len(events.len() + count) };
+        Ok(())
+    }
+
+    fn name(&self) -> libc::c_ulong {
+        self.ring.as_ptr() as libc::c_ulong
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: io_setup mapped the ring at this address and it stays until io_destroy, in `drop`; the
+        // two words that the kernel changes are atomics.
+        unsafe { self.ring.as_ref() }
+    }
+
+    /// The next completion, without a call into the kernel.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        let header = self.header();
+        // The head is ours: what io_getevents takes is taken in this thread too.
+        let head = header.head.load(Ordering::Relaxed);
+        if head == header.tail.load(Ordering::Acquire) {
+            return None;
+        }
+        let next = (head + 1) % header.events;
+        // SAFETY: the events follow the header in the same mapping.
+        let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();
+        // SAFETY: the kernel keeps head below the number of events, for all of which the mapping has room.
+        let place = unsafe { events.add(head as usize) };
+        // SAFETY: the place lies in the mapping, and the acquire load above saw it filled.
+        let event = unsafe { place.read() };
+        self.header().head.store(next, Ordering::Release);
+        Some(event)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let context = self.name();
+        // SAFETY: the context is ours and is not used again. The call waits for requests in flight; an
+        // owner that could not drain them leaks this value instead.
+        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+    }
+}
+
+impl Libaio {
+    /// A context for `depth` requests in flight, whose completions ring `doorbell`.
+    pub(crate) fn new(depth: u32, doorbell: &Arc<Doorbell>) -> Result<Libaio, Errno> {
+        Ok(Libaio {
+            context: Context::new(depth)?,
             doorbell: Arc::clone(doorbell),
             depth: depth as usize,
             in_flight: 0,
             queue: VecDeque::new(),
             requests: Vec::new(),
             pointers: Vec::new(),
-            kernel_entries: 0,
-        };
-        let header = aio.header();
-        let known = header.magic == RING_MAGIC && header.incompat_features == 0;
-        if known && header.header_bytes as usize == size_of::<Header>() {
-            Ok(aio)
-        } else {
-            Err(Errno::NOTSUP)
-        }
+        })
+    }
+
+    /// Calls into the kernel.
+    pub(crate) fn kernel_entries(&self) -> u64 {
+        self.context.kernel_entries
     }
 
     /// Takes a direct read, to be submitted by [`Libaio::submit`].
@@ -145,7 +247,7 @@ impl Libaio {
 
     /// Delivers what has completed; no call into the kernel.
     pub(crate) fn reap(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
-        while let Some(event) = self.next_event() {
+        while let Some(event) = self.context.next_event() {
             self.in_flight -= 1;
             let id = OpId { slot: event.data as u32, generation: (event.data >> 32) as u32 };
             let result = match usize::try_from(event.result) {
@@ -163,47 +265,7 @@ impl Libaio {
         self.requests.extend(self.queue.iter().take(room).map(|&id| request(id, resfd, slots)));
         self.pointers.clear();
         self.pointers.extend(self.requests.iter_mut().map(|request| request as *mut Request));
-        let pointers = self.pointers.as_mut_ptr();
-        self.kernel_entries += 1;
-        let context = self.ring.as_ptr() as libc::c_ulong;
-        // SAFETY: the pointers name live requests, which the kernel copies before the call returns. The
-        // memory that they point to belongs to operations that stay in their slots until `reap` has
-        // delivered them, or are leaked.
-        let result = unsafe { libc::syscall(libc::SYS_io_submit, context, room, pointers) };
-        check(result).map(|taken| taken as usize)
-    }
-
-    fn header(&self) -> &Header {
-        // SAFETY: io_setup mapped the ring at this address and it stays until io_destroy, in `drop`; the
-        // two words that the kernel changes are atomics.
-        unsafe { self.ring.as_ref() }
-    }
-
-    fn next_event(&mut self) -> Option<Event> {
-        let header = self.header();
-        // The head is ours alone: nothing here calls io_getevents.
-        let head = header.head.load(Ordering::Relaxed);
-        if head == header.tail.load(Ordering::Acquire) {
-            return None;
-        }
-        let next = (head + 1) % header.events;
-        // SAFETY: the events follow the header in the same mapping.
-        let events = unsafe { self.ring.as_ptr().add(1) }.cast::<Event>();
-        // SAFETY: the kernel keeps head below the number of events, for all of which the mapping has room.
-        let place = unsafe { events.add(head as usize) };
-        // SAFETY: the place lies in the mapping, and the acquire load above saw it filled.
-        let event = unsafe { place.read() };
-        self.header().head.store(next, Ordering::Release);
-        Some(event)
-    }
-}
-
-impl Drop for Libaio {
-    fn drop(&mut self) {
-        let context = self.ring.as_ptr() as libc::c_ulong;
-        // SAFETY: the context is ours and is not used again. The call waits for requests in flight; an
-        // owner that could not drain them leaks this value instead.
-        unsafe { libc::syscall(libc::SYS_io_destroy, context) };
+        self.context.submit(&mut self.pointers)
     }
 }
 
@@ -213,18 +275,9 @@ fn request(id: OpId, resfd: u32, slots: &mut Slots) -> Request {
     let Some(Op::Read { file, offset, len, buf, .. }) = op else {
         unreachable!("only reads are given to libaio");
     };
-    Request {
-        data: u64::from(id.generation) << 32 | u64::from(id.slot),
-        opcode: COMMAND_PREAD,
-        file: file.as_raw_fd() as u32,
-        bytes: u64::from(*len).min(buf.capacity() as u64),
-        buffer: buf.as_mut_ptr() as u64,
-        // An offset beyond the signed range is the kernel's to refuse.
-        offset: *offset as i64,
-        flags: FLAG_RESFD,
-        resfd,
-        ..Request::default()
-    }
+    let name = u64::from(id.generation) << 32 | u64::from(id.slot);
+    let request = Request::new(false, file.as_raw_fd(), *offset, buf, *len);
+    Request { data: name, flags: FLAG_RESFD, resfd, ..request }
 }
 
 /// The result of a raw system call by libc's convention.

@@ -9,13 +9,14 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use io_uring::{IoUring, Probe, opcode, squeue};
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 use rustix::io::Errno;
 
 use super::setup::{Mode, SetupError, Stage};
 
 /// `IORING_ENTER_*` of io_uring_enter(2).
 const ENTER_GETEVENTS: u32 = 1 << 0;
+const ENTER_SQ_WAKEUP: u32 = 1 << 1;
 const ENTER_EXT_ARG: u32 = 1 << 3;
 const ENTER_REGISTERED_RING: u32 = 1 << 4;
 /// Since 6.15: an idle ring does not show as a CPU that waits for I/O.
@@ -56,6 +57,12 @@ pub(super) struct Cqe {
     pub(super) flags: u32,
 }
 
+impl From<cqueue::Entry> for Cqe {
+    fn from(entry: cqueue::Entry) -> Cqe {
+        Cqe { user_data: entry.user_data(), result: entry.result(), flags: entry.flags() }
+    }
+}
+
 /// A ring of this thread.
 pub(super) struct Ring {
     ring: IoUring,
@@ -80,20 +87,26 @@ impl Ring {
         denied: u32,
     ) -> Result<Ring, SetupError> {
         let (ring, mode) = super::setup::create(ladder, entries, completions, denied)?;
+        let mut ring = Ring::over(ring, mode);
+        ring.register_ring_fd();
+        Ok(ring)
+    }
+
+    /// A ring that was set up elsewhere, entered by its descriptor.
+    pub(super) fn over(ring: IoUring, mode: Mode) -> Ring {
         let enter_fd = ring.as_raw_fd();
         let mut ring = Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 };
-        ring.register_ring_fd();
         ring.enter_flags |= ENTER_NO_IOWAIT;
         if ring.enter(0, 0, false, None) == Err(Errno::INVAL) {
             ring.enter_flags &= !ENTER_NO_IOWAIT;
         }
         ring.entries = 0;
-        Ok(ring)
+        ring
     }
 
     /// Enters by an index of this task's own table, which saves looking the descriptor up. A kernel
     /// without it, or a full table, costs only that.
-    fn register_ring_fd(&mut self) {
+    pub(super) fn register_ring_fd(&mut self) {
         let fd = self.ring.as_raw_fd();
         let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: fd as u64 };
         let argument: *mut RingFdUpdate = &mut update;
@@ -177,6 +190,20 @@ impl Ring {
         pushed.is_ok()
     }
 
+    /// As [`Ring::push`] for several entries, of which the kernel is told at once; answers how many had a place.
+    pub(super) fn push_each(&mut self, entries: impl Iterator<Item = squeue::Entry>) -> u32 {
+        let mut queue = self.ring.submission();
+        let mut count = 0;
+        for entry in entries {
+            // SAFETY: as in `push`; entries without memory, such as no-ops, have nothing to keep.
+            if unsafe { queue.push(&entry) }.is_err() {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
     /// Entries staged and not yet taken by the kernel; the kernel's own position decides, not a count.
     pub(super) fn staged(&mut self) -> u32 {
         self.ring.submission().len() as u32
@@ -191,6 +218,25 @@ impl Ring {
     pub(super) fn needs_entry(&mut self) -> bool {
         let queue = self.ring.submission();
         !self.mode.taskrun_flag || queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Whether the kernel thread that takes entries sleeps, for a ring that has one.
+    pub(super) fn poller_sleeps(&mut self) -> bool {
+        self.ring.submission().need_wakeup()
+    }
+
+    /// Wakes that thread.
+    pub(super) fn wake_poller(&mut self) -> Result<u32, Errno> {
+        let usual = self.enter_flags;
+        self.enter_flags |= ENTER_SQ_WAKEUP;
+        let woken = self.enter(0, 0, false, None);
+        self.enter_flags = usual;
+        woken
+    }
+
+    /// Makes the descriptors known to the ring as 0, 1 and so on. It holds the files open from then on.
+    pub(super) fn register_files(&self, files: &[i32]) -> Result<(), Errno> {
+        self.ring.submitter().register_files(files).map_err(|error| errno(&error))
     }
 
     /// Submits `count` staged entries. With `wait_for` completions to wait for, or with `collect`, runs
@@ -232,12 +278,17 @@ impl Ring {
 
     /// Copies all completions to `out` and tells the kernel once that their places are free.
     pub(super) fn collect(&mut self, out: &mut Vec<Cqe>) {
-        let queue = self.ring.completion();
-        out.extend(queue.map(|entry| Cqe {
-            user_data: entry.user_data(),
-            result: entry.result(),
-            flags: entry.flags(),
-        }));
+        out.extend(self.ring.completion().map(Cqe::from));
+    }
+
+    /// Looks at all completions without keeping them; answers how many there were.
+    pub(super) fn collect_each(&mut self, mut look: impl FnMut(Cqe)) -> u32 {
+        let mut count = 0;
+        for entry in self.ring.completion() {
+            look(Cqe::from(entry));
+            count += 1;
+        }
+        count
     }
 
     /// Completions that the queue can hold.

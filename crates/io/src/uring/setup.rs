@@ -9,16 +9,21 @@ use rustix::io::Errno;
 
 use super::ring::errno;
 
+/// `IORING_SETUP_*` bits that only a bare ring may have: the device is asked in a loop instead of interrupting, and a
+/// kernel thread takes entries.
+pub const IOPOLL: u32 = 1 << 0;
+/// See [`IOPOLL`].
+pub const SQPOLL: u32 = 1 << 1;
 /// `IORING_SETUP_*` bits that are left out one after another; io_uring_setup(2).
-pub(crate) const COOP_TASKRUN: u32 = 1 << 8;
+pub const COOP_TASKRUN: u32 = 1 << 8;
 /// See [`COOP_TASKRUN`].
-pub(crate) const TASKRUN_FLAG: u32 = 1 << 9;
+pub const TASKRUN_FLAG: u32 = 1 << 9;
 /// See [`COOP_TASKRUN`].
-pub(crate) const SINGLE_ISSUER: u32 = 1 << 12;
+pub const SINGLE_ISSUER: u32 = 1 << 12;
 /// See [`COOP_TASKRUN`]; since 6.1.
-pub(crate) const DEFER_TASKRUN: u32 = 1 << 13;
+pub const DEFER_TASKRUN: u32 = 1 << 13;
 /// See [`COOP_TASKRUN`]; since 6.6.
-pub(crate) const NO_SQARRAY: u32 = 1 << 16;
+pub const NO_SQARRAY: u32 = 1 << 16;
 
 /// Sets of flags, best first: the next is tried when the kernel answers `EINVAL` to the one before. For a
 /// ring whose owner waits in io_uring_enter(2).
@@ -207,7 +212,8 @@ pub(super) fn create(
     Err(SetupError::new(Stage::Setup, last))
 }
 
-fn builder(flags: u32, completions: u32) -> Builder {
+/// What asks the kernel for a ring with these flags.
+pub(super) fn builder(flags: u32, completions: u32) -> Builder {
     let mut builder = IoUring::builder();
     builder.dontfork().setup_submit_all().setup_cqsize(completions).setup_clamp();
     if flags & SINGLE_ISSUER != 0 {

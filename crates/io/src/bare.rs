@@ -1,0 +1,247 @@
+//! The kernel's queues with as little around them as can be: what an engine's cost is compared with, and how much a
+//! device does at a depth. Not for servers: nothing here can wait for two things at once.
+//!
+//! A [`Queue`] owns the files, and a buffer for each transfer in flight, so the kernel never has memory that somebody
+//! could free. [`RingQueue`] is io_uring with any set-up flags, [`AioQueue`] is libaio. The order of calls is
+//! [`Queue::push`], [`Queue::submit`], [`Queue::wait`].
+
+mod aio;
+mod places;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+pub use self::aio::AioQueue;
+pub use crate::uring::RingQueue;
+pub(crate) use places::Places;
+
+/// `IORING_SETUP_*` bits of io_uring_setup(2), for [`RingSetup::flags`].
+pub mod flags {
+    pub use crate::uring::setup::{
+        COOP_TASKRUN, DEFER_TASKRUN, IOPOLL, NO_SQARRAY, SINGLE_ISSUER, SQPOLL, TASKRUN_FLAG,
+    };
+}
+
+/// How a bare ring is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingSetup {
+    /// Bits of [`flags`]. All of them are asked for: a kernel without one refuses the ring.
+    pub flags: u32,
+    /// Places in the submission queue; the completion queue has twice as many.
+    pub entries: u32,
+    /// Whether the ring is entered by a number of the thread's own table (`IORING_REGISTER_RING_FDS`), which saves
+    /// looking the descriptor up.
+    pub registered_fd: bool,
+    /// With [`flags::SQPOLL`]: the processor of the kernel thread that takes entries.
+    pub poller_cpu: Option<u32>,
+    /// Whether each buffer is known to the ring (`READ_FIXED`), which saves the look-up of its pages.
+    pub registered_buffers: bool,
+    /// Whether files are known to the ring, which saves counting their users at each transfer.
+    pub registered_files: bool,
+}
+
+impl RingSetup {
+    /// A ring without any flag, with `entries` places in the submission queue.
+    pub fn plain(entries: u32) -> RingSetup {
+        RingSetup {
+            flags: 0,
+            entries,
+            registered_fd: false,
+            poller_cpu: None,
+            registered_buffers: false,
+            registered_files: false,
+        }
+    }
+
+    /// As this server's own rings are made, on a kernel that knows everything.
+    pub fn as_engine(entries: u32) -> RingSetup {
+        let flags = crate::uring::engine_flags();
+        RingSetup { flags, registered_fd: true, ..RingSetup::plain(entries) }
+    }
+}
+
+/// What a queue carries.
+#[derive(Debug)]
+pub struct Load {
+    /// The files, by their number in [`Transfer::file`].
+    pub files: Vec<OwnedFd>,
+    /// Transfers in flight at once, at least 1.
+    pub depth: u32,
+    /// Bytes of each transfer's buffer, at most [`BLOCK_BYTES_MAX`].
+    pub block_bytes: u32,
+}
+
+/// Largest buffer of a transfer.
+pub const BLOCK_BYTES_MAX: u32 = 1 << 20;
+
+/// One read or write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Whether the buffer is written to the file, else it is read from it.
+    pub write: bool,
+    /// The file's number in [`Load::files`].
+    pub file: u32,
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Bytes, at most [`Load::block_bytes`].
+    pub len: u32,
+}
+
+/// The end of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What [`Queue::push`] answered.
+    pub place: u32,
+    /// Bytes, or why there are none.
+    pub result: Result<u32, Errno>,
+}
+
+/// Transfers that the kernel carries out beside each other.
+pub trait Queue {
+    /// Takes a transfer; answers its place, a number below the depth that nothing else in flight has, or `None` when
+    /// as many are in flight as the depth allows.
+    ///
+    /// # Panics
+    /// When the file's number or the length is not among those of the [`Load`].
+    fn push(&mut self, transfer: Transfer) -> Option<u32>;
+
+    /// Gives what was pushed to the kernel.
+    ///
+    /// # Errors
+    /// What the kernel answers; a refusal that is about one transfer is that one's result.
+    fn submit(&mut self) -> Result<(), Errno>;
+
+    /// Appends completions to `done`, and waits until there are `min` more in it.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    fn wait(&mut self, min: u32, done: &mut Vec<Done>) -> Result<(), Errno>;
+
+    /// What a finished transfer has read; nothing of one that is in flight.
+    fn content(&self, place: u32) -> &[u8];
+
+    /// System calls so far.
+    fn kernel_entries(&self) -> u64;
+}
+
+/// A queue cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueError {
+    /// io_uring_setup(2) refused.
+    Ring(crate::SetupError),
+    /// The buffers or files could not be registered; `ENOMEM` is most often the limit on locked memory.
+    Register(Errno),
+    /// io_setup(2) refused; `EAGAIN` says that `fs.aio-max-nr` is reached.
+    Aio(Errno),
+    /// No memory for the buffers.
+    Memory,
+}
+
+impl fmt::Display for QueueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            QueueError::Ring(error) => error.fmt(f),
+            QueueError::Register(errno) => {
+                write!(f, "io_uring_register: {}: see ulimit -l", std::io::Error::from(*errno))
+            }
+            QueueError::Aio(Errno::AGAIN) => f.write_str("io_setup: EAGAIN: raise fs.aio-max-nr"),
+            QueueError::Aio(errno) => write!(f, "io_setup: {}", std::io::Error::from(*errno)),
+            QueueError::Memory => f.write_str("no memory for the buffers"),
+        }
+    }
+}
+
+impl std::error::Error for QueueError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u32 = 4096;
+
+    /// A file without a name that holds `blocks` blocks, each full of its number.
+    fn file(blocks: u8) -> OwnedFd {
+        let file = rustix::fs::memfd_create(c"bare", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        for block in 0..blocks {
+            let written = rustix::io::pwrite(&file, &[block; BLOCK as usize], u64::from(block) * 4096);
+            assert_eq!(written, Ok(BLOCK as usize));
+        }
+        file
+    }
+
+    fn load() -> Load {
+        Load { files: vec![file(8)], depth: 4, block_bytes: BLOCK }
+    }
+
+    /// Reads all blocks at the full depth, writes one, and reads past the end.
+    fn exercise(queue: &mut dyn Queue) {
+        let at = |write, block: u64| Transfer { write, file: 0, offset: block * 4096, len: BLOCK };
+        let (mut done, mut next, mut seen) = (Vec::new(), 0, 0);
+        let mut blocks = [0; 4];
+        while seen < 8 {
+            while next < 8 {
+                let Some(place) = queue.push(at(false, next)) else { break };
+                blocks[place as usize] = next;
+                next += 1;
+            }
+            queue.submit().unwrap();
+            queue.wait(1, &mut done).unwrap();
+            for Done { place, result } in done.drain(..) {
+                assert_eq!(result, Ok(BLOCK));
+                assert_eq!(queue.content(place)[17], blocks[place as usize] as u8);
+                seen += 1;
+            }
+        }
+        for (transfer, bytes) in [(at(true, 9), BLOCK), (at(false, 10), 0)] {
+            queue.push(transfer).unwrap();
+            queue.submit().unwrap();
+            queue.wait(1, &mut done).unwrap();
+            assert_eq!(done.pop().map(|done| done.result), Some(Ok(bytes)));
+        }
+        assert!(queue.kernel_entries() > 0 && done.is_empty());
+        // What is still in flight when the queue is dropped must not be a fault.
+        queue.push(at(false, 0)).unwrap();
+        queue.submit().unwrap();
+    }
+
+    #[test]
+    fn libaio_reads_and_writes() {
+        match AioQueue::new(load()) {
+            Ok(mut queue) => exercise(&mut queue),
+            Err(error) => eprintln!("skipped: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_ring_reads_and_writes_with_every_set_of_flags() {
+        let plain = RingSetup::plain(8);
+        let engine = RingSetup::as_engine(8);
+        let fixed = RingSetup { registered_buffers: true, registered_files: true, ..engine };
+        let polled = RingSetup { flags: flags::SQPOLL, registered_files: true, ..plain };
+        for setup in [plain, engine, fixed, polled] {
+            match RingQueue::new(setup, load()) {
+                Ok(mut queue) => {
+                    for batch in [1, 8] {
+                        assert_eq!(queue.nops(batch), Ok(()), "{setup:?}");
+                    }
+                    exercise(&mut queue);
+                }
+                Err(error) => eprintln!("skipped: {setup:?}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_nobody_may_read_is_that_transfers_error() {
+        let file = rustix::fs::open("/proc/self/exe", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+        let load = Load { files: vec![file.unwrap()], depth: 2, block_bytes: BLOCK };
+        let Ok(mut queue) = AioQueue::new(load) else { return };
+        queue.push(Transfer { write: false, file: 0, offset: 0, len: BLOCK }).unwrap();
+        queue.submit().unwrap();
+        let mut done = Vec::new();
+        queue.wait(1, &mut done).unwrap();
+        assert_eq!(done.pop().map(|done| done.result), Some(Err(Errno::BADF)));
+    }
+}

@@ -1,0 +1,87 @@
+//! The memory and files of a bare queue: a buffer for each transfer in flight, and which of them are free.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use super::{BLOCK_BYTES_MAX, Load, QueueError, Transfer};
+use crate::buf::{Buf, CHUNK_BYTES, Pool};
+
+/// Files and buffers. Whoever owns this keeps it until the kernel has answered for all that is busy.
+pub(crate) struct Places {
+    files: Vec<OwnedFd>,
+    bufs: Vec<Buf>,
+    free: Vec<u32>,
+    busy: Vec<bool>,
+    /// What each transfer in flight asked for.
+    transfers: Vec<Transfer>,
+}
+
+impl Places {
+    pub(crate) fn new(load: Load) -> Result<Places, QueueError> {
+        assert!(load.depth > 0 && load.block_bytes <= BLOCK_BYTES_MAX, "{load:?}");
+        // Sizes are rounded up to a class, and chunks to whole ones.
+        let pool = Pool::new((load.depth as usize + 1) * CHUNK_BYTES);
+        let bufs: Option<Vec<Buf>> = (0..load.depth).map(|_| pool.get(load.block_bytes as usize)).collect();
+        let mut bufs = bufs.ok_or(QueueError::Memory)?;
+        // Touched now, so that no page is missing in the middle of a measurement; and not zeroes, which some devices
+        // write faster than anything else.
+        for (place, buf) in bufs.iter_mut().enumerate() {
+            let mut noise = 0x9e37_79b9_7f4a_7c15_u64 ^ place as u64;
+            for word in buf.space().chunks_exact_mut(8) {
+                noise ^= noise << 13;
+                noise ^= noise >> 7;
+                noise ^= noise << 17;
+                word.copy_from_slice(&noise.to_ne_bytes());
+            }
+        }
+        let busy = vec![false; bufs.len()];
+        let nothing = Transfer { write: false, file: 0, offset: 0, len: 0 };
+        let transfers = vec![nothing; bufs.len()];
+        Ok(Places { files: load.files, bufs, free: (0..load.depth).rev().collect(), busy, transfers })
+    }
+
+    /// Takes a place for a transfer.
+    pub(crate) fn take(&mut self, transfer: Transfer) -> Option<u32> {
+        let place = self.free.pop()?;
+        assert!((transfer.file as usize) < self.files.len(), "no such file: {transfer:?}");
+        assert!(transfer.len as usize <= self.bufs[place as usize].capacity(), "too long: {transfer:?}");
+        self.transfers[place as usize] = transfer;
+        self.busy[place as usize] = true;
+        Some(place)
+    }
+
+    /// Gives a place back: the kernel is done with its buffer.
+    pub(crate) fn give_back(&mut self, place: u32) {
+        assert!(std::mem::take(&mut self.busy[place as usize]), "a completion without a transfer");
+        self.free.push(place);
+    }
+
+    /// Transfers in flight.
+    pub(crate) fn busy(&self) -> usize {
+        self.bufs.len() - self.free.len()
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.bufs.len()
+    }
+
+    pub(crate) fn fd(&self, file: u32) -> RawFd {
+        self.files[file as usize].as_raw_fd()
+    }
+
+    pub(crate) fn fds(&self) -> Vec<RawFd> {
+        self.files.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    pub(crate) fn buf(&mut self, place: u32) -> &mut Buf {
+        &mut self.bufs[place as usize]
+    }
+
+    /// What a finished transfer may have read; nothing while the kernel may write there.
+    pub(crate) fn content(&self, place: u32) -> &[u8] {
+        let index = place as usize;
+        if self.busy[index] {
+            return &[];
+        }
+        self.bufs[index].all().get(..self.transfers[index].len as usize).unwrap_or_default()
+    }
+}

@@ -1,0 +1,257 @@
+//! A ring with nothing around it: no table of operations, no receives, no fallbacks, and any set-up flags.
+//!
+//! The counterpart of [`super::Uring`] that `bench nop` and `bench disk` compare with. A ring with a kernel thread
+//! that takes entries (`SQPOLL`) is waited for by looking, as its users do, and by a system call only after
+//! [`LOOKING_MAX`].
+
+use std::time::{Duration, Instant};
+
+use io_uring::squeue::Entry;
+use io_uring::types::{Fd as Raw, Fixed};
+use io_uring::{IoUring, opcode};
+use rustix::io::Errno;
+
+use super::ring::{Cqe, Ring, errno};
+use super::setup::{IOPOLL, LADDER, Mode, SQPOLL, SetupError, Stage, TASKRUN_FLAG, builder};
+use crate::bare::{Done, Load, Places, Queue, QueueError, RingSetup, Transfer};
+
+/// How long a wait for a ring with a kernel thread looks at the queue before it asks the kernel to wait.
+const LOOKING_MAX: Duration = Duration::from_millis(2);
+/// How long that thread goes on looking when it has nothing to do, milliseconds.
+const POLLER_IDLE_MS: u32 = 1000;
+/// How long a queue that is dropped waits for what is in flight; what then still is gets leaked.
+const DROP_WAIT: Duration = Duration::from_secs(5);
+
+/// The flags of an engine's ring on a kernel that knows all.
+pub(crate) fn engine_flags() -> u32 {
+    LADDER[0]
+}
+
+/// One ring, its files and its buffers.
+pub struct RingQueue {
+    ring: Ring,
+    /// `None` once it had to be leaked.
+    places: Option<Places>,
+    setup: RingSetup,
+    /// Completions of one look; kept for its memory.
+    batch: Vec<Cqe>,
+}
+
+impl RingQueue {
+    /// A ring of the calling thread with exactly the flags of `setup`.
+    ///
+    /// # Errors
+    /// When the kernel refuses it, or a registration, or has no memory.
+    pub fn new(setup: RingSetup, load: Load) -> Result<RingQueue, QueueError> {
+        let mut places = Places::new(load)?;
+        let mut ring = create(&setup).map_err(QueueError::Ring)?;
+        if setup.registered_fd {
+            ring.register_ring_fd();
+        }
+        if setup.registered_buffers {
+            let depth = places.depth() as u32;
+            ring.fixed_table(depth).map_err(QueueError::Register)?;
+            for place in 0..depth {
+                let buf = places.buf(place);
+                let memory = Some((buf.as_mut_ptr(), buf.capacity()));
+                ring.fix_buffer(place as u16, memory).map_err(QueueError::Register)?;
+            }
+        }
+        if setup.registered_files {
+            ring.register_files(&places.fds()).map_err(QueueError::Register)?;
+        }
+        Ok(RingQueue { ring, places: Some(places), setup, batch: Vec::new() })
+    }
+
+    /// Submits so many no-ops, at most as the queue has entries, and waits for all of them: one system call, or none
+    /// where a kernel thread takes them.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    ///
+    /// # Panics
+    /// When transfers are in flight.
+    pub fn nops(&mut self, count: u32) -> Result<(), Errno> {
+        assert!(self.places().busy() == 0 && count <= self.setup.entries, "a queue of its own for no-ops");
+        let nops = (0..count).map(|number| opcode::Nop::new().build().user_data(number.into()));
+        self.ring.push_each(nops);
+        if self.is_polled() {
+            self.submit()?;
+        }
+        let (mut seen, mut failed) = (0, None);
+        loop {
+            let left = count - seen;
+            self.enter(left)?;
+            seen += self.ring.collect_each(|cqe| {
+                failed = failed.or((cqe.result < 0).then(|| Errno::from_raw_os_error(-cqe.result)));
+            });
+            match failed {
+                Some(errno) => return Err(errno),
+                None if seen == count => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    /// As [`RingQueue::wait`] after [`RingQueue::submit`], in one system call.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn submit_and_wait(&mut self, min: u32, done: &mut Vec<Done>) -> Result<(), Errno> {
+        if self.is_polled() {
+            self.submit()?;
+        }
+        let wanted = done.len() + min as usize;
+        loop {
+            self.enter(wanted.saturating_sub(done.len()) as u32)?;
+            self.collect(done);
+            if done.len() >= wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    fn is_polled(&self) -> bool {
+        self.setup.flags & SQPOLL != 0
+    }
+
+    fn places(&mut self) -> &mut Places {
+        self.places.as_mut().expect("they are leaked in drop only")
+    }
+
+    /// Has the kernel take what is staged and wait for `min` completions, in whichever way the ring needs.
+    fn enter(&mut self, min: u32) -> Result<(), Errno> {
+        let entered = if self.is_polled() {
+            let start = Instant::now();
+            loop {
+                if min == 0 || self.ring.has_completions() {
+                    break Ok(0);
+                }
+                if start.elapsed() > LOOKING_MAX {
+                    break self.ring.enter(0, 1, true, None);
+                }
+                std::hint::spin_loop();
+            }
+        } else {
+            let staged = self.ring.staged();
+            self.ring.enter(staged, min, true, None)
+        };
+        match entered {
+            Ok(_) | Err(Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn collect(&mut self, done: &mut Vec<Done>) {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.ring.collect(&mut batch);
+        for cqe in batch.drain(..) {
+            let place = cqe.user_data as u32;
+            self.places().give_back(place);
+            let result = u32::try_from(cqe.result).map_err(|_| Errno::from_raw_os_error(-cqe.result));
+            done.push(Done { place, result });
+        }
+        self.batch = batch;
+    }
+
+    fn entry(&mut self, place: u32, transfer: Transfer) -> Entry {
+        let Transfer { write, file, offset, len } = transfer;
+        let (fixed_file, fixed_buf) = (self.setup.registered_files, self.setup.registered_buffers);
+        let places = self.places();
+        let (fd, memory, index) = (Raw(places.fd(file)), places.buf(place).as_mut_ptr(), place as u16);
+        let known = Fixed(file);
+        let entry = match (write, fixed_buf, fixed_file) {
+            (false, false, false) => opcode::Read::new(fd, memory, len).offset(offset).build(),
+            (false, false, true) => opcode::Read::new(known, memory, len).offset(offset).build(),
+            (false, true, false) => opcode::ReadFixed::new(fd, memory, len, index).offset(offset).build(),
+            (false, true, true) => opcode::ReadFixed::new(known, memory, len, index).offset(offset).build(),
+            (true, false, false) => opcode::Write::new(fd, memory, len).offset(offset).build(),
+            (true, false, true) => opcode::Write::new(known, memory, len).offset(offset).build(),
+            (true, true, false) => opcode::WriteFixed::new(fd, memory, len, index).offset(offset).build(),
+            (true, true, true) => opcode::WriteFixed::new(known, memory, len, index).offset(offset).build(),
+        };
+        entry.user_data(place.into())
+    }
+}
+
+fn create(setup: &RingSetup) -> Result<Ring, SetupError> {
+    let RingSetup { flags, entries, .. } = *setup;
+    let mut builder = builder(flags, entries.saturating_mul(2));
+    if flags & SQPOLL != 0 {
+        builder.setup_sqpoll(POLLER_IDLE_MS);
+        if let Some(cpu) = setup.poller_cpu {
+            builder.setup_sqpoll_cpu(cpu);
+        }
+    }
+    if flags & IOPOLL != 0 {
+        builder.setup_iopoll();
+    }
+    let ring: IoUring =
+        builder.build(entries).map_err(|error| SetupError::new(Stage::Setup, errno(&error)))?;
+    Ok(Ring::over(ring, Mode { flags, taskrun_flag: flags & TASKRUN_FLAG != 0 }))
+}
+
+impl Queue for RingQueue {
+    fn push(&mut self, transfer: Transfer) -> Option<u32> {
+        let place = self.places().take(transfer)?;
+        let entry = self.entry(place, transfer);
+        if self.ring.push_each(std::iter::once(entry)) == 0 {
+            self.places().give_back(place);
+            return None;
+        }
+        Some(place)
+    }
+
+    fn submit(&mut self) -> Result<(), Errno> {
+        if self.is_polled() {
+            return if self.ring.poller_sleeps() { self.ring.wake_poller().map(|_| ()) } else { Ok(()) };
+        }
+        loop {
+            let staged = self.ring.staged();
+            if staged == 0 {
+                return Ok(());
+            }
+            match self.ring.enter(staged, 0, false, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn wait(&mut self, min: u32, done: &mut Vec<Done>) -> Result<(), Errno> {
+        let wanted = done.len() + min as usize;
+        self.collect(done);
+        if done.len() >= wanted { Ok(()) } else { self.submit_and_wait((wanted - done.len()) as u32, done) }
+    }
+
+    fn content(&self, place: u32) -> &[u8] {
+        let places = self.places.as_ref().expect("they are leaked in drop only");
+        places.content(place)
+    }
+
+    fn kernel_entries(&self) -> u64 {
+        self.ring.entries
+    }
+}
+
+impl Drop for RingQueue {
+    fn drop(&mut self) {
+        // Closing a ring does not wait for its operations, and the kernel writes to their buffers until they end.
+        let end = Instant::now() + DROP_WAIT;
+        let mut done = Vec::new();
+        let _ = self.submit();
+        while self.places().busy() > 0 && Instant::now() < end {
+            let left = end.saturating_duration_since(Instant::now());
+            let staged = if self.is_polled() { 0 } else { self.ring.staged() };
+            match self.ring.enter(staged, 1, true, Some(left)) {
+                Ok(_) | Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => {
+                    self.collect(&mut done)
+                }
+                Err(_) => break,
+            }
+        }
+        if self.places().busy() > 0 {
+            std::mem::forget(self.places.take());
+        }
+    }
+}
