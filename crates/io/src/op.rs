@@ -32,6 +32,10 @@ struct Shared {
     uncached: Cell<bool>,
     /// Whether it is a socket of datagrams, whose owner has said so.
     datagrams: Cell<bool>,
+    /// Whether it is a TCP connection, whose owner has said so.
+    tcp: Cell<bool>,
+    /// Whether bytes came by a stream, and nothing has shown since that no end came with them.
+    in_doubt: Cell<bool>,
 }
 
 /// Remembers which [`Fd`] a table entry is about, without keeping it open: the same number may mean
@@ -130,6 +134,34 @@ impl Fd {
         self.0.datagrams.get()
     }
 
+    /// Says that this is a TCP connection: a send that it takes shows that no reset had come before, and the kernel
+    /// tells the end of the peer's bytes with the last of them. Nothing is lost without it but a system call a turn.
+    pub fn set_tcp(&self) {
+        self.0.tcp.set(true);
+    }
+
+    /// Notes that bytes have come by a receive that stays armed; whether that is news.
+    pub(crate) fn set_in_doubt(&self) -> bool {
+        !self.0.in_doubt.replace(true)
+    }
+
+    /// Notes that a send has been asked for: it fails where a reset has come before.
+    pub(crate) fn note_send(&self) {
+        if self.0.tcp.get() {
+            self.0.in_doubt.set(false);
+        }
+    }
+
+    /// Notes that a new receive looks at the connection, and whatever it brings is news.
+    pub(crate) fn note_receive(&self) {
+        self.0.in_doubt.set(false);
+    }
+
+    /// Whether an end may have come with the bytes unseen; it is not asked twice about the same bytes.
+    pub(crate) fn take_doubt(&self) -> bool {
+        self.0.in_doubt.take()
+    }
+
     /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
     pub fn is_direct(&self) -> bool {
         self.0.direct.get().unwrap_or_else(|| {
@@ -153,8 +185,10 @@ impl Fd {
 
 impl From<OwnedFd> for Fd {
     fn from(fd: OwnedFd) -> Fd {
+        let no = || Cell::new(false);
         let (direct, stream) = (Cell::new(None), Cell::new(None));
-        Fd(Rc::new(Shared { fd, direct, stream, uncached: Cell::new(false), datagrams: Cell::new(false) }))
+        let (uncached, datagrams, tcp, in_doubt) = (no(), no(), no(), no());
+        Fd(Rc::new(Shared { fd, direct, stream, uncached, datagrams, tcp, in_doubt }))
     }
 }
 

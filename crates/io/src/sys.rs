@@ -154,6 +154,20 @@ pub fn cachestat(file: impl AsFd, offset: u64, len: u64) -> Result<CacheStat, Er
     if failed == 0 { Ok(found) } else { Err(last_error()) }
 }
 
+/// What has become of sockets, without waiting (poll(2)): fills in `revents`.
+pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
+    let count = sockets.len() as libc::nfds_t;
+    loop {
+        // SAFETY: the kernel reads and writes `count` entries, which the slice has, and the call does not wait.
+        let answered = unsafe { libc::poll(sockets.as_mut_ptr(), count, 0) };
+        match answered {
+            0.. => return Ok(()),
+            _ if last_error() == Errno::INTR => {}
+            _ => return Err(last_error()),
+        }
+    }
+}
+
 fn last_error() -> Errno {
     let error = std::io::Error::last_os_error();
     Errno::from_io_error(&error).unwrap_or(Errno::IO)

@@ -13,6 +13,8 @@ mod changes;
 mod datagrams;
 #[path = "contract/devices.rs"]
 mod devices;
+#[path = "contract/endings.rs"]
+mod endings;
 #[path = "contract/ends.rs"]
 mod ends;
 #[path = "contract/faults.rs"]

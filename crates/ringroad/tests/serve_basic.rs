@@ -347,6 +347,33 @@ fn the_address_families_and_unix_sockets_listen() {
 }
 
 #[test]
+fn clients_that_have_said_all_are_answered_and_let_go() {
+    if !common::ours_only("testkit picks a port for nginx, and no unix socket") {
+        return;
+    }
+    for events in ["", "use epoll;"] {
+        let dir = testkit::TempDir::new("unix");
+        let conf = format!(
+            "worker_processes 1; events {{ {events} }} http {{ keepalive_timeout 600s; \
+             server {{ listen 127.0.0.1:0; listen unix:{}; return 200 ok; }} }}",
+            dir.path().join("socket").display()
+        );
+        let server = serve(&conf);
+        for listener in [0, 1] {
+            // Many at once, so that the server finds requests and ends together.
+            let mut clients: Vec<Client> = (0..100).map(|_| Client::connect(server.addr(listener))).collect();
+            for client in &mut clients {
+                client.send(request_bytes("GET", "/", &[])).half_close();
+            }
+            for client in &mut clients {
+                assert_eq!(client.response().text(), "ok");
+                client.expect_end();
+            }
+        }
+    }
+}
+
+#[test]
 fn an_orderly_end_leaves_no_error() {
     let server = site();
     let mut client = client(&server);

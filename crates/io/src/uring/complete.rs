@@ -117,6 +117,9 @@ impl Uring {
             Kind::RecvStream => match result {
                 Ok(1..) => {
                     let payload = buf.map_or(Payload::None, Payload::Buf);
+                    if more {
+                        self.doubt(id, out.slots);
+                    }
                     self.streamed(id, result, more, payload, out);
                 }
                 _ => self.received(id, result, more, buf, out),
@@ -171,6 +174,8 @@ impl Uring {
             }
             Err(Errno::NOBUFS) => self.finish(id, Err(Errno::CANCELED), out.slots, out.done),
             Err(Errno::INTR) => self.again(id, out),
+            // Ended by ourselves to be started anew (see `doubt.rs`).
+            Err(Errno::CANCELED) if !cancelled => self.again(id, out),
             // A socket waits for data: these receives poll first. What says this cannot be polled, and a caller
             // that waited for its readiness would be told at once to try again, without end.
             Err(Errno::AGAIN) => self.finish(id, Err(Errno::NOTSOCK), out.slots, out.done),

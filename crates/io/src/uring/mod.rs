@@ -3,14 +3,15 @@
 //! [`Uring::start`] stages operations, [`Uring::turn`] is the one kernel entry of a turn: it submits what
 //! is staged, waits, and collects. What a completion means is in `complete.rs`, the entries are built in
 //! `entry.rs`, the queues and system calls are in `ring.rs`, set-up and refusals in `setup.rs`, buffers
-//! for received bytes in `recv.rs`, per-operation memory in `flight.rs`. `bare.rs` is a ring without all that, to
-//! compare with.
+//! for received bytes in `recv.rs`, per-operation memory in `flight.rs`, ends that the kernel forgets in `doubt.rs`.
+//! `bare.rs` is a ring without all that, to compare with.
 //!
 //! Nothing here frees memory that the kernel may still write to: closing a ring does not wait for its
 //! operations, so an owner that could not drain leaks the table of slots, and this type leaks the rest.
 
 mod bare;
 mod complete;
+mod doubt;
 mod entry;
 mod flight;
 mod recv;
@@ -28,6 +29,7 @@ use rustix::io::Errno;
 
 pub use self::bare::RingQueue;
 pub(crate) use self::bare::engine_flags;
+use self::doubt::Doubts;
 use self::flight::{Flights, Phase, SLOTS_MAX};
 use self::recv::{GROUP, RecvRing};
 use self::ring::{Cqe, Ring};
@@ -83,6 +85,8 @@ pub(crate) struct RingCounters {
     pub(crate) rearmed: u64,
     /// Zero-copy sends that went by copying.
     pub(crate) zero_copy_refused: u64,
+    /// Times that the kernel was asked whether sockets have ended.
+    pub(crate) looks: u64,
 }
 
 /// One ring of one thread.
@@ -98,6 +102,8 @@ pub(crate) struct Uring {
     starved: VecDeque<OpId>,
     /// Operations that end as cancelled without the kernel, at the next turn.
     early: Vec<OpId>,
+    /// Streams that have brought bytes, perhaps with an end that nobody told.
+    doubts: Doubts,
     /// Operations whose cancellation came when the kernel was moving them; it is asked again.
     recancel: Vec<OpId>,
     /// Completions being handled; kept for its memory.
@@ -164,6 +170,7 @@ impl Uring {
             backlog: VecDeque::new(),
             starved: VecDeque::new(),
             early: Vec::new(),
+            doubts: Doubts::default(),
             recancel: Vec::new(),
             batch: Vec::new(),
             fixing,
@@ -212,6 +219,11 @@ impl Uring {
     /// goes to `done` now.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         self.flights.begin(id);
+        match slots.get(id).and_then(|slot| slot.op.as_ref()) {
+            Some(Op::Send { socket, .. }) => socket.note_send(),
+            Some(Op::Recv { socket, .. }) => socket.note_receive(),
+            _ => {}
+        }
         self.stage(id, slots, done);
     }
 
@@ -392,6 +404,7 @@ impl Uring {
             self.doorbell_armed = true;
             self.push(entry);
         }
+        self.settle_doubts(slots);
         self.feed(slots, done);
     }
 

@@ -90,11 +90,15 @@ impl Socket {
     /// its socket is closed when the engine has let go of it.
     pub async fn connect_with(peer: PeerAddr, options: &ConnectOptions) -> Result<Socket, ConnectError> {
         let fd = options.prepare(family_of(&peer), SocketType::STREAM)?;
-        if options.nodelay && !matches!(peer, PeerAddr::Unix(_)) {
+        let is_tcp = !matches!(peer, PeerAddr::Unix(_));
+        if options.nodelay && is_tcp {
             let set = sockopt::set_tcp_nodelay(&fd, true);
             set.map_err(ConnectStep::Option("TCP_NODELAY").failed())?;
         }
         let socket = Socket::new(fd);
+        if is_tcp {
+            socket.fd().set_tcp();
+        }
         let op = Op::Connect { socket: socket.fd().clone(), peer };
         let connected = Running::new(socket.runtime(), op).last().await.result;
         connected.map(|_| socket).map_err(ConnectStep::Connect.failed())

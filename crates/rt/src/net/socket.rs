@@ -119,9 +119,13 @@ impl Socket {
         self.writer.shutdown();
     }
 
-    /// The address of the other end.
+    /// The address of the other end. It says which kind of connection this is, which the engine gets to know.
     pub fn peer(&self) -> Result<PeerAddr, Errno> {
-        address::peer(self.fd())
+        let peer = address::peer(self.fd())?;
+        if matches!(peer, PeerAddr::Inet(_)) {
+            self.fd().set_tcp();
+        }
+        Ok(peer)
     }
 
     /// The address of this end.

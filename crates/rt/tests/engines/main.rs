@@ -7,6 +7,7 @@ mod allocations;
 mod common;
 mod connections;
 mod datagrams;
+mod endings;
 mod files;
 mod outgoing;
 mod watch;

@@ -118,9 +118,8 @@ impl Link {
         options: ConnectOptions,
     ) -> Result<Link, ConnectError> {
         let mut socket = Socket::connect_with(address.clone(), &options).await?;
-        // One receive at a time: a multishot one of io_uring can lose a reset that arrives together with the last bytes
-        // (io_poll_check_events() drops the second of two wake-ups, and TCP reports only a FIN as more to be read).
-        // The answer would hang until `proxy_read_timeout`. A fresh receive looks at the socket's state first.
+        // One receive at a time. No send follows the bytes of an answer, so an armed one would have to be asked in each
+        // turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state first.
         socket.split().0.set_multishot(false);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
         Ok(Link { socket, timer, requests: 0, opened, address, options, home })

@@ -125,6 +125,59 @@ fn kernel_workers_are_as_many_as_the_settings_say() {
     }
 }
 
+#[test]
+fn a_connection_whose_requests_are_answered_at_once_is_never_looked_at() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let (socket, mut peer) = tcp_pair();
+    socket.set_tcp();
+    let stream = bench.start(Op::Recv { socket: socket.clone(), into: RecvInto::Stream });
+    let mut exchange = |bench: &mut Bench, answers: bool| {
+        peer.write_all(b"request").unwrap();
+        assert_eq!((bench.next().id, bench.done.len()), (stream, 0));
+        if answers {
+            let send =
+                Op::Send { socket: socket.clone(), data: text(b"answer"), more: false, zero_copy: false };
+            assert_eq!(bench.run(send).result, Ok(6));
+        }
+        bench.turn(Wait::No);
+    };
+    (0..20).for_each(|_| exchange(&mut bench, true));
+    assert_eq!(bench.uring.counters().looks, 0, "a send that is taken says enough");
+    exchange(&mut bench, false);
+    assert_eq!(bench.uring.counters().looks, 1);
+    (0..10).for_each(|_| bench.turn(Wait::No));
+    assert_eq!(bench.uring.counters().looks, 1, "the same bytes are asked about once");
+    exchange(&mut bench, false);
+    assert_eq!(bench.uring.counters().looks, 2);
+}
+
+#[test]
+fn one_look_settles_all_doubts_and_moves_only_what_has_ended() {
+    let Some(mut bench) = Bench::new(&config()) else { return };
+    let mut peers = Vec::new();
+    for index in 0..10 {
+        let (socket, mut peer) = tcp_pair();
+        peer.write_all(b"x").unwrap();
+        if index == 3 {
+            rustix::net::sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+        } else {
+            peers.push(peer.try_clone().unwrap());
+        }
+        drop(peer);
+        bench.start(Op::Recv { socket, into: RecvInto::Stream });
+    }
+    for _ in 0..10 {
+        assert_eq!(bench.next().result, Ok(1));
+    }
+    let rearmed = bench.uring.counters().rearmed;
+    let end = bench.next();
+    assert_eq!((end.result, end.more), (Err(Errno::CONNRESET), false));
+    assert!(bench.is_quiet());
+    // How many turns the ten took is the kernel's affair, but no turn asks twice.
+    assert!((1..=10).contains(&bench.uring.counters().looks));
+    assert_eq!(bench.uring.counters().rearmed, rearmed + 1, "the others wait as they did");
+}
+
 /// A mapping of this process, by proc(5).
 struct Mapped {
     range: std::ops::Range<usize>,
