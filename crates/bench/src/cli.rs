@@ -77,6 +77,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
         return Err(Failure::Usage("no command".to_owned()));
     };
     let common = Common::from_arg_matches(own).map_err(|error| usage(&error))?;
+    crate::peers::tool::check_named(&common.peer)?;
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     measure(&common, command, prepared)

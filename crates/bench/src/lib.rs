@@ -18,6 +18,7 @@ mod cli;
 mod context;
 mod failure;
 mod method;
+mod peers;
 mod report;
 mod scenario;
 
@@ -26,7 +27,11 @@ use std::process::ExitCode;
 
 /// Runs what the arguments (those behind `ringroad bench`) ask for.
 pub fn run(args: Vec<OsString>) -> ExitCode {
-    match cli::run(args) {
+    let outcome = match args.first() {
+        Some(first) if first == method::enter::COMMAND => method::enter::run(args),
+        _ => cli::run(args),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("ringroad bench: {failure}");

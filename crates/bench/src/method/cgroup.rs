@@ -1,0 +1,263 @@
+//! Control groups of a run: a memory limit that counts the page cache, processors that hold for kernel workers too, a
+//! limit on reads of one device. Version 1 and 2; removed at the end. Only root (or a delegated group) has them.
+//!
+//! Version 1 has a hierarchy for each controller, so a limit for two of them makes two folders; version 2 has one for
+//! all. A process joins them by [`crate::method::process::Launch::groups`].
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+
+/// How long an empty group has to become removable: its last process may still be on its way out.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What processes of a group may use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Limits {
+    /// Anonymous memory and page cache together.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Processors; unlike an affinity these hold for io-wq workers, which the kernel starts.
+    pub(crate) cpus: Option<Vec<usize>>,
+    /// Makes a group for which reads of a device can be limited later ([`Group::limit_reads`]).
+    pub(crate) reads: bool,
+}
+
+/// A group of this run. Dropping it removes it; its processes have to be ended before.
+#[derive(Debug)]
+pub(crate) struct Group {
+    folders: Vec<PathBuf>,
+    memory: Option<(Version, PathBuf)>,
+    reads: Option<(Version, PathBuf)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Group {
+    /// Makes it. Fails with the reason where the machine has no such controller or does not let us.
+    pub(crate) fn new(limits: &Limits) -> Result<Group, Failure> {
+        let mut group = Group { folders: Vec::new(), memory: None, reads: None };
+        let name = group_name();
+        if let Some(cpus) = &limits.cpus {
+            let (_, folder) = group.make("cpuset", &name)?;
+            set(&folder, "cpuset.cpus", &list(cpus))?;
+            // Empty in a new group of version 1, which nobody can join then. Version 2 takes it as "all".
+            set(&folder, "cpuset.mems", &memory_nodes())?;
+        }
+        if let Some(bytes) = limits.memory_bytes {
+            let (version, folder) = group.make("memory", &name)?;
+            match version {
+                Version::One => set(&folder, "memory.limit_in_bytes", &bytes.to_string())?,
+                Version::Two => {
+                    set(&folder, "memory.max", &bytes.to_string())?;
+                    // A page that is swapped out would be a byte beyond the limit. No swap, no file.
+                    let _ = set(&folder, "memory.swap.max", "0");
+                }
+            }
+            group.memory = Some((version, folder));
+        }
+        if limits.reads {
+            group.reads = Some(group.make("blkio", &name)?);
+        }
+        Ok(group)
+    }
+
+    /// What a process has to join.
+    pub(crate) fn folders(&self) -> &[PathBuf] {
+        &self.folders
+    }
+
+    /// Lets the group read so often a second from a block device (major, minor); none lifts the limit.
+    pub(crate) fn limit_reads(&self, device: (u32, u32), per_second: Option<u32>) -> Result<(), Failure> {
+        let (version, folder) = self.reads.as_ref().expect("the group was made for it");
+        let (major, minor) = device;
+        match version {
+            Version::One => {
+                // Zero removes the line (Documentation/admin-guide/cgroup-v1/blkio-controller.rst).
+                let line = format!("{major}:{minor} {}", per_second.unwrap_or(0));
+                set(folder, "blkio.throttle.read_iops_device", &line)
+            }
+            Version::Two => {
+                let limit = per_second.map_or_else(|| "max".to_owned(), |limit| limit.to_string());
+                set(folder, "io.max", &format!("{major}:{minor} riops={limit}"))
+            }
+        }
+    }
+
+    /// How often the memory limit made the kernel reclaim pages or refuse; none where that is not counted.
+    pub(crate) fn memory_limit_hits(&self) -> Option<u64> {
+        let (version, folder) = self.memory.as_ref()?;
+        match version {
+            Version::One => fs::read_to_string(folder.join("memory.failcnt")).ok()?.trim().parse().ok(),
+            Version::Two => {
+                let text = fs::read_to_string(folder.join("memory.events")).ok()?;
+                text.lines().find_map(|line| line.strip_prefix("max ")?.parse().ok())
+            }
+        }
+    }
+
+    /// A folder for one controller; the same as before where the hierarchy is the same.
+    fn make(&mut self, controller: &str, name: &str) -> Result<(Version, PathBuf), Failure> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let (version, base) = hierarchy(&mounts, controller).ok_or_else(|| {
+            Failure::Other(format!("no control group hierarchy with the {controller} controller is mounted"))
+        })?;
+        remove_abandoned(&base);
+        if version == Version::Two {
+            enable(&base, if controller == "blkio" { "io" } else { controller })?;
+        }
+        let folder = base.join(name);
+        if !self.folders.contains(&folder) {
+            fs::create_dir(&folder).map_err(|error| Failure::File {
+                path: folder.clone(),
+                doing: "create the control group",
+                error,
+            })?;
+            self.folders.push(folder.clone());
+        }
+        Ok((version, folder))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            let deadline = Instant::now() + REMOVE_TIMEOUT;
+            while let Err(error) = fs::remove_dir(folder) {
+                if error.kind() == io::ErrorKind::NotFound {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    eprintln!("ringroad bench: left behind: {}: {error}", folder.display());
+                    break;
+                }
+                crate::method::pause(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// Names hold the process id, so that what a killed run left can be told from what another run uses.
+const NAME_PREFIX: &str = "ringroad-bench-";
+
+fn group_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{NAME_PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Removes empty groups of runs that were killed before they could.
+fn remove_abandoned(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(NAME_PREFIX)?.split('-').next()?.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            // One that holds processes cannot be removed, and is somebody's.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Where a controller can be had: the mount point of its own hierarchy (version 1), or of the one for all that offers it.
+fn hierarchy(mountinfo: &str, controller: &str) -> Option<(Version, PathBuf)> {
+    let mut two = None;
+    for line in mountinfo.lines() {
+        // proc_pid_mountinfo(5): the fifth field is the mount point; after " - " follow type, source, super options.
+        let Some((head, tail)) = line.split_once(" - ") else { continue };
+        let Some(point) = head.split(' ').nth(4) else { continue };
+        let mut tail = tail.split(' ');
+        let (kind, options) = (tail.next(), tail.nth(1).unwrap_or_default());
+        match kind {
+            Some("cgroup") if options.split(',').any(|option| option == controller) => {
+                return Some((Version::One, PathBuf::from(point)));
+            }
+            Some("cgroup2") if two.is_none() => two = Some(PathBuf::from(point)),
+            _ => {}
+        }
+    }
+    let base = two?;
+    let wanted = if controller == "blkio" { "io" } else { controller };
+    let offered = fs::read_to_string(base.join("cgroup.controllers")).unwrap_or_default();
+    offered.split_ascii_whitespace().any(|offered| offered == wanted).then_some((Version::Two, base))
+}
+
+/// Version 2: children have a controller only where their parent passes it on.
+fn enable(base: &Path, controller: &str) -> Result<(), Failure> {
+    let file = "cgroup.subtree_control";
+    let enabled = fs::read_to_string(base.join(file)).unwrap_or_default();
+    if enabled.split_ascii_whitespace().any(|enabled| enabled == controller) {
+        return Ok(());
+    }
+    set(base, file, &format!("+{controller}"))
+}
+
+fn set(folder: &Path, name: &str, value: &str) -> Result<(), Failure> {
+    let path = folder.join(name);
+    fs::write(&path, value).map_err(|error| Failure::File { path, doing: "write to", error })
+}
+
+fn list(cpus: &[usize]) -> String {
+    let words: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    words.join(",")
+}
+
+fn memory_nodes() -> String {
+    let online = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
+    let online = online.trim();
+    if online.is_empty() { "0".to_owned() } else { online.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+30 25 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn a_controller_of_version_1_is_found_among_the_options() {
+        let found = |controller| hierarchy(MOUNTS, controller).map(|(_, path)| path);
+        assert_eq!(found("memory"), Some(PathBuf::from("/sys/fs/cgroup/memory")));
+        assert_eq!(found("cpuacct"), Some(PathBuf::from("/sys/fs/cgroup/cpu,cpuacct")));
+        assert_eq!(hierarchy(&MOUNTS.replace("/sys/fs/cgroup/unified", "/nowhere"), "blkio"), None);
+    }
+
+    #[test]
+    fn version_2_offers_what_its_file_says() {
+        let base = std::env::temp_dir().join(format!("ringroad-cgroup2-{}", std::process::id()));
+        fs::create_dir_all(&base).unwrap();
+        fs::write(base.join("cgroup.controllers"), "cpuset io memory\n").unwrap();
+        let mounts = format!("33 30 0:29 / {} rw - cgroup2 cgroup2 rw\n", base.display());
+        assert_eq!(hierarchy(&mounts, "blkio"), Some((Version::Two, base.clone())));
+        assert_eq!(hierarchy(&mounts, "memory"), Some((Version::Two, base.clone())));
+        assert_eq!(hierarchy(&mounts, "pids"), None);
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_group_is_removed_with_its_handle() {
+        // Root and a mounted hierarchy are not everywhere; where they are not, the reason is one line.
+        match Group::new(&Limits { memory_bytes: Some(64 << 20), ..Limits::default() }) {
+            Ok(group) => {
+                let folders = group.folders().to_vec();
+                assert!(folders.iter().all(|folder| folder.exists()));
+                drop(group);
+                assert!(folders.iter().all(|folder| !folder.exists()), "{folders:?}");
+            }
+            Err(failure) => assert!(!failure.to_string().contains('\n'), "{failure}"),
+        }
+    }
+}

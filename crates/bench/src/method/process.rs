@@ -1,0 +1,330 @@
+//! Programs that a run starts: servers and tools, with what they use and their end.
+//!
+//! Each becomes the leader of a session, so that it and all that it started can be named by ids and ended, also when
+//! a process in between ended first. It dies with the thread that started it (prctl(2), `PR_SET_PDEATHSIG`): start
+//! programs only from the thread that runs the scenario.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::time::clock_getcpuclockid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+use crate::failure::Failure;
+use crate::method::{enter, proc_stat};
+
+/// How long a program has to end after SIGTERM. nginx closes connections at once; what waits for a disk does not.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long processes have to vanish after SIGKILL: one that waits for a throttled disk ends when its read does.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How much of a program's last words stands in a message, in bytes.
+const SAID_BYTES_MAX: usize = 400;
+
+/// A program to be started.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    cpus: Vec<usize>,
+    groups: Vec<PathBuf>,
+    folder: Option<PathBuf>,
+}
+
+impl Launch {
+    /// `name` is what messages call it.
+    pub(crate) fn new(name: &str, program: &Path) -> Launch {
+        Launch {
+            name: name.to_owned(),
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            cpus: Vec::new(),
+            groups: Vec::new(),
+            folder: None,
+        }
+    }
+
+    pub(crate) fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Launch {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// The processors that it may use; none means all.
+    pub(crate) fn cpus(mut self, cpus: &[usize]) -> Launch {
+        self.cpus = cpus.to_vec();
+        self
+    }
+
+    /// Folders of control groups that it joins before it is executed.
+    pub(crate) fn groups<'a>(mut self, groups: impl IntoIterator<Item = &'a PathBuf>) -> Launch {
+        self.groups.extend(groups.into_iter().cloned());
+        self
+    }
+
+    /// The folder that it runs in.
+    pub(crate) fn folder(mut self, folder: &Path) -> Launch {
+        self.folder = Some(folder.to_owned());
+        self
+    }
+
+    /// Starts it. What it writes to its standard output and error goes to the file `output`.
+    pub(crate) fn start(self, output: &Path) -> Result<Child, Failure> {
+        let stream = |error| Failure::File { path: output.to_owned(), doing: "create", error };
+        let file = File::create(output).map_err(stream)?;
+        let same = file.try_clone().map_err(stream)?;
+        // This very program, also when its file was replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["bench", enter::COMMAND, "--parent"]).arg(std::process::id().to_string());
+        for cpu in &self.cpus {
+            command.arg("--cpu").arg(cpu.to_string());
+        }
+        for group in &self.groups {
+            command.arg("--group").arg(group);
+        }
+        command.arg("--").arg(&self.program).args(&self.arguments);
+        if let Some(folder) = &self.folder {
+            command.current_dir(folder);
+        }
+        command.stdin(Stdio::null()).stdout(file).stderr(same);
+        let process =
+            command.spawn().map_err(|error| Failure::File { path: self.program, doing: "start", error })?;
+        Ok(Child { name: self.name, process, output: output.to_owned(), ended: None })
+    }
+}
+
+/// A program that was started. Dropping it ends it and all that it started.
+#[derive(Debug)]
+pub(crate) struct Child {
+    name: String,
+    process: std::process::Child,
+    output: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+impl Child {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The ids of the program and of all that it started, and that has not ended.
+    pub(crate) fn tree(&self) -> BTreeSet<u32> {
+        proc_stat::tree(self.id())
+    }
+
+    /// Processor time of the tree up to now. Kernel threads that work for a ring (io-wq, SQPOLL) are threads of its
+    /// processes and counted.
+    pub(crate) fn cpu_time(&self) -> CpuTime {
+        CpuTime::of(self.tree())
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            self.ended = self.process.try_wait().ok().flatten();
+        }
+        self.ended
+    }
+
+    /// Waits until it ends by itself, at most so long; none if it has not.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            // A pidfd is readable when the process ends; an interrupted or refused wait is just one more round.
+            wait_for_end(self.id(), left.min(Duration::from_millis(200)));
+        }
+    }
+
+    /// Asks `ready` every 20 milliseconds until it says yes. Fails when the program ends before, or with the time.
+    pub(crate) fn wait_until(
+        &mut self,
+        limit: Duration,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<(), Failure> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if ready() {
+                return Ok(());
+            }
+            if let Some(status) = self.wait(Duration::from_millis(20)) {
+                return Err(self.problem(&format!("ended with {}", words_of(status))));
+            }
+            if Instant::now() >= deadline {
+                return Err(self.problem(&format!("did not answer within {} s", limit.as_secs())));
+            }
+        }
+    }
+
+    /// A failure of this program, with its last words.
+    pub(crate) fn problem(&self, problem: &str) -> Failure {
+        Failure::Program {
+            name: self.name.clone(),
+            problem: problem.to_owned(),
+            said: last_words(&self.output),
+        }
+    }
+
+    /// Sends a signal to the program itself.
+    pub(crate) fn signal(&self, signal: Signal) {
+        send(self.id(), signal);
+    }
+
+    /// Ends it and all that it started, and waits for that.
+    pub(crate) fn end(&mut self) {
+        let mut known = self.identified();
+        if self.ended().is_none() {
+            self.signal(Signal::TERM);
+            self.wait(END_TIMEOUT);
+        }
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        loop {
+            known.extend(self.identified());
+            // Not what ended, nor another process that got its id.
+            known.retain(|&(id, started)| {
+                proc_stat::read(id).is_some_and(|stat| stat.started == started && !stat.is_zombie)
+            });
+            let Some(&(first, _)) = known.first() else { break };
+            for &(id, _) in &known {
+                send(id, Signal::KILL);
+            }
+            if Instant::now() >= deadline {
+                eprintln!("ringroad bench: left behind: {known:?}, processes of {}", self.name);
+                return;
+            }
+            wait_for_end(first, Duration::from_millis(100));
+            // The program itself has to be asked how it ended, or it stays as a zombie.
+            self.ended();
+        }
+        self.wait(Duration::from_secs(1));
+    }
+}
+
+impl Child {
+    /// The tree, each with its start, by which an id names one process for good.
+    fn identified(&self) -> BTreeSet<(u32, u64)> {
+        let stat = |id| proc_stat::read(id).map(|stat| (id, stat.started));
+        self.tree().into_iter().filter_map(stat).collect()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Processor time of some processes, at a moment.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CpuTime {
+    seconds_by_id: BTreeMap<u32, f64>,
+}
+
+impl CpuTime {
+    /// The exact sum that the scheduler keeps for all threads of each process, those that ended too.
+    pub(crate) fn of(ids: impl IntoIterator<Item = u32>) -> CpuTime {
+        let seconds = |id: u32| {
+            let clock = clock_getcpuclockid(nix::unistd::Pid::from_raw(i32::try_from(id).ok()?)).ok()?;
+            let now = clock.now().ok()?;
+            Some((id, Duration::from(now).as_secs_f64()))
+        };
+        CpuTime { seconds_by_id: ids.into_iter().filter_map(seconds).collect() }
+    }
+
+    /// What was used between this moment and a later one. None when a process ended in between, which takes its time
+    /// with it; one that was started in between counts in full.
+    pub(crate) fn until(&self, later: &CpuTime) -> Option<f64> {
+        if !self.seconds_by_id.keys().all(|id| later.seconds_by_id.contains_key(id)) {
+            return None;
+        }
+        let spent = |(id, seconds): (&u32, &f64)| seconds - self.seconds_by_id.get(id).unwrap_or(&0.0);
+        Some(later.seconds_by_id.iter().map(spent).sum())
+    }
+}
+
+/// The end of what a program wrote, in one line.
+pub(crate) fn last_words(path: &Path) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+    line.chars().take(SAID_BYTES_MAX).collect()
+}
+
+fn words_of(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "an unknown status".to_owned(),
+    }
+}
+
+fn pid(id: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(id).ok()?)
+}
+
+fn send(id: u32, signal: Signal) {
+    if let Some(pid) = pid(id) {
+        // It may have ended by itself, which is what is wanted.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Waits until a process ends, at most so long.
+fn wait_for_end(id: u32, limit: Duration) {
+    let descriptor = pid(id).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    let mut watched: Vec<PollFd<'_>> =
+        descriptor.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)).collect();
+    let limit = Timespec::try_from(limit).expect("a fraction of a second fits");
+    // Interrupted or not, the caller looks again.
+    let _ = poll(&mut watched, Some(&limit));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_of_all_threads_and_needs_every_process() {
+        let own = std::process::id();
+        let before = CpuTime::of([own]);
+        std::thread::spawn(|| {
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(30) {
+                std::hint::spin_loop();
+            }
+        })
+        .join()
+        .unwrap();
+        let after = CpuTime::of([own]);
+        assert!(before.until(&after).unwrap() > 0.0);
+        assert_eq!(before.until(&CpuTime::of([])), None);
+        let newcomer = CpuTime::of([]).until(&after).unwrap();
+        assert!(newcomer > 0.0);
+    }
+
+    #[test]
+    fn last_words_are_one_line() {
+        let path = std::env::temp_dir().join(format!("ringroad-last-words-{}", std::process::id()));
+        fs::write(&path, "first\nsecond\n\n").unwrap();
+        assert_eq!(last_words(&path), "second");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(last_words(&path), "");
+    }
+}

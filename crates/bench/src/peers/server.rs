@@ -1,0 +1,274 @@
+//! Web servers of a run: ours, nginx, lighttpd. Each is started in the same way, with a configuration in its own
+//! language, on a port that is free, with files in a folder of its own; and is ended with all its processes.
+
+use std::fmt;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::method::process::{Child, CpuTime, Launch};
+use crate::peers::tool::Tool;
+
+/// How long a server has until its first answer. A cache that is read at the start may need some of it.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long one attempt to get an answer may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Which server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Ours, which reads nginx's language.
+    Ringroad(PathBuf),
+    Nginx(Tool),
+    Lighttpd(Tool),
+}
+
+impl Program {
+    /// Ours, in the build that is measured.
+    pub(crate) fn ours(bench: &Bench) -> Program {
+        Program::Ringroad(bench.ringroad.clone())
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Program::Ringroad(path) => path,
+            Program::Nginx(tool) | Program::Lighttpd(tool) => &tool.path,
+        }
+    }
+
+    /// What every configuration of it starts with: it stays in the foreground and writes into its own folder only.
+    fn head(&self, place: &Place) -> String {
+        let folder = place.folder.display();
+        match self {
+            Program::Ringroad(_) | Program::Nginx(_) => {
+                // Workers that keep root need no further care for rights of files and groups.
+                let user = if rustix::process::geteuid().is_root() { "user root;\n" } else { "" };
+                format!(
+                    "daemon off;\npid {folder}/logs/pid;\nerror_log {folder}/logs/error.log warn;\n{user}"
+                )
+            }
+            Program::Lighttpd(_) => format!(
+                "server.bind = \"127.0.0.1\"\nserver.port = {}\nserver.pid-file = \"{folder}/logs/pid\"\n\
+                 server.errorlog = \"{folder}/logs/error.log\"\n",
+                place.port
+            ),
+        }
+    }
+
+    fn arguments(&self, folder: &Path, conf: &Path) -> Vec<String> {
+        let (prefix, conf) = (format!("{}/", folder.display()), conf.display().to_string());
+        match self {
+            Program::Ringroad(_) => vec!["-p".to_owned(), prefix, "-c".to_owned(), conf],
+            // Without -e it complains about the log that is built in, which only root may open.
+            Program::Nginx(_) => {
+                let log = format!("{prefix}logs/error.log");
+                vec!["-p".to_owned(), prefix, "-c".to_owned(), conf, "-e".to_owned(), log]
+            }
+            Program::Lighttpd(_) => vec!["-D".to_owned(), "-f".to_owned(), conf],
+        }
+    }
+}
+
+/// What a configuration has to know of where it is used.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) port: u16,
+    /// The server's own folder: logs, caches, temporary files. Gone with the run.
+    pub(crate) folder: PathBuf,
+}
+
+/// How a server is to run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conditions {
+    /// Processors that it may use; none means all.
+    pub(crate) cpus: Vec<usize>,
+    /// Folders of control groups ([`crate::method::cgroup::Group::folders`]).
+    pub(crate) groups: Vec<PathBuf>,
+    /// The port to listen on; none takes one that is free.
+    pub(crate) port: Option<u16>,
+    /// The path that is asked for until it answers; "" means `/ready`.
+    pub(crate) ready_path: String,
+}
+
+/// A server that answers. Dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    label: String,
+    place: Place,
+    configuration: String,
+    child: Child,
+}
+
+impl Server {
+    /// Starts it and waits for its first answer, of whatever status. `configuration` writes all that follows the head
+    /// of [`Program`] (process id, error log, foreground; for lighttpd the address too).
+    pub(crate) fn start(
+        bench: &Bench,
+        label: &str,
+        program: &Program,
+        conditions: &Conditions,
+        configuration: impl FnOnce(&Place) -> String,
+    ) -> Result<Server, Failure> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let folder = bench.workspace.folder(&format!("server-{}", NEXT.fetch_add(1, Ordering::Relaxed)))?;
+        let port = port_for(conditions.port)?;
+        let place = Place { port, folder };
+        let configuration = format!("{}{}", program.head(&place), configuration(&place));
+        let file = |path: &Path, doing, error| Failure::File { path: path.to_owned(), doing, error };
+        let logs = place.folder.join("logs");
+        fs::create_dir_all(&logs).map_err(|error| file(&logs, "create the folder", error))?;
+        let conf = place.folder.join("server.conf");
+        fs::write(&conf, &configuration).map_err(|error| file(&conf, "write", error))?;
+        let child = Launch::new(label, program.path())
+            .arguments(program.arguments(&place.folder, &conf))
+            .cpus(&conditions.cpus)
+            .groups(&conditions.groups)
+            .folder(&place.folder)
+            .start(&logs.join("output"))?;
+        let mut server = Server { label: label.to_owned(), place, configuration, child };
+        server.wait_until_ready(&conditions.ready_path)?;
+        Ok(server)
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.place.port))
+    }
+
+    /// The address of a path, which starts with a slash.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.place.port)
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The exact text that it was started with.
+    pub(crate) fn configuration(&self) -> &str {
+        &self.configuration
+    }
+
+    /// The ids of all its processes.
+    pub(crate) fn tree(&self) -> std::collections::BTreeSet<u32> {
+        self.child.tree()
+    }
+
+    /// Processor time of all its processes up to now.
+    pub(crate) fn cpu_time(&self) -> CpuTime {
+        self.child.cpu_time()
+    }
+
+    /// Fails with its last words when it has ended by itself.
+    pub(crate) fn check_running(&mut self) -> Result<(), Failure> {
+        match self.child.ended() {
+            None => Ok(()),
+            Some(_) => Err(self.failed(self.child.problem("ended while it was measured"))),
+        }
+    }
+
+    /// Ends it with all its processes.
+    pub(crate) fn end(mut self) {
+        self.child.end();
+    }
+
+    fn wait_until_ready(&mut self, path: &str) -> Result<(), Failure> {
+        let (address, path) = (self.address(), if path.is_empty() { "/ready" } else { path });
+        let waited = self.child.wait_until(READY_TIMEOUT, || answers(address, path));
+        waited.map_err(|failure| self.failed(failure))
+    }
+
+    /// The error log says more than the standard error, where there is one.
+    fn failed(&self, failure: Failure) -> Failure {
+        let log = crate::method::process::last_words(&self.place.folder.join("logs/error.log"));
+        match failure {
+            Failure::Program { name, problem, said } if !log.is_empty() && !said.contains(&log) => {
+                Failure::Program {
+                    name,
+                    problem,
+                    said: if said.is_empty() { log } else { format!("{said}; {log}") },
+                }
+            }
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on port {}", self.label, self.place.port)
+    }
+}
+
+/// The wanted port if nobody has it, or one that nobody has.
+fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted.unwrap_or(0))).map_err(|error| {
+        Failure::Kernel { doing: format!("listening on 127.0.0.1:{}", wanted.unwrap_or(0)), error }
+    })?;
+    // It is free again when this returns: the only other user of loopback ports is this run.
+    let address =
+        listener.local_addr().map_err(|error| Failure::Kernel { doing: "getsockname".to_owned(), error })?;
+    Ok(address.port())
+}
+
+/// Whether something that speaks HTTP answers there.
+pub(crate) fn answers(address: SocketAddr, path: &str) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut socket = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
+        socket.set_read_timeout(Some(PROBE_TIMEOUT))?;
+        socket.write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").as_bytes(),
+        )?;
+        let mut start = [0; 7];
+        socket.read_exact(&mut start)?;
+        Ok(&start == b"HTTP/1.")
+    };
+    ask().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_is_one_line() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let failure = port_for(Some(port)).unwrap_err().to_string();
+        assert!(failure.starts_with(&format!("listening on 127.0.0.1:{port}: ")), "{failure}");
+        assert_ne!(port_for(None).unwrap(), port);
+    }
+
+    #[test]
+    fn silence_and_other_protocols_are_no_answer() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let speak = |words: &'static [u8]| {
+            let listener = listener.try_clone().unwrap();
+            std::thread::spawn(move || {
+                let (mut socket, _) = listener.accept().unwrap();
+                let mut request = [0; 512];
+                assert!(socket.read(&mut request).unwrap() > 0);
+                socket.write_all(words).unwrap();
+            })
+        };
+        for (words, answer) in
+            [(&b"HTTP/1.1 204 No Content\r\n\r\n"[..], true), (b"220 mail ready\r\n", false), (b"", false)]
+        {
+            let speaker = speak(words);
+            assert_eq!(answers(address, "/ready"), answer);
+            speaker.join().unwrap();
+        }
+        drop(listener);
+        assert!(!answers(address, "/ready"));
+    }
+}
