@@ -4,9 +4,9 @@
 mod common;
 
 use common::BINARY;
-use testkit::origin::{Origin, OriginRequest, Reply};
+use testkit::origin::{At, Do, Origin, OriginRequest, Reply};
 use testkit::response::Head;
-use testkit::{Client, Deadline, Response, Server, Setup, TempDir};
+use testkit::{Client, Content, Deadline, Gate, Response, Server, Setup, TempDir};
 
 /// A server in front of an origin, with these locations.
 fn start(origin: &Origin, locations: &str) -> (Setup, Server) {
@@ -182,4 +182,69 @@ fn answers_are_stored_as_files() {
     assert_eq!(get(&server, "/at/c").text(), "kept");
     appears("other/at/c");
     assert!(!seen("other/at/missing").exists() && !seen("other/at/broken").exists());
+}
+
+/// Waits for a stored file and looks that it is the whole answer.
+fn assert_stored(path: &std::path::Path, content: Content) {
+    // It has its name only when all of it is there.
+    let read = || std::fs::read(path).ok();
+    let bytes = testkit::wait::until("a stored file", Deadline::default(), read).expect("it is stored");
+    content.assert_body(&bytes);
+}
+
+/// No rename leads from one file system to another one.
+#[test]
+fn answers_are_stored_across_file_systems() {
+    use std::os::unix::fs::MetadataExt;
+    let Some(temp) = TempDir::elsewhere("temp") else { return };
+    let content = Content::new(5, 700_000);
+    let origin = Origin::start(move |_| {
+        Reply::ok().content(content).header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+    });
+    let locations = "proxy_temp_path @TEMP@; proxy_store @DATA@/kept$uri; proxy_store_access group:rw all:r;
+         location / { proxy_pass http://@ORIGIN@; }";
+    let setup = Setup::new(&common::one_server("", locations))
+        .origin(&origin)
+        .value("TEMP", &temp.path().display().to_string());
+    let server = setup.start(BINARY);
+    content.assert_body(&get(&server, "/deep/a").body);
+    let path = setup.data().join("kept/deep/a");
+    assert_stored(&path, content);
+    let stat = std::fs::metadata(&path).expect("it is stored");
+    assert_eq!((stat.mode() & 0o777, stat.mtime()), (0o664, 1_767_225_600));
+    // A second answer takes the place of the first one, and nothing else is left on either side.
+    content.assert_body(&get(&server, "/deep/a").body);
+    let left = |folder: &std::path::Path| std::fs::read_dir(folder).map_or(0, Iterator::count);
+    let is_clean = || (left(temp.path()) == 0 && left(path.parent()?) == 1).then_some(());
+    testkit::wait::until("the end of the temporary files", Deadline::default(), is_clean).expect("they go");
+}
+
+/// As in nginx: what was begun is of use to the next client.
+#[test]
+fn an_answer_is_stored_when_its_client_has_left() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let content = Content::new(6, 900_000);
+    let origin = Origin::start(move |request| {
+        let reply = Reply::ok().content(content).wait_at(300_000, &held);
+        if request.path() == "/at/broken" { reply.at(At::Body(600_000), Do::Close) } else { reply }
+    });
+    let (setup, server) = start(
+        &origin,
+        "proxy_temp_path @DATA@/temp;
+         location /at/ { proxy_store @DATA@/kept$uri; proxy_pass http://@ORIGIN@; }",
+    );
+    for (number, target) in ["/at/broken", "/at/whole"].into_iter().enumerate() {
+        let mut client = common::client(&server);
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        client.read_exact(1000);
+        gate.wait_reached_by(number as u64 + 1);
+        drop(client);
+    }
+    server.wait_for_access_log(2, Deadline::default());
+    gate.open();
+    assert_stored(&setup.data().join("kept/at/whole"), content);
+    origin.wait_for("the end of all", |stats| stats.connections_open == 0);
+    assert!(!setup.data().join("kept/at/broken").exists(), "a part of an answer is none");
+    let _ = origin.take_faults();
 }

@@ -90,14 +90,7 @@ fn a_temporary_file_keeps_to_its_limit() {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let head = client.head();
     assert_eq!(head.field("content-length"), Some("8388608"));
-    let (worker, folder) = (server.workers()[0], setup.data().join("temp").display().to_string());
-    let length = || {
-        let fds = std::fs::read_dir(format!("/proc/{worker}/fd")).expect("the worker lives");
-        let files = fds.flatten().filter(|entry| {
-            std::fs::read_link(entry.path()).is_ok_and(|link| link.display().to_string().starts_with(&folder))
-        });
-        files.filter_map(|entry| std::fs::metadata(entry.path()).ok()).map(|stat| stat.len()).max()
-    };
+    let length = || temp_length(&server, &setup.data().join("temp"));
     let begun = || length().filter(|&length| length > 100 << 10);
     let mut most = testkit::wait::until("a file", Deadline::default(), begun).expect("it is written");
     let mut body = Vec::new();
@@ -107,6 +100,78 @@ fn a_temporary_file_keeps_to_its_limit() {
     }
     Content::new(3, SIZE).assert_body(&body);
     assert!(most <= 256 << 10, "{most} bytes in the file");
+}
+
+/// The length of the largest temporary file below this folder that the worker has open.
+fn temp_length(server: &Server, folder: &std::path::Path) -> Option<u64> {
+    let fds = std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("the worker lives");
+    let folder = folder.display().to_string();
+    let files = fds.flatten().filter(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|link| link.display().to_string().starts_with(&folder))
+    });
+    files.filter_map(|entry| std::fs::metadata(entry.path()).ok()).map(|stat| stat.len()).max()
+}
+
+/// The disk takes three writes and no more, so the file shows how large they are.
+#[test]
+fn writes_to_a_temporary_file_have_a_size() {
+    let origin = Origin::start(|_| Reply::ok().content(Content::new(3, 8 << 20)));
+    let text = "worker_processes 1; error_log logs/error.log info;
+events { engine_fault write error=EIO path=@DATA@/temp after=3; }
+http { proxy_temp_path @DATA@/temp; proxy_buffers 4 16k; @SIZE@
+  server { listen 127.0.0.1:0; location / { proxy_pass http://@ORIGIN@; } } }";
+    for (size, least, most) in [("proxy_temp_file_write_size 16k;", 0, 48 << 10), ("", 48 << 10, 192 << 10)] {
+        let setup = Setup::new(text).origin(&origin).value("SIZE", size);
+        let server = setup.start(BINARY);
+        let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.head();
+        let begun = || temp_length(&server, &setup.data().join("temp")).filter(|&length| length > 0);
+        testkit::wait::until("a file", Deadline::default(), begun).expect("it is written");
+        // What the disk refuses ends the answer.
+        origin.wait_for("the end of the answer", |stats| stats.connections_open == 0);
+        let length = temp_length(&server, &setup.data().join("temp")).expect("the client has not read it");
+        assert!(length > least && length <= most, "{size} {length}");
+    }
+    let _ = origin.take_faults();
+}
+
+/// A body without a length goes on in chunks, one for each piece that is handed out.
+#[test]
+fn pieces_for_the_client_have_a_size() {
+    let origin = Origin::start(|_| Reply::ok().chunked(&[300_000]).content(Content::new(3, 3_000_000)));
+    let other = text();
+    let (_setup, server) = start(
+        &origin,
+        &other,
+        "proxy_buffers 16 8k;",
+        "location / { proxy_pass http://@ORIGIN@; }
+         location /busy { proxy_busy_buffers_size 8k; proxy_pass http://@ORIGIN@; }
+         location /file { proxy_busy_buffers_size 8k; proxy_max_temp_file_size 4m; proxy_pass http://@ORIGIN@; }",
+    );
+    let largest = |target: &str| {
+        let mut client = Client::connect_narrow(server.addr(0).tcp(), 16 << 10);
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"));
+        assert_eq!(client.head().field("transfer-encoding"), Some("chunked"));
+        let wire = client.read_to_end();
+        let (mut rest, mut largest, mut body) = (wire.as_slice(), 0, Vec::new());
+        loop {
+            let end = rest.iter().position(|&byte| byte == b'\r').expect("a chunk");
+            let size =
+                std::str::from_utf8(&rest[..end]).ok().and_then(|text| usize::from_str_radix(text, 16).ok());
+            let size = size.expect("a number");
+            if size == 0 {
+                Content::new(3, 3_000_000).assert_body(&body);
+                return largest;
+            }
+            body.extend_from_slice(&rest[end + 2..end + 2 + size]);
+            rest = &rest[end + 2 + size + 2..];
+            largest = largest.max(size);
+        }
+    };
+    assert!(largest("/") > 8 << 10, "otherwise there is nothing to limit");
+    assert!(largest("/busy") <= 8 << 10);
+    assert!(largest("/file") <= 8 << 10);
 }
 
 #[test]

@@ -21,10 +21,31 @@ pub struct TempDir {
 impl TempDir {
     /// Makes a directory whose name contains `label`, mode 0755.
     pub fn new(label: &str) -> TempDir {
+        TempDir::new_in(&std::env::temp_dir(), label)
+    }
+
+    /// Makes one on another file system than that of [`TempDir::new`], where everybody may write; `None`, with the reason
+    /// reported, where memory is no file system of its own.
+    pub fn elsewhere(label: &str) -> Option<TempDir> {
+        let shm = Path::new("/dev/shm");
+        let device =
+            |path: &Path| fs::metadata(path).ok().map(|stat| std::os::unix::fs::MetadataExt::dev(&stat));
+        let here = device(&std::env::temp_dir());
+        if device(shm).is_none_or(|there| Some(there) == here) {
+            crate::engines::skip("no second file system");
+            return None;
+        }
+        let dir = TempDir::new_in(shm, label);
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777))
+            .unwrap_or_else(|error| panic!("chmod {}: {error}", dir.path().display()));
+        Some(dir)
+    }
+
+    fn new_in(parent: &Path, label: &str) -> TempDir {
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("ringroad-{label}-{}-{number}", std::process::id());
-            let path = std::env::temp_dir().join(name);
+            let path = parent.join(name);
             match fs::create_dir(&path) {
                 Ok(()) => {
                     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))

@@ -36,6 +36,11 @@ pub(crate) trait Stream {
         false
     }
 
+    /// Bytes of one send from which on no further piece is asked for.
+    fn send_bytes(&self) -> usize {
+        SEND_BYTES
+    }
+
     /// Whether it is of no use any more when the client has ended its side.
     fn minds_client(&self) -> bool {
         true
@@ -67,7 +72,7 @@ const PIECES_MAX: usize = SEGMENTS_MAX - 5;
 
 /// Bytes of one send from which on no further piece is asked for: what a socket takes at once, and less than a thread
 /// should be busy with for one connection.
-const SEND_BYTES: usize = 256 << 10;
+pub(crate) const SEND_BYTES: usize = 256 << 10;
 
 /// Sends `head` and the body behind it, which nothing changes on its way: its pieces are passed on without a copy.
 pub(crate) async fn send(
@@ -121,7 +126,7 @@ enum State {
 /// The pieces that are here, at least one where that is to be waited for.
 async fn gather(stream: &mut dyn Stream, waits: bool, most: Option<u64>) -> (SmallVec<[Source; 4]>, State) {
     let mut pieces = SmallVec::new();
-    let (mut bytes, most) = (0, most.map_or(SEND_BYTES, |most| most as usize));
+    let (mut bytes, most) = (0, most.map_or(usize::MAX, |most| most as usize).min(stream.send_bytes()));
     while pieces.len() < PIECES_MAX && bytes < most {
         match next(stream, waits && pieces.is_empty()).await {
             Ok(Next::Piece(source)) => {

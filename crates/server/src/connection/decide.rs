@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use http::framing::BodyFraming;
-use http::request::{Method, Target};
+use http::request::{HeaderId, Method, Target};
 use io::op::Source;
 use rt::{Either, select};
 
@@ -338,18 +338,40 @@ pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
     }
 }
 
-/// Puts an error in the place of an answer that was made, of which nothing is left but what was asked for in vain.
+/// Puts an error in the place of an answer that was made. Of that are left what was asked for in vain, and the fields of
+/// whoever made it (an upstream) that are not about its content: a cookie, what scripts of other sites may see.
 pub(super) async fn replace(request: &mut Request, status: u16) -> Verdict {
     let content_range = request.response.content_range.take();
     let vary_accept_encoding = request.response.vary_accept_encoding;
+    let mut fields = std::mem::take(&mut request.response.fields);
+    fields.retain(|(name, _)| !is_of_content(name));
     request.response.clear();
     // What the client accepts chose the file whose condition failed.
     request.response.vary_accept_encoding = vary_accept_encoding;
     let verdict = refuse(request, status).await;
     if request.error_status.unwrap_or(request.response.status) == status {
         request.response.content_range = content_range;
+        request.response.fields.append(&mut fields);
     }
     verdict
+}
+
+/// Whether a field describes the content that it came with, or says how long that may be kept. The latter would let a cache
+/// keep the error under the URI of the whole (RFC 9111 section 3 asks for no more than a status that it knows).
+fn is_of_content(name: &[u8]) -> bool {
+    let is_content = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"Content-"));
+    is_content
+        || matches!(
+            HeaderId::of(name),
+            HeaderId::Etag
+                | HeaderId::LastModified
+                | HeaderId::AcceptRanges
+                | HeaderId::CacheControl
+                | HeaderId::CdnCacheControl
+                | HeaderId::Expires
+                | HeaderId::Pragma
+                | HeaderId::Age
+        )
 }
 
 /// Decides on the answer to a subrequest.

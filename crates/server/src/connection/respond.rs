@@ -28,10 +28,13 @@ pub(super) fn filter(request: &mut Request) -> Option<u16> {
         request.response.last_modified = None;
         request.response.allow_ranges = false;
     }
+    // Those of this server are added to the error that takes the place of the answer, and not twice.
+    let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
     let generation = Rc::clone(&request.generation);
     for filter in generation.config.location(request.location).handlers.filters() {
         filter(request);
         if let refusal @ Some(_) = request.response.refusal.take() {
+            request.response.fields = given.unwrap_or_else(|| std::mem::take(&mut request.response.fields));
             return refusal;
         }
     }
@@ -354,8 +357,10 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
         false => ConnectionField::Close,
     };
     debug_assert!(matches!(request.head.version(), Version::Http10 | Version::Http11));
-    // 204 has no content, so neither has it a length (RFC 9110 section 8.6).
+    // 204 has no content, so neither has it a length (RFC 9110 section 8.6). A type is of no use then, but what another
+    // server says is passed on, as in nginx.
     let has_content = response.status != 204;
+    let has_type = has_content || response.reason.is_some();
     let head = ResponseHead {
         reason: response
             .reason
@@ -363,7 +368,7 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
             .filter(|reason| reason.status == response.status)
             .map(|r| r.text.as_slice()),
         server: response.server.as_deref().or(signature.as_deref()),
-        content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_content),
+        content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_type),
         charset: response.charset.as_deref(),
         content_length: response.content_length.filter(|_| has_content),
         last_modified: response.last_modified,

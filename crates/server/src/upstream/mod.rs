@@ -55,16 +55,16 @@ pub(crate) struct Settings {
     pub(crate) buffer_size: u64,
     /// `proxy_buffers`: number and size.
     pub(crate) buffers: (u32, u64),
-    /// `proxy_busy_buffers_size`
-    pub(crate) busy_buffers_size: u64,
+    /// `proxy_busy_buffers_size`, where it is written
+    pub(crate) busy_buffers_size: Option<u64>,
     /// `proxy_buffering`
     pub(crate) buffering: bool,
     /// `proxy_request_buffering`
     pub(crate) request_buffering: bool,
     /// `proxy_max_temp_file_size`; 0 is no file.
     pub(crate) max_temp_file_size: u64,
-    /// `proxy_temp_file_write_size`
-    pub(crate) temp_file_write_size: u64,
+    /// `proxy_temp_file_write_size`, where it is written
+    pub(crate) temp_file_write_size: Option<u64>,
     /// `proxy_temp_path`: folder and digits of the levels.
     pub(crate) temp_path: (PathBuf, SmallVec<[u8; 3]>),
     /// `proxy_next_upstream`
@@ -99,11 +99,11 @@ impl Default for Settings {
             read_timeout: minute,
             buffer_size: 4 << 10,
             buffers: (8, 4 << 10),
-            busy_buffers_size: 8 << 10,
+            busy_buffers_size: None,
             buffering: true,
             request_buffering: true,
             max_temp_file_size: 1 << 30,
-            temp_file_write_size: 8 << 10,
+            temp_file_write_size: None,
             temp_path: (PathBuf::from("proxy_temp"), SmallVec::new()),
             next_upstream: NextUpstream::ERROR | NextUpstream::TIMEOUT,
             next_upstream_tries: 0,

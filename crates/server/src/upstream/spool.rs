@@ -21,11 +21,12 @@ use io::op::{DeviceId, Source};
 use io::{Buf, DiskVia, Errno};
 use smallvec::SmallVec;
 
-use crate::body::stream::Stream;
+use crate::body::stream::{SEND_BYTES, Stream};
 use crate::body::{BodyError, choose};
 use crate::received;
 use crate::upstream::Settings;
 use crate::upstream::body::Live;
+use crate::upstream::exchange::cut;
 use crate::upstream::state::{Fault, Try};
 
 /// What pump and stream share.
@@ -57,6 +58,8 @@ struct Limits {
     memory: u64,
     /// Bytes of a read.
     read: usize,
+    /// Bytes of a write to the file.
+    write: usize,
     file: u64,
     folder: PathBuf,
     levels: SmallVec<[u8; 3]>,
@@ -80,13 +83,20 @@ impl Limits {
         let memory = u64::from(settings.buffers.0) * settings.buffers.1;
         Limits {
             memory,
-            // Half of it, so that one part is sent while the other is read.
-            read: (memory / 2).clamp(READ_MIN, READ_MAX) as usize,
+            // Half of it, so that one part is sent while the other is read; no more than may be on its way to the client.
+            read: (memory / 2).clamp(READ_MIN, READ_MAX).min(piece_max(settings)) as usize,
+            write: settings.temp_file_write_size.unwrap_or(READ_MAX).min(READ_MAX) as usize,
             file: settings.max_temp_file_size,
             folder: settings.temp_path.0.clone(),
             levels: settings.temp_path.1.clone(),
         }
     }
+}
+
+/// Bytes of one piece: several may be on their way to the client together, which `proxy_busy_buffers_size` limits where it
+/// is written. nginx's small default would only make more calls of the same bytes.
+fn piece_max(settings: &Settings) -> u64 {
+    settings.busy_buffers_size.map_or(FILE_PIECE, |busy| busy.min(FILE_PIECE))
 }
 
 /// Begins to read a body ahead.
@@ -106,7 +116,9 @@ pub(super) fn start(live: Box<Live>, settings: &Settings) -> Spooled {
     let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
     rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings)));
     let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
-    Spooled { spool, record, reading: None, pass_trailers, minds_client }
+    let piece_max = piece_max(settings) as usize;
+    let busy_max = settings.busy_buffers_size.map(|bytes| bytes as usize);
+    Spooled { spool, record, reading: None, piece_max, busy_max, pass_trailers, minds_client }
 }
 
 /// Reads to the end, or until nobody wants it.
@@ -128,7 +140,10 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
         if let Some(due) = live.not_before() {
             wanted(spool, rt::sleep_until(due)).await?;
         }
-        let size = live.left().map_or(limits.read, |left| limits.read.min(left.max(1) as usize));
+        // What will go to the file comes in pieces of its writes.
+        let is_spilled = !spool.borrow().has_memory(limits, limits.read as u64);
+        let most = if is_spilled { limits.read.min(limits.write) } else { limits.read };
+        let size = live.left().map_or(most, |left| most.min(left.max(1) as usize));
         let buf = match wanted(spool, live.next(size)).await? {
             Ok(Some(buf)) => buf,
             Ok(None) => return Some(Ok(())),
@@ -189,8 +204,30 @@ async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     .await
 }
 
+/// The first bytes of a buffer as a buffer of their own, where it has more. Where memory is short it stays as it is.
+fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
+    if buf.len() <= most {
+        return None;
+    }
+    let mut first = rt::pool().get(most)?;
+    first.set_len(0);
+    if first.append(&buf[..most]) < most {
+        return None;
+    }
+    cut(buf, most);
+    Some(first)
+}
+
+/// Writes what has come to the file, no more at once than one write may have.
+async fn spill(spool: &RefCell<Spool>, limits: &Limits, mut buf: Buf) -> Result<(), Errno> {
+    while let Some(first) = split(&mut buf, limits.write) {
+        write(spool, limits, first).await?;
+    }
+    write(spool, limits, buf).await
+}
+
 /// Writes a piece to the file.
-async fn spill(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Errno> {
+async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Errno> {
     let known = spool.borrow().file.clone();
     let file = match known {
         Some(file) => file,
@@ -270,6 +307,10 @@ pub(super) struct Spooled {
     spool: Rc<RefCell<Spool>>,
     record: Rc<Try>,
     reading: Option<Reading>,
+    /// Bytes of what is handed out.
+    piece_max: usize,
+    /// Bytes that may be on their way to the client together.
+    busy_max: Option<usize>,
     pass_trailers: bool,
     minds_client: bool,
 }
@@ -278,7 +319,7 @@ impl Spooled {
     /// Takes the next piece of the file in hand.
     fn read(&self, spool: &mut Spool) -> Option<Reading> {
         let Some(Piece::File { start, end }) = spool.pieces.front_mut() else { return None };
-        let (offset, len) = (*start, (*end - *start).min(FILE_PIECE));
+        let (offset, len) = (*start, (*end - *start).min(FILE_PIECE).min(self.piece_max as u64));
         *start += len;
         if *start == *end {
             spool.pieces.pop_front();
@@ -336,8 +377,11 @@ impl Stream for Spooled {
                 return Poll::Ready(Ok(Some(Source::Buf(buf))));
             }
             let mut spool = self.spool.borrow_mut();
-            match spool.pieces.front() {
-                Some(Piece::Memory(_)) => {
+            match spool.pieces.front_mut() {
+                Some(Piece::Memory(buf)) => {
+                    if let Some(first) = split(buf, self.piece_max) {
+                        return Poll::Ready(Ok(Some(Source::Buf(first))));
+                    }
                     let Some(Piece::Memory(buf)) = spool.pieces.pop_front() else { continue };
                     spool.held -= buf.capacity() as u64;
                     wake(&mut spool.pump);
@@ -368,6 +412,11 @@ impl Stream for Spooled {
             true => self.record.trailers.borrow().clone(),
             false => Vec::new(),
         }
+    }
+
+    fn send_bytes(&self) -> usize {
+        // One more piece behind this many is still within the limit.
+        self.busy_max.map_or(SEND_BYTES, |most| most.saturating_sub(self.piece_max) + 1)
     }
 
     fn minds_client(&self) -> bool {

@@ -158,43 +158,59 @@ impl Conf {
         Ok(())
     }
 
-    /// nginx's rules for buffers: a head, or one buffer of a body, has to fit wherever it goes.
-    fn finish_sizes(&mut self) -> Result<(), &'static str> {
+    /// nginx's rules for buffers, in its words: a head, or one buffer of a body, has to fit wherever it goes. What they come
+    /// to is told beside, because most of these sizes follow from others that somebody else wrote.
+    fn finish_sizes(&mut self) -> Result<(), String> {
         let upstream = &mut self.upstream;
+        let Sizes { busy_buffers, temp_file_write, max_temp_file } = self.sizes;
         let (count, size) = upstream.buffers;
         if count < 2 {
-            return Err("there must be at least 2 \"proxy_buffers\"");
+            return Err("there must be at least 2 \"proxy_buffers\"".to_owned());
         }
         let largest = upstream.buffer_size.max(size);
         let usual = largest.saturating_mul(2);
-        upstream.busy_buffers_size = self.sizes.busy_buffers.unwrap_or(usual);
-        if upstream.busy_buffers_size < largest {
-            return Err(
-                "\"proxy_busy_buffers_size\" must be equal to or greater than the maximum of the value of \
-                 \"proxy_buffer_size\" and one of the \"proxy_buffers\"",
-            );
+        let busy = busy_buffers.unwrap_or(usual);
+        let most = u64::from(count - 1).saturating_mul(size);
+        if busy > most && busy >= largest {
+            return Err(format!(
+                "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer: it \
+                 is {}{}, they are {}; remedy: more or larger \"proxy_buffers\", or a smaller \
+                 \"proxy_busy_buffers_size\"",
+                shown(busy),
+                if busy_buffers.is_none() { ", twice the largest buffer" } else { "" },
+                shown(most),
+            ));
         }
-        if upstream.busy_buffers_size > u64::from(count - 1).saturating_mul(size) {
-            return Err(
-                "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer",
-            );
+        let fits = |name: &str, value: u64, or: &str| match value < largest {
+            false => Ok(()),
+            true => Err(format!(
+                "\"{name}\" must be {or}equal to or greater than the maximum of the value of \"proxy_buffer_size\" and \
+                 one of the \"proxy_buffers\": it is {}, the maximum {}; remedy: a larger \"{name}\", or smaller buffers",
+                shown(value),
+                shown(largest),
+            )),
+        };
+        fits("proxy_busy_buffers_size", busy, "")?;
+        fits("proxy_temp_file_write_size", temp_file_write.unwrap_or(usual), "")?;
+        let file = max_temp_file.unwrap_or(MAX_TEMP_FILE_SIZE);
+        if file != 0 {
+            let or = "equal to zero to disable temporary files usage or must be ";
+            fits("proxy_max_temp_file_size", file, or)?;
         }
-        upstream.temp_file_write_size = self.sizes.temp_file_write.unwrap_or(usual);
-        if upstream.temp_file_write_size < largest {
-            return Err(
-                "\"proxy_temp_file_write_size\" must be equal to or greater than the maximum of the value of \
-                 \"proxy_buffer_size\" and one of the \"proxy_buffers\"",
-            );
-        }
-        upstream.max_temp_file_size = self.sizes.max_temp_file.unwrap_or(MAX_TEMP_FILE_SIZE);
-        if upstream.max_temp_file_size != 0 && upstream.max_temp_file_size < largest {
-            return Err(
-                "\"proxy_max_temp_file_size\" must be equal to zero to disable temporary files usage or must be \
-                 equal to or greater than the maximum of the value of \"proxy_buffer_size\" and one of the \
-                 \"proxy_buffers\"",
-            );
-        }
+        upstream.busy_buffers_size = busy_buffers;
+        upstream.temp_file_write_size = temp_file_write;
+        upstream.max_temp_file_size = file;
         Ok(())
+    }
+}
+
+/// A size as configurations write it.
+fn shown(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
+        _ => bytes.to_string(),
     }
 }
 

@@ -202,14 +202,14 @@ pub(super) const BUFFERS: &[Directive] = &[
             Ok(())
         },
     ),
-    // What is on its way cannot be filled anew, so some buffers have to be left to read into.
+    // What is on its way cannot be filled anew, so some buffers have to be left to read into. nginx's default, twice the
+    // largest buffer, would only make more calls: `body::stream` gathers what is there.
     Directive::scope(
         spec(
             "proxy_busy_buffers_size",
             Args::Exactly(1),
-            "Bytes of them that are on their way to the client.",
-        )
-        .default("8k"),
+            "Bytes of them that are handed to the client's connection at once; unset, all that is here, up to 256k.",
+        ),
         |scope, cx| written(&mut scope.proxy.sizes.busy_buffers, value::size, cx),
     ),
     // Beyond the buffers and this file the upstream waits for the client.
@@ -220,8 +220,11 @@ pub(super) const BUFFERS: &[Directive] = &[
     ),
     // Writes of this size go out one by one, so that an answer on its way to the disk keeps its place in memory small.
     Directive::scope(
-        spec("proxy_temp_file_write_size", Args::Exactly(1), "Bytes that are written to it at once.")
-            .default("8k"),
+        spec(
+            "proxy_temp_file_write_size",
+            Args::Exactly(1),
+            "Bytes that are written to it at once; unset, what one read has brought.",
+        ),
         |scope, cx| written(&mut scope.proxy.sizes.temp_file_write, value::size, cx),
     ),
     // On the disk that a `proxy_store` or a cache is on, files get their final names without being copied.

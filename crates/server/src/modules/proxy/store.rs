@@ -254,6 +254,10 @@ impl Stream for Storing {
     fn is_unbuffered(&self) -> bool {
         self.stream.is_unbuffered()
     }
+
+    fn send_bytes(&self) -> usize {
+        self.stream.send_bytes()
+    }
 }
 
 /// What the rest of an answer is read by when its client is gone.

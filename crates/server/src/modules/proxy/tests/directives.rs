@@ -41,8 +41,11 @@ fn defaults_are_nginxs() {
         (upstream.connect_timeout, upstream.send_timeout, upstream.read_timeout),
         (minute, minute, minute)
     );
-    assert_eq!((upstream.buffer_size, upstream.buffers, upstream.busy_buffers_size), (4096, (8, 4096), 8192));
-    assert_eq!((upstream.max_temp_file_size, upstream.temp_file_write_size), (1 << 30, 8192));
+    assert_eq!(
+        (upstream.buffer_size, upstream.buffers, upstream.max_temp_file_size),
+        (4096, (8, 4096), 1 << 30)
+    );
+    assert_eq!((upstream.busy_buffers_size, upstream.temp_file_write_size), (None, None));
     assert_eq!(upstream.temp_path.0.to_str(), Some("/prefix/proxy_temp"));
     assert_eq!(upstream.temp_path.1.as_slice(), [1, 2]);
     assert!(upstream.buffering && upstream.request_buffering && !upstream.pass_trailers);
@@ -68,11 +71,11 @@ fn values_are_inherited_and_replaced() {
     inherited("proxy_next_upstream_tries", ("3", 3), ("0", 0), |conf| conf.upstream.next_upstream_tries);
     inherited("proxy_buffer_size", ("8k", 8192), ("2k", 2048), |conf| conf.upstream.buffer_size);
     inherited("proxy_buffers", ("4 8k", (4, 8192)), ("9 1k", (9, 1024)), |conf| conf.upstream.buffers);
-    inherited("proxy_busy_buffers_size", ("12k", 12288), ("8k", 8192), |conf| {
+    inherited("proxy_busy_buffers_size", ("12k", Some(12288)), ("8k", Some(8192)), |conf| {
         conf.upstream.busy_buffers_size
     });
     inherited("proxy_max_temp_file_size", ("0", 0), ("1m", 1 << 20), |conf| conf.upstream.max_temp_file_size);
-    inherited("proxy_temp_file_write_size", ("16k", 16384), ("4k", 4096), |conf| {
+    inherited("proxy_temp_file_write_size", ("16k", Some(16384)), ("4k", Some(4096)), |conf| {
         conf.upstream.temp_file_write_size
     });
     inherited("proxy_temp_path", ("a 1 2 2", "/prefix/a 3".to_owned()), ("/b", "/b 0".to_owned()), |conf| {
@@ -247,26 +250,33 @@ fn wrong_statements_are_refused() {
 
 #[test]
 fn sizes_have_to_fit_together() {
+    const LARGEST: &str = "equal to or greater than the maximum of the value of \"proxy_buffer_size\" and one of the \
+                           \"proxy_buffers\"";
+    const ALL: &str =
+        "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer";
+    let must = |name: &str, found: &str, maximum: &str, or: &str| {
+        let remedy = format!("remedy: a larger \"{name}\", or smaller buffers");
+        format!("\"{name}\" must be {or}{LARGEST}: it is {found}, the maximum {maximum}; {remedy}")
+    };
+    let less = |found: &str, all: &str| {
+        let remedy = "remedy: more or larger \"proxy_buffers\", or a smaller \"proxy_busy_buffers_size\"";
+        format!("{ALL}: it is {found}, they are {all}; {remedy}")
+    };
     for (text, expected) in [
-        ("proxy_buffers 1 4k;", "there must be at least 2 \"proxy_buffers\""),
+        ("proxy_buffers 1 4k;", "there must be at least 2 \"proxy_buffers\"".to_owned()),
+        ("proxy_buffer_size 64k;", less("128k, twice the largest buffer", "28k")),
+        ("proxy_buffers 2 8k;", less("16k, twice the largest buffer", "8k")),
+        ("proxy_busy_buffers_size 29k;", less("29k", "28k")),
+        ("proxy_busy_buffers_size 1000;", must("proxy_busy_buffers_size", "1000", "4k", "")),
+        ("proxy_temp_file_write_size 1k;", must("proxy_temp_file_write_size", "1k", "4k", "")),
         (
-            "proxy_buffer_size 64k;",
-            "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer",
-        ),
-        (
-            "proxy_busy_buffers_size 1k;",
-            "\"proxy_busy_buffers_size\" must be equal to or greater than the maximum of the value of \
-             \"proxy_buffer_size\" and one of the \"proxy_buffers\"",
-        ),
-        (
-            "proxy_max_temp_file_size 1k;",
-            "\"proxy_max_temp_file_size\" must be equal to zero to disable temporary files usage or must be equal to or \
-             greater than the maximum of the value of \"proxy_buffer_size\" and one of the \"proxy_buffers\"",
-        ),
-        (
-            "proxy_temp_file_write_size 1k;",
-            "\"proxy_temp_file_write_size\" must be equal to or greater than the maximum of the value of \
-             \"proxy_buffer_size\" and one of the \"proxy_buffers\"",
+            "proxy_buffers 8 2m; proxy_max_temp_file_size 1m;",
+            must(
+                "proxy_max_temp_file_size",
+                "1m",
+                "2m",
+                "equal to zero to disable temporary files usage or must be ",
+            ),
         ),
     ] {
         for place in
@@ -275,8 +285,12 @@ fn sizes_have_to_fit_together() {
             assert_eq!(error(&place), format!("{expected} in /conf/nginx.conf:2"), "{text}");
         }
     }
+    // What one block says and what it inherits have to fit too.
+    let found = error("http { proxy_busy_buffers_size 8k; server { proxy_buffer_size 16k;\n} }");
+    assert!(found.starts_with("\"proxy_busy_buffers_size\" must be equal to or greater"), "{found}");
     let conf = conf_of("proxy_buffers 8 16k; server { proxy_buffer_size 32k; }");
-    assert_eq!((conf.upstream.busy_buffers_size, conf.upstream.temp_file_write_size), (65536, 65536));
+    assert_eq!((conf.upstream.buffers, conf.upstream.buffer_size), ((8, 16 << 10), 32 << 10));
+    conf_of("proxy_buffers 8 4k; proxy_busy_buffers_size 28k; proxy_max_temp_file_size 0; server { }");
 }
 
 #[test]
