@@ -163,9 +163,9 @@ impl Fill {
     }
 
     /// For who wants to read what has been written so far, on any thread; it outlives the fill. `None` while there is no
-    /// file, and of a fill that adds parts to an entry.
+    /// file.
     pub fn reader(&self) -> Option<FillReader> {
-        let To::Temp { writing, .. } = &self.to else { return None };
+        let (To::Temp { writing, .. } | To::Entry { writing }) = &self.to else { return None };
         Some(FillReader {
             store: Arc::clone(&self.store),
             progress: Arc::clone(writing.progress()),
@@ -419,13 +419,13 @@ pub struct FillReader {
 }
 
 impl FillReader {
-    /// Bytes from the start of the body that can be read.
+    /// Where what can be read of the body ends. It begins with the first chunk that was written whole, which is the start of
+    /// the body unless a part of it is written.
     pub fn on_disk(&self) -> u64 {
         self.progress.on_disk()
     }
 
-    /// The body so far as this thread's file. Of its length only [`FillReader::on_disk`] counts, and of a partial entry
-    /// nothing else is content.
+    /// The body so far as this thread's file. Of a part nothing is content but what [`FillReader::on_disk`] says.
     pub fn located(&self) -> Result<Located, StoreError> {
         let doing = "sharing a file under way";
         let fd = self.progress.share().map_err(|errno| StoreError::Disk { doing, errno })?;

@@ -51,8 +51,9 @@ struct Shared {
     landed: Event,
     /// Checksums and lengths of the chunks that are in the file.
     written: RefCell<BTreeMap<u64, (u32, u64)>>,
-    /// The first chunk that is not, and bytes up to there.
-    prefix: Cell<(u64, u64)>,
+    /// The first chunk that is not, and bytes up to there: counted from the first one that was put, before which a part has
+    /// nothing.
+    prefix: Cell<Option<(u64, u64)>>,
 }
 
 /// How far a fill has come; any thread may look.
@@ -64,7 +65,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Bytes from the start of the body that can be read.
+    /// Where what can be read ends. It begins with the first chunk that was put.
     pub(crate) fn on_disk(&self) -> u64 {
         self.on_disk.load(Ordering::Acquire)
     }
@@ -78,10 +79,7 @@ impl Progress {
 
 impl Writing {
     pub(crate) fn new(store: &Arc<Store>, file: &File, layout: Layout, nonce: u64, kind: Kind) -> Writing {
-        let fd = match kind {
-            Kind::New => rustix::io::fcntl_dupfd_cloexec(file.as_fd(), 0).ok(),
-            Kind::Parts { .. } => None,
-        };
+        let fd = rustix::io::fcntl_dupfd_cloexec(file.as_fd(), 0).ok();
         let shared = Shared {
             store: Arc::clone(store),
             file: file.clone(),
@@ -93,7 +91,7 @@ impl Writing {
             flying: RefCell::default(),
             landed: Event::new(),
             written: RefCell::default(),
-            prefix: Cell::new((0, 0)),
+            prefix: Cell::new(None),
         };
         Writing { shared: Rc::new(shared) }
     }
@@ -118,6 +116,9 @@ impl Writing {
         }
         self.check()?;
         let shared = Rc::clone(&self.shared);
+        if shared.prefix.get().is_none() {
+            shared.prefix.set(Some((index, index * CHUNK_BYTES)));
+        }
         shared.flying.borrow_mut().insert(index);
         rt::spawn(async move {
             shared.write(index, buf).await;
@@ -182,12 +183,12 @@ impl Shared {
 
     /// Moves the end of what can be read: over all chunks that follow it without a hole.
     fn advance(&self) {
-        let (mut next, mut bytes) = self.prefix.get();
+        let Some((mut next, mut bytes)) = self.prefix.get() else { return };
         let written = self.written.borrow();
         while let Some((_, len)) = written.get(&next) {
             (next, bytes) = (next + 1, bytes + len);
         }
-        self.prefix.set((next, bytes));
+        self.prefix.set(Some((next, bytes)));
         self.progress.on_disk.store(bytes, Ordering::Release);
     }
 

@@ -6,7 +6,7 @@ mod common;
 use common::BINARY;
 use testkit::burst::assert_all_right;
 use testkit::client::request_bytes;
-use testkit::origin::{Etag, Object, Objects, Origin, objects};
+use testkit::origin::{At, Do, Etag, Object, Objects, Origin, objects};
 use testkit::{Burst, Client, Deadline, Gate, Response, Server, Setup};
 
 const CONF: &str = "worker_processes 1; error_log logs/error.log info;
@@ -18,6 +18,7 @@ http {
   proxy_cache_path @CACHE@ keys_zone=z:1m;
   proxy_cache z;
   proxy_cache_key $uri$is_args$args;
+  proxy_cache_status_header test;
   add_header X-Cache $upstream_cache_status always;
   gzip_types *; gzip_min_length 1;
   server {
@@ -47,7 +48,7 @@ fn kept(size: u64) -> Object {
 struct Site {
     objects: Objects,
     origin: Origin,
-    _setup: Setup,
+    setup: Setup,
     server: Server,
 }
 
@@ -57,7 +58,7 @@ impl Site {
         let origin = Origin::objects(&objects);
         let setup = Setup::new(CONF).origin(&origin);
         let server = setup.start(BINARY);
-        Site { objects, origin, _setup: setup, server }
+        Site { objects, origin, setup, server }
     }
 
     fn ask(&self, target: &str, fields: &[(&str, &str)]) -> Response {
@@ -72,6 +73,13 @@ impl Site {
 
     #[track_caller]
     fn range_with(&self, target: &str, range: &str, more: &[(&str, &str)]) -> String {
+        let response = self.checked(target, range, more);
+        response.field("X-Cache").unwrap_or_default().to_owned()
+    }
+
+    /// An answer that is what the origin has now.
+    #[track_caller]
+    fn checked(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
         let response = self.ask(target, &[&[("Range", range)], more].concat());
         assert_eq!(response.status, 206, "{range} of {target}");
         let checked =
@@ -80,7 +88,7 @@ impl Site {
             range["bytes=".len()..].split(',').map(|one| resolve(one.trim(), checked.size)).collect();
         assert_eq!(checked.parts, wanted, "{range} of {target}");
         self.settled();
-        response.field("X-Cache").unwrap_or_default().to_owned()
+        response
     }
 
     #[track_caller]
@@ -94,10 +102,24 @@ impl Site {
     /// Waits until a range is stored: its last client has it a little before.
     #[track_caller]
     fn until_stored(&self, target: &str, range: &str) {
-        let stored = || (self.range(target, range) == "HIT").then_some(());
+        // A hit is also what reads along with somebody else's fetch.
+        let is_stored = |response: &Response| {
+            response.field("Cache-Status").is_some_and(|value| value.starts_with("test; hit"))
+        };
+        let stored = || is_stored(&self.checked(target, range, &[])).then_some(());
         testkit::wait::until("what was fetched to be stored", Deadline::default(), stored)
             .unwrap_or_else(|error| panic!("{error}"));
         let _ = self.asked();
+    }
+
+    /// The file of an entry. Its key is the target.
+    fn file_of(&self, target: &str) -> std::path::PathBuf {
+        let holds = |path: &std::path::PathBuf| {
+            let bytes = std::fs::read(path).unwrap_or_default();
+            bytes.windows(target.len()).any(|window| window == target.as_bytes())
+        };
+        let mut found = common::cache::entries(&self.setup).into_iter().filter(holds);
+        found.next().unwrap_or_else(|| panic!("no entry for {target}"))
     }
 
     /// Waits until the origin is done with what it was asked.
@@ -157,6 +179,7 @@ fn a_miss_fetches_what_is_needed() {
     site.objects.put("/a", kept(10 * MIB));
     assert_eq!(site.range("/a", "bytes=3000000-3100000"), "MISS");
     assert_eq!(site.asked(), [chunks(3_000_000, 3_100_001)]);
+    site.until_stored("/a", "bytes=3000000-3100000");
     // Any range of what is there by now, and of the chunks around it.
     assert_eq!(site.range("/a", "bytes=3000000-3100000"), "HIT");
     assert_eq!(site.range("/a", "bytes=3050000-3050001"), "HIT");
@@ -265,6 +288,91 @@ fn the_same_range_is_fetched_once() {
         objects::check("/a", &outcome.response()).expect("it is a part");
     }
     assert_eq!(site.origin.stats().requests, 1);
+}
+
+/// Those who follow have the bytes when the first one has them, not when all of the range is there.
+#[test]
+fn who_wants_the_same_range_reads_along() {
+    let site = Site::new();
+    let size = 12 * MIB;
+    // More than is kept in memory, from a place that is no chunk's start.
+    for (number, range, held_at) in [(1, "bytes=1000000-9000000", 5 * MIB), (2, "bytes=-7000001", 3 * MIB)] {
+        let target = format!("/{number}");
+        let gate = Gate::new();
+        let held = gate.clone();
+        site.objects.put(&target, kept(size).tune(move |_, reply| reply.wait_at(held_at, &held)));
+        let request = request_bytes("GET", &target, &[("Range", range)]);
+        let clients = |count: usize| {
+            let burst = Burst::new(site.server.addr(0)).keep(8 * MIB as usize);
+            (0..count).fold(burst, |burst, _| burst.request(request.clone()))
+        };
+        let first = clients(1).start();
+        gate.wait_reached();
+        let others = clients(20).start();
+        // What has come before the gate, for each of them.
+        let least = 20 * (held_at - 2 * MIB);
+        others.wait_for("the first bytes", |progress| progress.heads == 20 && progress.body_bytes >= least);
+        assert_eq!(site.origin.stats().of(&target), 1, "{range}");
+        gate.open();
+        for outcomes in [first.join(), others.join()] {
+            assert_all_right(&outcomes, 206);
+            for outcome in &outcomes {
+                let checked = objects::check(&target, &outcome.response()).expect("it is a part");
+                assert_eq!(checked.parts, [resolve(&range["bytes=".len()..], size)]);
+            }
+        }
+        assert_eq!(site.origin.stats().of(&target), 1, "{range}");
+        // What came is stored, but for chunks of which only a part came.
+        site.until_stored(&target, "bytes=6000000-8900000");
+    }
+}
+
+/// A hole is fetched once, whoever comes to it; a client that goes leaves the others what it had begun.
+#[test]
+fn who_lacks_the_same_bytes_reads_along() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects.put(
+        "/a",
+        kept(8 * MIB).tune(move |request, reply| match request.header("range").as_deref() {
+            Some("bytes=0-65535") => reply,
+            _ => reply.wait_at(MIB, &held),
+        }),
+    );
+    site.range("/a", "bytes=0-99");
+    site.until_stored("/a", "bytes=0-99");
+    let mut first = Client::connect(site.server.addr(0));
+    first.send(request_bytes("GET", "/a", &[]));
+    assert_eq!(first.head().status, 200);
+    gate.wait_reached();
+    let others = Burst::new(site.server.addr(0)).get("/a", 20).expect(site.objects.content("/a")).start();
+    others.wait_for("what has come", |progress| progress.body_bytes >= 20 * (MIB - CHUNK));
+    first.reset();
+    gate.open();
+    assert_all_right(&others.join(), 200);
+    assert_eq!(site.asked(), [chunks(CHUNK, 8 * MIB)]);
+    assert_eq!(site.whole("/a"), "HIT");
+}
+
+/// What the first one hears of an origin that fails is what all hear who waited for it.
+#[test]
+fn who_waits_for_a_range_hears_of_a_failure() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects
+        .put("/a", kept(MIB).tune(move |_, reply| reply.wait_first(&held).at(At::Wire(0), Do::Close)));
+    let request = request_bytes("GET", "/a", &[("Range", "bytes=0-1000")]);
+    let burst = (0..20).fold(Burst::new(site.server.addr(0)), |burst, _| burst.request(request.clone()));
+    let running = burst.start();
+    running.wait_for("all requests", |progress| progress.sent == 20);
+    gate.wait_reached();
+    // Those who came later than that was published ask themselves.
+    let waiting = site.origin.stats().requests;
+    gate.open();
+    assert_all_right(&running.join(), 502);
+    assert!(waiting == 1 && site.origin.stats().requests < 20, "{:?}", site.origin.stats());
 }
 
 /// One request, whoever wants what of it.
@@ -428,6 +536,71 @@ fn stale_objects_and_ranges() {
     assert_eq!(site.range("/again/a", "bytes=500000-600000"), "REVALIDATED");
     assert_eq!(site.whole("/again/a"), "HIT");
     assert_eq!(site.origin.stats().of("/again/a"), 1);
+}
+
+/// A part that is stale is no part of what comes next: by a 304 it is fresh again, and by anything else it is gone.
+#[test]
+fn parts_that_are_stale() {
+    let site = Site::new();
+    for target in ["/a", "/again/a", "/again/b", "/again/c"] {
+        site.objects.put(target, Object::new(MIB).header("X-Accel-Expires", "1"));
+        site.range(target, "bytes=0-99");
+        site.until_stored(target, "bytes=0-99");
+    }
+    common::until_stale(1);
+    site.objects.renew("/again/b");
+    let _ = site.asked();
+    // Another range of the same, and the whole of it: nothing of the old part is in either.
+    assert_eq!(site.range("/a", "bytes=200000-300000"), "EXPIRED");
+    assert_eq!(site.asked(), [chunks(200_000, 300_001)]);
+    assert_eq!(site.range("/again/a", "bytes=0-99"), "EXPIRED");
+    assert_eq!(site.range("/again/b", "bytes=0-99"), "EXPIRED");
+    let response = site.ask("/again/b", &[]);
+    assert_eq!(objects::check("/again/b", &response).expect("it is of one piece").version, 2);
+    // That the part is still right would not make it the whole.
+    assert_eq!(site.whole("/again/c"), "EXPIRED");
+    assert_eq!(site.whole("/again/c"), "HIT");
+}
+
+/// A part that is damaged on the disk is a hole, or a miss: its bytes come from the origin.
+#[test]
+fn parts_that_are_damaged() {
+    let mut site = Site::new();
+    let spoils: [fn(&mut Vec<u8>); 5] = [
+        |bytes| bytes[100] ^= 1,
+        |bytes| {
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+        },
+        |bytes| bytes.truncate(bytes.len() - 1000),
+        |bytes| {
+            let half = bytes.len() / 2;
+            bytes[half..].fill(0);
+        },
+        Vec::clear,
+    ];
+    let targets: Vec<String> = (0..spoils.len()).map(|number| format!("/spoiled-{number}.")).collect();
+    for target in &targets {
+        site.objects.put(target, kept(MIB));
+        site.range(target, "bytes=200000-500000");
+        site.until_stored(target, "bytes=200000-500000");
+    }
+    let server = std::mem::replace(&mut site.server, site.setup.start(BINARY));
+    drop(server);
+    site.server.wait_for_log("this process fills it", Deadline::default());
+    for (target, spoil) in targets.iter().zip(spoils) {
+        let file = site.file_of(target);
+        let mut bytes = std::fs::read(&file).expect("an entry");
+        spoil(&mut bytes);
+        std::fs::write(&file, bytes).expect("a file");
+        let _ = site.asked();
+        // Right in any case; and what is right is stored again.
+        site.range(target, "bytes=200000-500000");
+        assert!(!site.asked().is_empty(), "{target}: it was damaged");
+        site.range(target, "bytes=100000-600000");
+        site.whole(target);
+        site.until_stored(target, "bytes=200000-500000");
+    }
 }
 
 /// The client has its bytes before the chunk has come that they are in.

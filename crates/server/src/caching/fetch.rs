@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
-use http::cache_status::Forwarded;
 use http::freshness::store::NotStored;
 use http::reply::FieldLine;
 use http::request::HeaderId;
@@ -127,10 +126,7 @@ impl Fetch {
 
     /// Makes the answer to this request out of what came of asking.
     pub(crate) async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
-        let had = match record::of(request).forwarded {
-            Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,
-            _ => Status::Miss,
-        };
+        let had = record::of(request).had();
         let status = |record: &mut Record, status| {
             record.status.get_or_insert(status);
         };
@@ -292,7 +288,9 @@ impl Fetch {
                 filler.filling.refuse_parts();
                 lead.spread(&self.key, &filler.filling.meta);
                 lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
-                drop(waited_for);
+                if let Some(waited_for) = waited_for {
+                    waited_for.publish(Outcome::Filling(Arc::clone(&filler.filling)));
+                }
                 self.start(request, Some(filler), Some(lead));
             }
             None => {
@@ -351,7 +349,9 @@ impl Fetch {
     /// them wrongly, and nginx does not send them unasked.
     fn wanted(&self, request: &Request, conf: &CacheConf) -> Wanted {
         let mut wanted = Wanted { is_shared: true, ..Wanted::default() };
-        if !conf.revalidate {
+        // What has holes is no answer, so it would not help to hear that it is still right.
+        let is_answer = self.stale.as_ref().is_none_or(|hit| parts::is_servable(request, hit));
+        if !conf.revalidate || !is_answer {
             return wanted;
         }
         if let Some(known) = self.known(request) {

@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
-use cache::{FillReader, Meta, Reader};
+use cache::{CHUNK_BYTES, FillReader, Meta, Reader};
 use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
 
 use crate::body::BodyError;
 use crate::body::stream::Stream;
-use crate::caching::parts::Asked;
+use crate::caching::parts::{Asked, Part};
 use crate::caching::stored::{PendingRead, source_of};
 
 /// A response of which bytes still come. One task pushes; readers of all threads take. The lock is held for a look at the
@@ -33,6 +33,8 @@ pub(crate) struct Filling {
     pub(crate) meta: Arc<Meta>,
     /// Its head as it is stored.
     pub(crate) head: Arc<[u8]>,
+    /// What it is a part of, where it is not the whole.
+    part: Option<Part>,
     state: Mutex<State>,
     /// Counts what readers wait for: pieces that have come, and the end.
     news: Publisher,
@@ -47,6 +49,8 @@ struct State {
     /// The last pieces, each with the place of its first byte.
     window: VecDeque<(u64, Arc<[u8]>)>,
     window_bytes: u64,
+    /// What is before this byte is never read from the file: a part that begins amid a chunk leaves that one's bytes out.
+    unwritten_below: u64,
     /// Bytes that have come, counted from the start of the body also where a part of it is fetched.
     arrived: u64,
     /// The file that the body is written to, once there is one.
@@ -102,20 +106,27 @@ const READ_BYTES: u64 = 256 << 10;
 impl Filling {
     /// A response whose head is here.
     pub(crate) fn new(meta: Arc<Meta>, head: Arc<[u8]>) -> Arc<Filling> {
-        Filling::with(meta, head, State::default())
+        Filling::with(meta, head, None, State::default())
     }
 
-    /// A part of one, from a byte on. Others cannot read what one reader has left behind, as with a disk that is lost: a
-    /// part is for who asked for it.
-    pub(crate) fn of_part(meta: Arc<Meta>, start: u64) -> Arc<Filling> {
-        let state = State { arrived: start, disk: Disk::Lost, ..State::default() };
-        Filling::with(meta, Arc::from(&b""[..]), state)
+    /// A part of one, whose head is that of the whole. Where it is not stored nobody can read what one reader has left
+    /// behind, as with a disk that is lost.
+    pub(crate) fn of_part(meta: Arc<Meta>, head: Arc<[u8]>, part: Part, is_stored: bool) -> Arc<Filling> {
+        let arrived = part.range.start;
+        let unwritten_below = arrived.checked_next_multiple_of(CHUNK_BYTES).unwrap_or(arrived);
+        let disk = if is_stored { Disk::Works } else { Disk::Lost };
+        Filling::with(meta, head, Some(part), State { arrived, unwritten_below, disk, ..State::default() })
     }
 
-    fn with(meta: Arc<Meta>, head: Arc<[u8]>, state: State) -> Arc<Filling> {
+    fn with(meta: Arc<Meta>, head: Arc<[u8]>, part: Option<Part>, state: State) -> Arc<Filling> {
         let (news, _) = watch::channel(0);
         let (next_reader, refuses_parts) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Filling { meta, head, state: Mutex::new(state), news, next_reader, refuses_parts })
+        Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
+    }
+
+    /// What it is a part of, where it is not the whole.
+    pub(crate) fn part(&self) -> Option<&Part> {
+        self.part.as_ref()
     }
 
     /// Remembers that the upstream sends the whole whatever it is asked for.
@@ -167,6 +178,11 @@ impl Filling {
             Poll::Pending
         })
         .await
+    }
+
+    /// Whether nobody reads at this moment.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.state().readers.is_empty()
     }
 
     /// Ends it when nobody reads: in one step, so that nobody can join what is about to end.
@@ -237,22 +253,28 @@ impl Filling {
 }
 
 impl State {
-    /// Drops pieces from the front that nobody needs from here.
+    /// Drops pieces that nobody needs from here, the oldest first.
     fn trim(&mut self) {
         let on_disk = self.file.as_ref().map_or(0, FillReader::on_disk);
         let slowest = self.readers.iter().map(|place| place.at).min().unwrap_or(self.arrived);
-        while let Some((at, piece)) = self.window.front() {
+        // Pieces that the file has not, before others that it has: they are few, and stay.
+        let index = match self.disk {
+            Disk::Works => self.window.partition_point(|(at, _)| *at < self.unwritten_below),
+            Disk::Lost => 0,
+        };
+        while let Some((at, piece)) = self.window.get(index) {
             let end = at + piece.len() as u64;
+            let is_on_disk = *at >= self.unwritten_below && end <= on_disk;
             let spare = match self.disk {
-                Disk::Works => end <= on_disk && self.window_bytes > WINDOW_BYTES,
+                Disk::Works => is_on_disk && self.window_bytes > WINDOW_BYTES,
                 // What the file has can be read from it all the same.
-                Disk::Lost => end <= slowest.max(on_disk),
+                Disk::Lost => end <= slowest || is_on_disk,
             };
             if !spare {
                 break;
             }
             self.window_bytes -= piece.len() as u64;
-            self.window.pop_front();
+            self.window.remove(index);
         }
     }
 
@@ -318,7 +340,9 @@ impl FillingReader {
         }
         let on_disk = state.file.as_ref().map_or(0, FillReader::on_disk);
         match (&state.file, state.end) {
-            (Some(file), _) if at < on_disk => Next::File(file.clone(), on_disk),
+            (Some(file), _) if at < on_disk && at >= state.unwritten_below => {
+                Next::File(file.clone(), on_disk)
+            }
             // Behind what came, with an end that is known.
             (_, Some(End::Whole)) if at >= state.arrived => Next::End(Ok(())),
             (_, Some(_)) => Next::End(Err(BodyError::Broken)),

@@ -14,6 +14,7 @@
 pub(crate) mod fetch;
 pub(crate) mod filling;
 pub(crate) mod flight;
+pub(crate) mod holes;
 pub(crate) mod parts;
 pub(crate) mod policy;
 pub(crate) mod purge;
@@ -37,7 +38,7 @@ use rt::{Either, select};
 
 use crate::body::choose;
 use crate::caching::fetch::Fetch;
-use crate::caching::flight::{Flight, Joined, Lead, Outcome};
+use crate::caching::flight::{Flight, Joined, Outcome};
 use crate::caching::parts::Asked;
 use crate::caching::policy::{Failed, Grade};
 use crate::caching::record::Status;
@@ -233,10 +234,7 @@ impl Lookup<'_> {
         let had_all = stale.as_ref().is_some_and(parts::is_whole);
         let part = self.asked(request).filter(|asked| !had_all && self.is_for_a_part(*asked));
         if let Some(asked) = part {
-            return match self.join_part(request, asked).await? {
-                Some(lead) => self.fetch(stale).part(request, asked, lead).await.map(Followed::Reply),
-                None => Ok(Followed::LookAgain),
-            };
+            return self.obtain_part(request, stale, asked).await;
         }
         // Its answer has no body that others could have, nor one that could be stored.
         if request.method == Method::Head && !self.conf.convert_head {
@@ -339,18 +337,56 @@ impl Lookup<'_> {
         }
     }
 
-    /// Lets requests for the same range wait for one of them; `None` when it is there by now. What is long is not waited
-    /// for.
-    async fn join_part(&self, request: &Request, asked: Asked) -> Result<Option<Option<Lead>>, Failure> {
-        if asked.len().is_none_or(|len| len > WAITED_FOR_MAX) {
-            return Ok(Some(None));
-        }
-        let key = self.key.variant(&asked.aligned());
-        match self.cache.flights().join(key, rt::now(), None) {
-            Joined::Lead(lead) => Ok(Some(Some(lead))),
-            Joined::Marked => Ok(Some(None)),
-            Joined::Follow(flight) => self.wait(request, &flight).await.map(|_| None),
-        }
+    /// Fetches a range by itself, or reads along with somebody who fetches the same one.
+    async fn obtain_part(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        asked: Asked,
+    ) -> Result<Followed, Failure> {
+        let flight = match self.cache.flights().join(self.key.variant(&asked.aligned()), rt::now(), None) {
+            Joined::Lead(lead) => {
+                return self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply);
+            }
+            Joined::Marked => None,
+            Joined::Follow(flight) => Some(flight),
+        };
+        let outcome = match &flight {
+            Some(flight) => self.wait(request, flight).await?,
+            None => Waited::TooLong,
+        };
+        let reply = match outcome {
+            Waited::Outcome(Outcome::Filling(filling)) => {
+                let fetch = Rc::new(self.fetch(None));
+                let is_mine = policy::variant_of(request, &filling.meta.vary) == filling.meta.variant;
+                let along = match is_mine {
+                    true => Fetch::along(&fetch, request, &filling),
+                    // Who wants another variant asks for that one.
+                    false => return self.alone_with_part(request, stale, asked).await,
+                };
+                // The whole came, or it is over by now: it is in the cache, or on its way there.
+                let Some(reply) = along else { return Ok(Followed::LookAgain) };
+                let record = record::of(request);
+                (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
+                reply
+            }
+            Waited::Outcome(Outcome::LookAgain) => return Ok(Followed::LookAgain),
+            Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
+            Waited::Outcome(Outcome::Alone) | Waited::TooLong => {
+                return self.alone_with_part(request, stale, asked).await;
+            }
+        };
+        Ok(Followed::Reply(reply))
+    }
+
+    /// Fetches a range for this request, side by side with others who want the same.
+    async fn alone_with_part(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        asked: Asked,
+    ) -> Result<Followed, Failure> {
+        self.fetch(stale).part(request, asked, None).await.map(Followed::Reply)
     }
 
     /// Looks into the cache.
@@ -467,9 +503,6 @@ impl Lookup<'_> {
         or_gone(request, outcome).await
     }
 }
-
-/// Bytes of a range that others wait for until it is stored.
-const WAITED_FOR_MAX: u64 = 1 << 20;
 
 /// Timers take no longer ones.
 const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);

@@ -6,39 +6,34 @@
 //!   stored   |#######|          |############|
 //!   fetched          |~~~~~~~~~~|            |~~~~~~~~~|     one request for each hole, as it is come to
 //! ```
-//! What turns out damaged while it is read is a hole too, which is why large bodies that were not compared with their
-//! checksums yet are served from here.
+//! Here is what is asked for and what is done with it while it comes: several requests for the same part read along with
+//! the first one ([`Filling`]). What one request sends of stored parts and holes is in [`holes`].
 //!
 //! Parts are joined only where both have the same strong validator (RFC 9110 section 15.3.7.3). An upstream that answers
 //! with another one, or with the whole, has something new: what is stored goes.
 
-use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use cache::{CHUNK_BYTES, Fill, Hit, Located, Meta, New};
+use cache::{CHUNK_BYTES, Fill, Hit, Meta, New};
 use http::cache_status::Forwarded;
 use http::freshness::store::NotStored;
 use http::push_decimal;
 use http::range::ContentRange;
 use http::request::{HeaderId, Method};
 use http::validator::Validator;
-use io::op::Source;
 
-use crate::body::BodyError;
-use crate::body::ranged::{Ranged, RangedBody};
-use crate::body::stream::Stream;
+use crate::body::ranged::RangedBody;
 use crate::caching::fetch::{Answered, Fetch, detached};
 use crate::caching::filling::{End, Filling, FillingReader};
 use crate::caching::flight::{Lead, Outcome};
+use crate::caching::holes::{self, Holed};
 use crate::caching::policy::{self, Failed, Question};
 use crate::caching::record::{self, Status, Unstored};
-use crate::caching::stored::{self, Checked, Lost};
-use crate::caching::{Wanted, now_s};
+use crate::caching::stored;
+use crate::caching::{Wanted, now_s, or_gone};
 use crate::request::Request;
 use crate::response::Body;
 use crate::upstream::{Failure, Heading, Reply, ReplyBody};
@@ -82,14 +77,6 @@ pub(crate) fn start(request: &Request) -> Option<u64> {
 }
 
 impl Asked {
-    /// Bytes, when they are known.
-    pub(crate) fn len(self) -> Option<u64> {
-        match self {
-            Asked::From(first, end) => end.map(|end| end - first),
-            Asked::Last(count) => Some(count),
-        }
-    }
-
     /// What is asked of the upstream: whole chunks, as those can be stored.
     pub(crate) fn aligned(self) -> Vec<u8> {
         let mut text = b"bytes=".to_vec();
@@ -142,11 +129,19 @@ pub(crate) fn is_servable(request: &Request, hit: &Hit) -> bool {
 }
 
 /// A part that an upstream has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     /// Which.
     pub(crate) range: Range<u64>,
     /// Bytes of the whole.
     pub(crate) length: u64,
+}
+
+impl Part {
+    /// Whether it has all bytes of a range.
+    pub(crate) fn has(&self, range: &Range<u64>) -> bool {
+        self.range.start <= range.start && self.range.end >= range.end
+    }
 }
 
 /// The part that a 206 has, when it can be stored: where it is, of how much, and of what exactly.
@@ -168,187 +163,6 @@ pub(crate) fn if_range_of(head: &Heading) -> Vec<u8> {
     let mut text = Vec::new();
     let _ = validator(head).push_if_range(&mut text);
     text
-}
-
-/// A stored body with holes, for one request. What is there is read and compared with its checksums; a hole is asked for
-/// when it is come to, passed on while it comes, and stored. One of which nothing is stored is a single hole.
-pub(crate) struct Holed {
-    located: Option<Located>,
-    shared: Rc<Shared>,
-    /// A hole that is being fetched already.
-    first: RefCell<Option<(Range<u64>, FillingReader)>>,
-}
-
-/// What all parts of one answer are fetched with. They are fetched one after the other, as the client comes to them: a
-/// client that stops reading causes no further request.
-struct Shared {
-    /// How the upstream is asked, and where parts are stored.
-    fetch: Rc<Fetch>,
-    /// A request without a client, lent to one fetch after the other.
-    request: RefCell<Option<Box<Request>>>,
-    /// The entry that is completed; none where what comes is not stored.
-    hit: Option<Rc<Hit>>,
-    /// The stored head, whose validator the parts must have.
-    heading: Rc<Heading>,
-}
-
-impl Holed {
-    /// The body of a hit with holes. `request` stays with it to fetch them.
-    pub(crate) fn new(
-        fetch: Rc<Fetch>,
-        request: Box<Request>,
-        hit: Option<Rc<Hit>>,
-        heading: Rc<Heading>,
-        first: Option<(Range<u64>, FillingReader)>,
-    ) -> Holed {
-        let located = hit.as_ref().and_then(|hit| hit.located().cloned());
-        let shared = Rc::new(Shared { fetch, request: RefCell::new(Some(request)), hit, heading });
-        Holed { located, shared, first: RefCell::new(first) }
-    }
-}
-
-impl Ranged for Holed {
-    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
-        let first = self.first.take();
-        let state = State::Next;
-        Box::new(HoledStream {
-            located: self.located.clone(),
-            shared: Rc::clone(&self.shared),
-            range,
-            first,
-            state,
-        })
-    }
-}
-
-struct HoledStream {
-    /// The entry's file.
-    located: Option<Located>,
-    /// How holes are fetched.
-    shared: Rc<Shared>,
-    /// What is still to be served.
-    range: Range<u64>,
-    /// A hole that was asked for before the head went out.
-    first: Option<(Range<u64>, FillingReader)>,
-    state: State,
-}
-
-type Fetching = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
-
-enum State {
-    /// To be found out.
-    Next,
-    /// From the file, and what of it is still to come.
-    Stored(Box<dyn Stream>, Range<u64>),
-    /// A hole is being asked for.
-    Fetching(Range<u64>, Fetching),
-    /// A hole comes in.
-    Live(FillingReader),
-}
-
-impl HoledStream {
-    /// What comes next of the range.
-    fn next(&mut self) -> State {
-        let wanted = self.range.clone();
-        // What is wanted now need not be what the client asked for: a filter may want the whole.
-        if let Some((coming, mut reader)) = self.first.take_if(|(coming, _)| coming.contains(&wanted.start)) {
-            let part = wanted.start..coming.end.min(wanted.end);
-            self.range.start = part.end;
-            reader.narrow(part);
-            return State::Live(reader);
-        }
-        let missing = match &self.located {
-            Some(located) => located.missing(&wanted),
-            None => Some(wanted.clone()),
-        };
-        let mut end = wanted.end;
-        if let Some((coming, _)) = &self.first {
-            match coming.start > wanted.start {
-                true => end = end.min(coming.start),
-                false => self.first = None,
-            }
-        }
-        match (missing, &self.located) {
-            (Some(hole), _) if hole.start <= wanted.start => {
-                // Not what is on its way already.
-                let hole = hole.start..hole.end.min(end.next_multiple_of(CHUNK_BYTES));
-                let part = wanted.start..hole.end.min(end);
-                self.range.start = part.end;
-                self.fetch(hole, part)
-            }
-            (hole, Some(located)) => {
-                let end = hole.map_or(end, |hole| hole.start.min(end));
-                self.range.start = end;
-                let part = wanted.start..end;
-                State::Stored(Checked(located.clone()).open(part.clone()), part)
-            }
-            (_, None) => State::Stored(Box::new(Lost), wanted),
-        }
-    }
-
-    /// Asks for a hole, of which a part is wanted.
-    fn fetch(&self, hole: Range<u64>, part: Range<u64>) -> State {
-        let shared = Rc::clone(&self.shared);
-        State::Fetching(part, Box::pin(async move { shared.fetch_hole(hole).await }))
-    }
-}
-
-impl Stream for HoledStream {
-    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
-        loop {
-            match &mut self.state {
-                State::Next if self.range.is_empty() => return Poll::Ready(Ok(None)),
-                State::Next => self.state = self.next(),
-                State::Stored(stream, part) => match ready!(stream.poll_next(context)) {
-                    Ok(Some(source)) => {
-                        part.start += source.bytes().len() as u64;
-                        return Poll::Ready(Ok(Some(source)));
-                    }
-                    Ok(None) => self.state = State::Next,
-                    // What the disk cannot give, or gives wrongly, is a hole like any other.
-                    Err(_) => {
-                        let rest = part.clone();
-                        self.state = self.fetch(rest.clone(), rest);
-                    }
-                },
-                State::Live(reader) => match ready!(reader.poll_next(context))? {
-                    Some(source) => return Poll::Ready(Ok(Some(source))),
-                    None => self.state = State::Next,
-                },
-                State::Fetching(part, fetching) => {
-                    let Some(mut reader) = ready!(fetching.as_mut().poll(context)) else {
-                        return Poll::Ready(Err(BodyError::Broken));
-                    };
-                    reader.narrow(part.clone());
-                    self.state = State::Live(reader);
-                }
-            }
-        }
-    }
-}
-
-impl Shared {
-    /// Fetches a hole while a head is out that says what is to be in it: anything else is no answer.
-    async fn fetch_hole(&self, hole: Range<u64>) -> Option<FillingReader> {
-        let mut request = self.request.borrow_mut().take()?;
-        let reply = ask_for(&self.fetch, &mut request, &self.heading, &hole).await;
-        let reader = match reply {
-            Ok(reply) => match fitting(&reply, &self.heading, &hole) {
-                true => begin(&self.fetch, &request, self.hit.as_deref(), reply, hole).await,
-                false => {
-                    // Whatever it is now, what is stored is not it.
-                    let key = cache::Scope::Key(self.fetch.key.0);
-                    if self.hit.is_some() {
-                        let _ = self.fetch.store.purge(key, cache::Fate::Gone).await;
-                    }
-                    None
-                }
-            },
-            Err(_) => None,
-        };
-        *self.request.borrow_mut() = Some(request);
-        reader
-    }
 }
 
 /// Asks an upstream for a hole.
@@ -375,51 +189,50 @@ pub(crate) async fn ask_for(
 pub(crate) fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
     let is_same = validator(stored).joins(validator(&reply.head));
     let part = part_of(&reply.head).filter(|_| reply.head.head().status().code() == 206);
-    is_same && part.is_some_and(|part| part.range.start <= hole.start && part.range.end >= hole.end)
+    is_same && part.is_some_and(|part| part.has(hole))
 }
 
-/// Begins to pass on a part, and to store it where that may be.
+/// Begins to pass on a hole, and to store it where that may be. `lead` is the duty towards those who want the same one.
 pub(crate) async fn begin(
     fetch: &Fetch,
     request: &Request,
     hit: Option<&Hit>,
-    reply: Reply,
+    (reply, lead): (Reply, Option<Lead>),
     hole: Range<u64>,
 ) -> Option<FillingReader> {
-    let start = part_of(&reply.head)?.range.start;
-    let mut writing = Writing { start, fill: None, lead: None };
-    let meta = match hit {
-        Some(hit) => {
-            // Somebody else may be at it: then it is passed on only.
-            writing.fill = fetch.store.extend(hit).await.ok();
-            Arc::clone(&hit.meta)
-        }
-        None => Arc::default(),
+    let part = part_of(&reply.head)?;
+    let (fill, meta, head) = match hit {
+        // Somebody else may be at it: then it is passed on only.
+        Some(hit) => (fetch.store.extend(hit).await.ok(), Arc::clone(&hit.meta), hit.head().into()),
+        None => (None, Arc::default(), Arc::from(&b""[..])),
     };
-    start_part(fetch, request, meta, reply, writing, hole)
+    let start = part.range.start;
+    let filling = Filling::of_part(meta, head, part, fill.is_some());
+    let reader = filling.reader(hole.start.max(start)..hole.end)?;
+    start_part(fetch, request, filling, reply, Writing { start, fill, lead });
+    Some(reader)
 }
 
-/// Where a part goes beside the one who wants it.
-pub(crate) struct Writing {
+/// Where a part goes beside those who read along.
+struct Writing {
     /// Where it starts.
     start: u64,
     /// The entry, where it is stored.
     fill: Option<Fill>,
-    /// Those who wait for it to be stored.
+    /// Who else wants the same part hears of it by this.
     lead: Option<Lead>,
 }
 
-/// Passes a part of a body on while it comes, to one reader and to the store.
-fn start_part(
-    fetch: &Fetch,
-    request: &Request,
-    meta: Arc<Meta>,
-    reply: Reply,
-    writing: Writing,
-    wanted: Range<u64>,
-) -> Option<FillingReader> {
-    let filling = Filling::of_part(meta, writing.start);
-    let reader = filling.reader(wanted.start.max(writing.start)..wanted.end)?;
+/// Passes a part of a body on while it comes, to those who read it and to the store. The reader of the one who asked is
+/// made before.
+fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Reply, writing: Writing) {
+    if let Some(lead) = &writing.lead {
+        lead.publish(match &writing.fill {
+            Some(_) => Outcome::Filling(Arc::clone(&filling)),
+            // What is kept nowhere goes at the speed of the one who asked for it, which is not that of others.
+            None => Outcome::Alone,
+        });
+    }
     let settings = (fetch.origin.upstream)(request.scope());
     let body = reply.body.into_body(request, settings, false);
     let counted = request.conn.thread.enter();
@@ -427,14 +240,25 @@ fn start_part(
         pump(filling, body, writing).await;
         drop(counted);
     });
-    Some(reader)
 }
 
-/// Takes a part from the upstream to the one who wants it, and to the store.
+/// Tells those who wait that nobody answered. Where the one who asked has gone, the next of them asks.
+pub(crate) fn publish_failure(lead: Option<Lead>, failed: Failed) {
+    if let Some(lead) = lead.filter(|_| failed.failure != Failure::Gone) {
+        lead.publish(Outcome::Failed(failed));
+    }
+}
+
+/// A part of so many bytes at most is fetched to its end also when nobody reads any more.
+const FINISHED_MAX: u64 = 1 << 20;
+
+/// Takes a part from the upstream to those who want it, and to the store.
 async fn pump(filling: Arc<Filling>, body: Body, writing: Writing) {
     let Writing { start, mut fill, lead } = writing;
     let mut at = start;
-    // Where it may stop when nobody reads any more.
+    // Players leave behind no more than the start of what they ask for.
+    let is_short = filling.part().is_some_and(|part| part.range.end - part.range.start <= FINISHED_MAX);
+    // Where it may stop when nobody reads any more: a chunk that has begun is worth its rest.
     let mut worth = None;
     let mut stream = match body {
         Body::Stream(stream) => stream,
@@ -451,20 +275,21 @@ async fn pump(filling: Arc<Filling>, body: Body, writing: Writing) {
                 if let Some(writing) = &mut fill
                     && writing.write(at, bytes).await.is_err()
                 {
+                    // Told before what it has is dropped, so that readers that come now find their way.
+                    filling.lose_disk();
                     fill = None;
                 }
                 at += bytes.len() as u64;
-                filling.push(bytes, None);
-                if !filling.room().await {
-                    // Whoever wanted it has it, or is gone. A chunk that has begun is worth its rest, and what others wait
-                    // for is worth all of it; but players leave behind no more than the start of what they ask for.
-                    let end = match &lead {
-                        Some(_) => u64::MAX,
-                        None => at.next_multiple_of(CHUNK_BYTES),
-                    };
-                    if fill.is_none() || at >= *worth.get_or_insert(end) {
-                        break End::Broken;
-                    }
+                filling.push(bytes, fill.as_ref().and_then(Fill::reader));
+                if fill.is_none() && !filling.room().await {
+                    break End::Broken;
+                }
+                if is_short || !filling.is_unread() {
+                    worth = None;
+                } else if at >= *worth.get_or_insert(at.next_multiple_of(CHUNK_BYTES))
+                    && filling.end_if_unread()
+                {
+                    break End::Broken;
                 }
             }
             Ok(None) => break End::Whole,
@@ -480,7 +305,7 @@ async fn pump(filling: Arc<Filling>, body: Body, writing: Writing) {
 }
 
 impl Fetch {
-    /// Fetches a range of what is not stored, and stores what came of it. `lead` is told when that is done.
+    /// Fetches a range of what is not stored, and stores what came of it. Those who want the same hear by `lead` of it.
     pub(crate) async fn part(
         self,
         request: &mut Request,
@@ -493,53 +318,70 @@ impl Fetch {
             Ok(reply) => reply,
             Err(failure) => {
                 let failed = Failed::of(request, failure);
-                return self.conclude(request, Answered::Failed(failed)).await;
+                return self.part_failed(request, failed, lead).await;
             }
         };
         let status = reply.head.head().status().code();
         record::of(request).forwarded_status = Some(status);
         if let Some(failed) = self.worse_than_stale(request, self.conf(request), status) {
-            return self.conclude(request, Answered::Failed(failed)).await;
+            return self.part_failed(request, failed, lead).await;
         }
         if status != 206 {
             // The whole, or an error: as if it had been asked for.
             return self.take_whole(request, question, reply, lead).await;
         }
-        record::of(request).status = Some(Status::Miss);
+        let record = record::of(request);
+        record.status = Some(record.had());
         let found = ContentRange::of_part(reply.head.head(), reply.head.raw());
         let Ok((range, Some(length))) = found else {
             // Nobody can tell what of it the client wants; it asks for that itself.
             return (self.origin.ask)(request, &Wanted::default()).await;
         };
         let part = Part { range: range.start..range.end, length };
-        let Some((fill, meta, heading)) = self.begin_part(request, &reply, &part, question).await else {
+        let start = part.range.start;
+        let Some((fill, filling)) = self.begin_part(request, &reply, part, question).await else {
             return (self.origin.ask)(request, &Wanted::default()).await;
         };
-        if let Some(lead) = lead.as_ref().filter(|_| fill.is_none()) {
-            // Nobody has anything of waiting for it, and of waiting for one another.
-            lead.publish(Outcome::Alone);
-        }
-        let (age, start) = (policy::age(&meta, now_s()), part.range.start);
-        let writing = Writing { start, fill, lead };
-        let reader = start_part(&self, request, meta, reply, writing, part.range.clone());
-        let reader = reader.ok_or(Failure::Status(502))?;
-        // The part will do, unless a filter wants more of the body than the client asked for.
-        let child = detached(request).ok_or(Failure::Status(500))?;
-        let same = stored::parse(heading.raw()).ok_or(Failure::Status(502))?;
-        let source = Holed::new(Rc::new(self), child, None, Rc::new(same), Some((part.range, reader)));
-        let body = Body::Ranged(RangedBody::new(Box::new(source), length));
-        Ok(stored::as_new(stored::reply(heading, ReplyBody::Ready(body), Some(length), age)))
+        let fetch = Rc::new(self);
+        let answer = Fetch::along(&fetch, request, &filling).ok_or(Failure::Status(502))?;
+        start_part(&fetch, request, filling, reply, Writing { start, fill, lead });
+        Ok(stored::as_new(answer))
     }
 
-    /// Begins to store a part of something new; what it is served with even where it is not stored. `None` when the
-    /// head cannot be made to be that of the whole.
+    /// What a request gets whose part could not be had, and what those get who waited for it: each decides for itself
+    /// whether something stale will do.
+    async fn part_failed(
+        self,
+        request: &mut Request,
+        failed: Failed,
+        lead: Option<Lead>,
+    ) -> Result<Reply, Failure> {
+        publish_failure(lead, failed);
+        self.conclude(request, Answered::Failed(failed)).await
+    }
+
+    /// The answer to a request out of a part that is on its way; `None` when that cannot be joined any more.
+    pub(crate) fn along(fetch: &Rc<Fetch>, request: &Request, filling: &Arc<Filling>) -> Option<Reply> {
+        let part = filling.part()?;
+        let reader = filling.reader(part.range.clone())?;
+        let (heading, same) = (stored::parse(&filling.head)?, stored::parse(&filling.head)?);
+        // The part will do, unless a filter wants more of the body than the client asked for.
+        let (child, coming) = (detached(request)?, Some((part.range.clone(), reader)));
+        let source = Holed::new(Rc::clone(fetch), child, None, Rc::new(same), coming);
+        let body = Body::Ranged(RangedBody::new(Box::new(source), part.length));
+        let age = policy::age(&filling.meta, now_s());
+        Some(stored::reply(heading, ReplyBody::Ready(body), Some(part.length), age))
+    }
+
+    /// Begins to store a part of something new; what it is read from even where it is not stored. `None` when the head cannot
+    /// be made to be that of the whole.
     async fn begin_part(
         &self,
         request: &mut Request,
         reply: &Reply,
-        part: &Part,
+        part: Part,
         question: Question,
-    ) -> Option<(Option<Fill>, Arc<Meta>, Heading)> {
+    ) -> Option<(Option<Fill>, Arc<Filling>)> {
         let conf = self.conf(request);
         let (head, raw) = (reply.head.head(), reply.head.raw());
         let answer = question.answer(reply, &reply.head, (self.origin.ignored)(request.scope()));
@@ -549,7 +391,7 @@ impl Fetch {
         };
         let mut stored_head = Vec::with_capacity(raw.len());
         policy::push_stored_head(b"200 OK", head.lines(raw), &mut stored_head);
-        let heading = stored::parse(&stored_head)?;
+        stored::parse(&stored_head)?;
         let mut fill = None;
         let mut meta = Meta { status: 200, length: Some(part.length), ..Meta::default() };
         match judged {
@@ -561,7 +403,7 @@ impl Fetch {
                         key: self.key,
                         text: self.text.clone(),
                         meta: meta.clone(),
-                        head: stored_head,
+                        head: stored_head.clone(),
                         is_partial: true,
                         sequence: answer.sequence,
                     };
@@ -572,7 +414,8 @@ impl Fetch {
             Err(reason) => record::of(request).unstored = Some(reason),
         }
         record::of(request).stored = fill.is_some();
-        Some((fill, Arc::new(meta), heading))
+        let filling = Filling::of_part(Arc::new(meta), stored_head.into(), part, fill.is_some());
+        Some((fill, filling))
     }
 
     /// Serves a stored answer that has holes in what is wanted of it.
@@ -586,29 +429,29 @@ impl Fetch {
         let wanted = asked.map_or(0..located.length, |asked| asked.within(located.length));
         let heading = Rc::new(stored::parse(hit.head()).ok_or(Failure::Status(502))?);
         let (fetch, hit) = (Rc::new(self), Rc::new(hit));
-        let mut child = detached(request).ok_or(Failure::Status(500))?;
+        let child = detached(request).ok_or(Failure::Status(500))?;
         let mut first = None;
         if let Some(hole) = located.missing(&wanted) {
-            let question = Question::new(&fetch.store);
-            let record = record::of(request);
-            record.forwarded = Some(Forwarded::Partial);
-            record.status = Some(Status::Miss);
-            // On behalf of the request, so that its variables show what was asked.
-            let reply = ask_for(&fetch, request, &heading, &hole).await?;
-            let status = reply.head.head().status().code();
-            record::of(request).forwarded_status = Some(status);
-            if !fitting(&reply, &heading, &hole) {
-                if status == 206 {
-                    // Of something else than what is stored: the whole of it is asked for.
-                    drop(reply);
-                    return fetch.whole(request).await;
+            let waiting = holes::join(&fetch, hit.key(), &heading, &hole);
+            let lead = match or_gone(request, waiting).await? {
+                holes::Joined::Lead(lead) => lead,
+                holes::Joined::Failed(failure) => return Err(failure),
+                holes::Joined::Along(filling) => match fetch.hole_along(request, &filling, &hole) {
+                    Some(Ok(reader)) => {
+                        first = Some((hole.clone(), reader));
+                        None
+                    }
+                    Some(Err(reply)) => return Ok(reply),
+                    None => None,
+                },
+            };
+            if first.is_none() {
+                match fetch.ask_first(request, (&hit, &heading), hole, lead).await? {
+                    Ok(coming) => first = Some(coming),
+                    Err(reply) => return Ok(reply),
                 }
-                return fetch.take_alone(request, question, reply).await;
             }
-            let reader = begin(&fetch, request, Some(&hit), reply, hole.clone()).await;
-            first = Some((hole, reader.ok_or(Failure::Status(502))?));
         }
-        child.is_detached = true;
         let (length, age) = (located.length, policy::age(&hit.meta, now_s()));
         let own = stored::parse(hit.head()).ok_or(Failure::Status(502))?;
         let source = Holed::new(fetch, child, Some(hit), heading, first);
@@ -616,11 +459,63 @@ impl Fetch {
         Ok(stored::reply(own, ReplyBody::Ready(body), Some(length), age))
     }
 
+    /// Reads along with somebody who fetches the same hole; or the answer, where what came is something new. `None` when it
+    /// cannot be joined any more.
+    fn hole_along(
+        &self,
+        request: &mut Request,
+        filling: &Arc<Filling>,
+        hole: &Range<u64>,
+    ) -> Option<Result<FillingReader, Reply>> {
+        let joined = match filling.part() {
+            Some(_) => Ok(filling.reader(hole.clone())?),
+            None if policy::variant_of(request, &filling.meta.vary) != filling.meta.variant => return None,
+            None => Err(stored::of_filling(filling, policy::age(&filling.meta, now_s()))?),
+        };
+        let record = record::of(request);
+        (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
+        Some(joined)
+    }
+
+    /// Asks for the first hole of an answer, before its head is out; or the answer, where what came is something new.
+    async fn ask_first(
+        &self,
+        request: &mut Request,
+        (hit, heading): (&Hit, &Heading),
+        hole: Range<u64>,
+        lead: Option<Lead>,
+    ) -> Result<Result<(Range<u64>, FillingReader), Reply>, Failure> {
+        let question = Question::new(&self.store);
+        let record = record::of(request);
+        record.forwarded = Some(Forwarded::Partial);
+        record.status = Some(Status::Miss);
+        // On behalf of the request, so that its variables show what was asked.
+        let reply = match ask_for(self, request, heading, &hole).await {
+            Ok(reply) => reply,
+            Err(failure) => {
+                publish_failure(lead, Failed::of(request, failure));
+                return Err(failure);
+            }
+        };
+        let status = reply.head.head().status().code();
+        record::of(request).forwarded_status = Some(status);
+        if fitting(&reply, heading, &hole) {
+            let reader = begin(self, request, Some(hit), (reply, lead), hole.clone()).await;
+            return Ok(Ok((hole, reader.ok_or(Failure::Status(502))?)));
+        }
+        if status == 206 {
+            // Of something else than what is stored: the whole of it is asked for.
+            drop(reply);
+            return self.whole(request, lead).await.map(Err);
+        }
+        self.take_whole(request, question, reply, lead).await.map(Err)
+    }
+
     /// Fetches the whole in the place of what is stored.
-    async fn whole(&self, request: &mut Request) -> Result<Reply, Failure> {
+    async fn whole(&self, request: &mut Request, lead: Option<Lead>) -> Result<Reply, Failure> {
         let question = Question::new(&self.store);
         let wanted = Wanted { is_shared: true, ..Wanted::default() };
         let reply = (self.origin.ask)(request, &wanted).await?;
-        self.take_alone(request, question, reply).await
+        self.take_whole(request, question, reply, lead).await
     }
 }

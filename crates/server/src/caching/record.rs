@@ -122,6 +122,14 @@ pub(crate) fn publish(request: &mut Request, conf: &CacheConf) {
 }
 
 impl Record {
+    /// What an answer of the upstream is, by what was stored before.
+    pub(crate) fn had(&self) -> Status {
+        match self.forwarded {
+            Some(Forwarded::Stale | Forwarded::Request) => Status::Expired,
+            _ => Status::Miss,
+        }
+    }
+
     /// RFC 9211
     fn cache_status<'a>(&'a self, name: &'a [u8], status: Status) -> CacheStatus<'a> {
         let source = match status {
