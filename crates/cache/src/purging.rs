@@ -122,6 +122,7 @@ impl Store {
             self.write_failed("writing a purge", errno);
             return Err(StoreError::Disk { doing: "writing a purge", errno });
         }
+        self.counters.purges.count();
         if let (Scope::Key(key), Fate::Gone) = (&purge.scope, fate)
             && let Some(known) = self.index.peek(key)
         {

@@ -39,6 +39,8 @@ pub struct Stats {
     pub inactive: u64,
     /// Entries that a purge removed.
     pub purged: u64,
+    /// Purges that were carried out.
+    pub purges: u64,
     /// Entries dropped because they were damaged.
     pub damaged: u64,
     /// Reads that failed.
@@ -65,6 +67,7 @@ pub(crate) struct Counters {
     pub(crate) evicted: Counter,
     pub(crate) inactive: Counter,
     pub(crate) purged: Counter,
+    pub(crate) purges: Counter,
     pub(crate) damaged: Counter,
     pub(crate) read_errors: Counter,
     pub(crate) write_errors: Counter,
@@ -115,6 +118,7 @@ impl Counters {
             evicted: self.evicted.get(),
             inactive: self.inactive.get(),
             purged: self.purged.get(),
+            purges: self.purges.get(),
             damaged: self.damaged.get(),
             read_errors: self.read_errors.get(),
             write_errors: self.write_errors.get(),

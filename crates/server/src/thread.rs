@@ -53,6 +53,8 @@ pub(crate) struct Thread {
     pub(crate) encoders: Pool,
     /// Connections to upstreams that wait to be used again.
     pub(crate) links: Pools,
+    /// What this thread has counted of caches.
+    pub(crate) cache_tallies: caching::tally::Own,
 }
 
 /// Requests whose memory is kept: as many as are under way at once on a busy thread.
@@ -76,6 +78,7 @@ impl Thread {
             zone: Zone::default(),
             encoders: Pool::default(),
             links: Pools::default(),
+            cache_tallies: caching::tally::Own::default(),
             spare_requests: RefCell::default(),
         }
     }

@@ -279,6 +279,16 @@ impl Flights {
         self.ended[shard(key)].load(Ordering::Relaxed)
     }
 
+    /// Keys that are marked; those whose mark is over may be among them.
+    pub(crate) fn marks(&self) -> u64 {
+        self.marks.iter().map(|marks| lock(marks).len() as u64).sum()
+    }
+
+    /// Fetches under way. One of a variant counts for its name too.
+    pub(crate) fn under_way_now(&self) -> u64 {
+        self.tables.iter().map(|table| lock(table).len() as u64).sum()
+    }
+
     /// Requests that did not wait because of a mark.
     pub(crate) fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)

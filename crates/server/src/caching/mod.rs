@@ -20,6 +20,7 @@ pub(crate) mod policy;
 pub(crate) mod purge;
 pub(crate) mod record;
 pub(crate) mod stored;
+pub(crate) mod tally;
 pub(crate) mod tasks;
 
 use std::future::Future;
@@ -103,6 +104,7 @@ pub(crate) async fn serve(
     let conf = (origin.conf)(&generation.config.location(request.location).scope);
     record::of(request).key.clone_from(&text);
     let Some(store) = cache.store() else {
+        tally::count(request, &cache);
         return (origin.ask)(request, &Wanted { is_shared: true, ..Wanted::default() }).await;
     };
     let key = Key::of(&text);
@@ -111,10 +113,12 @@ pub(crate) async fn serve(
     if conf.bypass.items().iter().any(|text| policy::is_set(&text.rendered(request))) {
         let record = record::of(request);
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
-        if control.only_if_cached {
-            return Err(Failure::Status(504));
-        }
-        return lookup.fetch(None).alone(request, !control.no_store).await;
+        let answered = match control.only_if_cached {
+            true => Err(Failure::Status(504)),
+            false => lookup.fetch(None).alone(request, !control.no_store).await,
+        };
+        tally::count(request, &cache);
+        return answered;
     }
     let answered = lookup.run(request).await;
     // Also where there is no answer it is known what was there.
@@ -123,6 +127,7 @@ pub(crate) async fn serve(
         Some(Forwarded::Stale) => Status::Expired,
         _ => Status::Miss,
     });
+    tally::count(request, &cache);
     answered
 }
 

@@ -12,6 +12,7 @@ use rt::Either;
 use rt::watch::{self, Publisher};
 
 use crate::caching::flight::Flights;
+use crate::caching::tally::Tallies;
 use crate::files::is_on_local_disk;
 use crate::log::{Level, error};
 use crate::request::Generation;
@@ -31,6 +32,8 @@ pub(crate) struct Cache {
     over: Publisher,
     /// Fetches under way, which outlive a configuration as the cache does.
     flights: Arc<Flights>,
+    /// What the threads have counted.
+    tallies: Tallies,
     /// Whether a thread runs it.
     claimed: AtomicBool,
     notes: Arc<Notes>,
@@ -73,7 +76,8 @@ impl Cache {
         };
         let (over, _) = watch::channel(0);
         let (is_over, claimed) = (Mutex::new(false), AtomicBool::new(false));
-        Cache { store, refusal, config, is_over, over, flights: Flights::new(), claimed, notes }
+        let (flights, tallies) = (Flights::new(), Tallies::new());
+        Cache { store, refusal, config, is_over, over, flights, tallies, claimed, notes }
     }
 
     /// The store, when it could be opened.
@@ -84,6 +88,11 @@ impl Cache {
     /// Who fetches what.
     pub(crate) fn flights(&self) -> &Arc<Flights> {
         &self.flights
+    }
+
+    /// What the threads have counted of it.
+    pub(crate) fn tallies(&self) -> &Tallies {
+        &self.tallies
     }
 
     /// Runs it on this thread, if no other one does.

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use crate::modules::{
-    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, charset,
-    empty_gif, gunzip, gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log, mirror,
-    proxy, random_index, realip, referer, rewrite, secure_link, slice, ssi, stub_status, sub, try_files,
-    upstream_sticky, userid, zstd, zstd_static,
+    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, cache_counters,
+    charset, empty_gif, gunzip, gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log,
+    mirror, proxy, random_index, realip, referer, rewrite, secure_link, slice, ssi, stub_status, sub,
+    try_files, upstream_sticky, userid, zstd, zstd_static,
 };
 use crate::resolve;
 
@@ -54,6 +54,7 @@ pub struct Scope {
     pub(crate) rewrite: rewrite::Conf,
     /// Holds for this block only.
     pub(crate) stub_status: stub_status::Conf,
+    pub(crate) cache_counters: cache_counters::Conf,
     /// Holds for this block only.
     pub(crate) try_files: try_files::Conf,
     pub(crate) zstd: zstd::Conf,
@@ -72,6 +73,7 @@ impl Scope {
             proxy: self.proxy.inherit(),
             rewrite: self.rewrite.inherit(),
             stub_status: Default::default(),
+            cache_counters: Default::default(),
             empty_gif: Default::default(),
             try_files: Default::default(),
             ..self.clone()
@@ -81,7 +83,11 @@ impl Scope {
     /// What an `if` in a location starts with. It is that location under a condition: beside what blocks inherit
     /// it keeps the module that makes the content, where the location's directives name one.
     pub(crate) fn inherit_into_if(&self) -> Scope {
-        Scope { stub_status: self.stub_status, ..self.inherit_into_limit_except() }
+        Scope {
+            stub_status: self.stub_status,
+            cache_counters: self.cache_counters,
+            ..self.inherit_into_limit_except()
+        }
     }
 
     /// What a `limit_except` starts with: requests are passed on as in the location around it.

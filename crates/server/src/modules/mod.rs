@@ -10,6 +10,7 @@ pub mod autoindex;
 pub mod brotli;
 pub mod brotli_static;
 pub mod browser;
+pub mod cache_counters;
 pub mod charset;
 pub mod core;
 pub mod empty_gif;
@@ -100,6 +101,7 @@ pub static MODULES: &[&Module] = &[
     // What passes requests on does so for a whole location, and for an `if` in one that another module answers for.
     &proxy::MODULE,
     &stub_status::MODULE,
+    &cache_counters::MODULE,
     // What answers for a whole location goes before what looks for files in it.
     &empty_gif::MODULE,
     &random_index::MODULE,
