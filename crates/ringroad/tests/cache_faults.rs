@@ -471,6 +471,63 @@ fn a_small_file_system_fills_up_and_min_free_is_kept() {
     drop(server);
 }
 
+/// Makes a file system read-only amid fills: the kernel refuses that at moments at which one is being written.
+fn until_read_only(disk: &Filesystem) {
+    let remounted = || disk.remount(true).ok();
+    wait::until("a moment without writes", Deadline::default(), remounted).expect("fills have pauses");
+}
+
+#[test]
+fn a_file_system_that_becomes_read_only_is_passed_by() {
+    if !ours_only("nginx logs each failure") {
+        return;
+    }
+    let Some(disk) = Filesystem::new(64) else { return };
+    let (_objects, origin) = sized_objects();
+    let server_text = "proxy_cache_purge $arg_purge; location = /counters { cache_counters; }";
+    let setup = setup(&origin, &[("THREADS", "2"), ("SERVER", server_text)]).cache_in(disk.path());
+    let server = start(&setup);
+    let kept = SIZES.map(|size| format!("/kept-{size}"));
+    kept.iter().for_each(|target| drop(get(&server, target)));
+    wait_for_entries(&setup, kept.len());
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let address = server.addr(0).clone();
+    // Fills and hits go on all the time, and each of their answers must be right.
+    let traffic = &|name: &str| {
+        let mut round = 0;
+        while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+            round += 1;
+            let targets = [format!("/{name}-{round}-4096"), format!("/{name}-{round}-100000")];
+            for target in kept.iter().chain(&targets) {
+                checked(target, &Client::connect(&address).get(target));
+            }
+        }
+    };
+    let purge = |target: &str| Client::connect(&address).get(&format!("{target}?purge=1")).status;
+    std::thread::scope(|scope| {
+        let threads = ["one", "two"].map(|name| scope.spawn(move || traffic(name)));
+        until_read_only(&disk);
+        server.wait_for_log("answers pass through", Deadline::default());
+        // What cannot be made to last is not promised.
+        assert_eq!(purge(&kept[1]), 500);
+        let counters = Client::connect(&address).get("/counters").text();
+        assert!(counters.contains("ringroad_cache_degraded{zone=\"one\"} 1\n"), "{counters}");
+        get(&server, "/during-100000");
+        assert_eq!(get(&server, "/during-100000"), "MISS");
+        assert_eq!(get(&server, &kept[0]), "HIT", "what is stored can be read");
+        disk.remount(false).expect("nobody holds it");
+        get_until(&server, "/after-100000", "HIT");
+        server.wait_for_log(": the disk works again", Deadline::default());
+        assert_eq!(purge(&kept[0]), 204);
+        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        threads.into_iter().for_each(|thread| thread.join().expect("all was right"));
+    });
+    let log = server.error_log();
+    assert_eq!(log.matches("answers pass through").count(), 1, "{log}");
+    assert_eq!(log.matches(": the disk works again").count(), 1, "{log}");
+    common::cache::wait_for_no_leftovers(&setup);
+}
+
 #[test]
 fn a_folder_that_cannot_be_had_is_no_reason_not_to_serve() {
     let (_objects, origin) = sized_objects();

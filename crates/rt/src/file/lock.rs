@@ -23,14 +23,25 @@ impl Lock {
     /// # Errors
     /// Those of open(2), and `ENOLCK` or `EOPNOTSUPP` of a file system without locks.
     pub fn try_take(path: &CStr) -> Result<Option<Lock>, Errno> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::RUSR | Mode::WUSR))?;
-        match retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        // Not for writing: a file system in which a file is open for that cannot be made read-only by its administrator.
+        let (file, locked) = match open_and_lock(path, OFlags::RDONLY)? {
+            // NFS has such a lock only on a file that is open for writing (flock(2), notes).
+            (_, Err(Errno::BADF)) => open_and_lock(path, OFlags::RDWR)?,
+            done => done,
+        };
+        match locked {
             Ok(()) => Ok(Some(Lock { _file: file })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
+}
+
+fn open_and_lock(path: &CStr, access: OFlags) -> Result<(OwnedFd, Result<(), Errno>), Errno> {
+    let flags = access | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = retry_on_intr(|| rustix::fs::openat(CWD, path, flags, Mode::RUSR | Mode::WUSR))?;
+    let locked = retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive));
+    Ok((file, locked))
 }
 
 #[cfg(test)]
