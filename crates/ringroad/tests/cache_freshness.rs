@@ -29,6 +29,13 @@ http {
     location /cookies/ { proxy_pass http://@ORIGIN@; proxy_ignore_headers Set-Cookie; }
     location /deaf/ { proxy_pass http://@ORIGIN@; proxy_cache_valid 1h;
       proxy_ignore_headers Cache-Control Expires X-Accel-Expires Vary; }
+    location /guess/ { proxy_pass http://@ORIGIN@; proxy_cache_heuristic 10% 1h;
+      location /guess/not/ { proxy_pass http://@ORIGIN@; proxy_cache_heuristic off; }
+      location /guess/too/ { proxy_pass http://@ORIGIN@; }
+      location /guess/little/ { proxy_pass http://@ORIGIN@; proxy_cache_heuristic 10% 1s; } }
+    location /shared/ { proxy_pass http://@ORIGIN@; proxy_cache_s_maxage_stale on;
+      location /shared/not/ { proxy_pass http://@ORIGIN@; proxy_cache_s_maxage_stale off; }
+      location /shared/too/ { proxy_pass http://@ORIGIN@; } }
     location /authorized/ { proxy_pass http://@ORIGIN@; proxy_cache_authorized on; }
     location /error/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale error; }
     location /timeout/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale timeout; }
@@ -46,6 +53,8 @@ http {
     location /page/ { proxy_pass http://@ORIGIN@; proxy_cache_valid 404 1h; proxy_intercept_errors on; error_page 404 /404.html; }
     location = /404.html { return 404 'a page of ours'; }
     location /ssi/ { ssi on; ssi_types *; proxy_pass http://@ORIGIN@; }
+    location /told/ { proxy_pass http://@ORIGIN@; add_header X-Told
+      '$upstream_cache_age|$upstream_cache_etag|$upstream_cache_last_modified|$upstream_cache_status'; }
     location /status/ { proxy_pass http://@ORIGIN@; proxy_cache_status_header ringroad; }
   }
 }
@@ -141,6 +150,20 @@ fn what_the_origin_says_decides() {
         // A field for caches like this one (RFC 9213).
         ("/", "CDN-Cache-Control: max-age=60|Cache-Control: no-store".into(), true),
         ("/", "CDN-Cache-Control: no-store|Cache-Control: max-age=60".into(), false),
+        // Nothing is guessed unless the configuration says so, and then only where the origin says nothing.
+        ("/", format!("Last-Modified: {past}"), false),
+        ("/guess/", format!("Last-Modified: {past}"), true),
+        ("/guess/", format!("Last-Modified: {past}|Cache-Control: public"), true),
+        ("/guess/", String::new(), false),
+        ("/guess/", format!("Last-Modified: {now}"), false),
+        ("/guess/", format!("Last-Modified: {past}|Cache-Control: max-age=0"), false),
+        ("/guess/", format!("Last-Modified: {past}|Expires: {past}"), false),
+        ("/guess/", format!("Last-Modified: {past}|Cache-Control: no-store"), false),
+        ("/guess/", format!("Last-Modified: {past}|Set-Cookie: a=b"), false),
+        ("/guess/", format!("Last-Modified: {past}|Age: 300"), true),
+        ("/guess/", format!("Last-Modified: {past}|Age: 400"), false),
+        ("/guess/too/", format!("Last-Modified: {past}"), true),
+        ("/guess/not/", format!("Last-Modified: {past}"), false),
         ("/valid/", String::new(), true),
         ("/valid/", "Cache-Control: max-age=0".into(), false),
         ("/valid/", format!("Expires: {past}"), false),
@@ -286,6 +309,37 @@ fn stale_answers_serve_where_the_origin_says_so() {
     assert_eq!(site.cached("/sie", &[]), (200, "STALE".into()));
     assert_eq!(site.cached("/strict", &[]), (503, "EXPIRED".into()));
     assert_eq!(site.cached("/short", &[]), (503, "EXPIRED".into()));
+}
+
+/// RFC 9111 section 5.2.2.10: `s-maxage` forbids what is stale, unless the configuration has nginx's habit.
+#[test]
+fn what_is_stale_beside_s_maxage() {
+    let site = Site::new();
+    site.origin.set_handler(|request| match request.header("x-fill") {
+        Some(_) => say(request),
+        None => Reply::new(503).body("ill"),
+    });
+    let targets = ["/a", "/shared/a", "/shared/too/a", "/shared/not/a"];
+    for target in targets {
+        let say = "Cache-Control: s-maxage=1, stale-if-error=60";
+        let beside = "Cache-Control: s-maxage=1, stale-while-revalidate=60";
+        assert_eq!(site.cached(target, &[("X-Fill", "1"), ("X-Say", say)]).1, "MISS");
+        assert_eq!(site.cached(&format!("{target}-swr"), &[("X-Fill", "1"), ("X-Say", beside)]).1, "MISS");
+    }
+    // One that was guessed for a second is stale by then too, and one for six minutes is not.
+    let old = format!("Last-Modified: {}", at(-3600));
+    let guessed = |target: &str| site.cached(target, &[("X-Fill", "1"), ("X-Say", &old)]).1;
+    assert_eq!((guessed("/guess/a"), guessed("/guess/little/a")), ("MISS".into(), "MISS".into()));
+    common::until_stale(1);
+    assert_eq!((guessed("/guess/a"), guessed("/guess/little/a")), ("HIT".into(), "EXPIRED".into()));
+    for target in targets {
+        let is_allowed = target.starts_with("/shared/") && !target.starts_with("/shared/not/");
+        let expected = if is_allowed { (200, "STALE") } else { (503, "EXPIRED") };
+        for target in [target.to_owned(), format!("{target}-swr")] {
+            let (status, cached) = site.cached(&target, &[]);
+            assert_eq!((status, cached.as_str()), expected, "{target}");
+        }
+    }
 }
 
 #[test]
@@ -493,6 +547,25 @@ fn parts_of_a_page_are_cached_each_for_itself() {
     assert_eq!(site.cached("/ssi/part", &[]), (200, "HIT".into()));
     // A range of the page is none of the parts.
     assert_eq!(site.ask("/ssi/page", &[("Range", "bytes=0-3")]).status, 200);
+}
+
+/// `$upstream_cache_*` are about what was stored, and empty where nothing was.
+#[test]
+fn variables_tell_what_is_stored() {
+    let site = Site::new();
+    let date = at(-3600);
+    let say = format!("Cache-Control: max-age=60|ETag: \"one\"|Last-Modified: {date}|Age: 10");
+    let told = || {
+        let response = site.ask("/told/a", &[("X-Say", &say)]);
+        response.field("X-Told").unwrap_or_default().to_owned()
+    };
+    assert_eq!(told(), "|||MISS");
+    let stored = || told().strip_suffix(&format!("|\"one\"|{date}|HIT"))?.parse::<u64>().ok();
+    let first = testkit::wait::until("a stored answer", Deadline::default(), stored).expect("it is stored");
+    assert!(first < 60, "since it came here, whatever its age was then: {first}");
+    common::until_stale(1);
+    let later = stored().expect("it is stored");
+    assert!(later > first, "{later} after {first}");
 }
 
 #[test]

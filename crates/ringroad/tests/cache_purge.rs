@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{BINARY, ours_only};
 use testkit::origin::{Origin, OriginRequest, Reply};
-use testkit::{Client, Gate, Server, Setup};
+use testkit::{Client, Deadline, Gate, Server, Setup};
 
 /// One location for each way to purge; the key is what a client asks for.
 const CONF: &str = "worker_processes 2; error_log logs/error.log info;
@@ -48,6 +48,8 @@ fn numbered() -> impl Fn(&OriginRequest) -> Reply + Send + Sync + 'static {
             "GET" => {
                 let tags = request.path().trim_matches('/').replace('/', " ");
                 let fresh_for = if request.path().contains("brief") { "max-age=1" } else { "max-age=600" };
+                // Some write several, others write commas.
+                let tags = if request.path().contains("comma") { tags.replace(' ', ",") } else { tags };
                 let reply = reply.header("Surrogate-Key", tags).header("Cache-Control", fresh_for);
                 match request.path().contains("vary") {
                     true => reply.header("Vary", "X-Kind"),
@@ -148,9 +150,11 @@ fn tags_and_everything() {
         return;
     }
     let (_origin, _setup, server, mut client) = start();
-    for target in ["/red/one", "/red/two", "/blue/one"] {
+    for target in ["/red/one", "/red/two", "/blue/one", "/comma/three"] {
         store(&mut client, target, &[]);
     }
+    assert_eq!(status(&mut client, "PURGE", "/", &[("Surrogate-Key", "three")]), 204);
+    assert_eq!(get(&mut client, "/comma/three", &[]).0, "MISS");
     assert_eq!(status(&mut client, "PURGE", "/", &[("Surrogate-Key", "one, green")]), 204);
     assert_eq!(get(&mut client, "/red/one", &[]).0, "MISS");
     assert_eq!(get(&mut client, "/blue/one", &[]).0, "MISS");
@@ -198,6 +202,64 @@ fn a_purge_outlives_the_server() {
     let mut client = Client::connect(server.addr(0));
     assert_eq!(get(&mut client, "/gone", &[]).0, "MISS");
     assert_eq!(get(&mut client, "/kept", &[]), ("HIT".to_owned(), kept));
+}
+
+/// What would not outlive a crash is not promised, and a process that does not own the folder cannot purge it.
+#[test]
+fn a_purge_that_cannot_be_carried_out_says_so() {
+    if !ours_only("nginx has purges in its commercial edition") {
+        return;
+    }
+    let origin = Origin::start(numbered());
+    let faults = "events { engine_fault write error=EIO path=@CACHE@/ringroad.purges while=@DATA@/switch; }";
+    let setup = Setup::new(&CONF.replace("events { }", faults)).origin(&origin);
+    let server = setup.start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    let all = ["/one", "/two*", "/all/x"];
+    // A connection each: one on which there was a 500 ends.
+    let purge = |server: &Server, target: &str| {
+        let fields: &[(&str, &str)] = if target.starts_with("/all/") { &[("X-All", "yes")] } else { &[] };
+        status(&mut Client::connect(server.addr(0)), "PURGE", target, fields)
+    };
+    store(&mut client, "/one", &[]);
+    std::fs::write(setup.data().join("switch"), "").expect("a folder of the test's own");
+    for target in all {
+        assert_eq!(purge(&server, target), 500, "{target}");
+    }
+    server
+        .wait_for_log("cache purge failed: writing a purge failed: Input/output error", Deadline::default());
+    std::fs::remove_file(setup.data().join("switch")).expect("it was made");
+    for target in &all[1..] {
+        assert_eq!(purge(&server, target), 204, "{target}");
+    }
+    // Another server beside it reads, and purges nothing.
+    store(&mut client, "/three", &[]);
+    let other = setup.start(BINARY);
+    for target in all {
+        assert_eq!(purge(&other, target), 503, "{target}");
+    }
+    other.wait_for_log("cache purge failed: another process owns the cache's folder", Deadline::default());
+    assert_eq!(get(&mut client, "/three", &[]).0, "HIT");
+    drop((client, server));
+    // Its folder is free now.
+    other.wait_for_log("this process fills it", Deadline::default());
+    assert_eq!(purge(&other, "/two*"), 204);
+}
+
+/// A cache that could not be opened has nothing to purge, and may have later.
+#[test]
+fn nothing_is_purged_from_a_cache_that_cannot_be_had() {
+    if !ours_only("nginx has purges in its commercial edition") {
+        return;
+    }
+    let origin = Origin::start(numbered());
+    let place = testkit::TempDir::new("no-folder");
+    place.write("file", "");
+    let setup = Setup::new(CONF).origin(&origin).cache_in(&place.path().join("file"));
+    let server = setup.start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    assert_eq!(status(&mut client, "PURGE", "/x", &[]), 503);
+    server.wait_for_log("cache purge failed: the cache could not be opened", Deadline::default());
 }
 
 #[test]

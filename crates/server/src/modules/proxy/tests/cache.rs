@@ -147,6 +147,16 @@ fn wrong_statements_are_refused() {
         ("proxy_cache_lock_age x;", "\"proxy_cache_lock_age\" directive invalid value"),
         ("proxy_cache_min_uses x;", "\"proxy_cache_min_uses\" directive invalid number"),
         ("proxy_cache_max_range_offset x;", "\"proxy_cache_max_range_offset\" directive invalid value"),
+        (
+            "proxy_cache_s_maxage_stale x;",
+            "invalid value \"x\" in \"proxy_cache_s_maxage_stale\" directive, it must be \"on\" or \"off\"",
+        ),
+        ("proxy_cache_heuristic x;", "invalid share \"x\""),
+        ("proxy_cache_heuristic 0%;", "invalid share \"0%\""),
+        ("proxy_cache_heuristic 101%;", "invalid share \"101%\""),
+        ("proxy_cache_heuristic off 1h;", "invalid share \"off\""),
+        ("proxy_cache_heuristic 10% x;", "invalid time value \"x\""),
+        ("proxy_cache_tag_header a/b;", "invalid field name \"a/b\""),
         ("proxy_cache_key a; proxy_cache_key b;", "\"proxy_cache_key\" directive is duplicate"),
     ] {
         let found = error(&format!("http {{\n{text} }}"));
