@@ -1,0 +1,342 @@
+"""A cache's own work, and what its clients notice of it.
+
+shared: 1000 clients ask at once for one object that is not stored, which the origin sends over five seconds. The last byte
+of the last client is compared with that of a client alone.
+
+known, unlink: a start with a million entries on a disk whose page cache is dropped, until all of them are known; then all of
+them pass out of use at once (inactive=), and are unlinked while hits and plain requests are served. The latency of those is
+compared with the one before the unlinking. nginx does the same with its own pace (manager_files, manager_sleep and
+manager_threshold at their defaults: some 2000 files a second, in a process of its own) and without pauses.
+
+The files of the entries are made beforehand by --prepare, as they take minutes: a name, a size, one block each, and no
+content, because neither program opens what it unlinks. A run uses them up.
+
+Root is needed, and two processors: the server on the first, clients on the second.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import lib
+
+SIZE = 1 << 20
+OVER_SECONDS = 5.0
+HOT = 64
+
+# A server that is its own origin: what is hot is fetched once.
+CONF = """worker_processes 1;
+WORKERS
+events { worker_connections 4096; }
+http {
+    access_log off;
+    keepalive_requests 100000000;
+    proxy_cache_path CACHE levels=1:2 keys_zone=entries:KEYS use_temp_path=off inactive=INACTIVEs PACE;
+    proxy_temp_path TEMP;
+    server {
+        listen 127.0.0.1:PORT;
+        location /plain { return 200 "a small answer"; }
+        location /hot/ { proxy_pass http://127.0.0.1:ORIGIN; proxy_cache entries; proxy_cache_key $uri;
+            add_header X-Cache $upstream_cache_status; }
+        COUNTERS
+    }
+    server { listen 127.0.0.1:ORIGIN; location / { add_header Cache-Control max-age=3600; return 200 "BODY"; } }
+}
+"""
+
+SHARED = """worker_processes 1;
+WORKERS
+events { worker_connections 4096; }
+http {
+    access_log off;
+    proxy_cache_path CACHE levels=1:2 keys_zone=entries:1m use_temp_path=off;
+    proxy_temp_path TEMP;
+    server {
+        listen 127.0.0.1:PORT backlog=2048;
+        location / { proxy_pass http://127.0.0.1:ORIGIN; proxy_cache entries; proxy_cache_key $uri; LOCK }
+    }
+}
+"""
+
+# How nginx is told to remove without pauses; it does so in a process that serves nobody.
+UNPACED = "manager_files=1000000 manager_sleep=1ms manager_threshold=60s"
+LOADER = "loader_files=1000000 loader_sleep=0 loader_threshold=60s"
+
+# (name, program, its own parameters of the zone, set of entries)
+WAYS = [
+    ("ringroad", "binary", "", "ringroad"),
+    ("nginx", "nginx", LOADER, "nginx"),
+    ("nginx unpaced", "nginx", f"{LOADER} {UNPACED}", "nginx"),
+]
+
+
+def fill(text, values):
+    for name, value in values.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+# ---- the entries
+
+
+def entries_of(options, name):
+    return pathlib.Path(options.entries) / f"ringroad-bench-entries-{name}"
+
+
+def make_entries(folder, first, last):
+    """Files named like entries in `levels=1:2`: a digest, below its last digit and the two before it."""
+    content = bytes(600)
+    for number in range(first, last):
+        name = hashlib.md5(b"%d" % number).hexdigest()
+        file = os.open(f"{folder}/{name[31]}/{name[29:31]}/{name}", os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(file, content)
+        os.close(file)
+
+
+def prepare(options, name):
+    folder = entries_of(options, name)
+    if (folder.with_suffix(".complete")).exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    for one in "0123456789abcdef":
+        for two in range(256):
+            os.makedirs(f"{folder}/{one}/{two:02x}")
+    half = options.count // 2
+    child = os.fork()
+    if child == 0:
+        make_entries(folder, half, options.count)
+        os._exit(0)
+    make_entries(folder, 0, half)
+    os.waitpid(child, 0)
+    os.sync()
+    folder.with_suffix(".complete").touch()
+
+
+def inodes_free(folder):
+    return os.statvfs(folder).f_ffree
+
+
+# ---- known, unlink
+
+
+def fetch(port, path):
+    with socket.create_connection(("127.0.0.1", port), 10) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        while part := client.recv(1 << 16):
+            answer += part
+    return answer
+
+
+def window(session, server, folder, kind, options):
+    """One run of wrk on hits or plain requests, with how many files went meanwhile."""
+    before = inodes_free(folder)
+    url = server.url("/plain" if kind == "plain" else "/hot/0")
+    script = None if kind == "plain" else session.dir / "hot.lua"
+    outcome = lib.measure(server, url, options.seconds, connections=options.connections, script=script)
+    outcome["unlinked"] = inodes_free(folder) - before
+    return outcome
+
+
+def life(session, way, options, groups):
+    label, program, pace, name = way
+    program = str(session.binary) if program == "binary" else session.nginx
+    folder, is_ours = entries_of(options, name), way[1] == "binary"
+    if not folder.with_suffix(".complete").exists():
+        raise SystemExit(f"{folder.name} is missing: --prepare makes it")
+    folder.with_suffix(".complete").unlink()
+    conf = fill(CONF, {
+        "WORKERS": lib.USER, "CACHE": folder, "KEYS": "160m", "INACTIVE": options.inactive, "PACE": pace,
+        "TEMP": session.dir / "temp", "ORIGIN": lib.free_port(), "BODY": "x" * 1000,
+        "COUNTERS": "location = /counters { cache_counters; }" if is_ours else "",
+    })
+    lib.drop_caches()
+    begun = time.monotonic()
+    server = lib.Server(session, label, program, conf, groups)
+    run = {"way": label, "ready_s": time.monotonic() - begun}
+    if is_ours:
+        known = lambda: re.search(rb'objects\{zone="entries"\} (\d+)', fetch(server.port, "/counters"))
+        loaded = lambda: b'loaded{zone="entries"} 1' in fetch(server.port, "/counters")
+        while not loaded():
+            time.sleep(0.02)
+        run["known_s"], run["known"] = time.monotonic() - begun, int(known()[1])
+    for number in range(HOT):
+        for _ in range(100):
+            if b"X-Cache: HIT" in fetch(server.port, f"/hot/{number}"):
+                break
+            time.sleep(0.01)
+    # Each way of asking twice: beside nothing, and beside the unlinking.
+    run["idle"] = {kind: window(session, server, folder, kind, options) for kind in ("hits", "plain")}
+    start, limit = inodes_free(folder), time.monotonic() + options.inactive + 60
+    while inodes_free(folder) < start + 1000:
+        if time.monotonic() > limit:
+            raise SystemExit(f"{label}: nothing is unlinked\n{server.log()}")
+        time.sleep(0.02)
+    begun, first = time.monotonic(), inodes_free(folder)
+    run["busy"] = {kind: window(session, server, folder, kind, options) for kind in ("hits", "plain")}
+    run["unlinked_per_s"] = (inodes_free(folder) - first) / (time.monotonic() - begun)
+    if is_ours:
+        run["counters"] = fetch(server.port, "/counters").decode().split("\r\n\r\n", 1)[1]
+    server.stop()
+    session.record["runs"].append(run)
+    return run
+
+
+def lives(session, options, groups):
+    (session.dir / "hot.lua").write_text(
+        f'local n = 0\nrequest = function() n = (n + 1) % {HOT}; return wrk.format("GET", "/hot/" .. n) end\n')
+    ways = [way for way in WAYS if way[0] in options.ways.split(",")]
+    runs = [life(session, way, options, groups) for way in ways]
+    for run in runs:
+        if "known_s" in run:
+            session.say(f"{run['way']}: {run['known']} entries known {run['known_s']:.2f} s after the start, page cache dropped")
+    session.say()
+    rows = []
+    for run in runs:
+        for kind in ("hits", "plain"):
+            idle, busy = run["idle"][kind], run["busy"][kind]
+            rows.append([f"{run['way']}, {kind}", idle["p50_ms"], busy["p50_ms"], idle["p99_ms"], busy["p99_ms"],
+                         busy["p99_ms"] / idle["p99_ms"], busy["rps"] / idle["rps"], str(busy["unlinked"]),
+                         str(idle["bad_status"] + idle["socket_errors"] + busy["bad_status"] + busy["socket_errors"])])
+    lib.table(session, ["", "p50 ms", "unlinking", "p99 ms", "unlinking", "ratio", "requests/s ratio", "unlinked", "errors"], rows)
+    session.say()
+
+
+# ---- shared
+
+
+class Origin(threading.Thread):
+    """Sends one megabyte over five seconds to each who asks, and counts them. In a process of its own."""
+
+    def __init__(self, port_pipe):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        os.write(port_pipe, b"%d\n" % self.listener.getsockname()[1])
+        self.counts = {}
+
+    def serve(self):
+        while True:
+            client, _ = self.listener.accept()
+            threading.Thread(target=self.answer, args=(client,), daemon=True).start()
+
+    def answer(self, client):
+        with client:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                part = client.recv(1 << 14)
+                if not part:
+                    return
+                head += part
+            target = head.split()[1]
+            if target == b"/ready":
+                client.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+                return
+            if target == b"/counts":
+                body = json.dumps({key.decode(): value for key, value in self.counts.items()}).encode()
+                client.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                return
+            self.counts[target] = self.counts.get(target, 0) + 1
+            client.sendall(b"HTTP/1.1 200 OK\r\nCache-Control: max-age=3600\r\nConnection: close\r\n"
+                           b"Content-Length: %d\r\n\r\n" % SIZE)
+            piece, begun, sent = bytes(SIZE // 100), time.monotonic(), 0
+            while sent < SIZE:
+                count = min(len(piece), SIZE - sent)
+                client.sendall(piece[:count])
+                sent += count
+                pause = begun + OVER_SECONDS * sent / SIZE - time.monotonic()
+                if pause > 0:
+                    time.sleep(pause)
+
+
+def start_origin(session):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.sched_setaffinity(0, {lib.LOAD_CPU})
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        Origin(write).serve()
+    session.stack.callback(lambda: (os.kill(child, signal.SIGKILL), os.waitpid(child, 0)))
+    return int(os.read(read, 16))
+
+
+def clients(port, target, count):
+    """Seconds until each of so many clients has its last byte, all of which ask at once."""
+    os.sched_setaffinity(0, {lib.LOAD_CPU})
+    request = f"GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
+    sockets = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(count)]
+    poll, by_fd, got, ends, buffer = select.epoll(), {}, {}, [], bytearray(1 << 18)
+    for client in sockets:
+        client.setblocking(False)
+        by_fd[client.fileno()], got[client.fileno()] = client, 0
+        poll.register(client.fileno(), select.EPOLLIN)
+    begun = time.monotonic()
+    for client in sockets:
+        client.sendall(request)
+    while by_fd and time.monotonic() < begun + 60:
+        for fd, _ in poll.poll(1):
+            more = by_fd[fd].recv_into(buffer)
+            got[fd] += more
+            if more == 0:
+                ends.append(time.monotonic() - begun)
+                poll.unregister(fd)
+                by_fd.pop(fd).close()
+    whole = sum(count >= SIZE for count in got.values())
+    return {"clients": count, "whole": whole, "last_s": max(ends, default=float("nan")), "first_s": min(ends, default=float("nan"))}
+
+
+def shared(session, options, groups):
+    rows = []
+    for label, program, lock in [
+        ("ringroad", str(session.binary), ""),
+        ("nginx, proxy_cache_lock", session.nginx, "proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;"),
+    ]:
+        origin = start_origin(session)
+        folder = session.dir / f"{label[:5]}-cache"
+        conf = fill(SHARED, {"WORKERS": lib.USER, "CACHE": folder, "TEMP": session.dir / "temp", "ORIGIN": origin, "LOCK": lock})
+        server = lib.Server(session, f"shared {label}", program, conf, groups)
+        alone = clients(server.port, "/alone", 1)
+        together = clients(server.port, "/together", options.clients)
+        counts = json.loads(fetch(origin, "/counts").split(b"\r\n\r\n", 1)[1])
+        server.stop()
+        session.record["runs"].append({"way": label, "alone": alone, "together": together, "origin": counts})
+        rows.append([label, alone["last_s"], together["last_s"], together["last_s"] / alone["last_s"],
+                     f"{together['whole']} of {together['clients']}", str(counts["/together"])])
+    lib.table(session, ["one cold object of 1 MiB", "alone s", "last of all s", "ratio", "whole", "origin requests"], rows)
+    session.say()
+
+
+def main():
+    parser = lib.arguments(__doc__, rounds=1, seconds=6, connections=16)
+    parser.add_argument("--prepare", action="store_true", help="make the entries, and end")
+    parser.add_argument("--rows", default="shared,unlink")
+    parser.add_argument("--ways", default=",".join(way[0] for way in WAYS))
+    parser.add_argument("--count", type=int, default=1_000_000, help="entries")
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--inactive", type=int, default=35, help="seconds after which entries pass out of use")
+    parser.add_argument("--entries", default="/var/tmp", help="where the entries lie")
+    options = parser.parse_args()
+    lib.need_root("page caches are dropped, and the server's kernel workers pinned")
+    if options.prepare:
+        for name in {way[3] for way in WAYS if way[0] in options.ways.split(",")}:
+            prepare(options, name)
+        return
+    with lib.Session("cache-life", options) as session:
+        groups = lib.cpu_groups(session)
+        if "shared" in options.rows:
+            shared(session, options, groups)
+        if "unlink" in options.rows:
+            lives(session, options, groups)
+        session.save()
+
+
+main()
