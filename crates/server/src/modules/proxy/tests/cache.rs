@@ -156,7 +156,7 @@ fn wrong_statements_are_refused() {
         ("proxy_cache_heuristic 101%;", "invalid share \"101%\""),
         ("proxy_cache_heuristic off 1h;", "invalid share \"off\""),
         ("proxy_cache_heuristic 10% x;", "invalid time value \"x\""),
-        ("proxy_cache_tag_header a/b;", "invalid field name \"a/b\""),
+        ("proxy_cache_tag_header a@b;", "invalid field name \"a@b\""),
         ("proxy_cache_key a; proxy_cache_key b;", "\"proxy_cache_key\" directive is duplicate"),
     ] {
         let found = error(&format!("http {{\n{text} }}"));
