@@ -1,5 +1,8 @@
 //! What can be measured: one module for each command of the suite, in one table.
 
+mod figures;
+mod nop;
+
 use clap::{ArgMatches, Args, Command};
 
 use crate::context::Bench;
@@ -21,7 +24,12 @@ pub(crate) struct Scenario {
 pub(crate) type Prepared = Box<dyn FnOnce(&Bench) -> Result<Section, Failure>>;
 
 /// All of them, in the order in which `all` runs them.
-pub(crate) const SCENARIOS: &[Scenario] = &[];
+pub(crate) const SCENARIOS: &[Scenario] = &[Scenario {
+    name: "nop",
+    help: "What an operation costs before it does anything: the ring, its flags, our engine over it, libaio",
+    augment: nop::Options::augment_args,
+    prepare: nop::prepare,
+}];
 
 /// The options of a scenario out of what was read.
 pub(crate) fn options<O: Args>(matches: &ArgMatches) -> Result<O, Failure> {

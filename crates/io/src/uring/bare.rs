@@ -73,10 +73,13 @@ impl RingQueue {
     /// When transfers are in flight.
     pub fn nops(&mut self, count: u32) -> Result<(), Errno> {
         assert!(self.places().busy() == 0 && count <= self.setup.entries, "a queue of its own for no-ops");
-        let nops = (0..count).map(|number| opcode::Nop::new().build().user_data(number.into()));
-        self.ring.push_each(nops);
-        if self.is_polled() {
-            self.submit()?;
+        let mut pushed = 0;
+        while pushed < count {
+            let nops = (pushed..count).map(|number| opcode::Nop::new().build().user_data(number.into()));
+            pushed += self.ring.push_each(nops);
+            if self.is_polled() {
+                self.submit()?;
+            }
         }
         let (mut seen, mut failed) = (0, None);
         loop {
@@ -175,7 +178,11 @@ impl RingQueue {
 }
 
 fn create(setup: &RingSetup) -> Result<Ring, SetupError> {
-    let RingSetup { flags, entries, .. } = *setup;
+    let RingSetup { flags, mut entries, .. } = *setup;
+    if flags & SQPOLL != 0 {
+        // The kernel thread completes entries before it says that their places are free again.
+        entries = entries.saturating_mul(2);
+    }
     let mut builder = builder(flags, entries.saturating_mul(2));
     if flags & SQPOLL != 0 {
         builder.setup_sqpoll(POLLER_IDLE_MS);
