@@ -51,7 +51,9 @@ fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut HashMap<OpId, Fd
     match payload {
         Payload::Accepted(socket) => {
             accept(engine, listener);
-            receive(engine, sockets, Fd::from(socket));
+            let socket = Fd::from(socket);
+            socket.set_tcp();
+            receive(engine, sockets, socket);
         }
         Payload::Buf(_) if result.is_ok_and(|count| count > 0) => {
             let Some(socket) = sockets.get(&id).cloned() else { return };

@@ -22,31 +22,42 @@ const RECV_MULTISHOT: u16 = 1 << 1;
 /// Cuts files (Linux 6.9); a thread does it where the kernel does not know it.
 pub(super) const TRUNCATE: [u8; 1] = [opcode::Ftruncate::CODE];
 
-/// Every operation that is submitted, zero-copy sends and [`TRUNCATE`] aside.
-pub(super) const OPCODES: [u8; 22] = [
-    opcode::Nop::CODE,
+/// Zero-copy sends (Linux 6.1); others are made where the kernel does not know them.
+pub(super) const ZERO_COPY: [u8; 2] = [opcode::SendZc::CODE, opcode::SendMsgZc::CODE];
+
+/// Every other operation that is submitted for sockets and the doorbell.
+pub(super) const NETWORK: [u8; 7] = [
     opcode::Accept::CODE,
     opcode::Recv::CODE,
     opcode::Send::CODE,
     opcode::SendMsg::CODE,
     opcode::Connect::CODE,
     opcode::PollAdd::CODE,
+    opcode::AsyncCancel2::CODE,
+];
+
+/// Every other operation that is submitted for files.
+pub(super) const FILES: [u8; 16] = [
+    opcode::Nop::CODE,
     opcode::Close::CODE,
     opcode::OpenAt2::CODE,
     opcode::Statx::CODE,
     opcode::Read::CODE,
     opcode::ReadFixed::CODE,
     opcode::Write::CODE,
+    opcode::WriteFixed::CODE,
+    opcode::Writev::CODE,
     opcode::UnlinkAt::CODE,
     opcode::RenameAt::CODE,
     opcode::MkDirAt::CODE,
     opcode::LinkAt::CODE,
-    opcode::Writev::CODE,
     opcode::Fallocate::CODE,
     opcode::Fadvise::CODE,
     opcode::Fsync::CODE,
-    opcode::AsyncCancel2::CODE,
 ];
+
+/// Every flag that an entry has.
+pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(Flags::SKIP_SUCCESS);
 
 /// The entry that carries out `op`, whose name is `id`. `fixed` is the place of its buffer in the ring's
 /// table, if it has one; `copying` makes a zero-copy send an ordinary one.

@@ -56,6 +56,15 @@ pub(crate) enum Role {
     DiskOnly,
 }
 
+impl Role {
+    /// What its ring may be asked for.
+    fn opcodes(self) -> impl Iterator<Item = &'static u8> {
+        let network: &[u8] = if self == Role::NetAndDisk { &entry::NETWORK } else { &[] };
+        let zero_copy: &[u8] = if self == Role::NetAndDisk { &entry::ZERO_COPY } else { &[] };
+        network.iter().chain(zero_copy).chain(&entry::FILES).chain(&entry::TRUNCATE)
+    }
+}
+
 /// What tests take away from a ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Limits {
@@ -114,6 +123,8 @@ pub(crate) struct Uring {
     doorbell_armed: bool,
     rung: bool,
     zero_copy: bool,
+    /// Whether the kernel knows every operation that is submitted here, but for those that it need not know.
+    knows_opcodes: bool,
     /// Whether the kernel can cut files by the ring.
     truncates: bool,
     counters: RingCounters,
@@ -160,9 +171,13 @@ impl Uring {
             Ok(_) => (Fixing::Lazy { bytes: 0 }, None),
             Err(errno) => (Fixing::Refused, Some(Note::BuffersUnregistered { errno, registered_bytes: 0 })),
         };
-        let zero_copy = role == Role::NetAndDisk && ring.supports(&ring::ZERO_COPY);
+        let known = ring.known();
+        let knows = |opcodes: &[u8]| opcodes.iter().all(|&code| known.is_supported(code));
+        ring.lock(role.opcodes())?;
+        let zero_copy = role == Role::NetAndDisk && knows(&entry::ZERO_COPY);
         Ok(Uring {
-            truncates: ring.supports(&entry::TRUNCATE),
+            truncates: knows(&entry::TRUNCATE),
+            knows_opcodes: knows(&entry::NETWORK) && knows(&entry::FILES),
             ring,
             recv,
             flights: Flights::new(),
@@ -200,7 +215,7 @@ impl Uring {
 
     /// Whether the kernel knows every operation that is submitted here, zero copy aside.
     pub(crate) fn knows_opcodes(&self) -> bool {
-        self.ring.supports(&entry::OPCODES)
+        self.knows_opcodes
     }
 
     /// Registers the memory behind a buffer, to find out whether that can be had.

@@ -9,7 +9,8 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
+use io_uring::register::Restriction;
+use io_uring::{IoUring, Probe, cqueue, squeue};
 use rustix::io::Errno;
 
 use super::setup::{Mode, SetupError, Stage};
@@ -24,6 +25,16 @@ const ENTER_NO_IOWAIT: u32 = 1 << 7;
 /// Register operations that the crate lacks or gets wrong, io_uring_register(2).
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
+const REGISTER_BUFFERS_UPDATE: u8 = 16;
+#[cfg(test)]
+const REGISTER_IOWQ_MAX_WORKERS: u8 = 19;
+/// Registrations that are made after the start of a ring: fixed buffers come and go, and its end gives the index back.
+#[cfg(not(test))]
+const REGISTRATIONS: [u8; 2] = [REGISTER_BUFFERS_UPDATE, UNREGISTER_RING_FDS as u8];
+/// Tests also ask how many workers a ring may have.
+#[cfg(test)]
+const REGISTRATIONS: [u8; 3] =
+    [REGISTER_BUFFERS_UPDATE, UNREGISTER_RING_FDS as u8, REGISTER_IOWQ_MAX_WORKERS];
 /// Kernel workers for operations that may never end. Sockets and pipes are polled, so hardly any exist.
 const UNBOUNDED_WORKERS: u32 = 8;
 /// Fixed buffers that a table may have (`IORING_MAX_REG_BUFFERS`).
@@ -79,7 +90,8 @@ pub(super) struct Ring {
 
 impl Ring {
     /// A ring with the first flags of `ladder` that can be had, `entries` places in the submission queue and
-    /// `completions` in the other; `denied` are flags to treat as unknown to the kernel, for tests.
+    /// `completions` in the other; `denied` are flags to treat as unknown to the kernel, for tests. It takes entries
+    /// once it has been locked, see [`Ring::lock`].
     pub(super) fn new(
         ladder: &[u32],
         entries: u32,
@@ -87,21 +99,49 @@ impl Ring {
         denied: u32,
     ) -> Result<Ring, SetupError> {
         let (ring, mode) = super::setup::create(ladder, entries, completions, denied)?;
-        let mut ring = Ring::over(ring, mode);
+        let mut ring = Ring::with(ring, mode);
         ring.register_ring_fd();
         Ok(ring)
     }
 
-    /// A ring that was set up elsewhere, entered by its descriptor.
+    /// A ring that was set up elsewhere and takes entries, entered by its descriptor.
     pub(super) fn over(ring: IoUring, mode: Mode) -> Ring {
-        let enter_fd = ring.as_raw_fd();
-        let mut ring = Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 };
-        ring.enter_flags |= ENTER_NO_IOWAIT;
-        if ring.enter(0, 0, false, None) == Err(Errno::INVAL) {
-            ring.enter_flags &= !ENTER_NO_IOWAIT;
-        }
-        ring.entries = 0;
+        let mut ring = Ring::with(ring, mode);
+        ring.choose_wait();
         ring
+    }
+
+    fn with(ring: IoUring, mode: Mode) -> Ring {
+        let enter_fd = ring.as_raw_fd();
+        Ring { ring, enter_fd, enter_flags: 0, mode, entries: 0, fixed_table: 0 }
+    }
+
+    /// Finds out whether the kernel knows how to wait without it being taken for a wait for a disk.
+    fn choose_wait(&mut self) {
+        self.enter_flags |= ENTER_NO_IOWAIT;
+        if self.enter(0, 0, false, None) == Err(Errno::INVAL) {
+            self.enter_flags &= !ENTER_NO_IOWAIT;
+        }
+        self.entries = 0;
+    }
+
+    /// Has the ring take entries from now on, and no others than those of `opcodes`: nothing that runs in this process
+    /// can make it do more, and what a seccomp filter forbids by its system call cannot be had by way of the ring.
+    /// Of registrations only those that follow a start remain; the kernel refuses all else with `EACCES`.
+    /// io_uring_register(2), `IORING_REGISTER_RESTRICTIONS`, since 5.10.
+    pub(super) fn lock<'a>(&mut self, opcodes: impl Iterator<Item = &'a u8>) -> Result<(), SetupError> {
+        let failed = |error: std::io::Error| SetupError::new(Stage::Restrictions, errno(&error));
+        let flags = Restriction::sqe_flags_allowed(super::entry::FLAGS.bits());
+        let known = self.known();
+        // A number that the kernel does not know at all is an error to it.
+        let opcodes = opcodes.copied().filter(|&code| known.is_supported(code)).map(Restriction::sqe_op);
+        let registrations = REGISTRATIONS.into_iter().map(Restriction::register_op);
+        let mut allowed: Vec<Restriction> = opcodes.chain(registrations).chain([flags]).collect();
+        let submitter = self.ring.submitter();
+        submitter.register_restrictions(&mut allowed).map_err(failed)?;
+        submitter.register_enable_rings().map_err(failed)?;
+        self.choose_wait();
+        Ok(())
     }
 
     /// Enters by an index of this task's own table, which saves looking the descriptor up. A kernel
@@ -124,11 +164,13 @@ impl Ring {
         self.mode
     }
 
-    /// Whether the kernel knows all of these opcodes; none are known when it does not say.
-    pub(super) fn supports(&self, opcodes: &[u8]) -> bool {
+    /// The opcodes that the kernel knows; none when it does not say.
+    pub(super) fn known(&self) -> Probe {
         let mut probe = Probe::new();
-        self.ring.submitter().register_probe(&mut probe).is_ok()
-            && opcodes.iter().all(|&code| probe.is_supported(code))
+        match self.ring.submitter().register_probe(&mut probe) {
+            Ok(()) => probe,
+            Err(_) => Probe::new(),
+        }
     }
 
     /// Limits the kernel's worker threads of this ring.
@@ -337,16 +379,16 @@ pub(super) fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Opcodes of zero-copy sends (Linux 6.1).
-pub(super) const ZERO_COPY: [u8; 2] = [opcode::SendZc::CODE, opcode::SendMsgZc::CODE];
-
 #[cfg(test)]
 mod tests {
     use super::super::setup::{LADDER, POLLED_LADDER};
     use super::*;
 
     fn ring(ladder: &[u32]) -> Option<Ring> {
-        let ring = Ring::new(ladder, 8, 64, 0);
+        let ring = Ring::new(ladder, 8, 64, 0).and_then(|mut ring| {
+            ring.lock([].iter())?;
+            Ok(ring)
+        });
         ring.inspect_err(|error| eprintln!("skipped: {error}")).ok()
     }
 

@@ -64,6 +64,8 @@ pub enum Stage {
     BufferRing,
     /// Memory for the buffers themselves.
     Buffers,
+    /// Telling the kernel what the ring may be asked for, and having it start.
+    Restrictions,
 }
 
 /// Why a ring cannot be had, as far as can be told from outside of the kernel.
@@ -112,6 +114,7 @@ impl SetupError {
             Stage::Workers => "io_uring_register(IOWQ_MAX_WORKERS)",
             Stage::BufferRing => "io_uring_register(PBUF_RING)",
             Stage::Buffers => "mmap of receive buffers",
+            Stage::Restrictions => "io_uring_register(RESTRICTIONS)",
         }
     }
 
@@ -190,8 +193,8 @@ pub(crate) fn filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|value| value.trim() == "2"))
 }
 
-/// Creates a ring with the first set of flags of `ladder` that the kernel takes. Bits in `denied` are
-/// treated as unknown to the kernel, so that tests see each step.
+/// Creates a ring that is not enabled yet (`IORING_SETUP_R_DISABLED`), with the first set of flags of `ladder` that the
+/// kernel takes. Bits in `denied` are treated as unknown to the kernel, so that tests see each step.
 pub(super) fn create(
     ladder: &[u32],
     entries: u32,
@@ -200,7 +203,7 @@ pub(super) fn create(
 ) -> Result<(IoUring, Mode), SetupError> {
     let mut last = Errno::INVAL;
     for flags in ladder.iter().copied().filter(|flags| flags & denied == 0) {
-        match builder(flags, completions).build(entries) {
+        match builder(flags, completions).setup_r_disabled().build(entries) {
             Ok(ring) => return Ok((ring, Mode { flags, taskrun_flag: flags & TASKRUN_FLAG != 0 })),
             Err(error) => last = errno(&error),
         }

@@ -1,6 +1,11 @@
 //! What a ring does that is easily forgotten: each test fails where the engine forgets it. The list is
 //! `docs/engine-pitfalls.md`.
 
+use std::os::fd::AsRawFd;
+
+use io_uring::opcode;
+use io_uring::squeue::Flags;
+
 use super::*;
 
 /// A ring of four buffers whose pool has no more, and all four in the hands of the caller.
@@ -176,6 +181,52 @@ fn one_look_settles_all_doubts_and_moves_only_what_has_ended() {
     // How many turns the ten took is the kernel's affair, but no turn asks twice.
     assert!((1..=10).contains(&bench.uring.counters().looks));
     assert_eq!(bench.uring.counters().rearmed, rearmed + 1, "the others wait as they did");
+}
+
+#[test]
+fn a_ring_takes_nothing_but_what_the_engine_submits() {
+    let socket = || io_uring::types::Fd(pair().0.as_raw_fd());
+    for role in [Role::NetAndDisk, Role::DiskOnly] {
+        let Some(mut bench) = Bench::with_role(&config(), role) else { return };
+        let nop = || opcode::Nop::new().build();
+        // What would open sockets or take a descriptor from elsewhere, go by a file's old name, or pass to another ring;
+        // and the flags that nothing is submitted with.
+        let mut forbidden = vec![
+            opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+            opcode::OpenAt::new(io_uring::types::Fd(libc::AT_FDCWD), c"/".as_ptr()).build(),
+            opcode::SymlinkAt::new(io_uring::types::Fd(libc::AT_FDCWD), c"a".as_ptr(), c"b".as_ptr()).build(),
+            opcode::Splice::new(socket(), -1, socket(), -1, 1).build(),
+            opcode::Shutdown::new(socket(), libc::SHUT_RDWR).build(),
+            opcode::Timeout::new(&io_uring::types::Timespec::new()).build(),
+            opcode::MsgRingData::new(io_uring::types::Fd(-1), 0, 0, None).build(),
+            opcode::EpollCtl::new(io_uring::types::Fd(-1), io_uring::types::Fd(-1), 0, std::ptr::null())
+                .build(),
+            nop().flags(Flags::IO_LINK),
+            nop().flags(Flags::IO_DRAIN),
+            nop().flags(Flags::FIXED_FILE),
+        ];
+        if role == Role::DiskOnly {
+            let nowhere = std::ptr::null_mut();
+            forbidden.extend([
+                opcode::Recv::new(socket(), nowhere, 0).build(),
+                opcode::Send::new(socket(), nowhere, 0).build(),
+                opcode::Accept::new(socket(), nowhere.cast(), nowhere.cast()).build(),
+                opcode::Connect::new(socket(), std::ptr::null(), 0).build(),
+            ]);
+        }
+        for (number, entry) in forbidden.into_iter().enumerate() {
+            let mut seen = Vec::new();
+            assert!(bench.uring.ring.push_or_submit(&entry.clone().user_data(number as u64)));
+            let staged = bench.uring.ring.staged();
+            bench.uring.ring.enter(staged, 1, true, None).unwrap();
+            bench.uring.ring.collect(&mut seen);
+            assert_eq!((seen.len(), seen[0].user_data), (1, number as u64));
+            assert_eq!(seen[0].result, -libc::EACCES, "{entry:?}");
+        }
+        let registered = bench.uring.ring.register_files(&[0]);
+        assert_eq!(registered, Err(Errno::ACCESS));
+        assert_eq!(bench.run(Op::Nop).result, Ok(0));
+    }
 }
 
 /// A mapping of this process, by proc(5).
