@@ -11,6 +11,8 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::workspace::Workspace;
+use crate::method::{machine, namespace, signals};
+use crate::peers::tool;
 use crate::report;
 use crate::report::model::{FORMAT, Report, Section};
 use crate::scenario::{Prepared, SCENARIOS};
@@ -45,9 +47,12 @@ struct Common {
     /// Another build of this program to measure [default: this one]
     #[arg(long, global = true, value_name = "PATH")]
     ringroad: Option<PathBuf>,
-    /// A peer that is not in PATH, or another build of it: nginx=/opt/nginx/sbin/nginx (again for each)
+    /// A peer that is not in PATH, or another build of it: nginx=/opt/nginx/sbin/nginx, or nginx=none to leave it out
     #[arg(long, global = true, value_name = "NAME=PATH", value_parser = peer)]
     peer: Vec<(String, PathBuf)>,
+    /// Stay in this machine's network, also where its congestion control (bbr) paces loopback
+    #[arg(long, global = true)]
+    host_network: bool,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -77,10 +82,13 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
         return Err(Failure::Usage("no command".to_owned()));
     };
     let common = Common::from_arg_matches(own).map_err(|error| usage(&error))?;
-    crate::peers::tool::check_named(&common.peer)?;
+    tool::check_named(&common.peer)?;
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    measure(&common, command, prepared)
+    // Both have to come before the first thread.
+    signals::block();
+    let congestion_control = namespace::enter(common.host_network)?;
+    measure(&common, command, prepared, &congestion_control)
 }
 
 /// One line of what clap says in several.
@@ -127,13 +135,17 @@ fn measure(
     common: &Common,
     command: Vec<String>,
     prepared: Vec<(&'static str, Prepared)>,
+    congestion_control: &str,
 ) -> Result<(), Failure> {
     report::check_folder(&common.out)?;
     let clock = Instant::now();
     let started = jiff::Timestamp::now().to_string();
     let bench = common.bench()?;
+    signals::watch(bench.workspace.interruption());
     let mut report = Report { format: FORMAT, started, command, ..Report::default() };
     report.scale = format!("{:?}", bench.scale).to_lowercase();
+    report.machine = machine::facts(&common.work, congestion_control);
+    report.peers = tool::facts(&bench);
     let asked_for = prepared.len();
     let mut end = Ok(());
     for (name, scenario) in prepared {
@@ -227,7 +239,7 @@ mod tests {
         let words = ["bench", "--instant", "--work", text, "--out", &format!("{text}/out"), "all"];
         let matches = command().try_get_matches_from(words).unwrap();
         let common = Common::from_arg_matches(matches.subcommand().unwrap().1).unwrap();
-        let end = measure(&common, vec!["all".to_owned()], scenarios);
+        let end = measure(&common, vec!["all".to_owned()], scenarios, "cubic");
         let report = report::read(&folder.join("out/report.json")).ok();
         let left: Vec<_> =
             std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -29,14 +29,19 @@ pub(crate) struct Limits {
 /// A group of this run. Dropping it removes it; its processes have to be ended before.
 #[derive(Debug)]
 pub(crate) struct Group {
+    /// One for each hierarchy.
     folders: Vec<PathBuf>,
+    /// Where the memory of the group is counted.
     memory: Option<(Version, PathBuf)>,
+    /// Where its reads are limited.
     reads: Option<(Version, PathBuf)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
+    /// A hierarchy for each controller.
     One,
+    /// One for all (Linux 4.5).
     Two,
 }
 
@@ -147,6 +152,7 @@ impl Drop for Group {
 /// Names hold the process id, so that what a killed run left can be told from what another run uses.
 const NAME_PREFIX: &str = "ringroad-bench-";
 
+/// Another one with each call.
 fn group_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{NAME_PREFIX}{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -200,16 +206,19 @@ fn enable(base: &Path, controller: &str) -> Result<(), Failure> {
     set(base, file, &format!("+{controller}"))
 }
 
+/// Errors name the file, which says what was refused.
 fn set(folder: &Path, name: &str, value: &str) -> Result<(), Failure> {
     let path = folder.join(name);
     fs::write(&path, value).map_err(|error| Failure::File { path, doing: "write to", error })
 }
 
+/// As cpuset(7) reads them.
 fn list(cpus: &[usize]) -> String {
     let words: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     words.join(",")
 }
 
+/// All: memory is not what is divided here.
 fn memory_nodes() -> String {
     let online = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
     let online = online.trim();

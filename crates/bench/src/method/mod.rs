@@ -2,13 +2,25 @@
 //! everything is made in, programs that are started and ended, and what they may use.
 
 pub(crate) mod cgroup;
+pub(crate) mod disturbance;
 pub(crate) mod enter;
+pub(crate) mod machine;
+pub(crate) mod namespace;
 pub(crate) mod page_cache;
+pub(crate) mod pin;
 pub(crate) mod proc_stat;
 pub(crate) mod process;
 pub(crate) mod rounds;
+pub(crate) mod signals;
 pub(crate) mod stats;
+pub(crate) mod syscalls;
+pub(crate) mod system_stat;
+pub(crate) mod timeline;
 pub(crate) mod workspace;
+
+// `process` starts programs through `enter`; `cgroup`, `page_cache`, `namespace` and `pin` set the conditions;
+// `disturbance`, `machine`, `syscalls` and `timeline` look, over `proc_stat` and `system_stat`; `rounds` and `stats`
+// make figures of what was measured.
 
 use std::time::Duration;
 

@@ -13,6 +13,8 @@ pub(crate) struct ProcessStat {
     pub(crate) is_zombie: bool,
     /// When it started, in ticks since boot: with the id it names a process for good.
     pub(crate) started: u64,
+    /// Processor time of children that ended and were waited for, in ticks.
+    pub(crate) children_ticks: u64,
 }
 
 /// Reads one; none when there is no such process (any more).
@@ -32,6 +34,7 @@ pub(crate) fn tree(root: u32) -> BTreeSet<u32> {
     tree_among(&all(), root)
 }
 
+/// Found level by level: a child can have a lower number than its parent.
 fn tree_among(processes: &[ProcessStat], root: u32) -> BTreeSet<u32> {
     let of_session = processes.iter().filter(|process| process.session == root || process.id == root);
     let mut found: BTreeSet<u32> = of_session.map(|process| process.id).collect();
@@ -58,6 +61,7 @@ fn parse(text: &str) -> Option<ProcessStat> {
         parent: fields.get(1)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
+        children_ticks: fields.get(13)?.parse::<u64>().ok()? + fields.get(14)?.parse::<u64>().ok()?,
     })
 }
 
@@ -66,7 +70,7 @@ mod tests {
     use super::*;
 
     fn process(id: u32, parent: u32, session: u32) -> ProcessStat {
-        ProcessStat { id, parent, session, is_zombie: false, started: 77 }
+        ProcessStat { id, parent, session, is_zombie: false, started: 77, children_ticks: 15 }
     }
 
     #[test]

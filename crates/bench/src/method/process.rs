@@ -31,6 +31,7 @@ const SAID_BYTES_MAX: usize = 400;
 /// A program to be started.
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
+    /// For messages.
     name: String,
     program: PathBuf,
     arguments: Vec<OsString>,
@@ -105,7 +106,9 @@ impl Launch {
 pub(crate) struct Child {
     name: String,
     process: std::process::Child,
+    /// What it wrote, for messages.
     output: PathBuf,
+    /// Known since it was asked for: a process can be waited for once.
     ended: Option<ExitStatus>,
 }
 
@@ -189,6 +192,7 @@ impl Child {
 
     /// Ends it and all that it started, and waits for that.
     pub(crate) fn end(&mut self) {
+        // Before the end of the first, since children that lose their parent can only be found by their session then.
         let mut known = self.identified();
         if self.ended().is_none() {
             self.signal(Signal::TERM);
@@ -234,6 +238,7 @@ impl Drop for Child {
 /// Processor time of some processes, at a moment.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CpuTime {
+    /// One by one, so that a process that is missing later is noticed.
     seconds_by_id: BTreeMap<u32, f64>,
 }
 
@@ -246,6 +251,11 @@ impl CpuTime {
             Some((id, Duration::from(now).as_secs_f64()))
         };
         CpuTime { seconds_by_id: ids.into_iter().filter_map(seconds).collect() }
+    }
+
+    /// All of it.
+    pub(crate) fn sum(&self) -> f64 {
+        self.seconds_by_id.values().sum()
     }
 
     /// What was used between this moment and a later one. None when a process ended in between, which takes its time
@@ -267,6 +277,7 @@ pub(crate) fn last_words(path: &Path) -> String {
     line.chars().take(SAID_BYTES_MAX).collect()
 }
 
+/// For messages.
 fn words_of(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("status {code}"),
@@ -279,6 +290,7 @@ fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }
 
+/// By its id, which is the tree's: never by a name.
 fn send(id: u32, signal: Signal) {
     if let Some(pid) = pid(id) {
         // It may have ended by itself, which is what is wanted.

@@ -9,13 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::context::Bench;
+use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::process::{Child, CpuTime, Launch};
 use crate::peers::tool::Tool;
 
 /// How long a server has until its first answer. A cache that is read at the start may need some of it.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The same where nothing is measured: a peer that will not answer should not hold up a test for long.
+const READY_TIMEOUT_INSTANT: Duration = Duration::from_secs(8);
 
 /// How long one attempt to get an answer may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -35,6 +38,7 @@ impl Program {
         Program::Ringroad(bench.ringroad.clone())
     }
 
+    /// What is executed.
     fn path(&self) -> &Path {
         match self {
             Program::Ringroad(path) => path,
@@ -61,6 +65,7 @@ impl Program {
         }
     }
 
+    /// Each has its own way to be told of a configuration.
     fn arguments(&self, folder: &Path, conf: &Path) -> Vec<String> {
         let (prefix, conf) = (format!("{}/", folder.display()), conf.display().to_string());
         match self {
@@ -99,6 +104,7 @@ pub(crate) struct Conditions {
 /// A server that answers. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Server {
+    /// What tables and messages call it.
     label: String,
     place: Place,
     configuration: String,
@@ -132,14 +138,17 @@ impl Server {
             .folder(&place.folder)
             .start(&logs.join("output"))?;
         let mut server = Server { label: label.to_owned(), place, configuration, child };
-        server.wait_until_ready(&conditions.ready_path)?;
+        let limit = if bench.scale == Scale::Instant { READY_TIMEOUT_INSTANT } else { READY_TIMEOUT };
+        server.wait_until_ready(limit, &conditions.ready_path)?;
         Ok(server)
     }
 
+    /// As it was started.
     pub(crate) fn label(&self) -> &str {
         &self.label
     }
 
+    /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.place.port))
     }
@@ -149,6 +158,7 @@ impl Server {
         format!("http://127.0.0.1:{}{path}", self.place.port)
     }
 
+    /// Port and folder.
     pub(crate) fn place(&self) -> &Place {
         &self.place
     }
@@ -181,9 +191,10 @@ impl Server {
         self.child.end();
     }
 
-    fn wait_until_ready(&mut self, path: &str) -> Result<(), Failure> {
+    /// A server that ends or stays silent fails with its last words.
+    fn wait_until_ready(&mut self, limit: Duration, path: &str) -> Result<(), Failure> {
         let (address, path) = (self.address(), if path.is_empty() { "/ready" } else { path });
-        let waited = self.child.wait_until(READY_TIMEOUT, || answers(address, path));
+        let waited = self.child.wait_until(limit, || answers(address, path));
         waited.map_err(|failure| self.failed(failure))
     }
 

@@ -6,19 +6,28 @@ use std::process::{Command, Stdio};
 
 use crate::context::Bench;
 use crate::failure::Failure;
+use crate::report::model::Fact;
+
+/// In the place of a path: run as if the peer were not installed, to see what others would see.
+const LEFT_OUT: &str = "none";
 
 /// What the suite knows to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
+    /// A web server in our own language.
     Nginx,
+    /// The web server of write-up 001.
     Lighttpd,
+    /// Checks the figures of `bench disk`.
     Fio,
+    /// Checks the generator.
     Wrk,
 }
 
 impl Peer {
     pub(crate) const ALL: [Peer; 4] = [Peer::Nginx, Peer::Lighttpd, Peer::Fio, Peer::Wrk];
 
+    /// Of the program, and of Debian's package.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Nginx => "nginx",
@@ -41,7 +50,11 @@ impl Peer {
     pub(crate) fn find(self, bench: &Bench) -> Result<Tool, Missing> {
         let named =
             bench.peer_paths.iter().find(|(name, _)| name == self.name()).map(|(_, path)| path.clone());
-        let path = named.or_else(|| in_path(self.name())).ok_or(Missing(self))?;
+        if named.as_deref() == Some(Path::new(LEFT_OUT)) {
+            return Err(Missing { peer: self, is_left_out: true });
+        }
+        let found = named.or_else(|| in_path(self.name()));
+        let path = found.ok_or(Missing { peer: self, is_left_out: false })?;
         let about = about(&path, self.version_option());
         let version = about.lines().next().unwrap_or("of an unknown version").trim().to_owned();
         Ok(Tool { peer: self, path, version, about })
@@ -52,6 +65,7 @@ impl Peer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
     pub(crate) peer: Peer,
+    /// Where it is; not part of a report.
     pub(crate) path: PathBuf,
     /// The first line of what it says of itself.
     pub(crate) version: String,
@@ -61,11 +75,18 @@ pub(crate) struct Tool {
 
 /// A program that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Missing(pub(crate) Peer);
+pub(crate) struct Missing {
+    peer: Peer,
+    /// The user said so.
+    is_left_out: bool,
+}
 
 impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = self.0.name();
+        if self.is_left_out {
+            return f.write_str("left out by --peer");
+        }
+        let name = self.peer.name();
         write!(f, "{name} is not installed (apt-get install {name}, or --peer {name}=PATH)")
     }
 }
@@ -77,11 +98,20 @@ pub(crate) fn check_named(named: &[(String, PathBuf)]) -> Result<(), Failure> {
             let known: Vec<&str> = Peer::ALL.iter().map(|peer| peer.name()).collect();
             return Err(Failure::Usage(format!("--peer {name}: known are {}", known.join(", "))));
         }
-        if !is_program(path) {
+        if path != Path::new(LEFT_OUT) && !is_program(path) {
             return Err(Failure::Usage(format!("--peer {name}={}: no such program", path.display())));
         }
     }
     Ok(())
+}
+
+/// The peers for the head of a report: the version of each, or why there is none.
+pub(crate) fn facts(bench: &Bench) -> Vec<Fact> {
+    let fact = |peer: Peer| {
+        let value = peer.find(bench).map_or_else(|missing| missing.to_string(), |tool| tool.version);
+        Fact { name: peer.name().to_owned(), value }
+    };
+    Peer::ALL.map(fact).to_vec()
 }
 
 /// Looks for a program by its name.
@@ -91,6 +121,7 @@ pub(crate) fn in_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&listed).chain(fixed).map(|folder| folder.join(name)).find(|path| is_program(path))
 }
 
+/// A file that somebody may execute.
 fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
@@ -121,6 +152,7 @@ mod tests {
     fn a_peer_that_is_named_has_to_be_there() {
         let named = |name: &str, path: &str| check_named(&[(name.to_owned(), PathBuf::from(path))]);
         assert!(named("nginx", "/bin/sh").is_ok());
+        assert!(named("nginx", "none").is_ok());
         for (name, path) in [("nginx", "/nowhere/nginx"), ("apache", "/bin/sh")] {
             let failure = named(name, path).unwrap_err();
             assert!(matches!(failure, Failure::Usage(_)), "{failure}");
@@ -129,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_missing_peer_says_what_to_do() {
-        let text = Missing(Peer::Lighttpd).to_string();
+        let text = Missing { peer: Peer::Lighttpd, is_left_out: false }.to_string();
         assert_eq!(text, "lighttpd is not installed (apt-get install lighttpd, or --peer lighttpd=PATH)");
     }
 }

@@ -1,0 +1,121 @@
+//! Whether something else had the machine while it was measured: another virtual machine (steal), other programs,
+//! the processor's own protection against heat. A run in which it did is marked, not dropped.
+
+use std::fs;
+use std::time::Instant;
+
+use crate::method::proc_stat;
+use crate::method::process::CpuTime;
+use crate::method::system_stat::SystemStat;
+
+/// The share of the machine's time above which steal is named.
+const STEAL_SHARE_MAX: f64 = 0.01;
+
+/// The share of one processor above which the work of others is named. Counted in ticks of 10 ms, and kernel threads
+/// that write or receive for us are among the others, so a small share says nothing.
+const OTHERS_SHARE_MAX: f64 = 0.10;
+
+/// Below this time a tick more or less is a large share.
+const SECONDS_MIN: f64 = 0.3;
+
+/// 1/100 s: `USER_HZ` (proc_stat(5)).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The machine at the start of a measurement.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    started: Instant,
+    system: SystemStat,
+    /// Processor time of this run.
+    own_seconds: f64,
+    /// Times that heat slowed a processor down.
+    throttled: u64,
+}
+
+impl Watch {
+    pub(crate) fn start() -> Watch {
+        Watch {
+            started: Instant::now(),
+            system: SystemStat::read(),
+            own_seconds: own_seconds(),
+            throttled: throttled(),
+        }
+    }
+
+    /// What disturbed the time since then, if anything did.
+    pub(crate) fn end(&self) -> Option<String> {
+        let now = Watch::start();
+        self.until(&now)
+    }
+
+    fn until(&self, now: &Watch) -> Option<String> {
+        let seconds = (now.started - self.started).as_secs_f64();
+        let mut found = Vec::new();
+        if seconds >= SECONDS_MIN {
+            let total = now.system.total().saturating_sub(self.system.total()).max(1) as f64;
+            let steal = now.system.steal.saturating_sub(self.system.steal) as f64 / total;
+            if steal > STEAL_SHARE_MAX {
+                found.push(format!("steal {:.1} %", steal * 100.0));
+            }
+            let busy = now.system.busy().saturating_sub(self.system.busy()) as f64 / TICKS_PER_SECOND;
+            let others = (busy - (now.own_seconds - self.own_seconds)) / seconds;
+            if others > OTHERS_SHARE_MAX {
+                found.push(format!("other load {:.0} % of a processor", others * 100.0));
+            }
+        }
+        if now.throttled > self.throttled {
+            found.push("thermal throttling".to_owned());
+        }
+        (!found.is_empty()).then(|| found.join(", "))
+    }
+}
+
+/// Processor time of this process and all that it started, those that ended included.
+fn own_seconds() -> f64 {
+    let tree = proc_stat::tree(std::process::id());
+    let ended: u64 = tree.iter().filter_map(|&id| Some(proc_stat::read(id)?.children_ticks)).sum();
+    CpuTime::of(tree).sum() + ended as f64 / TICKS_PER_SECOND
+}
+
+/// How often processors were slowed down by heat since boot; 0 where the machine does not say.
+fn throttled() -> u64 {
+    let Ok(entries) = fs::read_dir("/sys/devices/system/cpu") else { return 0 };
+    let count = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.ok()?.path().join("thermal_throttle/core_throttle_count");
+        fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    };
+    entries.filter_map(count).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn watch(started: Instant, user: u64, idle: u64, steal: u64, own_seconds: f64, throttled: u64) -> Watch {
+        let system = SystemStat { user, idle, steal, ..SystemStat::default() };
+        Watch { started, system, own_seconds, throttled }
+    }
+
+    #[test]
+    fn what_others_took_is_named() {
+        let start = Instant::now();
+        let end = start + Duration::from_secs(1);
+        let before = watch(start, 0, 0, 0, 0.0, 0);
+        let quiet = watch(end, 100, 100, 0, 0.97, 0);
+        assert_eq!(before.until(&quiet), None);
+        let stolen = watch(end, 90, 100, 10, 0.9, 0);
+        assert_eq!(before.until(&stolen).as_deref(), Some("steal 5.0 %"));
+        let crowded = watch(end, 150, 50, 0, 1.0, 3);
+        let said = before.until(&crowded);
+        assert_eq!(said.as_deref(), Some("other load 50 % of a processor, thermal throttling"));
+    }
+
+    #[test]
+    fn a_moment_is_too_short_to_tell() {
+        let start = Instant::now();
+        let before = watch(start, 0, 0, 0, 0.0, 0);
+        assert_eq!(before.until(&watch(start + Duration::from_millis(100), 10, 0, 10, 0.0, 0)), None);
+    }
+}
