@@ -142,6 +142,11 @@ impl Located {
         self.chunks.as_ref().is_none_or(|chunks| chunks.all_verified(range))
     }
 
+    /// See [`crate::Config::calls_directly`].
+    pub fn calls_directly(&self) -> bool {
+        self.store.config.calls_directly
+    }
+
     /// Reads a range with so many reads in flight, each chunk compared with its checksum unless it was before.
     pub fn read(&self, range: Range<u64>, window: usize) -> Reader {
         Reader::new(self.clone(), range, window)

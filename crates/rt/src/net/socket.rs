@@ -82,6 +82,16 @@ impl Socket {
         self.writer.send(data, more)
     }
 
+    /// See [`Writer::send_now`].
+    pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
+        self.writer.send_now(data, more)
+    }
+
+    /// See [`Writer::sendfile_now`].
+    pub fn sendfile_now(&mut self, file: &File, offset: u64, len: u32) -> Result<u32, Errno> {
+        self.writer.sendfile_now(file, offset, len)
+    }
+
     /// See [`Writer::sendfile`].
     pub async fn sendfile(
         &mut self,

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use io::op::{DeviceId, Interest};
 use io::{DiskVia, Errno, Fd, Op, Payload, Segments};
-use rustix::net::Shutdown;
+use rustix::net::{SendFlags, Shutdown};
 
 use crate::file::File;
 use crate::ops::{Outcome, Running, UNLIMITED, WaitId};
@@ -203,6 +203,55 @@ impl Writer {
         }
         self.sent.set(self.sent.get() + u64::from(result.unwrap_or(0)));
         result
+    }
+
+    /// Sends by a call of this thread what the socket takes at once; what it does not take is left in `data`. For who
+    /// makes the next call by itself too: the engine sends many answers with one entry of the kernel, but one that is
+    /// half sent by a call would wait for it.
+    pub fn send_now(&mut self, data: &mut Segments, more: bool) -> Result<(), Errno> {
+        if !matches!(self.state, State::Ready) {
+            return Err(Errno::CONNABORTED);
+        }
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        loop {
+            let Some(part) = data.parts().next() else { return Ok(()) };
+            let (len, result) = (part.bytes().len(), rustix::net::send(&self.fd, part.bytes(), flags));
+            match result {
+                Ok(count) => {
+                    data.advance(count);
+                    self.sent.set(self.sent.get() + count as u64);
+                    if count < len {
+                        return Ok(());
+                    }
+                }
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                Err(errno) => {
+                    self.state = State::Torn;
+                    return Err(errno);
+                }
+            }
+        }
+    }
+
+    /// As [`Writer::sendfile`], by a call of this thread for bytes that are in memory; `EAGAIN` where the socket is full.
+    pub fn sendfile_now(&mut self, file: &File, offset: u64, len: u32) -> Result<u32, Errno> {
+        if !matches!(self.state, State::Ready) {
+            return Err(Errno::CONNABORTED);
+        }
+        let mut offset = offset;
+        let result = rustix::fs::sendfile(&self.fd, file.fd(), Some(&mut offset), len as usize);
+        match result {
+            Ok(count) => {
+                self.sent.set(self.sent.get() + count as u64);
+                Ok(count as u32)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Err(Errno::AGAIN),
+            Err(errno) => {
+                self.state = State::Torn;
+                Err(errno)
+            }
+        }
     }
 
     /// Waits until the socket takes bytes.

@@ -4,7 +4,8 @@ use std::future::pending;
 use std::io::Read;
 use std::time::Duration;
 
-use io::op::PeerAddr;
+use io::op::{PeerAddr, Source};
+use io::{Errno, Segments};
 
 use super::{pair, run};
 use crate::{Elapsed, File, Socket, Timer, counters, now};
@@ -20,6 +21,42 @@ fn a_shutdown_and_a_look_at_an_open_file_are_no_operations() {
         let (exe, mode) = (std::env::current_exe().unwrap(), rustix::fs::Mode::empty());
         let file = File::new(rustix::fs::open(exe, rustix::fs::OFlags::RDONLY, mode).unwrap());
         assert!(file.stat_inline().unwrap().size > 0);
+        assert_eq!(counters().engine.submitted, 0);
+    });
+}
+
+#[test]
+fn bytes_are_sent_at_once_until_the_socket_is_full() {
+    run(|_| async {
+        let (near, mut far) = pair();
+        rustix::io::ioctl_fionbio(&near, true).unwrap();
+        let memory = rustix::fs::memfd_create("body", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&memory, &[b'b'; 100]).unwrap();
+        let (mut socket, file) = (Socket::new(near), File::new(memory));
+        let mut data = Segments::new();
+        data.push(Source::Static(b"he"));
+        data.push(Source::Vec(b"ad".to_vec()));
+        socket.send_now(&mut data, true).unwrap();
+        assert!(data.is_empty());
+        assert_eq!(socket.sendfile_now(&file, 90, 100), Ok(10), "up to the end of the file");
+        assert_eq!(socket.sendfile_now(&file, 100, 100), Ok(0));
+        let mut head = [0; 14];
+        far.read_exact(&mut head).unwrap();
+        assert_eq!(&head, b"headbbbbbbbbbb");
+
+        let mut data = Segments::new();
+        while data.is_empty() {
+            data = Segments::new();
+            data.push(Source::Vec(vec![7; 50_000]));
+            socket.send_now(&mut data, false).unwrap();
+        }
+        let left = data.len();
+        socket.send_now(&mut data, false).unwrap();
+        assert_eq!(data.len(), left, "it is left to the engine");
+        assert_eq!(socket.sendfile_now(&file, 0, 10), Err(Errno::AGAIN));
+        drop(far);
+        assert_eq!(socket.sendfile_now(&file, 0, 10), Err(Errno::PIPE));
+        assert_eq!(socket.send_now(&mut data, false), Err(Errno::CONNABORTED), "nothing follows it");
         assert_eq!(counters().engine.submitted, 0);
     });
 }

@@ -40,6 +40,8 @@ pub(crate) struct FileBody {
     direct: bool,
     /// Where the body starts in the file: places of pieces are counted from there.
     base: u64,
+    /// Of a part of a file that is below no root: whether calls beside the engine may be made.
+    calls_directly: Option<bool>,
     /// The root that it was found under, by the location that chose the mover.
     generation: Rc<Generation>,
     location: LocationId,
@@ -76,20 +78,24 @@ impl FileBody {
         let Opened { file, stat, device } = opened;
         let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
-        FileBody { file, device, mover, direct: false, base: 0, generation, location, pieces }
+        let (direct, base, calls_directly) = (false, 0, None);
+        FileBody { file, device, mover, direct, base, calls_directly, generation, location, pieces }
     }
 
-    /// A body that is a part of a file, such as of one in a cache.
+    /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of this
+    /// machine, so that calls beside the engine wait for nobody.
     pub(crate) fn of_part(
         file: rt::File,
         device: DeviceId,
         part: Range<u64>,
         mover: Mover,
+        calls_directly: bool,
         request: &Request,
     ) -> FileBody {
         let pieces = smallvec![Piece::Range { start: 0, end: part.end - part.start }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
-        FileBody { file, device, mover, direct: false, base: part.start, generation, location, pieces }
+        let (direct, base, calls_directly) = (false, part.start, Some(calls_directly));
+        FileBody { file, device, mover, direct, base, calls_directly, generation, location, pieces }
     }
 
     /// Takes the pieces, with their places in the file.
@@ -143,6 +149,20 @@ impl FileBody {
 
     fn core(&self) -> &Conf {
         &self.generation.config.location(self.location).scope.core
+    }
+
+    /// Whether calls beside the engine may be made for it.
+    fn calls_directly(&self) -> bool {
+        self.calls_directly.unwrap_or_else(|| self.root().calls_directly())
+    }
+
+    /// Reads at once what is in memory, when that is worth trying; otherwise nothing.
+    fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
+        match self.calls_directly {
+            Some(true) => self.file.read_resident(offset, len, buf).unwrap_or(0),
+            Some(false) => 0,
+            None => self.root().read_resident(&self.file, offset, len, buf),
+        }
     }
 
     /// What is known about the root of the file.

@@ -205,7 +205,7 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     if body.direct || via == DiskVia::Sync {
         return 0;
     }
-    body.root().read_resident(&body.file, chunk.offset, chunk.len as u32, buf).into()
+    body.read_resident(chunk.offset, chunk.len as u32, buf).into()
 }
 
 /// A small file that is in memory, behind the head of its answer: one buffer and one piece to send.
@@ -216,7 +216,7 @@ pub(super) fn at_hand(body: &FileBody, head: &[u8], range: Range<u64>) -> Option
     }
     let mut buf = rt::pool().get(head.len() + len as usize)?;
     buf.append(head);
-    let read = body.root().read_resident(&body.file, range.start, len as u32, &mut buf);
+    let read = body.read_resident(range.start, len as u32, &mut buf);
     (u64::from(read) == len).then_some(buf)
 }
 

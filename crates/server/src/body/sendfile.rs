@@ -44,8 +44,11 @@ pub(super) async fn send_resident(
     while position < range.end {
         let len = most.min(range.end - position);
         if io::residency::is_resident(body.file.fd(), position, len) {
-            sink.flush(true).await?;
-            position += piece(sink, body, DiskVia::Sync, position, len).await?;
+            position += resident_piece(sink, body, position, len).await?;
+            if position < range.end {
+                // Calls that need not wait let nobody else have a turn.
+                rt::yield_now().await;
+            }
         } else {
             let len = read::affordable(len);
             let chunk = Chunk { offset: position, len, skip: 0, end: position + len, direct: false };
@@ -65,7 +68,19 @@ async fn piece(
     at: u64,
     len: u64,
 ) -> Result<u64, BodyError> {
-    match sink.sendfile(&body.file, at, len as u32, body.device, via).await? {
+    moved(sink.sendfile(&body.file, at, len as u32, body.device, via).await?, at)
+}
+
+async fn resident_piece(sink: &mut Sink<'_>, body: &FileBody, at: u64, len: u64) -> Result<u64, BodyError> {
+    if !body.calls_directly() {
+        sink.flush(true).await?;
+        return piece(sink, body, DiskVia::Sync, at, len).await;
+    }
+    moved(sink.sendfile_now(&body.file, at, len as u32, body.device).await?, at)
+}
+
+fn moved(result: Result<u32, Errno>, at: u64) -> Result<u64, BodyError> {
+    match result {
         Ok(0) => Err(BodyError::Shrunk { at }),
         Ok(count) => Ok(u64::from(count)),
         Err(errno @ (Errno::IO | Errno::NODATA | Errno::UCLEAN)) => Err(BodyError::Read(errno)),

@@ -161,6 +161,40 @@ impl<'a> Sink<'a> {
         Ok(result)
     }
 
+    /// Sends what was added, and then bytes of a file that are in memory, by two calls of this thread: neither waits for
+    /// the other to come back from the engine. How many bytes of the file went; what the socket does not take at once
+    /// takes the engine's way.
+    pub(super) async fn sendfile_now(
+        &mut self,
+        file: &File,
+        offset: u64,
+        len: u32,
+        device: DeviceId,
+    ) -> Result<Result<u32, Errno>, SendError> {
+        if self.rate.is_none() {
+            let before = self.pending.len();
+            let flushed = self.socket.send_now(&mut self.pending, true);
+            self.sent += (before - self.pending.len()) as u64;
+            flushed.map_err(SendError::Gone)?;
+            if self.pending.is_empty() {
+                self.pieces = 0;
+                if let Some(mut head) = std::mem::take(&mut self.pending).take_vec() {
+                    head.clear();
+                    self.spare = head;
+                }
+                match self.socket.sendfile_now(file, offset, len) {
+                    Err(Errno::AGAIN) => {}
+                    result => {
+                        self.sent += u64::from(result.unwrap_or(0));
+                        return Ok(result);
+                    }
+                }
+            }
+        }
+        self.flush(true).await?;
+        self.sendfile(file, offset, len, device, DiskVia::Sync).await
+    }
+
     async fn wait_for_rate(&mut self) -> Result<(), SendError> {
         let Some(rate) = self.rate else { return Ok(()) };
         // As in nginx a second's worth may always go at once.

@@ -101,7 +101,9 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     };
     request.mover = Some(mover);
     let part = located.offset..located.offset + located.length;
-    Body::File(FileBody::of_part(located.file, located.device, part, mover, request))
+    let events = generation.config.events();
+    let calls_directly = located.calls_directly() && events.try_cached && events.faults.is_empty();
+    Body::File(FileBody::of_part(located.file, located.device, part, mover, calls_directly, request))
 }
 
 /// A stored body that is compared with its checksums while it is read.

@@ -102,7 +102,7 @@ impl RootFacts {
 
     /// Whether calls beside the engine are made at all. Files may be held for a moment then; and a path that comes to
     /// the engine was just seen, or lately found, not to be in memory.
-    pub(super) fn calls_directly(&self) -> bool {
+    pub(crate) fn calls_directly(&self) -> bool {
         self.direct_calls
     }
 
