@@ -20,7 +20,7 @@ use crate::shm;
 
 /// Bytes of the buffers of each class, ascending. The smallest holds a request head, the largest a chunk
 /// of a large file.
-pub const CLASS_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20];
+pub const CLASS_BYTES: [u32; 7] = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20];
 
 /// Every buffer of a pool begins at a multiple of this, and its capacity is one: what reads and writes of files open
 /// with `O_DIRECT` need of memory on every device in use. Offset and length in the file are the caller's to align.

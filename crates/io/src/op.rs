@@ -655,6 +655,8 @@ pub struct Stat {
     pub modified_nanos: u32,
     /// Last change of content, owner, mode or links (`st_ctime`), in seconds since 1970 and nanoseconds.
     pub changed: (i64, u32),
+    /// Names that it has; 0 once it was removed.
+    pub links: u32,
     /// Inode number.
     pub inode: u64,
     /// Device that holds the file.
@@ -672,6 +674,7 @@ impl From<rustix::fs::Stat> for Stat {
             modified: found.st_mtime,
             modified_nanos: found.st_mtime_nsec as u32,
             changed: (found.st_ctime, found.st_ctime_nsec as u32),
+            links: found.st_nlink as u32,
             inode: found.st_ino,
             device: DeviceId(found.st_dev),
             mode: found.st_mode,

@@ -258,6 +258,7 @@ impl Scratch {
             modified: stat.modified.seconds,
             modified_nanos: stat.modified.nanoseconds,
             changed: (stat.changed.seconds, stat.changed.nanoseconds),
+            links: stat.links,
             inode: stat.inode,
             device: DeviceId(libc::makedev(stat.device_major, stat.device_minor)),
             mode: stat.mode.into(),

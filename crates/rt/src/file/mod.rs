@@ -1,7 +1,7 @@
 //! Files: open, look at, read, write; and, in [`paths`], operations on paths.
 //!
 //! Each operation names its backend and the device that counts it, because locations of one server use
-//! different ones. A short read is legal anywhere and is the caller's to continue; `EINTR` and `EAGAIN`
+//! different ones. A short read is legal anywhere and is the caller's to continue; `EINTR`, `EAGAIN` and `ENOMEM`
 //! are not results but reasons to ask again, and are dealt with here.
 
 mod lock;
@@ -24,8 +24,9 @@ use crate::timer::sleep_until;
 pub use lock::Lock;
 pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
 
-/// How often a disk operation that says "try again" is tried. With the growing pauses this is about a
-/// second, longer than any queue of a disk that works.
+/// How often a disk operation that says "try again" is tried, or that finds no memory: the kernel has none for the page
+/// cache where a control group is at its limit and what it holds is on its way to or from the disk. With the growing
+/// pauses this is about a second, longer than any queue of a disk that works.
 pub const RETRIES_MAX: u32 = 12;
 
 /// The first pause before a disk operation is tried again, doubled each time up to [`PAUSE_MAX`].
@@ -385,11 +386,11 @@ struct Retries {
 impl Retries {
     /// The first retry comes at once: `EAGAIN` is mostly a queue that was full for a moment.
     async fn again(&mut self, errno: Errno) -> bool {
-        if !matches!(errno, Errno::INTR | Errno::AGAIN) || self.count >= RETRIES_MAX {
+        if !matches!(errno, Errno::INTR | Errno::AGAIN | Errno::NOMEM) || self.count >= RETRIES_MAX {
             return false;
         }
-        if errno == Errno::AGAIN && self.count > 0 {
-            let pause = PAUSE_MAX.min(PAUSE_FIRST * (1 << (self.count - 1)));
+        if errno == Errno::NOMEM || (errno == Errno::AGAIN && self.count > 0) {
+            let pause = PAUSE_MAX.min(PAUSE_FIRST * (1 << self.count.saturating_sub(1)));
             sleep_until(crate::now() + pause).await;
         }
         self.count += 1;
