@@ -12,7 +12,7 @@ use rt::file::Create;
 use rustix::fs::OFlags;
 
 use crate::error::Refused;
-use crate::fill::small_image;
+use crate::fill::small_start;
 use crate::find::fate;
 use crate::format::header::{Header, Identity, Layout, decode, encode, is_storable, used_bytes};
 use crate::hit::{Hit, Placed};
@@ -80,7 +80,8 @@ impl Store {
             length,
             primary: new.key,
         };
-        let bytes = small_image(&identity, new, body);
+        let mut bytes = small_start(&identity, new, body);
+        bytes.extend_from_slice(body);
         let reserved = Reserved::new(self, hit.key, blocks_of(bytes.len() as u64)).await?;
         let temp = Temp::create(self, Create::New, FILE_MODE).await?;
         let mut data = Segments::new();

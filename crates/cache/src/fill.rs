@@ -60,6 +60,10 @@ enum To {
     Entry { writing: Writing },
 }
 
+/// One part in so many of a thread's buffers is not for what waits to be written: where the disk is slower than the
+/// upstreams, what comes is passed on unstored, and those who read need buffers then too.
+const SPARED_PART: u64 = 16;
+
 impl Fill {
     /// Most bytes that were given to [`Fill::write`] and cannot be read from the file yet.
     pub const BEHIND_BYTES_MAX: u64 = (WRITES_MAX as u64 + 2) * CHUNK_BYTES;
@@ -102,7 +106,11 @@ impl Fill {
                 self.open().await?;
                 self.flush(first).await?;
             }
-            let Some(mut buf) = rt::pool().get(CHUNK_BYTES as usize) else {
+            // No more than it needs: bodies wait here for the disk, and small ones come in thousands.
+            let room = self.new.meta.length.map_or(CHUNK_BYTES, |length| chunk_len(index, length));
+            let pool = rt::pool();
+            let is_scarce = pool.spare_bytes() < pool.bytes_max() / SPARED_PART;
+            let Some(mut buf) = pool.get(room as usize).filter(|_| !is_scarce) else {
                 return Err(self.refuse(Refused::NoMemory));
             };
             buf.set_len(0);
@@ -230,14 +238,16 @@ impl Fill {
         }
         let used = used_bytes(&self.new.text, &self.new.head, &self.new.meta);
         let layout = Layout::small(used, length);
-        let body = body.as_ref().map_or(&[][..], |body| &body.buf[..]);
+        let bytes = body.as_ref().map_or(&[][..], |body| &body.buf[..]);
         let nonce = self.store.nonce();
-        let bytes = small_image(&self.identity(layout, nonce, length), &self.new, body);
-        let total = bytes.len() as u64;
+        let mut data = Segments::new();
+        data.push(Source::Vec(small_start(&self.identity(layout, nonce, length), &self.new, bytes)));
+        if let Some(body) = body {
+            data.push(Source::Buf(body.buf));
+        }
+        let total = data.len() as u64;
         self.reserved.grow_to(blocks_of(total)).await.map_err(|refused| self.refuse(refused))?;
         let temp = Temp::create(&self.store, Create::New, FILE_MODE).await.map_err(|r| self.refuse(r))?;
-        let mut data = Segments::new();
-        data.push(Source::Vec(bytes));
         temp.write(0, data).await.map_err(|refused| self.refuse(refused))?;
         self.put_in_place(temp).await
     }
@@ -308,16 +318,15 @@ impl Drop for Fill {
     }
 }
 
-/// The file of a small entry.
-pub(crate) fn small_image(identity: &Identity, new: &New, body: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(identity.layout.body as usize + body.len());
+/// The file of a small entry, up to its body.
+pub(crate) fn small_start(identity: &Identity, new: &New, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(identity.layout.body as usize);
     encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
     bytes.resize(identity.layout.table as usize, 0);
     if !body.is_empty() {
         bytes.extend_from_slice(&record(identity.nonce, 0, crc32c::crc32c(body)));
     }
     debug_assert_eq!(bytes.len() as u64, identity.layout.body);
-    bytes.extend_from_slice(body);
     bytes
 }
 

@@ -7,11 +7,12 @@
 //!   open -> one read (all of a small entry; slots and table of a large one)
 //!     header, key, variant, purges, chunk or table: each that does not hold is a miss, and what is damaged is dropped
 //! ```
+//! What was opened a moment ago is still open (`held`). Of what was found `found` makes the hit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use io::op::{OpenHow, Source};
+use io::op::{OpenHow, Stat};
 use io::{Buf, DiskVia, Errno};
 use rt::File;
 use rustix::fs::OFlags;
@@ -23,14 +24,13 @@ use crate::format::header::{Header, Unread, decode};
 use crate::format::table::{RECORD_BYTES, checksum};
 use crate::format::{CHUNK_BYTES, Damage, chunks_of};
 use crate::health::{Fault, fault_of};
-use crate::hit::{Hit, Located, Placed};
+use crate::hit::Hit;
 use crate::index::Known;
 use crate::key::Key;
 use crate::note::Note;
 use crate::opening::{First, PREFIX_BYTES, Way};
 use crate::purge::{Fate, Purges, Subject};
 use crate::reading::{ReadError, extend_to, read_prefix, read_whole};
-use crate::space::blocks_of;
 use crate::store::{Selector, Store, now_ms, now_s};
 
 /// A small entry in memory: its file as it is, and what was read from it.
@@ -54,7 +54,7 @@ const HEADER_TRIES: u32 = 3;
 const DAMAGE_NOTES_MAX: u64 = 10;
 
 /// What was found in the file of a key.
-enum Found {
+pub(crate) enum Found {
     Entry(Box<Hit>),
     /// There is none, or no longer.
     Nothing,
@@ -64,11 +64,11 @@ enum Found {
 
 /// Whose entry is looked for.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     /// The key of the file.
-    key: &'a Key,
-    primary: &'a Key,
-    text: &'a [u8],
+    pub(crate) key: &'a Key,
+    pub(crate) primary: &'a Key,
+    pub(crate) text: &'a [u8],
     access: Access,
 }
 
@@ -159,39 +159,22 @@ impl Store {
         }
     }
 
-    fn from_memory(self: &Arc<Store>, wanted: Wanted<'_>, known: Known, image: &Arc<Image>) -> Option<Hit> {
-        let header = &image.entry.header;
-        if image.bytes[header.text.clone()] != *wanted.text {
-            return None;
-        }
-        let fate = fate(&self.purges(), header, wanted.text);
-        if fate == Some(Fate::Gone) {
-            self.forget_purged(wanted.key, known.version);
-            return None;
-        }
-        let body = body_of(header);
-        Some(Hit {
-            meta: Arc::clone(&image.entry.meta),
-            is_purged_soft: fate.is_some(),
-            is_from_memory: true,
-            read_by: None,
-            key: *wanted.key,
-            version: known.version,
-            sequence: self.sequence(),
-            entry: Arc::clone(&image.entry),
-            image: Source::Shared(Arc::clone(&image.bytes)),
-            head: header.head.clone(),
-            body: Placed::Image(body),
-        })
-    }
-
     async fn from_file(
         self: &Arc<Store>,
         wanted: Wanted<'_>,
         known: Option<Known>,
     ) -> Result<Found, StoreError> {
         let way = self.way(wanted.access, known);
-        let file = match self.open_entry(wanted.key, way).await {
+        let opened = match self.held_for(wanted.key, known, way) {
+            Some(held) => match held.read {
+                Some(read) if way.first == First::Prefix => {
+                    return Ok(self.from_held(wanted, known, way, held.file, &read));
+                }
+                _ => Ok(held.file),
+            },
+            None => self.open_entry(wanted.key, way).await,
+        };
+        let file = match opened {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                 // Somebody has removed it by hand, or it was evicted a moment ago.
@@ -232,6 +215,11 @@ impl Store {
         known: Option<Known>,
         way: Way,
     ) -> Result<Read, ReadError> {
+        // Before the header is read, so that a new one that is written meanwhile shows. Of an open file, so it is in memory.
+        let seen = match way.first {
+            First::Prefix => Some(file.stat_inline().map_err(ReadError::Disk)?),
+            First::Whole(_) => None,
+        };
         let (mut buf, header) = self.read_header(file, way.first.bytes(), way).await?;
         let layout = header.layout;
         let end = layout.body + header.length;
@@ -240,13 +228,17 @@ impl Store {
             let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
             if file.fd().is_direct() && table_end > buf.len() as u64 {
                 // From where direct reads may start.
-                buf = extend_to(file, buf, table_end, self.device, way.reads).await?;
+                buf = extend_to(file, buf, table_end, self.device, way.reads_of(file)).await?;
             }
-            let chunks = self.table(file, &buf, &header, way.reads).await?;
-            return Ok(Read { buf, header, chunks: Some(chunks) });
+            let chunks = self.table(file, &buf, &header, seen, way.reads_of(file)).await?;
+            if way.evades && !io::residency::is_resident(file.fd(), layout.body, header.length) {
+                self.evade(file, way);
+            }
+            return Ok(Read { buf, header, chunks: Some(chunks), seen });
         }
         if (buf.len() as u64) < end {
-            buf = extend_to(file, buf, end, self.device, way.reads).await?;
+            self.evade(file, way);
+            buf = extend_to(file, buf, end, self.device, way.reads_of(file)).await?;
             if (buf.len() as u64) < end {
                 let index = (buf.len() as u64).saturating_sub(layout.body) / CHUNK_BYTES;
                 return Err(ReadError::Damaged(Damage::Truncated { index }));
@@ -259,7 +251,7 @@ impl Store {
                 self.index.set_verified(&wanted.key.0, known.version);
             }
         }
-        Ok(Read { buf, header, chunks: None })
+        Ok(Read { buf, header, chunks: None, seen })
     }
 
     /// Compares all chunks of an entry that was read whole with their checksums.
@@ -276,11 +268,15 @@ impl Store {
     }
 
     async fn read_header(&self, file: &File, bytes: u64, way: Way) -> Result<(Buf, Header), ReadError> {
-        let (device, via) = (self.device, way.reads);
+        let device = self.device;
         let mut buf = match self.read_resident(file, bytes, way) {
             Some(buf) => buf,
-            None => read_prefix(file, bytes, device, via).await?,
+            None => {
+                self.evade(file, way);
+                read_prefix(file, bytes, device, way.reads_of(file)).await?
+            }
         };
+        let via = way.reads_of(file);
         let mut tries = 1;
         loop {
             match decode(&buf) {
@@ -308,11 +304,12 @@ impl Store {
         file: &File,
         prefix: &Buf,
         header: &Header,
+        seen: Option<Stat>,
         via: DiskVia,
     ) -> Result<Arc<Chunks>, ReadError> {
         if !header.layout.is_partial {
-            // Of an open file, so it is in memory: what was cut since it was verified must not be begun.
-            let size = file.stat_inline().map_err(ReadError::Disk)?.size;
+            // What was cut since it was verified must not be begun.
+            let size = seen.map_or_else(|| file.stat_inline(), Ok).map_err(ReadError::Disk)?.size;
             if size < header.layout.file_bytes(header.length) {
                 let index = size.saturating_sub(header.layout.body) / CHUNK_BYTES;
                 return Err(ReadError::Damaged(Damage::Truncated { index }));
@@ -347,78 +344,6 @@ impl Store {
         Ok(self.recent.put(Arc::new(chunks)))
     }
 
-    /// Compares what was read with what is wanted.
-    fn judge(
-        self: &Arc<Store>,
-        wanted: Wanted<'_>,
-        known: Option<Known>,
-        way: Way,
-        file: File,
-        read: Read,
-    ) -> Found {
-        let Read { buf, mut header, chunks } = read;
-        let read_by = (way.reads, file.fd().is_direct());
-        let version = known.map(|known| known.version);
-        let is_named =
-            header.primary == *wanted.key || header.primary.variant(&header.meta.variant) == *wanted.key;
-        if !is_named {
-            self.drop_damaged(wanted.key, version, Damage::Key);
-            return Found::Nothing;
-        }
-        if header.primary != *wanted.primary || buf[header.text.clone()] != *wanted.text {
-            return Found::Other;
-        }
-        let fate = fate(&self.purges(), &header, wanted.text);
-        if fate == Some(Fate::Gone) {
-            match version {
-                Some(version) => self.forget_purged(wanted.key, version),
-                None => self.remove_purged_file(wanted.key),
-            }
-            return Found::Nothing;
-        }
-        let version = version.unwrap_or_else(|| self.know(wanted.key, &header, chunks.as_deref()));
-        if let (Some(chunks), Some(known)) = (&chunks, known)
-            && known.verified
-            && self.is_owner()
-        {
-            chunks.set_all_verified();
-        }
-        let meta = Arc::new(std::mem::take(&mut header.meta));
-        let (head, body) = (header.head.clone(), body_of(&header));
-        let (offset, length) = (header.layout.body, header.length);
-        let entry = Arc::new(Entry { header, meta: Arc::clone(&meta) });
-        let (image, body) = match chunks {
-            Some(chunks) => {
-                let located = Located {
-                    file,
-                    device: self.device,
-                    via: way.reads,
-                    offset,
-                    length,
-                    key: *wanted.key,
-                    version,
-                    chunks: Some(chunks),
-                    store: Arc::clone(self),
-                };
-                (Source::Buf(buf), Placed::File(located))
-            }
-            None => (self.remember(wanted.key, version, buf, &entry), Placed::Image(body)),
-        };
-        Found::Entry(Box::new(Hit {
-            meta,
-            is_purged_soft: fate.is_some(),
-            is_from_memory: false,
-            read_by: Some(read_by),
-            key: *wanted.key,
-            version,
-            sequence: self.sequence(),
-            entry,
-            image,
-            head,
-            body,
-        }))
-    }
-
     /// Removes an entry if a purge has hit it; `false` where that cannot be told, because the disk does not give it.
     pub(crate) async fn judge_purged(self: &Arc<Store>, key: &Key, known: Known) -> bool {
         let flags = (OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
@@ -438,29 +363,6 @@ impl Store {
             Err(ReadError::Damaged(_)) => true,
             Err(ReadError::Disk(_) | ReadError::NoMemory) => false,
         }
-    }
-
-    /// Offers a small entry to the memory tier.
-    fn remember(&self, key: &Key, version: u32, buf: Buf, entry: &Arc<Entry>) -> Source {
-        let bytes = buf.len() as u64;
-        if !self.is_owner() || bytes > self.memory.object_max() {
-            return Source::Buf(buf);
-        }
-        let bytes: Arc<[u8]> = Arc::from(&buf[..]);
-        let image = Arc::new(Image { bytes: Arc::clone(&bytes), entry: Arc::clone(entry) });
-        self.memory.offer(&key.0, version, bytes.len() as u64, &image);
-        Source::Shared(bytes)
-    }
-
-    /// Enters what a probe has found into the index; answers its version.
-    fn know(self: &Arc<Store>, key: &Key, header: &Header, chunks: Option<&Chunks>) -> u32 {
-        let bytes = match chunks {
-            Some(chunks) => header.layout.body + chunks.present_bytes(),
-            None => header.layout.file_bytes(header.length),
-        };
-        let (_, victim) = self.index.insert_found(&key.0, blocks_of(bytes) as u32, now_s());
-        self.remove_victims(victim);
-        self.index.peek(&key.0).map_or(0, |known| known.version)
     }
 
     /// Drops an entry that is damaged, and says so, not too often.
@@ -487,11 +389,13 @@ impl Store {
 }
 
 /// What a file holds.
-struct Read {
-    buf: Buf,
-    header: Header,
+pub(crate) struct Read {
+    pub(crate) buf: Buf,
+    pub(crate) header: Header,
     /// Of a large entry.
-    chunks: Option<Arc<Chunks>>,
+    pub(crate) chunks: Option<Arc<Chunks>>,
+    /// The file before its header was read.
+    pub(crate) seen: Option<Stat>,
 }
 
 /// Where the body lies in the file of an entry that was read whole.

@@ -27,6 +27,8 @@ pub struct Known {
     pub version: u32,
     /// Whether it was compared with its checksums since it was found or written.
     pub verified: bool,
+    /// Whether it was asked for before, since it was found or written.
+    pub asked: bool,
     /// How often the key was asked for before it got a file (`proxy_cache_min_uses`).
     pub uses: u8,
     /// When it was asked for last, in seconds of the store's clock.
@@ -38,13 +40,14 @@ struct Facts {
     accessed_s: u32,
     version: u32,
     verified: bool,
+    asked: bool,
     uses: u8,
 }
 
 impl Facts {
     fn known(self, blocks: u32) -> Known {
-        let Facts { accessed_s, version, verified, uses } = self;
-        Known { blocks, version, verified, uses, accessed_s }
+        let Facts { accessed_s, version, verified, asked, uses } = self;
+        Known { blocks, version, verified, asked, uses, accessed_s }
     }
 }
 
@@ -108,8 +111,9 @@ impl Index {
     pub fn touch(&self, key: &KeyBytes, now_s: u32) -> Option<Known> {
         let mut shard = self.shard(key);
         let (facts, blocks) = shard.touch(key)?;
-        facts.accessed_s = now_s;
-        Some(facts.known(blocks))
+        let known = Facts { accessed_s: now_s, ..*facts }.known(blocks);
+        (facts.accessed_s, facts.asked) = (now_s, true);
+        Some(known)
     }
 
     /// What is known of an object, without counting that.
@@ -157,7 +161,8 @@ impl Index {
         let version = self.version.fetch_add(1, Ordering::Relaxed) as u32;
         let mut shard = self.shard(key);
         let uses = shard.get(key).map_or(0, |(facts, _)| facts.uses);
-        let facts = Facts { accessed_s, version, verified: origin == Origin::Written, uses };
+        let verified = origin == Origin::Written;
+        let facts = Facts { accessed_s, version, verified, asked: false, uses };
         let mut victim = None;
         let replaced = match shard.insert(*key, blocks, facts) {
             Ok(replaced) => replaced,
@@ -341,7 +346,10 @@ mod tests {
         let (version, victim) = index.insert(&key(1), 3, Origin::Found, 7);
         assert_eq!(victim, None);
         let known = index.touch(&key(1), 9).expect("it is there");
-        assert_eq!(known, Known { blocks: 3, version, verified: false, uses: 0, accessed_s: 9 });
+        assert_eq!(
+            known,
+            Known { blocks: 3, version, verified: false, asked: false, uses: 0, accessed_s: 9 }
+        );
         index.set_verified(&key(1), version + 1);
         assert!(!index.peek(&key(1)).expect("it is there").verified, "that was another object");
         index.set_verified(&key(1), version);

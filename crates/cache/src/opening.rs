@@ -2,12 +2,15 @@
 //! through the page cache as the asker would have it ([`Access`]). What is in memory is opened and read on the spot where
 //! that has lately worked; all else is the engine's.
 
+use std::sync::atomic::Ordering;
+
 use io::op::OpenHow;
 use io::{Buf, DiskVia, Errno};
 use rt::File;
 use rustix::fs::OFlags;
 
 use crate::config::Access;
+use crate::held::Holding;
 use crate::index::{BLOCK_BYTES, Known};
 use crate::key::Key;
 use crate::store::Store;
@@ -19,12 +22,23 @@ pub(crate) struct Way {
     pub(crate) opens: DiskVia,
     /// What reads it.
     pub(crate) reads: DiskVia,
+    /// What reads it past the page cache.
+    pub(crate) reads_direct: DiskVia,
     /// Whether it is to be read past the page cache. The file system may not be able to: the open file knows.
     pub(crate) direct: bool,
+    /// Whether it is read past the page cache only where it is not in there (see [`EVADED_OF`]).
+    pub(crate) evades: bool,
     /// Whether what is in memory is opened and read on the calling thread.
     pub(crate) calls_directly: bool,
     /// What the first read brings.
     pub(crate) first: First,
+}
+
+impl Way {
+    /// What reads an open file.
+    pub(crate) fn reads_of(&self, file: &File) -> DiskVia {
+        if file.fd().is_direct() { self.reads_direct } else { self.reads }
+    }
 }
 
 /// What the first read of a file is to bring.
@@ -53,8 +67,13 @@ const SMALL_BLOCKS_MAX: u32 = 18;
 /// has less to do than one that is asked three times.
 const WHOLE_BLOCKS_MAX: u32 = 40;
 
-/// See [`First::Prefix`].
-pub(crate) const PREFIX_BYTES: u64 = 16 << 10;
+/// An entry that was asked for before and is not in memory has not stayed there: there is less memory than would be of
+/// use. Reading it through the page cache again would push out others of its kind, for several times the work. All
+/// but one in so many such reads go past the page cache, and that one lets in again what is asked for often.
+const EVADED_OF: u64 = 8;
+
+/// See [`First::Prefix`]: two slots for heads of some 2000 bytes each, and the records of 16 MiB.
+pub(crate) const PREFIX_BYTES: u64 = 8 << 10;
 
 /// A table of this many blocks fits into one read with what is before it, wherever direct reads may start.
 const DIRECT_BLOCKS_MAX: u32 = 1 << 20;
@@ -75,7 +94,44 @@ impl Store {
             _ => First::Prefix,
         };
         let reads = if direct { access.direct_via } else { access.via };
-        Way { opens: access.via, reads, direct, calls_directly: access.calls_directly, first }
+        let is_left_to_us = access.direct_from.is_none() && access.calls_directly && reads != DiskVia::Sync;
+        let evades = is_left_to_us && known.is_some_and(|known| known.asked) && self.takes_evasion();
+        Way {
+            opens: access.via,
+            reads,
+            reads_direct: access.direct_via,
+            direct,
+            evades,
+            calls_directly: access.calls_directly,
+            first,
+        }
+    }
+
+    fn takes_evasion(&self) -> bool {
+        !self.evasions.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVADED_OF)
+    }
+
+    /// Has the rest of a file read past the page cache, where that is this reader's own to decide.
+    pub(crate) fn evade(&self, file: &File, way: Way) {
+        if way.evades && file.is_sole() && !file.fd().is_direct() {
+            // A file system that cannot goes on with the page cache.
+            let _ = file.fd().set_direct(OFlags::NONBLOCK);
+        }
+    }
+
+    /// The open file of an entry, if it is held and has what will be read in memory, or is read past that anyhow.
+    pub(crate) fn held_for(&self, key: &Key, known: Option<Known>, way: Way) -> Option<Holding> {
+        let known = known.filter(|_| way.calls_directly)?;
+        let held = self.held(key, known.version, way.direct)?;
+        let bytes = u64::from(known.blocks) * BLOCK_BYTES;
+        let in_memory = || {
+            let range = held.read.as_ref().map_or(0..bytes, |read| {
+                let header = &read.entry.header;
+                header.layout.body..header.layout.body + header.length
+            });
+            held.is_resident(range.start, range.end - range.start)
+        };
+        (!way.evades || in_memory()).then_some(held)
     }
 
     /// Opens the file of a key to be read.

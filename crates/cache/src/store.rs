@@ -57,6 +57,8 @@ pub struct Store {
     pub(crate) names: Hunch,
     /// Whether entries lately were in the page cache.
     pub(crate) data: Hunch,
+    /// Counts reads that may go past the page cache.
+    pub(crate) evasions: AtomicU64,
     /// Removals under way.
     pub(crate) removals: AtomicUsize,
     /// Wakes the manager: it is to stop, or room is short.
@@ -124,6 +126,7 @@ impl Store {
             is_loaded: AtomicBool::new(false),
             names: Hunch::default(),
             data: Hunch::default(),
+            evasions: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
             removals: AtomicUsize::new(0),
             bell: crate::bell::Bell::default(),
@@ -315,6 +318,11 @@ impl Store {
     pub(crate) fn unlock(&self) {
         let lock = self.lock_guard().take();
         drop(lock);
+    }
+
+    /// A number that no other store of this process has.
+    pub(crate) fn id(&self) -> u64 {
+        self.seed
     }
 
     /// The folder as the kernel gets it.

@@ -34,6 +34,9 @@ use std::fmt;
 /// Bytes of a body that share a checksum and are present together. The last chunk of a body may be shorter.
 pub const CHUNK_BYTES: u64 = 64 << 10;
 
+/// What a disk writes whole or not at all.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+
 /// What places for direct I/O are multiples of.
 pub(crate) const ALIGN: u64 = 4096;
 

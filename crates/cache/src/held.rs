@@ -1,0 +1,158 @@
+//! Files of entries that were asked for a moment ago stay open, each thread's own: what is asked for again is neither
+//! opened again nor, where it is large, are its header and its table read again.
+//!
+//! Nothing is answered that opening would not have answered: before each use the open file is looked at (fstat(2)), and
+//! one that has lost its name, or was changed since its header was read, is let go. A file is held for a second or two,
+//! so that nobody who deletes entries or unmounts the disk has to wait for longer.
+//!
+//! ```text
+//!   kept or used --> young --a second, or half the limit--> old --the same--> closed
+//!                      ^------------- used again ------------|
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io::op::Stat;
+use rt::File;
+
+use crate::chunks::Chunks;
+use crate::find::Entry;
+use crate::key::Key;
+use crate::store::Store;
+
+/// Most files that are held by one thread, for all of its caches: few beside the descriptors of connections.
+const HELD_MAX: usize = 256;
+
+/// How long a file that nobody asks for stays young, and then old.
+const AGE: Duration = Duration::from_secs(1);
+
+/// A file that is held.
+#[derive(Clone)]
+pub(crate) struct Holding {
+    /// The object of the index that it belongs to.
+    pub(crate) version: u32,
+    /// Whether it was to be opened for direct reads; the file system may not have been able to.
+    pub(crate) direct: bool,
+    pub(crate) file: File,
+    /// Of a large entry that is whole.
+    pub(crate) read: Option<Rc<HeldHead>>,
+    /// Until when what was found in memory is taken to be there still.
+    pub(crate) resident_until: Rc<Cell<Option<Instant>>>,
+}
+
+/// How long what was found in memory is taken to be there: asking costs as much as opening a file. When it is not,
+/// whoever sends it finds out.
+const RESIDENT_FOR: Duration = Duration::from_millis(100);
+
+impl Holding {
+    /// Whether these bytes of the file are in memory, or were a moment ago.
+    pub(crate) fn is_resident(&self, start: u64, bytes: u64) -> bool {
+        let now = rt::now();
+        if self.resident_until.get().is_some_and(|until| now < until) {
+            return true;
+        }
+        let is_resident = io::residency::is_resident(self.file.fd(), start, bytes);
+        self.resident_until.set(is_resident.then(|| now + RESIDENT_FOR));
+        is_resident
+    }
+}
+
+/// What was read from the start of a large entry's file.
+pub(crate) struct HeldHead {
+    /// Header and texts.
+    pub(crate) image: Arc<[u8]>,
+    pub(crate) entry: Arc<Entry>,
+    pub(crate) chunks: Arc<Chunks>,
+    /// The file as it was before that.
+    pub(crate) seen: Option<Stat>,
+}
+
+impl HeldHead {
+    /// Of `prefix`, the start of the file, only what the header tells of is kept.
+    pub(crate) fn new(
+        prefix: &[u8],
+        entry: &Arc<Entry>,
+        chunks: &Arc<Chunks>,
+        seen: Option<Stat>,
+    ) -> Rc<HeldHead> {
+        let end = entry.header.text.end.max(entry.header.head.end);
+        let (entry, chunks) = (Arc::clone(entry), Arc::clone(chunks));
+        Rc::new(HeldHead { image: Arc::from(&prefix[..end]), entry, chunks, seen })
+    }
+}
+
+type Name = (u64, Key);
+
+#[derive(Default)]
+struct Held {
+    young: RefCell<HashMap<Name, Holding>>,
+    old: RefCell<HashMap<Name, Holding>>,
+}
+
+thread_local! {
+    /// Belongs to the task that lets go of what has grown old, and so ends with the thread's runtime.
+    static HELD: RefCell<Weak<Held>> = const { RefCell::new(Weak::new()) };
+}
+
+impl Store {
+    /// The open file of an entry, if it is held and still is what its name stands for.
+    pub(crate) fn held(&self, key: &Key, version: u32, direct: bool) -> Option<Holding> {
+        let held = HELD.with_borrow(Weak::upgrade)?;
+        let name = (self.id(), *key);
+        let mut young = held.young.borrow_mut();
+        let mut holding = match young.get(&name) {
+            Some(holding) => holding.clone(),
+            None => {
+                let holding = held.old.borrow_mut().remove(&name)?;
+                young.insert(name, holding.clone());
+                holding
+            }
+        };
+        let is_right = holding.version == version && holding.direct == direct;
+        // Of an open file, so it is in memory.
+        let stat = if is_right { holding.file.stat_inline().ok() } else { None };
+        let Some(stat) = stat.filter(|stat| stat.links > 0) else {
+            young.remove(&name);
+            return None;
+        };
+        // It has a new head, which is to be read.
+        holding.read.take_if(|read| read.seen != Some(stat));
+        Some(holding)
+    }
+
+    /// Holds the file of an entry.
+    pub(crate) fn hold(&self, key: &Key, holding: Holding) {
+        let held = HELD.with_borrow(Weak::upgrade).unwrap_or_else(begin);
+        let mut young = held.young.borrow_mut();
+        if young.len() >= HELD_MAX / 2 {
+            let old = held.old.replace(std::mem::take(&mut young));
+            // Files are closed after the tables are whole again.
+            drop(young);
+            drop(old);
+            young = held.young.borrow_mut();
+        }
+        young.insert((self.id(), *key), holding);
+    }
+}
+
+/// Starts the task that lets go.
+fn begin() -> Rc<Held> {
+    let held = Rc::new(Held::default());
+    HELD.set(Rc::downgrade(&held));
+    let holder = Rc::clone(&held);
+    rt::spawn(async move {
+        loop {
+            rt::sleep_until(rt::now() + AGE).await;
+            let old = holder.old.replace(holder.young.take());
+            drop(old);
+            if holder.old.borrow().is_empty() {
+                return;
+            }
+        }
+    });
+    held
+}
