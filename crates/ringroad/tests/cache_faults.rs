@@ -76,6 +76,30 @@ fn short_reads_of_entries_are_continued_on_every_engine() {
     }
 }
 
+/// Every second send fails: an answer that took two would never arrive, and of those that take one every second does.
+#[test]
+fn a_small_hit_leaves_in_one_send() {
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    for (net, path) in [("io_uring", ""), ("io_uring", "memory=1m"), ("epoll", ""), ("epoll", "memory=1m")] {
+        let (_objects, origin) = sized_objects();
+        let faults = "engine_fault send error=EPIPE every=2 while=@DATA@/switch;";
+        let setup = setup(&origin, &[("NET", net), ("PATH", path), ("FAULTS", faults)]);
+        let server = start(&setup);
+        get_until(&server, "/a-4096", "HIT");
+        wait_for_entries(&setup, 1);
+        get(&server, "/a-4096");
+        switch(&setup, true);
+        let whole = (0..8).filter(|_| {
+            let mut client = Client::connect(server.addr(0));
+            client.send(request_bytes("GET", "/a-4096", &[]));
+            client.try_response().is_ok_and(|response| checked("/a-4096", &response) == "HIT")
+        });
+        assert_eq!(whole.count(), 4, "{net} {path}");
+    }
+}
+
 /// A body of this size that breaks in the way that its target names, and comes whole once `mended` exists.
 fn broken(target: &str, is_mended: bool) -> Reply {
     let whole = Reply::ok().header("Cache-Control", "max-age=3600").header("ETag", "\"1\"");

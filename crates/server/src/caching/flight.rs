@@ -114,7 +114,7 @@ impl Lead {
     pub(crate) fn publish(&self, outcome: Outcome) {
         let stays = matches!(outcome, Outcome::Filling(_));
         if matches!(outcome, Outcome::Alone) {
-            self.flights.mark(&self.key);
+            self.flights.mark(&self.key, rt::now());
         }
         if !stays {
             // Before the others are woken: those who look for it again are to find a new start.
@@ -296,8 +296,7 @@ impl Flights {
 
     /// Answers to this key are for one request each. A mark is not renewed by those who pass because of it, so that after
     /// its lifetime one request finds out anew.
-    fn mark(&self, key: &Key) {
-        let now = rt::now();
+    fn mark(&self, key: &Key, now: Instant) {
         let mut marks = lock(&self.marks[shard(key)]);
         if marks.len() >= MARKS_MAX / SHARDS {
             marks.retain(|_, until| *until > now);
@@ -363,6 +362,29 @@ mod tests {
         assert!(leads(&flights, one, later).is_none());
         flights.part_from_all(later);
         assert!(leads(&flights, one, later + Duration::from_secs(1)).is_some());
+    }
+
+    #[test]
+    fn marks_are_bounded_in_time_and_number_and_counted() {
+        let (flights, now) = (Flights::new(), Instant::now());
+        let key = |number: usize| Key::of(&number.to_be_bytes());
+        let is_over = now + MARK_LIFETIME;
+        flights.mark(&key(0), now);
+        assert!(matches!(flights.join(key(0), now, None), Joined::Marked));
+        assert!(matches!(flights.join(key(1), now, None), Joined::Lead(_)));
+        // Those who passed because of it do not make it last.
+        assert!(matches!(flights.join(key(0), is_over, None), Joined::Lead(_)));
+        assert_eq!(flights.passed(), 1);
+        (1..MARKS_MAX * 2).for_each(|number| flights.mark(&key(number), now));
+        assert_eq!(flights.marks(), MARKS_MAX as u64, "shards are full");
+        let marked = (0..MARKS_MAX * 2).filter(|&number| flights.is_marked(&key(number), now)).count();
+        assert_eq!(marked, MARKS_MAX);
+        // One that is over makes room, and an answer that is stored takes its mark away.
+        let late = key(MARKS_MAX * 3);
+        flights.mark(&late, is_over);
+        assert!(flights.is_marked(&late, is_over));
+        flights.unmark(&late);
+        assert!(!flights.is_marked(&late, is_over));
     }
 
     #[test]
