@@ -21,7 +21,6 @@ import os
 import pathlib
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -99,19 +98,20 @@ def make_entries(folder, first, last):
     content = bytes(600)
     for number in range(first, last):
         name = hashlib.md5(b"%d" % number).hexdigest()
-        file = os.open(f"{folder}/{name[31]}/{name[29:31]}/{name}", os.O_WRONLY | os.O_CREAT, 0o600)
-        os.write(file, content)
-        os.close(file)
+        with contextlib.suppress(FileExistsError):
+            file = os.open(f"{folder}/{name[31]}/{name[29:31]}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            os.write(file, content)
+            os.close(file)
 
 
 def prepare(options, name):
     folder = entries_of(options, name)
     if (folder.with_suffix(".complete")).exists():
         return
-    shutil.rmtree(folder, ignore_errors=True)
+    # What a run has left stays: making is quicker than removing.
     for one in "0123456789abcdef":
         for two in range(256):
-            os.makedirs(f"{folder}/{one}/{two:02x}")
+            os.makedirs(f"{folder}/{one}/{two:02x}", exist_ok=True)
     half = options.count // 2
     child = os.fork()
     if child == 0:
