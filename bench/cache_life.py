@@ -3,9 +3,10 @@
 shared: 1000 clients ask at once for one object that is not stored, which the origin sends over five seconds. The last byte
 of the last client is compared with that of a client alone.
 
-known, unlink: a start with a million entries on a disk whose page cache is dropped, until all of them are known; then all of
-them pass out of use at once (inactive=), and are unlinked while hits and plain requests are served. The latency of those is
-compared with the one before the unlinking. nginx does the same with its own pace (manager_files, manager_sleep and
+known: starts with a million entries and a dropped page cache, until all of them are known.
+
+unlink: a million entries pass out of use at once (inactive=), and are unlinked while hits and plain requests are served. The
+latency of those is compared with the one before the unlinking. nginx does the same with its own pace (manager_files, manager_sleep and
 manager_threshold at their defaults: some 2000 files a second, in a process of its own) and without pauses.
 
 The files of the entries are made beforehand by --prepare, as they take minutes: a name, a size, one block each, and no
@@ -149,27 +150,51 @@ def window(session, server, folder, kind, options):
     return outcome
 
 
+def conf_of(session, folder, inactive, pace, is_ours):
+    return fill(CONF, {
+        "WORKERS": lib.USER, "CACHE": folder, "KEYS": "160m", "INACTIVE": inactive, "PACE": pace,
+        "TEMP": session.dir / "temp", "ORIGIN": lib.free_port(), "BODY": "x" * 1000,
+        "COUNTERS": "location = /counters { cache_counters; }" if is_ours else "",
+    })
+
+
+def until_known(server, begun):
+    """Seconds until all entries are known, and how many there are."""
+    while b'loaded{zone="entries"} 1' not in fetch(server.port, "/counters"):
+        time.sleep(0.02)
+    took = time.monotonic() - begun
+    return took, int(re.search(rb'objects\{zone="entries"\} (\d+)', fetch(server.port, "/counters"))[1])
+
+
+def known(session, options):
+    """Two starts with nothing in the page cache and both processors: by reading the folders, and from a snapshot."""
+    folder = entries_of(options, "ringroad")
+    for file in folder.glob("ringroad.index*"):
+        file.unlink()
+    conf = conf_of(session, folder, 86400, "", True)
+    for how in ("by reading its folders", "from a snapshot"):
+        lib.drop_caches()
+        begun = time.monotonic()
+        server = lib.Server(session, f"known {how}", str(session.binary), conf, cpus={lib.SERVER_CPU, lib.LOAD_CPU})
+        took, count = until_known(server, begun)
+        said = server.log()
+        server.stop()
+        session.record["runs"].append({"known": count, "how": how, "seconds": took, "log": said})
+        session.say(f"{count} entries known {took:.2f} s after the start of the program, {how}, page cache dropped")
+    session.say()
+
+
 def life(session, way, options, groups):
     label, program, pace, name = way
     program = str(session.binary) if program == "binary" else session.nginx
     folder, is_ours = entries_of(options, name), way[1] == "binary"
     if not folder.with_suffix(".complete").exists():
         raise SystemExit(f"{folder.name} is missing: --prepare makes it")
-    conf = fill(CONF, {
-        "WORKERS": lib.USER, "CACHE": folder, "KEYS": "160m", "INACTIVE": options.inactive, "PACE": pace,
-        "TEMP": session.dir / "temp", "ORIGIN": lib.free_port(), "BODY": "x" * 1000,
-        "COUNTERS": "location = /counters { cache_counters; }" if is_ours else "",
-    })
-    lib.drop_caches()
-    begun = time.monotonic()
+    conf = conf_of(session, folder, options.inactive, pace, is_ours)
     server = lib.Server(session, label, program, conf, groups)
-    run = {"way": label, "ready_s": time.monotonic() - begun}
+    run = {"way": label}
     if is_ours:
-        known = lambda: re.search(rb'objects\{zone="entries"\} (\d+)', fetch(server.port, "/counters"))
-        loaded = lambda: b'loaded{zone="entries"} 1' in fetch(server.port, "/counters")
-        while not loaded():
-            time.sleep(0.02)
-        run["known_s"], run["known"] = time.monotonic() - begun, int(known()[1])
+        until_known(server, time.monotonic())
     for number in range(HOT):
         for _ in range(100):
             if b"X-Cache: HIT" in fetch(server.port, f"/hot/{number}"):
@@ -202,9 +227,6 @@ def lives(session, options, groups):
     runs = []
     for way in ways:
         runs.append(life(session, way, options, groups))
-        run = runs[-1]
-        if "known_s" in run:
-            session.say(f"{run['way']}: {run['known']} entries known {run['known_s']:.2f} s after the start, page cache dropped")
     session.say()
     rows = []
     for run in runs:
@@ -322,7 +344,7 @@ def shared(session, options, groups):
 def main():
     parser = lib.arguments(__doc__, rounds=1, seconds=6, connections=16)
     parser.add_argument("--prepare", action="store_true", help="make the entries, and end")
-    parser.add_argument("--rows", default="shared,unlink")
+    parser.add_argument("--rows", default="shared,known,unlink")
     parser.add_argument("--ways", default=",".join(way[0] for way in WAYS))
     parser.add_argument("--count", type=int, default=1_000_000, help="entries")
     parser.add_argument("--clients", type=int, default=1000)
@@ -339,6 +361,8 @@ def main():
         try:
             if "shared" in options.rows:
                 shared(session, options, groups)
+            if "known" in options.rows:
+                known(session, options)
             if "unlink" in options.rows:
                 lives(session, options, groups)
         finally:
