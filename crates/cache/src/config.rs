@@ -28,9 +28,9 @@ pub struct Config {
     pub min_free: u64,
     /// `inactive`: an entry that was not used for so long goes.
     pub inactive: Duration,
-    /// Where entries are written before they are whole: this folder (`use_temp_path=on`) when it is on the device of
-    /// the cache, so that a rename puts them in place; otherwise, and without one, a folder inside of the cache.
-    pub temp_path: Option<PathBuf>,
+    /// `use_temp_path`: whether entries are written in the folder that [`crate::Store::begin_in`] is given before they are
+    /// whole. Else it is one inside of the cache, from where a rename always leads to their places.
+    pub use_temp_path: bool,
     /// `keys_zone` in bytes, for the index.
     pub keys_zone: u64,
     /// `memory` in bytes, for hot small entries; 0 has no such tier.
@@ -147,7 +147,7 @@ impl Config {
             max_size: None,
             min_free: 0,
             inactive: Duration::from_secs(600),
-            temp_path: None,
+            use_temp_path: false,
             keys_zone: 10 << 20,
             memory: 0,
             loader: Pace::UNPACED,
@@ -172,7 +172,7 @@ impl Config {
         };
         self.name == other.name
             && self.path == other.path
-            && self.temp_path == other.temp_path
+            && self.use_temp_path == other.use_temp_path
             && values(self) == values(other)
     }
 

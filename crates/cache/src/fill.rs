@@ -3,18 +3,21 @@
 //! ```text
 //!   begin: room is reserved                      write: bytes gather to chunks
 //!     small (at most a chunk)  -- nothing on disk until the commit: one write, one rename
-//!     large -- temporary file -- chunks, so many in flight -- commit: table, header, rename
+//!     large -- temporary file (`elsewhere`: in another folder) -- chunks, so many in flight -- commit: table, header, rename
 //!     parts of an entry -- the entry's own file -- each chunk, then its record
 //! ```
 //! The header is written last, so a file that is not whole has none. The checksum of a chunk is made once, from the
 //! bytes that came.
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use io::op::Source;
 use io::{Buf, Segments};
-use rt::file::Create;
 
+use crate::elsewhere::TempFolder;
 use crate::error::{FillError, Refused, StoreError};
 use crate::format::header::{Identity, Layout, encode, is_storable, used_bytes};
 use crate::format::table::record;
@@ -25,7 +28,7 @@ use crate::meta::New;
 use crate::place::{Reserved, Temp, put_in_place};
 use crate::purge::{Fate, Subject};
 use crate::space::blocks_of;
-use crate::store::{FILE_MODE, Store};
+use crate::store::Store;
 use crate::writing::{Kind, Progress, WRITES_MAX, Writing};
 
 /// An entry that is being written, or parts that are added to one. Belongs to the thread that began it.
@@ -40,6 +43,8 @@ pub struct Fill {
     next: u64,
     gather: Option<Gather>,
     to: To,
+    /// Where its file is made, when that is not inside of the cache.
+    folder: Option<TempFolder>,
     reserved: Reserved,
     is_done: bool,
 }
@@ -140,13 +145,14 @@ impl Fill {
         if meta.length.is_none() || self.new.is_partial {
             self.reserved.grow_to(blocks_of(layout.body)).await.map_err(|refused| self.refuse(refused))?;
         }
-        let temp = Temp::create(&self.store, Create::New, FILE_MODE).await.map_err(|r| self.refuse(r))?;
+        let temp = self.store.temp_in(self.folder.as_ref()).await.map_err(|r| self.refuse(r))?;
         if self.store.config.direct {
             // Chunks leave the page cache as they get to the disk.
             temp.file().set_uncached();
         }
         let nonce = self.store.nonce();
-        let writing = Writing::new(&self.store, temp.file(), layout, nonce, Kind::New);
+        let kind = Kind::New { elsewhere: temp.elsewhere().cloned() };
+        let writing = Writing::new(&self.store, temp.file(), layout, nonce, kind);
         self.to = To::Temp { temp, writing };
         Ok(())
     }
@@ -247,7 +253,7 @@ impl Fill {
         }
         let total = data.len() as u64;
         self.reserved.grow_to(blocks_of(total)).await.map_err(|refused| self.refuse(refused))?;
-        let temp = Temp::create(&self.store, Create::New, FILE_MODE).await.map_err(|r| self.refuse(r))?;
+        let temp = self.store.temp_in(self.folder.as_ref()).await.map_err(|r| self.refuse(r))?;
         temp.write(0, data).await.map_err(|refused| self.refuse(refused))?;
         self.put_in_place(temp).await
     }
@@ -333,10 +339,16 @@ pub(crate) fn small_start(identity: &Identity, new: &New, body: &[u8]) -> Vec<u8
 impl Store {
     /// Begins an entry: reserves its bytes and its place.
     pub async fn begin(self: &Arc<Store>, new: New) -> Result<Fill, Refused> {
-        self.begin_new(new).await.map_err(|refused| self.counters.refuse(refused))
+        self.begin_new(new, None).await.map_err(|refused| self.counters.refuse(refused))
     }
 
-    async fn begin_new(self: &Arc<Store>, new: New) -> Result<Fill, Refused> {
+    /// The same, with a folder that it is written in before it is whole where the cache has [`crate::Config::use_temp_path`].
+    pub async fn begin_in(self: &Arc<Store>, new: New, folder: &Path) -> Result<Fill, Refused> {
+        let folder = CString::new(folder.as_os_str().as_bytes()).ok().filter(|_| self.config.use_temp_path);
+        self.begin_new(new, folder.map(Arc::from)).await.map_err(|refused| self.counters.refuse(refused))
+    }
+
+    async fn begin_new(self: &Arc<Store>, new: New, folder: Option<TempFolder>) -> Result<Fill, Refused> {
         self.may_write()?;
         let length = new.meta.length;
         if !is_storable(&new.text, &new.head, &new.meta) || (new.is_partial && length.is_none()) {
@@ -357,6 +369,7 @@ impl Store {
             next: 0,
             gather: None,
             to: To::Memory,
+            folder,
             reserved,
             is_done: false,
         };
@@ -413,6 +426,7 @@ impl Store {
             next: 0,
             gather: None,
             to: To::Entry { writing },
+            folder: None,
             reserved: Reserved::new(self, hit.key, 0).await?,
             is_done: false,
         })

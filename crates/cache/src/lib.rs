@@ -17,6 +17,7 @@ mod bell;
 mod change;
 mod chunks;
 mod config;
+mod elsewhere;
 mod error;
 mod fifo;
 mod fill;

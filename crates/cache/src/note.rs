@@ -34,12 +34,16 @@ pub enum Note {
         /// The zone.
         name: String,
     },
-    /// The temporary folder is on another device and is not used.
+    /// The folder that entries are written in first fails; for a while they are written inside of the cache.
     TempElsewhere {
         /// The zone.
         name: String,
         /// The folder.
         path: PathBuf,
+        /// What was done.
+        doing: &'static str,
+        /// What the system answered.
+        errno: Errno,
     },
     /// An entry was damaged and has been dropped.
     Damaged {
@@ -77,7 +81,13 @@ pub enum Note {
 impl Note {
     /// Whether something went wrong; the others are for information.
     pub fn is_error(&self) -> bool {
-        matches!(self, Note::PassThrough { .. } | Note::Damaged { .. } | Note::Unreadable { .. })
+        matches!(
+            self,
+            Note::PassThrough { .. }
+                | Note::Damaged { .. }
+                | Note::Unreadable { .. }
+                | Note::TempElsewhere { .. }
+        )
     }
 }
 
@@ -98,10 +108,12 @@ impl fmt::Display for Note {
                 path.display()
             ),
             Note::Owner { name } => write!(f, "cache \"{name}\": this process fills it"),
-            Note::TempElsewhere { name, path } => write!(
+            Note::TempElsewhere { name, path, doing, errno } => write!(
                 f,
-                "cache \"{name}\": \"{}\" is on another device; entries are written inside of the cache's folder",
-                path.display()
+                "cache \"{name}\": {doing} in \"{}\" failed: {}; entries are written inside of the cache's folder \
+                 until that works again",
+                path.display(),
+                os(errno)
             ),
             Note::Damaged { name, path, damage } => {
                 write!(f, "cache \"{name}\": \"{}\" is dropped: {damage}", path.display())

@@ -3,10 +3,11 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use io::{Errno, Segments};
+use io::{Buf, Errno, Segments};
 use rt::file::{self, Create};
 use rt::{File, mailbox};
 
+use crate::elsewhere::{TempFolder, bring_home};
 use crate::error::Refused;
 use crate::index::Origin;
 use crate::key::{Folders, Key};
@@ -94,8 +95,10 @@ impl Drop for Reserved {
 pub(crate) struct Temp {
     store: Arc<Store>,
     file: File,
-    /// `None` once it has another name.
+    /// `None` once it has another name, and for one that has none yet.
     path: Option<CString>,
+    /// Where it is, when that is not inside of the cache: it has no name then.
+    elsewhere: Option<TempFolder>,
 }
 
 impl Temp {
@@ -105,13 +108,11 @@ impl Temp {
         let path = store.temp_path();
         let mut made = File::create(path.clone(), create, mode, device, via).await;
         if made.as_ref().err() == Some(&Errno::NOENT) {
-            let folder = CString::new(store.temp.clone()).map_err(|_| Refused::Gone)?;
-            // The result is that of the second try.
-            let _ = file::mkdir(folder, FOLDER_MODE, device, via).await;
+            store.make_temp_folder().await?;
             made = File::create(path.clone(), create, mode, device, via).await;
         }
         match made {
-            Ok(file) => Ok(Temp { store: Arc::clone(store), file, path: Some(path) }),
+            Ok(file) => Ok(Temp::named(store, file, path)),
             Err(errno) => {
                 store.write_failed("making a file", errno);
                 Err(Refused::Disk(errno))
@@ -119,17 +120,45 @@ impl Temp {
         }
     }
 
+    /// One that has a name inside of the cache.
+    pub(crate) fn named(store: &Arc<Store>, file: File, path: CString) -> Temp {
+        Temp { store: Arc::clone(store), file, path: Some(path), elsewhere: None }
+    }
+
+    /// One that has no name, in another folder.
+    pub(crate) fn unnamed(store: &Arc<Store>, file: File, folder: TempFolder) -> Temp {
+        Temp { store: Arc::clone(store), file, path: None, elsewhere: Some(folder) }
+    }
+
     pub(crate) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// The folder that it is in, when that is not inside of the cache.
+    pub(crate) fn elsewhere(&self) -> Option<&TempFolder> {
+        self.elsewhere.as_ref()
     }
 
     /// Writes all of `data` at `offset`.
     pub(crate) async fn write(&self, offset: u64, data: Segments) -> Result<(), Refused> {
         let (device, via) = (self.store.device, self.store.via());
-        self.file.write_segments_at(offset, data, device, via).await.0.map(drop).map_err(|errno| {
-            self.store.write_failed("writing an entry", errno);
-            Refused::Disk(errno)
-        })
+        let written = self.file.write_segments_at(offset, data, device, via).await.0.map(drop);
+        written.map_err(|errno| self.failed(errno))
+    }
+
+    /// The same for a buffer.
+    pub(crate) async fn write_buf(&self, offset: u64, buf: Buf) -> Result<(), Refused> {
+        let (device, via) = (self.store.device, self.store.via());
+        self.file.write_at(offset, buf, device, via).await.0.map(drop).map_err(|errno| self.failed(errno))
+    }
+
+    fn failed(&self, errno: Errno) -> Refused {
+        const DOING: &str = "writing an entry";
+        match &self.elsewhere {
+            Some(folder) => self.store.temp_failed(folder, DOING, errno),
+            None => self.store.write_failed(DOING, errno),
+        }
+        Refused::Disk(errno)
     }
 
     /// Gives the file its name, and makes the folders on the way where they are missing.
@@ -167,6 +196,16 @@ impl Drop for Temp {
     }
 }
 
+impl Store {
+    /// Makes the folder that entries are written in, when somebody has removed it.
+    pub(crate) async fn make_temp_folder(&self) -> Result<(), Refused> {
+        let folder = CString::new(self.temp.clone()).map_err(|_| Refused::Gone)?;
+        // What the folder is wanted for says how that went.
+        let _ = file::mkdir(folder, FOLDER_MODE, self.device, self.via()).await;
+        Ok(())
+    }
+}
+
 /// Makes a whole file the entry of a key: the rename and the index are one step for everybody. With `expected` only in the
 /// place of that version. Once begun it goes on to its end, whether or not somebody waits.
 pub(crate) async fn put_in_place(
@@ -185,6 +224,10 @@ pub(crate) async fn put_in_place(
 
 async fn place(mut temp: Temp, key: Key, reserved: Reserved, expected: Option<u32>) -> Result<(), Refused> {
     let store = Arc::clone(&temp.store);
+    // Before others wait for this key: it may be a copy of all of it.
+    if let Some(folder) = temp.elsewhere.take() {
+        temp = bring_home(&store, &temp.file, &folder).await?;
+    }
     let lease = store.leases.take(&key).await;
     if expected.is_some() && store.index.peek(&key.0).map(|known| known.version) != expected {
         return Err(Refused::Gone);

@@ -17,6 +17,7 @@ use rustix::rand::GetRandomFlags;
 
 use crate::chunks::Recent;
 use crate::config::{Access, Config};
+use crate::elsewhere::Elsewhere;
 use crate::error::{OpenError, StoreError};
 use crate::find::Image;
 use crate::health::Health;
@@ -43,6 +44,7 @@ pub struct Store {
     purges: RwLock<Purges>,
     pub(crate) space: Space,
     pub(crate) health: Health,
+    pub(crate) elsewhere: Elsewhere,
     pub(crate) leases: Leases,
     /// Entries that somebody adds parts to.
     pub(crate) extending: Leases,
@@ -90,7 +92,9 @@ impl Store {
             return Err(OpenError::Engine(refusal));
         }
         let device = make_folder(&config.path)?;
-        let (temp, is_elsewhere) = temp_folder(&config, device)?;
+        let temp = config.path.join(TEMP_NAME);
+        // Where it cannot be made, the first write says so and the cache passes through.
+        let _ = make_folder(&temp);
         let lock_path = config.path.join(LOCK_NAME);
         let lock = match Lock::try_take(&c_path(lock_path.as_os_str().as_bytes())?) {
             Ok(lock) => lock,
@@ -117,6 +121,7 @@ impl Store {
             purges: RwLock::new(purges),
             space: Space::new(config.max_size, config.min_free),
             health: Health::default(),
+            elsewhere: Elsewhere::default(),
             leases: Leases::default(),
             extending: Leases::default(),
             placing: Leases::default(),
@@ -135,9 +140,6 @@ impl Store {
             purge_log,
             config,
         };
-        if is_elsewhere && let Some(path) = &store.config.temp_path {
-            store.note(Note::TempElsewhere { name: store.name(), path: path.clone() });
-        }
         if !store.is_owner() {
             store.note(Note::NotOwner { name: store.name(), path: store.config.path.clone() });
         }
@@ -375,17 +377,4 @@ fn make_folder(path: &Path) -> Result<DeviceId, OpenError> {
     let folder = rustix::fs::openat(CWD, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let stat = folder.and_then(rustix::fs::fstat).map_err(failed)?;
     Ok(DeviceId(stat.st_dev))
-}
-
-/// Where entries are written first, and whether the configured folder could not be used.
-fn temp_folder(config: &Config, device: DeviceId) -> Result<(PathBuf, bool), OpenError> {
-    let inside = config.path.join(TEMP_NAME);
-    if let Some(path) = &config.temp_path
-        && make_folder(path)? == device
-    {
-        return Ok((path.clone(), false));
-    }
-    // Where it cannot be made, the first write says so and the cache passes through.
-    let _ = make_folder(&inside);
-    Ok((inside, config.temp_path.is_some()))
 }

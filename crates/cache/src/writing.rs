@@ -12,6 +12,7 @@ use rt::File;
 use rt::local::Event;
 
 use crate::chunks::Chunks;
+use crate::elsewhere::TempFolder;
 use crate::error::Refused;
 use crate::format::CHUNK_BYTES;
 use crate::format::header::Layout;
@@ -26,8 +27,8 @@ pub(crate) const WRITES_MAX: usize = 4;
 
 /// Whose chunks they are.
 pub(crate) enum Kind {
-    /// Those of a new entry: their records come at the commit.
-    New,
+    /// Those of a new entry, perhaps in another folder than the cache's: their records come at the commit.
+    New { elsewhere: Option<TempFolder> },
     /// Those of an entry that is there: each has its record written behind it.
     Parts { key: Key, version: u32, chunks: Arc<Chunks>, _lease: Lease },
 }
@@ -193,7 +194,14 @@ impl Shared {
     }
 
     fn fail(&self, errno: Errno) {
-        self.store.write_failed("writing an entry", errno);
+        match &self.kind {
+            Kind::New { elsewhere: Some(folder) } => {
+                self.store.temp_failed(folder, "writing an entry", errno)
+            }
+            Kind::New { elsewhere: None } | Kind::Parts { .. } => {
+                self.store.write_failed("writing an entry", errno);
+            }
+        }
         if self.failed.get().is_none() {
             self.failed.set(Some(Refused::Disk(errno)));
         }

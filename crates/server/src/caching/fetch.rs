@@ -396,7 +396,8 @@ impl Fetch {
             is_partial: false,
             sequence: answer.sequence,
         };
-        let fill = self.store.begin(new).await.map_err(Unstored::Refused)?;
+        let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
+        let fill = self.store.begin_in(new, temp_folder).await.map_err(Unstored::Refused)?;
         Ok((fill, Arc::new(meta), stored_head.into()))
     }
 

@@ -407,7 +407,8 @@ impl Fetch {
                         is_partial: true,
                         sequence: answer.sequence,
                     };
-                    fill = self.store.begin(new).await.ok();
+                    let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
+                    fill = self.store.begin_in(new, temp_folder).await.ok();
                 }
             }
             Ok(_) => record::of(request).unstored = Some(Unstored::Rules(NotStored::Partial)),

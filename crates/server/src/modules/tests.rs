@@ -1,7 +1,7 @@
 //! What holds for the directives of all modules, so that no module can forget it. What is special about one is tested
 //! where the module is.
 
-use conf::{Args, Block, Contexts, State};
+use conf::{Args, Block, Contexts, Repeat, State};
 
 use crate::config::testing::{error, load};
 use crate::modules::{Directive, MODULES, Set};
@@ -126,4 +126,184 @@ fn flags_are_inherited_and_replaced() {
         count += 1;
     }
     assert!(count > 20, "{count}");
+}
+
+/// Directives of these modules, and those of caches, have a row in [`SAMPLES`].
+const SAMPLED: [&str; 11] = [
+    "http_proxy",
+    "http_slice",
+    "http_upstream",
+    "http_upstream_hash",
+    "http_upstream_ip_hash",
+    "http_upstream_keepalive",
+    "http_upstream_least_conn",
+    "http_upstream_least_time",
+    "http_upstream_random",
+    "http_upstream_sticky",
+    "http_upstream_zone",
+];
+
+/// Arguments that are wrong, and the start of what is said of them.
+type Wrong = Option<(&'static str, &'static str)>;
+
+/// Arguments that are right, and such that are not with the start of what is said of them. Where any text is right there
+/// is nothing to say.
+const SAMPLES: &[(&str, &str, Wrong)] = &[
+    ("early_hints", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("hash", "$uri", Some(("$uri x", "invalid parameter \"x\""))),
+    ("ip_hash", "", None),
+    ("keepalive", "1", Some(("x", "invalid value \"x\""))),
+    ("keepalive_requests", "1", Some(("x", "\"keepalive_requests\" directive invalid number"))),
+    ("keepalive_time", "1s", Some(("x", "\"keepalive_time\" directive invalid value"))),
+    ("keepalive_timeout", "1s", Some(("x", "\"keepalive_timeout\" directive invalid value"))),
+    ("least_conn", "", None),
+    ("least_time", "header", Some(("x", "invalid value \"x\" in /conf/nginx.conf:2"))),
+    ("proxy_bind", "127.0.0.1", Some(("x", "invalid address \"x\""))),
+    ("proxy_buffer_size", "4k", Some(("x", "\"proxy_buffer_size\" directive invalid value"))),
+    ("proxy_buffers", "8 4k", Some(("x 4k", "\"proxy_buffers\" directive invalid value"))),
+    ("proxy_busy_buffers_size", "8k", Some(("x", "\"proxy_busy_buffers_size\" directive invalid value"))),
+    ("proxy_cache", "off", Some(("nobody", "\"proxy_cache\" zone \"nobody\" is unknown"))),
+    ("proxy_cache_bypass", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_heuristic", "10%", Some(("x", "invalid"))),
+    ("proxy_cache_key", "a", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_lock_age", "1s", Some(("x", "\"proxy_cache_lock_age\" directive invalid value"))),
+    ("proxy_cache_lock_timeout", "1s", Some(("x", "\"proxy_cache_lock_timeout\" directive invalid value"))),
+    (
+        "proxy_cache_max_range_offset",
+        "1",
+        Some(("x", "\"proxy_cache_max_range_offset\" directive invalid value")),
+    ),
+    ("proxy_cache_methods", "GET", Some(("PUT", "invalid value \"PUT\""))),
+    ("proxy_cache_min_uses", "1", Some(("x", "\"proxy_cache_min_uses\" directive invalid number"))),
+    (
+        "proxy_cache_path",
+        "/c keys_zone=a:1m",
+        Some(("/c keys_zone=a", "invalid keys zone size \"keys_zone=a\"")),
+    ),
+    ("proxy_cache_purge", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_purge_all", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_purge_soft", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_purge_tag_header", "X-Tag", Some(("'X: Y'", "invalid"))),
+    // What is no token is quoted (RFC 9211).
+    ("proxy_cache_status_header", "X-Cache", None),
+    ("proxy_cache_tag_header", "X-Tag", Some(("'X: Y'", "invalid"))),
+    ("proxy_cache_use_stale", "error", Some(("x", "invalid value \"x\""))),
+    ("proxy_cache_valid", "1m", Some(("x", "invalid time value \"x\""))),
+    ("proxy_connect_timeout", "1s", Some(("x", "\"proxy_connect_timeout\" directive invalid value"))),
+    ("proxy_cookie_domain", "a b", Some(("x", "invalid parameter \"x\""))),
+    // As in nginx: with variables nobody knows before a request.
+    ("proxy_cookie_flags", "a secure", None),
+    ("proxy_cookie_path", "a b", Some(("x", "invalid parameter \"x\""))),
+    (
+        "proxy_headers_hash_bucket_size",
+        "64",
+        Some(("x", "\"proxy_headers_hash_bucket_size\" directive invalid number")),
+    ),
+    (
+        "proxy_headers_hash_max_size",
+        "64",
+        Some(("x", "\"proxy_headers_hash_max_size\" directive invalid number")),
+    ),
+    ("proxy_hide_header", "A", None),
+    ("proxy_http_version", "1.1", Some(("3", "invalid value \"3\""))),
+    ("proxy_ignore_headers", "Vary", Some(("x", "invalid value \"x\""))),
+    ("proxy_limit_rate", "1k", Some(("x", "\"proxy_limit_rate\" directive invalid value"))),
+    ("proxy_max_temp_file_size", "1m", Some(("x", "\"proxy_max_temp_file_size\" directive invalid value"))),
+    ("proxy_method", "PUT", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_next_upstream", "error", Some(("x", "invalid value \"x\""))),
+    (
+        "proxy_next_upstream_timeout",
+        "1s",
+        Some(("x", "\"proxy_next_upstream_timeout\" directive invalid value")),
+    ),
+    ("proxy_next_upstream_tries", "1", Some(("x", "\"proxy_next_upstream_tries\" directive invalid number"))),
+    ("proxy_no_cache", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_pass", "http://127.0.0.1", Some(("ftp://127.0.0.1", "invalid URL prefix"))),
+    ("proxy_pass_header", "A", None),
+    ("proxy_read_timeout", "1s", Some(("x", "\"proxy_read_timeout\" directive invalid value"))),
+    ("proxy_redirect", "a b", Some(("x", "invalid parameter \"x\""))),
+    ("proxy_send_lowat", "1", Some(("x", "\"proxy_send_lowat\" directive invalid value"))),
+    ("proxy_send_timeout", "1s", Some(("x", "\"proxy_send_timeout\" directive invalid value"))),
+    ("proxy_set_body", "a", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_set_header", "A b", Some(("A $nobody", "unknown \"nobody\" variable"))),
+    ("proxy_socket_rcvbuf", "64k", Some(("x", "\"proxy_socket_rcvbuf\" directive invalid value"))),
+    ("proxy_socket_sndbuf", "64k", Some(("x", "\"proxy_socket_sndbuf\" directive invalid value"))),
+    ("proxy_store", "on", Some(("''", "empty path"))),
+    ("proxy_store_access", "user:rw", Some(("x", "invalid value \"x\""))),
+    (
+        "proxy_temp_file_write_size",
+        "8k",
+        Some(("x", "\"proxy_temp_file_write_size\" directive invalid value")),
+    ),
+    ("proxy_temp_path", "a", Some(("a 9", "\"proxy_temp_path\" directive invalid value"))),
+    ("random", "two", Some(("x", "invalid parameter \"x\""))),
+    ("resolver", "127.0.0.1", Some(("127.0.0.1 valid=x", "invalid parameter"))),
+    ("resolver_timeout", "1s", Some(("x", "\"resolver_timeout\" directive invalid value"))),
+    ("server", "127.0.0.1", Some(("127.0.0.1 weight=0", "invalid parameter \"weight=0\""))),
+    ("slice", "1m", Some(("x", "\"slice\" directive invalid value"))),
+    ("sticky", "cookie a", Some(("x a", "unknown parameter \"x\""))),
+    ("zone", "a 64k", Some(("a x", "invalid zone size \"x\""))),
+];
+
+/// The directives that have a sample each, but for flags, blocks and those of TLS, which nobody looks at yet.
+fn sampled() -> impl Iterator<Item = &'static Directive> {
+    directives().filter(|directive| {
+        let spec = &directive.spec;
+        let is_meant = SAMPLED.contains(&spec.module)
+            || spec.module == "ringroad" && spec.name.starts_with("proxy_cache_")
+            || spec.name == "early_hints";
+        is_meant && spec.args != Args::Flag && spec.block == Block::No && !spec.name.starts_with("proxy_ssl_")
+    })
+}
+
+fn sample(name: &str) -> (&'static str, Wrong) {
+    let row = SAMPLES.iter().find(|(known, ..)| *known == name);
+    row.map(|(_, right, wrong)| (*right, *wrong)).unwrap_or_else(|| panic!("no sample of {name}"))
+}
+
+#[test]
+fn a_wrong_value_of_the_proxy_is_an_error_at_its_line() {
+    let mut wrong = Vec::new();
+    for directive in sampled() {
+        let name = directive.spec.name;
+        let Some((args, expected)) = sample(name).1 else { continue };
+        for found in errors(directive, &format!(" {args}")) {
+            let is_placed = found.contains(" in /conf/nginx.conf:2");
+            if !found.starts_with(expected) || !is_placed {
+                wrong.push(format!("{name} {args}: {found}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let missing: Vec<_> = SAMPLES.iter().map(|(name, ..)| name).collect();
+    let is_there = |name: &str| sampled().any(|directive| directive.spec.name == name);
+    assert!(missing.into_iter().all(|name| is_there(name)), "a sample of no directive");
+}
+
+#[test]
+fn a_directive_of_the_proxy_stands_once_or_as_often_as_it_may() {
+    for directive in sampled() {
+        let (name, args) = (directive.spec.name, sample(directive.spec.name).0);
+        if directive.spec.repeat == Repeat::Many {
+            continue;
+        }
+        for found in errors(directive, &format!(" {args}; {name} {args}")) {
+            assert_eq!(found, format!("\"{name}\" directive is duplicate in /conf/nginx.conf:2"));
+        }
+    }
+}
+
+/// All places but those where a directive of this name may stand.
+#[test]
+fn a_directive_of_the_proxy_stands_nowhere_else() {
+    for directive in sampled() {
+        let name = directive.spec.name;
+        let same = || directives().filter(|other| other.spec.name == name);
+        let not_here = |place: &Contexts| same().all(|other| !other.spec.contexts.intersects(*place));
+        for (_, before, behind) in PLACES.iter().filter(|(place, ..)| not_here(place)) {
+            let text = format!("{before}{name} {}; {behind}", sample(name).0);
+            let expected = format!("\"{name}\" directive is not allowed here in /conf/nginx.conf:2");
+            assert!(error(&text).starts_with(&expected), "{text}: {}", error(&text));
+        }
+    }
 }

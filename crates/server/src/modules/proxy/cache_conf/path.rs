@@ -25,7 +25,8 @@ pub(crate) struct CachePath {
     pub(crate) path: PathBuf,
     /// `levels`: digits of each level of folders.
     pub(crate) levels: Vec<u8>,
-    /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the folder itself.
+    /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the folder itself. Unlike in nginx
+    /// they are not unless it is written: between file systems each answer would be written twice.
     pub(crate) use_temp_path: bool,
     /// `keys_zone`: bytes for what is known of the entries.
     pub(crate) keys_bytes: u64,
@@ -88,6 +89,7 @@ impl CachePath {
             inactive: self.inactive,
             keys_zone: self.keys_bytes,
             memory: self.memory,
+            use_temp_path: self.use_temp_path,
             loader: pace(self.loader, defaults.loader),
             manager: pace(self.manager, defaults.manager),
             purger: self.purger,
@@ -106,7 +108,7 @@ impl CachePath {
             name: name.to_owned(),
             path,
             levels: Vec::new(),
-            use_temp_path: true,
+            use_temp_path: false,
             keys_bytes: 0,
             inactive: Duration::from_secs(600),
             max_size: None,

@@ -34,13 +34,13 @@ fn a_cache_is_named_inherited_and_turned_off() {
 #[test]
 fn all_of_a_path_is_read() {
     let config = loaded(
-        "proxy_cache_path /c/ levels=1:2:2 use_temp_path=off keys_zone=one:10m inactive=4d max_size=1400g min_free=1m
+        "proxy_cache_path /c/ levels=1:2:2 use_temp_path=on keys_zone=one:10m inactive=4d max_size=1400g min_free=1m
            memory=256m store=files loader_files=1 loader_sleep=2 loader_threshold=3 manager_files=4 manager_sleep=5
            manager_threshold=6 purger=on purger_files=7 purger_sleep=8 purger_threshold=9;",
     );
     let cache = config.http.caches[0].kind();
     assert_eq!((cache.name.as_str(), cache.path.to_str(), cache.keys_bytes), ("one", Some("/c"), 10 << 20));
-    assert_eq!((cache.levels.as_slice(), cache.use_temp_path, cache.purger), (&[1, 2, 2][..], false, true));
+    assert_eq!((cache.levels.as_slice(), cache.use_temp_path, cache.purger), (&[1, 2, 2][..], true, true));
     assert_eq!((cache.inactive, cache.max_size), (Duration::from_secs(4 * 86400), Some(1400 << 30)));
     assert_eq!((cache.min_free, cache.memory, cache.store), (1 << 20, 256 << 20, StoreKind::Files));
     let paces = [cache.loader, cache.manager, cache.purger_pace]
@@ -48,7 +48,10 @@ fn all_of_a_path_is_read() {
     assert_eq!(paces, [(1, 2, 3), (4, 5, 6), (7, 8, 9)]);
     let config = loaded(PATH);
     let cache = config.http.caches[0].kind();
-    assert_eq!((cache.inactive, cache.max_size, cache.use_temp_path), (Duration::from_secs(600), None, true));
+    assert_eq!(
+        (cache.inactive, cache.max_size, cache.use_temp_path),
+        (Duration::from_secs(600), None, false)
+    );
 }
 
 #[test]

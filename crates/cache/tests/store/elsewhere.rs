@@ -1,0 +1,121 @@
+//! Entries that are written in another folder before they are whole (`use_temp_path=on`), on the cache's file system and
+//! on another one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cache::{Config, FillError, Note, Store};
+use testkit::TempDir;
+
+use super::common::*;
+
+fn open(place: &Place, pair: Pair) -> Arc<Store> {
+    Store::open(Config { use_temp_path: true, ..place.config(pair) }).unwrap()
+}
+
+/// Stores an object by way of a folder, and says what was in the cache's own folder for such files meanwhile.
+async fn put_by(
+    place: &Place,
+    store: &Arc<Store>,
+    folder: &Path,
+    number: u64,
+    size: u64,
+) -> Result<usize, FillError> {
+    let mut fill = store.begin_in(new(store, number, Some(size)), folder).await?;
+    for (at, part) in (0..).step_by(10_000).zip(body(number, size).chunks(10_000)) {
+        fill.write(at, part).await?;
+    }
+    let files = place.leftovers().len();
+    fill.commit().await?;
+    Ok(files)
+}
+
+fn names(folder: &Path) -> usize {
+    std::fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+#[test]
+fn entries_come_from_another_folder_on_any_file_system() {
+    let Some(other) = TempDir::elsewhere("elsewhere") else { return };
+    on_each_pair(|pair| {
+        let (place, here) = (Place::new(), TempDir::new("temp"));
+        for folder in [here.path(), &other.path().join("made")] {
+            pair.run(async {
+                let store = open(&place, pair);
+                start(&store).await;
+                for (number, &size) in (0..).zip(&[0, 1, CHUNK, CHUNK + 1, 5 * CHUNK + 77]) {
+                    let files = put_by(&place, &store, folder, number, size).await.unwrap();
+                    assert_eq!(files, 0, "{size} bytes are written elsewhere");
+                    assert_hit(&store, number, size).await;
+                }
+                // What is not there of a part is no content, wherever it has been.
+                let mut part = new(&store, 7, Some(20 * CHUNK));
+                part.is_partial = true;
+                let mut fill = store.begin_in(part, folder).await.unwrap();
+                let bytes = body(7, 20 * CHUNK);
+                fill.write(9 * CHUNK, &bytes[(9 * CHUNK) as usize..(11 * CHUNK) as usize]).await.unwrap();
+                fill.commit().await.unwrap();
+                // One that is given up leaves nothing.
+                let mut given_up = store.begin_in(new(&store, 8, Some(3 * CHUNK)), folder).await.unwrap();
+                given_up.write(0, &bytes[..CHUNK as usize]).await.unwrap();
+                drop(given_up);
+                stop(&store).await;
+            });
+            pair.run(async {
+                let store = open(&place, pair);
+                assert_hit(&store, 4, 5 * CHUNK + 77).await;
+                let hit = find(&store, 7).await.unwrap();
+                let located = hit.located().unwrap();
+                let (range, all) = (9 * CHUNK..11 * CHUNK, body(7, 20 * CHUNK));
+                let expected = &all[range.start as usize..range.end as usize];
+                assert!(
+                    located.missing(&range).is_none() && located.missing(&(8 * CHUNK..9 * CHUNK)).is_some()
+                );
+                assert_eq!(read(located, range).await.unwrap(), expected);
+                assert_eq!((find(&store, 8).await.is_none(), store.stats().damaged), (true, 0));
+            });
+            assert_eq!((place.leftovers().len(), names(folder)), (0, 0));
+        }
+        assert_eq!(place.notes().iter().filter(|note| note.is_error()).count(), 0);
+    });
+}
+
+/// It is no disk of the cache's that fails, so the cache goes on.
+#[test]
+fn a_folder_that_fails_is_done_without() {
+    let place = Place::new();
+    let file = place.dir.write("no-folder", "");
+    PLAIN.run(async {
+        let store = open(&place, PLAIN);
+        start(&store).await;
+        for number in 0..3 {
+            let files = put_by(&place, &store, &file, number, 3 * CHUNK).await.unwrap();
+            assert_eq!(files, 1, "it is inside of the cache");
+            assert_hit(&store, number, 3 * CHUNK).await;
+        }
+        assert!(!store.stats().is_pass_through);
+        stop(&store).await;
+    });
+    let told: Vec<String> =
+        place.notes().iter().filter(|note| note.is_error()).map(Note::to_string).collect();
+    let [told] = told.as_slice() else { panic!("{told:?}") };
+    assert!(told.contains("making a file in \"") && told.contains("Not a directory"), "{told}");
+}
+
+/// Full, it loses what is under way, and the next ones go past it.
+#[test]
+fn a_folder_that_is_full_loses_one_entry() {
+    let Some(other) = TempDir::elsewhere("full") else { return };
+    let place = Place::new();
+    let faults = format!("write error=ENOSPC path={}", other.path().display());
+    PLAIN.run_with(&faults, async {
+        let store = open(&place, PLAIN);
+        start(&store).await;
+        assert!(put_by(&place, &store, other.path(), 1, 3 * CHUNK).await.is_err());
+        assert!(find(&store, 1).await.is_none());
+        put_by(&place, &store, other.path(), 1, 3 * CHUNK).await.unwrap();
+        assert_hit(&store, 1, 3 * CHUNK).await;
+        assert!(!store.stats().is_pass_through);
+        stop(&store).await;
+    });
+}
