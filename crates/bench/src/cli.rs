@@ -10,12 +10,16 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
+use crate::load;
 use crate::method::workspace::Workspace;
 use crate::method::{machine, namespace, signals};
 use crate::peers::tool;
 use crate::report;
 use crate::report::model::{FORMAT, Report, Section};
 use crate::scenario::{Prepared, SCENARIOS};
+
+/// The one command that is no scenario: the generator of load alone.
+const LOAD: &str = "load";
 
 /// Options of every scenario, and of `all`.
 #[derive(Args, Clone, Debug)]
@@ -83,6 +87,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     };
     let common = Common::from_arg_matches(own).map_err(|error| usage(&error))?;
     tool::check_named(&common.peer)?;
+    if name == LOAD {
+        return load::command::run(own, common.seconds);
+    }
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     // Both have to come before the first thread.
@@ -108,6 +115,10 @@ fn command() -> Command {
         .disable_help_subcommand(true)
         .subcommands(scenarios)
         .subcommand(all)
+        .subcommand(
+            load::command::Options::augment_args(Command::new(LOAD))
+                .about("Loads a server with HTTP requests"),
+        )
 }
 
 /// The scenarios that a command means, with their options.

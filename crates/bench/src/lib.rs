@@ -17,6 +17,7 @@
 mod cli;
 mod context;
 mod failure;
+mod load;
 mod method;
 mod peers;
 mod report;

@@ -1,0 +1,221 @@
+//! `ringroad bench load`: the generator from the command line.
+
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, value_parser};
+use io::engine::NetKind;
+
+use super::outcome::Second;
+use super::plan::{Expect, Length, PIPELINE_MAX, Pace, Plan, Reuse};
+use super::run::run_watched;
+use super::show::{show_second, to_json, to_text};
+use super::target::{Target, parse_crc32c};
+use crate::failure::Failure;
+
+/// What is loaded, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// URLs, asked for in turn; {0-99} in one is a random number, {0..99} counts
+    #[arg(value_name = "URL", required_unless_present = "urls")]
+    url: Vec<String>,
+    /// File of further URLs, one on a line; behind each may stand status=, length=, crc32c= of its answer
+    #[arg(long, value_name = "FILE")]
+    urls: Option<PathBuf>,
+    /// Connections of all threads together
+    #[arg(short, long, value_name = "N", default_value_t = 100, value_parser = value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// Processors to use, a pinned thread on each: 0,2-3 [default: all that are allowed]
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    cpus: Option<Cpus>,
+    /// The engine of the connections [default: io_uring where it can be had]
+    #[arg(long, value_enum)]
+    engine: Option<EngineName>,
+    /// Open loop: requests a second, whatever the server does; latencies count from when each was due
+    #[arg(long, value_name = "R", value_parser = rate)]
+    rate: Option<f64>,
+    /// Requests under way at once on each connection
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(PIPELINE_MAX)))]
+    pipeline: u16,
+    /// A connection for each request
+    #[arg(long, conflicts_with = "pipeline")]
+    close: bool,
+    /// Seconds of load before anything is counted [default: 1]
+    #[arg(long, value_name = "S", value_parser = warm_up)]
+    warm_up: Option<f64>,
+    /// Ends after so many requests; no warm-up
+    #[arg(long, value_name = "N", conflicts_with_all = ["warm_up", "seconds"], value_parser = value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// Seconds to wait for a connection, and for an answer
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = timeout)]
+    timeout: f64,
+    /// Method of the requests
+    #[arg(short = 'X', long, value_name = "NAME", default_value = "GET", value_parser = method)]
+    method: String,
+    /// A further field line (again for each)
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = header)]
+    header: Vec<String>,
+    /// File that is the body of each request
+    #[arg(long, value_name = "FILE")]
+    body: Option<PathBuf>,
+    /// The status that answers must have [default: 200 to 399]
+    #[arg(long, value_name = "CODE", value_parser = value_parser!(u16).range(100..=999))]
+    expect_status: Option<u16>,
+    /// Bytes of body that answers must have
+    #[arg(long, value_name = "BYTES")]
+    expect_length: Option<u64>,
+    /// CRC-32C that bodies must have, in hexadecimal
+    #[arg(long, value_name = "HEX", value_parser = checksum)]
+    expect_crc32c: Option<u32>,
+    /// Random numbers follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The outcome as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum EngineName {
+    #[value(name = "uring", alias = "io_uring")]
+    Uring,
+    Epoll,
+}
+
+#[derive(Clone, Debug)]
+struct Cpus(Vec<usize>);
+
+/// Numbers and ranges of processors, as taskset(1) takes them.
+fn cpus(text: &str) -> Result<Cpus, String> {
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.parse::<usize>().map_err(|_| "numbers and ranges, such as 0,2-3");
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first || last >= rustix::thread::CpuSet::MAX_CPU {
+            return Err("numbers and ranges, such as 0,2-3".to_owned());
+        }
+        list.extend(first..=last);
+    }
+    Ok(Cpus(list))
+}
+
+/// A number within bounds; "NaN" is none.
+fn between(text: &str, low: f64, high: f64) -> Option<f64> {
+    text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    between(text, 0.001, 1e9).ok_or_else(|| "requests a second, from 0.001 to 1e9".to_owned())
+}
+
+fn warm_up(text: &str) -> Result<f64, String> {
+    between(text, 0.0, 3600.0).ok_or_else(|| "seconds, from 0 to 3600".to_owned())
+}
+
+fn timeout(text: &str) -> Result<f64, String> {
+    between(text, 0.001, 3600.0).ok_or_else(|| "seconds, from 0.001 to 3600".to_owned())
+}
+
+/// Only what can stand in a request line, so that no request is anything but one request.
+fn method(text: &str) -> Result<String, String> {
+    let is_token = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if is_token { Ok(text.to_owned()) } else { Err("letters, as in GET".to_owned()) }
+}
+
+/// One field line. Its name may be anything that servers are to be tried with.
+fn header(text: &str) -> Result<String, String> {
+    let is_line = text.split_once(':').is_some_and(|(name, _)| !name.trim().is_empty());
+    let is_clean = !text.bytes().any(|byte| byte < b' ' && byte != b'\t');
+    if is_line && is_clean { Ok(text.to_owned()) } else { Err("NAME: VALUE on one line".to_owned()) }
+}
+
+fn checksum(text: &str) -> Result<u32, String> {
+    parse_crc32c(text).ok_or_else(|| "eight hexadecimal digits".to_owned())
+}
+
+/// Carries out what the command line asks for.
+pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
+    let options = Options::from_arg_matches(matches).map_err(|error| crate::cli::usage(&error))?;
+    let plan = options.plan(seconds)?;
+    let is_watched = !options.json && std::io::stderr().is_terminal();
+    let mut watch = |second: &Second| {
+        if is_watched {
+            show_second(second);
+        }
+    };
+    let outcome = run_watched(&plan, &mut watch)?;
+    let text = if options.json {
+        let json = to_json(&plan, &outcome);
+        serde_json::to_string_pretty(&json).map_err(|error| Failure::Other(error.to_string()))? + "\n"
+    } else {
+        to_text(&plan, &outcome)
+    };
+    // A pipe that nobody reads any more is no failure of the measurement.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+impl Options {
+    /// The plan that the options describe; `seconds` is an option of all commands.
+    fn plan(&self, seconds: Option<f64>) -> Result<Plan, Failure> {
+        let mut targets = self.url.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(path) = &self.urls {
+            let list = String::from_utf8_lossy(&read(path)?).into_owned();
+            targets.extend(Target::parse_list(&list)?);
+        }
+        Ok(Plan {
+            method: self.method.clone(),
+            headers: self.header.clone(),
+            body: self.body.as_deref().map(read).transpose()?.unwrap_or_default(),
+            engine: self.engine.map(|engine| match engine {
+                EngineName::Uring => NetKind::Uring,
+                EngineName::Epoll => NetKind::Epoll,
+            }),
+            connections: self.connections,
+            cpus: self.cpus.clone().map(|cpus| cpus.0).unwrap_or_default(),
+            pace: self.rate.map_or(Pace::Closed, |rate| Pace::Open { rate }),
+            reuse: if self.close { Reuse::PerRequest } else { Reuse::KeepAlive { depth: self.pipeline } },
+            warm_up: Duration::from_secs_f64(self.warm_up.unwrap_or(1.0)),
+            length: match self.requests {
+                Some(requests) => Length::Requests(requests),
+                None => Length::Time(Duration::from_secs_f64(seconds.unwrap_or(10.0))),
+            },
+            timeout: Duration::from_secs_f64(self.timeout),
+            expect: Expect {
+                status: self.expect_status,
+                length: self.expect_length,
+                crc32c: self.expect_crc32c,
+            },
+            seed: self.seed,
+            ..Plan::new(targets)
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| Failure::File { path: path.to_owned(), doing: "read", error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(cpus("0,2-4").unwrap().0, [0, 2, 3, 4]);
+        for wrong in ["", "a", "3-2", "0,", "99999"] {
+            assert!(cpus(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn header_lines_are_whole() {
+        assert!(header("A: b").is_ok());
+        for wrong in ["A", ": b", "A: b\r\nC: d"] {
+            assert!(header(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! One connection of a load: its state, what is under way on it, and the bytes that wait to be sent.
+//!
+//! ```text
+//!   Closed --connect--> Connecting --done--> Open --an answer says close--> Closing --end--> Closed
+//!      ^                    |                  |
+//!      +------ failed, the end, too late ------+
+//! ```
+//! What happens at each step is the worker's business ([`super::worker`]).
+
+use std::collections::VecDeque;
+
+use io::{Fd, OpId};
+
+use super::reader::Reader;
+
+/// One connection.
+pub(crate) struct Link {
+    pub(crate) state: State,
+    pub(crate) socket: Option<Fd>,
+    /// Operations under way.
+    pub(crate) connect: Option<OpId>,
+    pub(crate) recv: Option<OpId>,
+    pub(crate) send: Option<OpId>,
+    /// Requests that were written or wait to be, in order.
+    pub(crate) pending: VecDeque<Pending>,
+    /// Bytes that wait for the send under way to end.
+    pub(crate) out: Vec<u8>,
+    /// The vector that is not being sent now.
+    pub(crate) spare: Vec<u8>,
+    pub(crate) reader: Reader,
+    /// Number of its server.
+    pub(crate) origin: u16,
+    /// Whether it stands in the queue of those that have nothing to do.
+    pub(crate) is_queued: bool,
+}
+
+/// Where a connection stands. Times are when it came there, or may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Not there; not to be begun before this time.
+    Closed {
+        retry_at: u64,
+    },
+    Connecting {
+        since: u64,
+    },
+    /// Made.
+    Open,
+    /// The server said that it closes; what it still sends is of no interest.
+    Closing {
+        since: u64,
+    },
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    /// When it should have been sent.
+    pub(crate) due: u64,
+    /// When it was.
+    pub(crate) sent: u64,
+    pub(crate) target: u32,
+}
+
+impl Link {
+    /// A connection that is still to be made, for `depth` requests at once.
+    pub(crate) fn new(origin: usize, depth: usize) -> Link {
+        Link {
+            state: State::Closed { retry_at: 0 },
+            socket: None,
+            connect: None,
+            recv: None,
+            send: None,
+            pending: VecDeque::with_capacity(depth),
+            out: Vec::new(),
+            spare: Vec::new(),
+            reader: Reader::new(),
+            origin: origin as u16,
+            is_queued: false,
+        }
+    }
+
+    /// Forgets everything about the connection that was; what its operations still own is not here any more.
+    pub(crate) fn reset(&mut self, retry_at: u64) {
+        self.state = State::Closed { retry_at };
+        (self.connect, self.recv, self.send) = (None, None, None);
+        self.out.clear();
+        self.pending.clear();
+        self.reader.restart();
+    }
+}

@@ -1,0 +1,313 @@
+//! Answers out of received bytes: where each ends, its status, and the length and checksum of its body.
+//!
+//! No I/O. Heads go through [`http::reply`]; but a head that is byte for byte the one before it, as those of a steady
+//! load are for a second at a time, is only compared with it.
+
+use http::connection::reply_keeps_alive;
+use http::framing::{ChunkedDecoder, Event, ReplyFraming};
+use http::reply::{Limits, ReplyHead, ReplyProgress, parse};
+use http::request::Method;
+
+/// Longest head that is taken for one. Servers refuse to write more than this much.
+const HEAD_BYTES_MAX: u32 = 64 << 10;
+
+/// A complete answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Bytes of its body, without framing.
+    pub(crate) body_bytes: u64,
+    /// CRC-32C of its body; 0 where nobody wants to know.
+    pub(crate) crc32c: u32,
+    /// Whether the connection goes on after it.
+    pub(crate) is_kept: bool,
+}
+
+/// Why the bytes of a connection became no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The connection ended before the end of a head.
+    Ended,
+    /// It ended before the end of a body.
+    ShortBody,
+    /// Not an answer of HTTP/1.
+    Parse,
+}
+
+/// What the answers of all connections of a thread share.
+pub(crate) struct Heads {
+    method: Method,
+    has_checksum: bool,
+    head: ReplyHead,
+    /// The last head, and what it said.
+    last: Vec<u8>,
+    last_said: Said,
+}
+
+/// What matters of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Said {
+    status: u16,
+    framing: ReplyFraming,
+    is_kept: bool,
+    is_interim: bool,
+}
+
+impl Heads {
+    /// For answers to requests of this method. Checksums are only made where they are wanted.
+    pub(crate) fn new(method: &str, has_checksum: bool) -> Heads {
+        Heads {
+            method: Method::of(method.as_bytes()),
+            has_checksum,
+            head: ReplyHead::new(),
+            last: Vec::with_capacity(HEAD_BYTES_MAX as usize),
+            last_said: Said { status: 0, framing: ReplyFraming::None, is_kept: false, is_interim: false },
+        }
+    }
+
+    /// The head at the start of `input`: what it says and its length; `None` while it is not complete.
+    fn read(&mut self, input: &[u8]) -> Result<Option<(Said, usize)>, Broken> {
+        if !self.last.is_empty() && input.starts_with(&self.last) {
+            return Ok(Some((self.last_said, self.last.len())));
+        }
+        self.head.clear();
+        let limits = Limits { head_max: HEAD_BYTES_MAX, ..Limits::default() };
+        let head_len = match parse(&mut self.head, input, &limits) {
+            Ok(ReplyProgress::Complete { head_len }) => head_len as usize,
+            Ok(ReplyProgress::Incomplete) => return Ok(None),
+            Ok(ReplyProgress::Http09) | Err(_) => return Err(Broken::Parse),
+        };
+        // Kept also where it is new with each answer: that is a copy of some hundred bytes that are in the cache.
+        self.last.clear();
+        self.last.extend_from_slice(&input[..head_len]);
+        self.last_said = Said {
+            status: self.head.status().code(),
+            framing: ReplyFraming::of(self.method, &self.head),
+            is_kept: reply_keeps_alive(&self.head, input),
+            is_interim: self.head.is_interim(),
+        };
+        Ok(Some((self.last_said, head_len)))
+    }
+}
+
+/// Where a connection stands in its answers.
+pub(crate) struct Reader {
+    place: Place,
+    /// The beginning of a head whose end has not come yet.
+    partial: Vec<u8>,
+    answer: Answer,
+}
+
+/// What comes next on a connection.
+enum Place {
+    /// At or in a head.
+    Head,
+    /// In a body with so many bytes to come.
+    Length(u64),
+    Chunked(ChunkedDecoder),
+    UntilClose,
+}
+
+impl Reader {
+    pub(crate) fn new() -> Reader {
+        let answer = Answer { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
+        Reader { place: Place::Head, partial: Vec::new(), answer }
+    }
+
+    /// Forgets what has come: a new connection begins.
+    pub(crate) fn restart(&mut self) {
+        self.place = Place::Head;
+        self.partial.clear();
+    }
+
+    /// Whether a part of an answer has come.
+    pub(crate) fn is_within_answer(&self) -> bool {
+        !matches!(self.place, Place::Head) || !self.partial.is_empty()
+    }
+
+    /// Takes bytes from the front of `input`, up to the end of the next answer, which it returns, or all of them.
+    pub(crate) fn read(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<Option<Answer>, Broken> {
+        while !input.is_empty() {
+            let is_complete = match self.place {
+                Place::Head => self.read_head(heads, input)?,
+                _ => self.read_body(heads.has_checksum, input)?,
+            };
+            if is_complete {
+                self.place = Place::Head;
+                return Ok(Some(self.answer));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The end of the connection: an answer that was to end so, or what is missing. Nothing between two answers.
+    pub(crate) fn end(&mut self) -> Result<Option<Answer>, Broken> {
+        match std::mem::replace(&mut self.place, Place::Head) {
+            Place::Head if self.partial.is_empty() => Ok(None),
+            Place::Head => Err(Broken::Ended),
+            Place::UntilClose => Ok(Some(self.answer)),
+            Place::Length(_) | Place::Chunked(_) => Err(Broken::ShortBody),
+        }
+    }
+
+    /// Whether the answer is complete with its head. A head that arrives in pieces is collected, which the ordinary one
+    /// never is.
+    fn read_head(&mut self, heads: &mut Heads, input: &mut &[u8]) -> Result<bool, Broken> {
+        let had = self.partial.len();
+        let found = if had == 0 {
+            heads.read(input)?
+        } else {
+            let room = (HEAD_BYTES_MAX as usize).saturating_sub(had);
+            self.partial.extend_from_slice(&input[..input.len().min(room)]);
+            heads.read(&self.partial)?
+        };
+        let Some((said, head_len)) = found else {
+            if had == 0 {
+                self.partial.extend_from_slice(input);
+            }
+            *input = &[];
+            return Ok(false);
+        };
+        self.partial.clear();
+        *input = &input[head_len - had..];
+        // The final answer follows (RFC 9110 section 15.2).
+        if said.is_interim {
+            return Ok(false);
+        }
+        self.answer = Answer { status: said.status, body_bytes: 0, crc32c: 0, is_kept: said.is_kept };
+        self.place = match said.framing {
+            ReplyFraming::None | ReplyFraming::Length(0) => return Ok(true),
+            ReplyFraming::Length(length) => Place::Length(length),
+            ReplyFraming::Chunked => Place::Chunked(ChunkedDecoder::default()),
+            ReplyFraming::UntilClose => {
+                self.answer.is_kept = false;
+                Place::UntilClose
+            }
+        };
+        Ok(false)
+    }
+
+    /// Whether the body is complete now.
+    fn read_body(&mut self, has_checksum: bool, input: &mut &[u8]) -> Result<bool, Broken> {
+        let (body, consumed, is_complete) = match &mut self.place {
+            Place::Head => return Ok(false),
+            Place::UntilClose => (*input, input.len(), false),
+            Place::Length(left) => {
+                let taken = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= taken as u64;
+                (&input[..taken], taken, *left == 0)
+            }
+            Place::Chunked(decoder) => {
+                let step = decoder.handle(input).map_err(|_| Broken::Parse)?;
+                let body = match step.event {
+                    Event::Data { start, end } => &input[start..end],
+                    Event::More | Event::End => &[],
+                };
+                (body, step.consumed, step.event == Event::End || decoder.is_done())
+            }
+        };
+        self.answer.body_bytes += body.len() as u64;
+        if has_checksum {
+            self.answer.crc32c = crc32c::crc32c_append(self.answer.crc32c, body);
+        }
+        *input = &input[consumed..];
+        Ok(is_complete)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the end of a connection brings.
+    type AtEnd = Result<Option<Answer>, Broken>;
+
+    /// All answers in `text`, arriving in pieces of `piece` bytes, and what its end brings.
+    fn read(method: &str, text: &str, piece: usize) -> Result<(Vec<Answer>, AtEnd), Broken> {
+        let mut heads = Heads::new(method, true);
+        let mut reader = Reader::new();
+        let mut answers = Vec::new();
+        for mut input in text.as_bytes().chunks(piece) {
+            while !input.is_empty() {
+                answers.extend(reader.read(&mut heads, &mut input)?);
+            }
+        }
+        Ok((answers, reader.end()))
+    }
+
+    const PIECES: [usize; 5] = [1, 2, 7, 50, 10_000];
+
+    #[test]
+    fn answers_of_every_framing_in_any_pieces() {
+        let text = concat!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "HTTP/1.1 100 Continue\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3\r\n123\r\n0\r\nA: b\r\n\r\n",
+            "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        );
+        let hello = crc32c::crc32c(b"hello");
+        let kept = |status, body_bytes, crc32c| Answer { status, body_bytes, crc32c, is_kept: true };
+        let wanted = [
+            kept(200, 5, hello),
+            kept(200, 5, hello),
+            kept(304, 0, 0),
+            kept(200, 8, crc32c::crc32c(b"hello123")),
+            Answer { status: 404, body_bytes: 0, crc32c: 0, is_kept: false },
+        ];
+        for piece in PIECES {
+            assert_eq!(read("GET", text, piece), Ok((wanted.to_vec(), Ok(None))), "{piece}");
+        }
+    }
+
+    #[test]
+    fn ends_of_connections() {
+        let until_close = "HTTP/1.1 200 OK\r\n\r\nhello";
+        let answer = Answer { status: 200, body_bytes: 5, crc32c: crc32c::crc32c(b"hello"), is_kept: false };
+        for piece in PIECES {
+            assert_eq!(read("GET", until_close, piece), Ok((Vec::new(), Ok(Some(answer)))), "{piece}");
+            for (text, broken) in [
+                ("HTTP/1.1 200 OK\r\nContent-Le", Broken::Ended),
+                ("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello", Broken::ShortBody),
+                ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", Broken::ShortBody),
+            ] {
+                assert_eq!(read("GET", text, piece), Ok((Vec::new(), Err(broken))), "{text} {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer() {
+        for text in [
+            "SSH-2.0-x\r\n",
+            "HTTP/1.1 two hundred\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        ] {
+            assert_eq!(read("GET", text, 10_000), Err(Broken::Parse), "{text}");
+        }
+        let endless = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(100_000));
+        for piece in [1000, 16 << 10, 1 << 20] {
+            assert_eq!(read("GET", &endless, piece), Err(Broken::Parse), "{piece}");
+        }
+    }
+
+    #[test]
+    fn the_answer_to_head_has_no_body() {
+        let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        let (answers, _) = read("HEAD", text, 10_000).unwrap();
+        assert_eq!(answers.len(), 2);
+    }
+
+    #[test]
+    fn a_head_that_only_begins_like_the_last_one_is_read_itself() {
+        let text = concat!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey",
+        );
+        let (answers, end) = read("GET", text, 10_000).unwrap();
+        let lengths: Vec<u64> = answers.iter().map(|answer| answer.body_bytes).collect();
+        assert_eq!((lengths, end), (vec![5, 3], Ok(None)));
+    }
+}

@@ -1,0 +1,226 @@
+//! Requests as bytes: each thread's share of what a plan asks for.
+
+use std::io::Write;
+
+use io::op::PeerAddr;
+
+use super::plan::{Expect, Plan, Reuse};
+use super::target::{Order, Piece, Target};
+
+/// The requests of one thread.
+pub(crate) struct Requests {
+    origins: Vec<Origin>,
+    expects: Vec<Expect>,
+    /// This thread and how many there are: it takes every so many-th request.
+    thread: u64,
+    threads: u64,
+    random: Random,
+}
+
+/// A server, and what is asked of it in turn.
+struct Origin {
+    peer: PeerAddr,
+    templates: Vec<Template>,
+    /// Requests of this thread so far.
+    made: u64,
+}
+
+/// The bytes of a request around its numbers.
+struct Template {
+    parts: Vec<Part>,
+    /// Where its expectations stand.
+    target: u32,
+}
+
+/// A piece of a request: nothing is formatted that does not change.
+enum Part {
+    Bytes(Vec<u8>),
+    Number { first: u64, count: u64, width: usize, order: Order },
+}
+
+impl Requests {
+    pub(crate) fn new(plan: &Plan, thread: usize, threads: usize) -> Requests {
+        let mut origins: Vec<Origin> = Vec::new();
+        for (index, target) in plan.targets.iter().enumerate() {
+            let template = Template { parts: parts(plan, target), target: index as u32 };
+            match origins.iter_mut().find(|origin| origin.peer == target.peer) {
+                Some(origin) => origin.templates.push(template),
+                None => {
+                    origins.push(Origin { peer: target.peer.clone(), templates: vec![template], made: 0 });
+                }
+            }
+        }
+        Requests {
+            origins,
+            expects: plan.targets.iter().map(|target| target.expect.or(plan.expect)).collect(),
+            thread: thread as u64,
+            threads: threads as u64,
+            random: Random(plan.seed.wrapping_add((thread as u64) << 32)),
+        }
+    }
+
+    /// How many servers there are; connections are dealt out to them in turn.
+    pub(crate) fn origins(&self) -> usize {
+        self.origins.len()
+    }
+
+    pub(crate) fn peer(&self, origin: usize) -> &PeerAddr {
+        &self.origins[origin].peer
+    }
+
+    /// What the answers of a target must be.
+    pub(crate) fn expect(&self, target: u32) -> &Expect {
+        &self.expects[target as usize]
+    }
+
+    /// Appends the next request for a server; answers its target.
+    pub(crate) fn push(&mut self, origin: usize, out: &mut Vec<u8>) -> u32 {
+        let origin = &mut self.origins[origin];
+        // Threads take every so many-th request, so that together they leave none out and make none twice.
+        let number = origin.made * self.threads + self.thread;
+        origin.made += 1;
+        let among = origin.templates.len() as u64;
+        let template = &origin.templates[(number % among) as usize];
+        let round = number / among;
+        for part in &template.parts {
+            match part {
+                Part::Bytes(bytes) => out.extend_from_slice(bytes),
+                &Part::Number { first, count, width, order } => {
+                    let value = first
+                        + match order {
+                            Order::Random => self.random.below(count),
+                            Order::Counting => round % count,
+                        };
+                    push_number(value, width, out);
+                }
+            }
+        }
+        template.target
+    }
+}
+
+/// The fixed bytes of a target's requests, with its numbers between them.
+fn parts(plan: &Plan, target: &Target) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut bytes = format!("{} ", plan.method).into_bytes();
+    for piece in &target.pieces {
+        match piece {
+            Piece::Literal(text) => bytes.extend_from_slice(text.as_bytes()),
+            &Piece::Number { first, count, width, order } => {
+                parts.push(Part::Bytes(std::mem::take(&mut bytes)));
+                parts.push(Part::Number { first, count, width, order });
+            }
+        }
+    }
+    bytes.extend_from_slice(b" HTTP/1.1\r\n");
+    // What the user writes replaces what would stand there.
+    let is_set = |name: &str| {
+        let mut names = plan.headers.iter().filter_map(|line| line.split_once(':'));
+        names.any(|(set, _)| set.trim().eq_ignore_ascii_case(name))
+    };
+    let mut field = |name: &str, value: &str| {
+        if !is_set(name) {
+            bytes.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+        }
+    };
+    field("Host", &target.host);
+    if plan.reuse == Reuse::PerRequest {
+        field("Connection", "close");
+    }
+    if !plan.body.is_empty() {
+        field("Content-Length", &plan.body.len().to_string());
+    }
+    for line in &plan.headers {
+        bytes.extend_from_slice(line.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes.extend_from_slice(&plan.body);
+    parts.push(Part::Bytes(bytes));
+    parts
+}
+
+/// A number in decimal, with zeros before it up to the width.
+fn push_number(value: u64, width: usize, out: &mut Vec<u8>) {
+    if width > 0 {
+        let written = write!(out, "{value:0width$}");
+        debug_assert!(written.is_ok(), "a vector takes everything");
+    } else {
+        http::push_decimal(out, value);
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, and good enough to spread requests.
+struct Random(u64);
+
+impl Random {
+    /// A number below `count`, each as likely but for a part in 2^64 / `count` (Lemire's multiplication).
+    fn below(&mut self, count: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        ((u128::from(mixed) * u128::from(count)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(plan: &Plan, thread: usize, threads: usize, count: usize) -> Vec<String> {
+        let mut requests = Requests::new(plan, thread, threads);
+        let made = (0..count).map(|_| {
+            let mut out = Vec::new();
+            requests.push(0, &mut out);
+            String::from_utf8(out).unwrap()
+        });
+        made.collect()
+    }
+
+    fn plan(urls: &[&str]) -> Plan {
+        Plan::new(urls.iter().map(|url| Target::parse(url).unwrap()).collect())
+    }
+
+    #[test]
+    fn a_request_has_what_it_needs() {
+        let mut plan = plan(&["http://127.0.0.1:81/a?b"]);
+        assert_eq!(made(&plan, 0, 1, 1), ["GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:81\r\n\r\n"]);
+        plan.method = "POST".to_owned();
+        plan.headers = vec!["host: other".to_owned(), "X: y".to_owned()];
+        plan.body = b"body".to_vec();
+        plan.reuse = Reuse::PerRequest;
+        let wanted = concat!(
+            "POST /a?b HTTP/1.1\r\nConnection: close\r\nContent-Length: 4\r\n",
+            "host: other\r\nX: y\r\n\r\nbody"
+        );
+        assert_eq!(made(&plan, 0, 1, 1), [wanted]);
+    }
+
+    #[test]
+    fn threads_share_what_counts_without_gap_or_repetition() {
+        let plan = plan(&["http://127.0.0.1/a{00..02}", "http://127.0.0.1/b"]);
+        let mut all: Vec<String> = Vec::new();
+        for thread in 0..2 {
+            all.extend(
+                made(&plan, thread, 2, 3).iter().map(|text| text.split(' ').nth(1).unwrap().to_owned()),
+            );
+        }
+        all.sort();
+        assert_eq!(all, ["/a00", "/a01", "/a02", "/b", "/b", "/b"]);
+    }
+
+    #[test]
+    fn random_numbers_reach_every_number_and_repeat_with_the_seed() {
+        let mut plan = plan(&["http://127.0.0.1/{5-9}"]);
+        let first = made(&plan, 0, 1, 200);
+        for number in 5..=9 {
+            assert!(first.iter().any(|text| text.starts_with(&format!("GET /{number} "))), "{number}");
+        }
+        assert_eq!(first, made(&plan, 0, 1, 200));
+        assert_ne!(first, made(&plan, 1, 2, 200));
+        plan.seed = 2;
+        assert_ne!(first, made(&plan, 0, 1, 200));
+    }
+}

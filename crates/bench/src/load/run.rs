@@ -1,0 +1,392 @@
+//! Carries out a plan: starts the threads, collects what they count once a second, and puts the outcome together.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use io::Engine;
+use io::engine::NetKind;
+use io::probe::Probe;
+use rustix::process::{Resource, Rlimit};
+use rustix::thread::CpuSet;
+
+use super::outcome::{Outcome, Second, Tally, ThreadUse};
+use super::plan::{Length, PIPELINE_MAX, Pace, Plan, Reuse};
+use super::worker::{Watch, Window, Worker};
+use crate::failure::Failure;
+
+/// Descriptors beside those of connections: engines, standard streams, files of the program.
+const DESCRIPTORS_SPARE: u64 = 200;
+/// How long after the end of a second its counts are collected, so that all threads have told them.
+const COLLECT_AFTER: Duration = Duration::from_millis(40);
+
+/// Carries out a load.
+///
+/// # Errors
+/// When the plan makes no sense, when no connection can be made at all, or when nothing was answered.
+pub(crate) fn run(plan: &Plan) -> Result<Outcome, Failure> {
+    run_watched(plan, &mut |_| ())
+}
+
+/// As [`run`], and tells of each second when it is over.
+pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result<Outcome, Failure> {
+    check(plan)?;
+    let net = engine_for(plan)?;
+    let cpus = if plan.cpus.is_empty() { allowed_cpus()? } else { plan.cpus.clone() };
+    let threads = cpus.len().min(plan.connections as usize);
+    raise_descriptors(u64::from(plan.connections))?;
+    let slots: Vec<Slot> = (0..threads).map(|_| Slot::default()).collect();
+    let (slots, aborted) = (&slots, &AtomicBool::new(false));
+    let outcome = std::thread::scope(|scope| {
+        let (told, news) = mpsc::channel();
+        let mut workers = Vec::with_capacity(threads);
+        for (index, slot) in slots.iter().enumerate() {
+            let (go, window) = mpsc::channel();
+            let crew = Crew { plan, net, share: (index, threads), cpu: cpus[index], slot, aborted };
+            let thread = crew.start(scope, told.clone(), window)?;
+            workers.push(Started { go, thread });
+        }
+        drop(told);
+        let (total, series, uses) = (Tally::new(), Vec::new(), Vec::new());
+        let outcome = Collector { plan, slots, news, watch, total, series, uses }.lead(workers, net);
+        // Where one thread has failed the others must not go on alone.
+        aborted.store(true, Ordering::Relaxed);
+        outcome
+    })?;
+    if outcome.tally.answers == 0 && outcome.tally.errors.total() > 0 {
+        return Err(Failure::Other(format!(
+            "{} answers no request: {}",
+            plan.targets[0].text, outcome.tally.errors
+        )));
+    }
+    Ok(outcome)
+}
+
+/// What only a plan made by hand can get wrong is as clear as what the command line can.
+fn check(plan: &Plan) -> Result<(), Failure> {
+    let wrong = |what: &str| Err(Failure::Usage(what.to_owned()));
+    if plan.targets.is_empty() {
+        return wrong("no URL to ask for");
+    }
+    if plan.connections == 0 {
+        return wrong("a load needs at least one connection");
+    }
+    if let Reuse::KeepAlive { depth } = plan.reuse
+        && !(1..=PIPELINE_MAX).contains(&depth)
+    {
+        return Err(Failure::Usage(format!("a pipeline holds 1 to {PIPELINE_MAX} requests")));
+    }
+    match plan.pace {
+        Pace::Open { rate } if !(rate > 0.0 && rate <= 1e9) => {
+            wrong("a rate is above 0 and at most 1e9 a second")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The engine that the plan names, or the best that can be had; the reason where the named one cannot.
+fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
+    let probe = Probe::run();
+    match (plan.engine, probe.uring_refusal()) {
+        (Some(NetKind::Uring), Some(refusal)) => {
+            Err(Failure::Other(format!("no io_uring here: {}; {}", refusal.cause, refusal.remedy)))
+        }
+        (Some(net), _) => Ok(net),
+        (None, _) => Ok(probe.best_net()),
+    }
+}
+
+/// The processors that this process may use.
+fn allowed_cpus() -> Result<Vec<usize>, Failure> {
+    let set = rustix::thread::sched_getaffinity(None)
+        .map_err(|error| Failure::Kernel { doing: "sched_getaffinity".to_owned(), error: error.into() })?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// Allows this process as many descriptors as the connections need.
+fn raise_descriptors(connections: u64) -> Result<(), Failure> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let needed = connections + DESCRIPTORS_SPARE;
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    // The soft limit is low so that programs with select(2) do not break; the hard one is what may be had.
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        let maximum = limit.maximum.unwrap_or_default();
+        return Err(Failure::Usage(format!(
+            "{connections} connections need {needed} descriptors and the limit is {maximum}: raise it (ulimit -Hn)"
+        )));
+    }
+    let raised = Rlimit { current: Some(needed), maximum: limit.maximum };
+    rustix::process::setrlimit(Resource::Nofile, raised)
+        .map_err(|error| Failure::Kernel { doing: "setrlimit NOFILE".to_owned(), error: error.into() })
+}
+
+/// What a thread has counted and nobody has collected yet.
+#[derive(Default)]
+struct Slot(Mutex<Option<Box<Counted>>>);
+
+/// Told by a thread once a second, and taken by the collector shortly after: a lock that nobody waits for.
+struct Counted {
+    warm_up: Tally,
+    counted: Tally,
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<Counted>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a thread tells.
+enum News {
+    /// It has its connections.
+    Ready,
+    /// It has ended, or could not begin.
+    Ended(Result<Use, Failure>),
+}
+
+/// What a thread spent while it counted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    thread: ThreadUse,
+    seconds: f64,
+}
+
+/// A thread that waits for the word to begin.
+struct Started<'scope> {
+    go: Sender<Window>,
+    thread: ScopedJoinHandle<'scope, ()>,
+}
+
+/// What a thread is started with.
+struct Crew<'a> {
+    plan: &'a Plan,
+    net: NetKind,
+    share: (usize, usize),
+    cpu: usize,
+    slot: &'a Slot,
+    aborted: &'a AtomicBool,
+}
+
+impl<'a> Crew<'a> {
+    fn start<'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+        told: Sender<News>,
+        window: Receiver<Window>,
+    ) -> Result<ScopedJoinHandle<'scope, ()>, Failure>
+    where
+        'a: 'scope,
+    {
+        let name = format!("load-{}", self.share.0);
+        let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, move || {
+            let ended = self.work(&told, &window);
+            // Nobody listens any more when another thread has failed.
+            let _ = told.send(News::Ended(ended));
+        });
+        thread.map_err(|error| Failure::Kernel { doing: "start a thread".to_owned(), error })
+    }
+
+    /// The life of a thread: pinned first, so that its memory is made where it runs; then connections, then the load.
+    fn work(&self, told: &Sender<News>, window: &Receiver<Window>) -> Result<Use, Failure> {
+        let mut set = CpuSet::new();
+        if self.cpu >= CpuSet::MAX_CPU {
+            return Err(Failure::Usage(format!("there is no processor {}", self.cpu)));
+        }
+        set.set(self.cpu);
+        rustix::thread::sched_setaffinity(None, &set).map_err(|error| Failure::Kernel {
+            doing: format!("pin a thread to processor {}", self.cpu),
+            error: error.into(),
+        })?;
+        let mut worker = Worker::new(self.plan, self.net, self.share)?;
+        *self.slot.lock() = Some(Box::new(Counted { warm_up: Tally::new(), counted: Tally::new() }));
+        worker.connect()?;
+        let _ = told.send(News::Ready);
+        // Without a word from there the load does not take place.
+        let Ok(window) = window.recv() else { return Ok(Use::default()) };
+        let mut watcher = Watcher { crew: self, begun: None, used: Use::default() };
+        worker.run(window, &mut watcher)?;
+        Ok(watcher.used)
+    }
+}
+
+/// Passes a thread's counts on, and measures what it spends between its two boundaries.
+struct Watcher<'a> {
+    crew: &'a Crew<'a>,
+    begun: Option<(Instant, ThreadUse)>,
+    used: Use,
+}
+
+impl Watch for Watcher<'_> {
+    fn counted(&mut self, tally: &Tally, is_warm_up: bool) {
+        if let Some(counted) = self.crew.slot.lock().as_deref_mut() {
+            if is_warm_up { &mut counted.warm_up } else { &mut counted.counted }.add(tally);
+        }
+    }
+
+    fn boundary(&mut self, engine: &dyn Engine) {
+        // Read by the thread itself, between two of its turns: what is spent outside of the load is not in it.
+        let now = (Instant::now(), thread_use(engine));
+        let Some((since, before)) = self.begun else {
+            self.begun = Some(now);
+            return;
+        };
+        let (until, after) = now;
+        self.used = Use {
+            thread: ThreadUse {
+                cpu: Some(self.crew.cpu),
+                cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+                delayed_seconds: after.delayed_seconds - before.delayed_seconds,
+                kernel_entries: after.kernel_entries - before.kernel_entries,
+            },
+            seconds: (until - since).as_secs_f64(),
+        };
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.crew.plan.stop.load(Ordering::Relaxed) || self.crew.aborted.load(Ordering::Relaxed)
+    }
+}
+
+/// What this thread has spent since it began.
+fn thread_use(engine: &dyn Engine) -> ThreadUse {
+    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
+    let schedstat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let delayed = schedstat.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
+    ThreadUse {
+        cpu: None,
+        cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        delayed_seconds: delayed.unwrap_or(0) as f64 / 1e9,
+        kernel_entries: engine.counters().kernel_entries,
+    }
+}
+
+/// Leads the threads through a load and adds up what they count.
+struct Collector<'a> {
+    plan: &'a Plan,
+    slots: &'a [Slot],
+    news: Receiver<News>,
+    watch: &'a mut dyn FnMut(&Second),
+    total: Tally,
+    series: Vec<Second>,
+    uses: Vec<Use>,
+}
+
+impl Collector<'_> {
+    /// Waits until all threads have their connections, gives them the word, and follows them to the end.
+    fn lead(mut self, workers: Vec<Started<'_>>, net: NetKind) -> Result<Outcome, Failure> {
+        for _ in &workers {
+            match self.news.recv() {
+                Ok(News::Ready) => {}
+                Ok(News::Ended(Err(failure))) => return Err(failure),
+                Ok(News::Ended(Ok(_))) | Err(_) => return Err(died()),
+            }
+        }
+        let start = Instant::now();
+        let (warm_up, end) = match self.plan.length {
+            Length::Time(length) => (self.plan.warm_up, Some(start + self.plan.warm_up + length)),
+            Length::Requests(_) => (Duration::ZERO, None),
+        };
+        // All threads begin at the same time, whichever was ready first.
+        let window = Window { start, counted_from: start + warm_up, end };
+        let mut threads = Vec::with_capacity(workers.len());
+        for Started { go, thread } in workers {
+            go.send(window).map_err(|_| died())?;
+            threads.push(thread);
+        }
+        self.follow(window, threads.len())?;
+        self.collect(window, Instant::now());
+        self.uses.sort_by_key(|used| used.thread.cpu);
+        Ok(Outcome {
+            engine: if net == NetKind::Uring { "io_uring" } else { "epoll" },
+            seconds: self.seconds(window),
+            tally: self.total,
+            threads: self.uses.iter().map(|used| used.thread).collect(),
+            pace: self.plan.pace,
+            series: self.series,
+        })
+    }
+
+    /// Collects once a second until all threads have ended.
+    fn follow(&mut self, window: Window, threads: usize) -> Result<(), Failure> {
+        let mut second_end = window.start.max(window.counted_from - whole_seconds(window));
+        if second_end == window.start {
+            second_end += Duration::from_secs(1);
+        }
+        while self.uses.len() < threads {
+            let wait = (second_end + COLLECT_AFTER).saturating_duration_since(Instant::now());
+            match self.news.recv_timeout(wait) {
+                Ok(News::Ended(Ok(used))) => self.uses.push(used),
+                Ok(News::Ended(Err(failure))) => return Err(failure),
+                Ok(News::Ready) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.collect(window, second_end);
+                    second_end += Duration::from_secs(1);
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(died()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds up what was counted in the second that ended then.
+    fn collect(&mut self, window: Window, until: Instant) {
+        let (mut warm_up, mut counted) = (Tally::new(), Tally::new());
+        for slot in self.slots {
+            if let Some(slot) = slot.lock().as_deref_mut() {
+                warm_up.add(&slot.warm_up);
+                counted.add(&slot.counted);
+                slot.warm_up.clear();
+                slot.counted.clear();
+            }
+        }
+        // Counts of the warm-up are shown while it lasts and go no further.
+        self.total.add(&counted);
+        let is_warm_up = until <= window.counted_from;
+        let tally = if is_warm_up { &warm_up } else { &counted };
+        if tally.answers + tally.errors.total() == 0 {
+            return;
+        }
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        let second = Second {
+            at: until.saturating_duration_since(window.counted_from).as_secs_f64(),
+            answers: tally.answers,
+            bytes: tally.bytes,
+            errors: tally.errors.total(),
+            p50_us: micros(tally.latency.value_at_quantile(0.5)),
+            p99_us: micros(tally.latency.value_at_quantile(0.99)),
+            max_us: micros(tally.latency.max()),
+            is_warm_up,
+        };
+        (self.watch)(&second);
+        if !is_warm_up {
+            self.series.push(second);
+        }
+    }
+
+    /// What rates are formed with: the time that was planned, where answers are counted by when they were due, else the
+    /// time that it took.
+    fn seconds(&self, window: Window) -> f64 {
+        let took = self.uses.iter().map(|used| used.seconds).fold(0.0, f64::max);
+        match (self.plan.pace, window.end) {
+            (Pace::Open { .. }, Some(end)) if !self.plan.stop.load(Ordering::Relaxed) => {
+                (end - window.counted_from).as_secs_f64()
+            }
+            _ => took,
+        }
+    }
+}
+
+/// As many seconds as the warm-up has, without the one that is begun.
+fn whole_seconds(window: Window) -> Duration {
+    Duration::from_secs((window.counted_from - window.start).as_secs())
+}
+
+fn died() -> Failure {
+    Failure::Other("a thread of the load generator has ended before its time".to_owned())
+}

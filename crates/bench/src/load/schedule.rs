@@ -1,0 +1,142 @@
+//! When the requests of one thread are due.
+//!
+//! Times are nanoseconds on the thread's own clock.
+
+use std::collections::VecDeque;
+
+use super::plan::Pace;
+
+/// When requests are due, and how many are left.
+pub(crate) struct Schedule {
+    pace: Timing,
+    /// Requests that may still be made; none when there is no such limit.
+    left: Option<u64>,
+    /// Nothing is due from this time on.
+    end: u64,
+    /// When those were due that lost their connection before they were answered, by no fault of their own.
+    given_back: VecDeque<u64>,
+}
+
+/// What makes a request due.
+enum Timing {
+    /// At once.
+    Closed,
+    /// Evenly: the next is number `next` from `start` on.
+    Open { start: u64, interval: f64, next: u64 },
+}
+
+impl Schedule {
+    /// The share of thread number `thread` of `threads`, from `start` until `end`, at most `requests` of all threads
+    /// together.
+    pub(crate) fn new(
+        pace: Pace,
+        (thread, threads): (usize, usize),
+        (start, end): (u64, u64),
+        requests: Option<u64>,
+    ) -> Schedule {
+        let (thread, threads) = (thread as u64, threads as u64);
+        let timing = match pace {
+            Pace::Closed => Timing::Closed,
+            Pace::Open { rate } => {
+                // Threads take turns, so that all of them together are even too.
+                let between = 1e9 / rate;
+                let start = start + (between * thread as f64) as u64;
+                Timing::Open { start, interval: between * threads as f64, next: 0 }
+            }
+        };
+        let left = requests.map(|requests| requests.saturating_sub(thread).div_ceil(threads));
+        Schedule { pace: timing, left, end, given_back: VecDeque::new() }
+    }
+
+    /// Takes a request that is due by `now`: answers when it was.
+    pub(crate) fn take(&mut self, now: u64) -> Option<u64> {
+        if let Some(due) = self.given_back.pop_front() {
+            return Some(due);
+        }
+        let due = self.next_due(now)?;
+        if due > now || due >= self.end {
+            return None;
+        }
+        if let Timing::Open { next, .. } = &mut self.pace {
+            *next += 1;
+        }
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
+        Some(due)
+    }
+
+    /// When the next request is due: at once in a closed loop. Never, when there is none left.
+    pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
+        if self.left == Some(0) {
+            return None;
+        }
+        match self.pace {
+            Timing::Closed => Some(now),
+            // Multiplied, not added up: the rate holds over any length.
+            Timing::Open { start, interval, next } => Some(start + (interval * next as f64) as u64),
+        }
+    }
+
+    /// Puts a request back whose connection ended before its turn.
+    pub(crate) fn give_back(&mut self, due: u64) {
+        self.given_back.push_back(due);
+    }
+
+    /// Ends the schedule at `now`.
+    pub(crate) fn stop(&mut self, now: u64) {
+        self.end = self.end.min(now);
+        self.given_back.clear();
+    }
+
+    /// Whether nothing will be due any more, and nothing is.
+    pub(crate) fn is_over(&self, now: u64) -> bool {
+        let is_used_up = match self.next_due(now) {
+            None => true,
+            Some(due) => due >= self.end,
+        };
+        is_used_up && self.given_back.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_loop_is_even_over_its_threads() {
+        let share = |thread| Schedule::new(Pace::Open { rate: 1e6 }, (thread, 2), (5_000, 15_000), None);
+        let mut dues = Vec::new();
+        for thread in 0..2 {
+            let mut schedule = share(thread);
+            assert_eq!(schedule.take(4_999), None);
+            while let Some(due) = schedule.take(1_000_000) {
+                dues.push(due);
+            }
+            assert!(schedule.is_over(1_000_000));
+        }
+        dues.sort_unstable();
+        assert_eq!(dues, (5..15).map(|micros| micros * 1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_number_of_requests_is_shared_without_rest() {
+        let mut made = 0;
+        for thread in 0..3 {
+            let mut schedule = Schedule::new(Pace::Closed, (thread, 3), (0, u64::MAX), Some(8));
+            while schedule.take(1).is_some() {
+                made += 1;
+            }
+        }
+        assert_eq!(made, 8);
+    }
+
+    #[test]
+    fn what_is_given_back_is_due_as_it_was() {
+        let mut schedule = Schedule::new(Pace::Open { rate: 1e9 }, (0, 1), (10, 12), None);
+        assert_eq!((schedule.take(50), schedule.take(50), schedule.take(50)), (Some(10), Some(11), None));
+        schedule.give_back(11);
+        assert!(!schedule.is_over(50));
+        assert_eq!((schedule.take(50), schedule.take(50)), (Some(11), None));
+    }
+}

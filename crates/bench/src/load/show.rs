@@ -1,0 +1,154 @@
+//! The outcome of a load as text and as data, and the line for each second of one.
+
+use serde_json::{Value, json};
+
+use super::outcome::{Bottleneck, Outcome, Second};
+use super::plan::{Pace, Plan, Reuse};
+
+/// Bytes of the unit that amounts of data are shown in.
+const MIB: f64 = 1048576.0;
+/// URLs that are shown; a list may have thousands.
+const TARGETS_SHOWN: usize = 3;
+
+/// One line for each second.
+pub(super) fn show_second(second: &Second) {
+    let what = if second.is_warm_up { "warm-up".to_owned() } else { format!("{:5.0} s", second.at) };
+    // Only where there are some: they are not to be overlooked among zeros.
+    let errors = if second.errors > 0 { format!(", {} errors", second.errors) } else { String::new() };
+    eprintln!(
+        "{what}  {:>9} answers  {:>8.1} MiB  p50 {}  p99 {}  max {}{errors}",
+        second.answers,
+        second.bytes as f64 / MIB,
+        Micros(second.p50_us),
+        Micros(second.p99_us),
+        Micros(second.max_us),
+    );
+}
+
+/// A time in the unit that fits it, with about three digits.
+struct Micros(f64);
+
+impl std::fmt::Display for Micros {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self.0 {
+            micros if micros < 1e3 => format!("{micros:.0} us"),
+            micros if micros < 1e6 => format!("{:.2} ms", micros / 1e3),
+            micros => format!("{:.2} s", micros / 1e6),
+        };
+        f.pad(&text)
+    }
+}
+
+/// Percentiles that are shown.
+const PERCENTILES: [f64; 6] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99];
+
+/// The outcome for a reader, a few lines.
+pub(super) fn to_text(plan: &Plan, outcome: &Outcome) -> String {
+    let tally = &outcome.tally;
+    let targets: Vec<&str> =
+        plan.targets.iter().take(TARGETS_SHOWN).map(|target| target.text.as_str()).collect();
+    let more = plan.targets.len() - targets.len();
+    let statuses: Vec<String> =
+        tally.statuses.seen().map(|(status, count)| format!("{status}: {count}")).collect();
+    let percentiles: Vec<String> =
+        PERCENTILES.iter().map(|&one| format!("p{one} {}", Micros(outcome.latency_us(one)))).collect();
+    let (mean, max) = (Micros(tally.latency.mean() / 1e3), Micros(tally.latency.max() as f64 / 1e3));
+    let lines = [
+        ("target", targets.join(" ") + &if more > 0 { format!(" and {more} more") } else { String::new() }),
+        ("load", load(plan, outcome)),
+        ("answers", format!("{} ({:.0}/s)", tally.answers, outcome.answers_per_second())),
+        ("statuses", statuses.join(", ")),
+        ("errors", tally.errors.to_string()),
+        (
+            "bodies",
+            format!(
+                "{:.1} MiB ({:.1} MiB/s)",
+                tally.body_bytes as f64 / MIB,
+                outcome.body_bytes_per_second() / MIB
+            ),
+        ),
+        ("latency", format!("{}, max {max}, mean {mean}", percentiles.join(", "))),
+        (
+            "generator",
+            format!(
+                "{:.2} us of processor and {:.3} kernel entries per answer, busiest thread {:.0} %",
+                outcome.cpu_us_per_answer(),
+                outcome.kernel_entries_per_answer(),
+                outcome.busiest_share() * 100.0
+            ),
+        ),
+        ("bottleneck", bottleneck(outcome.bottleneck()).to_owned()),
+    ];
+    lines.iter().map(|(name, value)| format!("{name:<11} {value}\n")).collect()
+}
+
+/// How the server was loaded, in one line.
+fn load(plan: &Plan, outcome: &Outcome) -> String {
+    let reuse = match plan.reuse {
+        Reuse::PerRequest => "a connection per request".to_owned(),
+        Reuse::KeepAlive { depth: 1 } => "keep-alive".to_owned(),
+        Reuse::KeepAlive { depth } => format!("{depth} requests in the pipeline"),
+    };
+    let pace = match plan.pace {
+        Pace::Closed => "closed loop".to_owned(),
+        Pace::Open { rate } => format!("open loop of {rate} requests/s"),
+    };
+    let cpus: Vec<String> =
+        outcome.threads.iter().filter_map(|thread| thread.cpu).map(|cpu| cpu.to_string()).collect();
+    format!(
+        "{} connections, {reuse}, {pace}, {}, processors {}, {:.2} s",
+        plan.connections,
+        outcome.engine,
+        cpus.join(","),
+        outcome.seconds
+    )
+}
+
+/// What stood in the way, and what to do about it.
+fn bottleneck(found: Bottleneck) -> &'static str {
+    match found {
+        Bottleneck::Rate => "none: the rate that was set was kept",
+        Bottleneck::Server => "the server",
+        Bottleneck::Generator => "the generator: give it more processors, the server may be faster than this",
+    }
+}
+
+/// The outcome as data; times of requests in microseconds.
+pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
+    let tally = &outcome.tally;
+    let percentiles: Vec<Value> =
+        PERCENTILES.iter().map(|&one| json!({ "percentile": one, "us": outcome.latency_us(one) })).collect();
+    let statuses: serde_json::Map<String, Value> =
+        tally.statuses.seen().map(|(status, count)| (status.to_string(), json!(count))).collect();
+    // Rates are there beside their counts, so that no reader has to know what they are formed with.
+    json!({
+        "targets": plan.targets.iter().map(|target| &target.text).collect::<Vec<_>>(),
+        "engine": outcome.engine,
+        "connections": plan.connections,
+        "rate": match plan.pace { Pace::Closed => Value::Null, Pace::Open { rate } => json!(rate) },
+        "pipeline": match plan.reuse { Reuse::PerRequest => 0, Reuse::KeepAlive { depth } => depth },
+        "seconds": outcome.seconds,
+        "answers": tally.answers,
+        "answers_per_second": outcome.answers_per_second(),
+        "good_per_second": outcome.good_per_second(),
+        "statuses": statuses,
+        "errors": tally.errors,
+        "bytes": tally.bytes,
+        "body_bytes": tally.body_bytes,
+        "sent_bytes": tally.sent_bytes,
+        "connections_made": tally.connections,
+        "latency_us": {
+            "mean": tally.latency.mean() / 1e3,
+            "max": tally.latency.max() as f64 / 1e3,
+            "percentiles": percentiles,
+        },
+        "generator": {
+            "threads": outcome.threads,
+            "cpu_us_per_answer": outcome.cpu_us_per_answer(),
+            "kernel_entries_per_answer": outcome.kernel_entries_per_answer(),
+            "busiest_share": outcome.busiest_share(),
+        },
+        "bottleneck": outcome.bottleneck(),
+        "seconds_series": outcome.series,
+    })
+}

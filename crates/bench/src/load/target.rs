@@ -1,0 +1,254 @@
+//! URLs that are asked for: literal ones, and patterns with numbers.
+//!
+//! A number stands in braces. `{0-24999}` is a random one of these, each as likely as any other; `{0..24999}` counts
+//! from the first to the last and starts again. Leading zeros of the first number say how wide all are written:
+//! `{000-999}`. A brace that is part of a URL is written `%7B`. An address of a unix socket is written as nginx does:
+//! `http://unix:/run/server.sock:/path`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use io::op::PeerAddr;
+
+use super::plan::Expect;
+use crate::failure::Failure;
+
+/// A URL or a pattern of URLs, read and resolved.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// As it was written.
+    pub(crate) text: String,
+    pub(crate) peer: PeerAddr,
+    /// What `Host` says.
+    pub(crate) host: String,
+    /// The path and query in pieces.
+    pub(crate) pieces: Vec<Piece>,
+    /// What its answers must be, beyond what the plan says of all.
+    pub(crate) expect: Expect,
+}
+
+/// A part of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    Literal(String),
+    Number { first: u64, count: u64, width: usize, order: Order },
+}
+
+/// Which number of a range comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Any, each as likely.
+    Random,
+    /// The next.
+    Counting,
+}
+
+impl Target {
+    /// Reads a URL or pattern and looks its host up.
+    pub(crate) fn parse(text: &str) -> Result<Target, Failure> {
+        let wrong = |why: &str| Failure::Usage(format!("URL \"{text}\": {why}"));
+        let rest = match text.split_once("://") {
+            Some(("http", rest)) => rest,
+            Some(("https", _)) => return Err(wrong("https is not spoken here: measure http")),
+            Some(_) => return Err(wrong("only http is spoken here")),
+            None => return Err(wrong("write it with http://")),
+        };
+        if text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
+            return Err(wrong("white space and control bytes have to be escaped (%20)"));
+        }
+        // A fragment is the client's own (RFC 9110 section 4.2.5).
+        let rest = rest.split_once('#').map_or(rest, |(rest, _)| rest);
+        let (peer, host, path) = match rest.strip_prefix("unix:") {
+            Some(rest) => {
+                let (socket, path) = rest.split_once(':').unwrap_or((rest, "/"));
+                (PeerAddr::Unix(PathBuf::from(socket)), "localhost".to_owned(), path)
+            }
+            None => {
+                let end = rest.find(['/', '?']).unwrap_or(rest.len());
+                let (authority, path) = rest.split_at(end);
+                (PeerAddr::Inet(resolve(authority).map_err(|why| wrong(&why))?), authority.to_owned(), path)
+            }
+        };
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let pieces = pieces(&path).map_err(|why| wrong(&why))?;
+        Ok(Target { text: text.to_owned(), peer, host, pieces, expect: Expect::default() })
+    }
+
+    /// Reads a list: a URL on each line, after it what its answers must be (`status=200 length=4096 crc32c=c1d04330`);
+    /// empty lines and those that begin with `#` say nothing.
+    pub(crate) fn parse_list(text: &str) -> Result<Vec<Target>, Failure> {
+        let mut targets = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let mut words = line.split_ascii_whitespace();
+            let Some(url) = words.next().filter(|word| !word.starts_with('#')) else { continue };
+            let mut target = Target::parse(url)?;
+            for word in words {
+                let known = expectation(word, &mut target.expect);
+                known.ok_or_else(|| {
+                    Failure::Usage(format!("line {} of the list: \"{word}\" is not known", index + 1))
+                })?;
+            }
+            targets.push(target);
+        }
+        if targets.is_empty() {
+            return Err(Failure::Usage("the list has no URL".to_owned()));
+        }
+        Ok(targets)
+    }
+}
+
+/// `name=value` of a list's line.
+fn expectation(word: &str, expect: &mut Expect) -> Option<()> {
+    let (name, value) = word.split_once('=')?;
+    match name {
+        "status" => expect.status = Some(value.parse().ok()?),
+        "length" => expect.length = Some(value.parse().ok()?),
+        "crc32c" => expect.crc32c = Some(parse_crc32c(value)?),
+        _ => return None,
+    }
+    Some(())
+}
+
+/// A checksum in hexadecimal, with or without `0x`.
+pub(crate) fn parse_crc32c(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let is_plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_plain { u32::from_str_radix(digits, 16).ok() } else { None }
+}
+
+/// The address of `host`, `host:port` or `[v6]:port`; the first one where the name has several.
+fn resolve(authority: &str) -> Result<SocketAddr, String> {
+    if authority.is_empty() {
+        return Err("there is no host in it".to_owned());
+    }
+    if authority.contains('@') {
+        return Err("a user in a URL is not known here: write the header with --header".to_owned());
+    }
+    let after_bracket = authority.rfind(']').map_or(0, |bracket| bracket + 1);
+    let with_port = match authority[after_bracket..].rsplit_once(':') {
+        Some((_, port)) => {
+            port.parse::<u16>()
+                .ok()
+                .filter(|&port| port > 0)
+                .ok_or("the port is no number from 1 to 65535")?;
+            authority.to_owned()
+        }
+        None => format!("{authority}:80"),
+    };
+    let mut found =
+        with_port.to_socket_addrs().map_err(|error| format!("the host is not found ({error})"))?;
+    found.next().ok_or_else(|| "the host has no address".to_owned())
+}
+
+/// Literal parts and numbers of a path.
+fn pieces(path: &str) -> Result<Vec<Piece>, String> {
+    let mut pieces = Vec::new();
+    let mut rest = path;
+    while let Some(open) = rest.find('{') {
+        let (literal, behind) = rest.split_at(open);
+        let Some(close) = behind.find('}') else { return Err("a { without its }".to_owned()) };
+        if !literal.is_empty() {
+            pieces.push(Piece::Literal(literal.to_owned()));
+        }
+        pieces.push(number(&behind[1..close])?);
+        rest = &behind[close + 1..];
+    }
+    if rest.contains('}') {
+        return Err("a } without its {".to_owned());
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Literal(rest.to_owned()));
+    }
+    Ok(pieces)
+}
+
+/// What stands between braces. Two dots are looked for first: a counting range has no other sign.
+fn number(text: &str) -> Result<Piece, String> {
+    let wrong = || format!("{{{text}}} is neither {{FIRST-LAST}} (random) nor {{FIRST..LAST}} (counting)");
+    let (order, bounds) = match text.split_once("..") {
+        Some(bounds) => (Order::Counting, bounds),
+        None => (Order::Random, text.split_once('-').ok_or_else(wrong)?),
+    };
+    let parse = |text: &str| {
+        text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten()
+    };
+    let (first, last) = (parse(bounds.0).ok_or_else(wrong)?, parse(bounds.1).ok_or_else(wrong)?);
+    if last < first || last - first == u64::MAX {
+        return Err(format!("{{{text}}}: the last number is below the first, or there are too many"));
+    }
+    let width = if bounds.0.len() > 1 && bounds.0.starts_with('0') { bounds.0.len() } else { 0 };
+    Ok(Piece::Number { first, count: last - first + 1, width, order })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_its_parts() {
+        for (text, peer, host, path) in [
+            ("http://127.0.0.1", "127.0.0.1:80", "127.0.0.1", "/"),
+            ("http://127.0.0.1:8080/a?b#c", "127.0.0.1:8080", "127.0.0.1:8080", "/a?b"),
+            ("http://127.0.0.1:8080?b", "127.0.0.1:8080", "127.0.0.1:8080", "/?b"),
+            ("http://[::1]/x", "[::1]:80", "[::1]", "/x"),
+            ("http://[::1]:81/x", "[::1]:81", "[::1]:81", "/x"),
+        ] {
+            let target = Target::parse(text).unwrap();
+            assert_eq!(target.peer, PeerAddr::Inet(peer.parse().unwrap()), "{text}");
+            assert_eq!(target.host, host, "{text}");
+            assert_eq!(target.pieces, [Piece::Literal(path.to_owned())], "{text}");
+        }
+        let unix = Target::parse("http://unix:/run/x.sock:/y").unwrap();
+        assert_eq!(unix.peer, PeerAddr::Unix("/run/x.sock".into()));
+        assert_eq!(unix.pieces, [Piece::Literal("/y".to_owned())]);
+    }
+
+    #[test]
+    fn patterns_have_numbers() {
+        let pieces = pieces("/d{00..09}/f{0-24999}.bin").unwrap();
+        let wanted = [
+            Piece::Literal("/d".to_owned()),
+            Piece::Number { first: 0, count: 10, width: 2, order: Order::Counting },
+            Piece::Literal("/f".to_owned()),
+            Piece::Number { first: 0, count: 25_000, width: 0, order: Order::Random },
+            Piece::Literal(".bin".to_owned()),
+        ];
+        assert_eq!(pieces, wanted);
+    }
+
+    #[test]
+    fn wrong_urls_say_what_is_wrong() {
+        for (text, part) in [
+            ("127.0.0.1/x", "http://"),
+            ("https://127.0.0.1/", "https is not spoken"),
+            ("ftp://127.0.0.1/", "only http"),
+            ("http:///x", "no host"),
+            ("http://127.0.0.1:0/", "port"),
+            ("http://127.0.0.1:port/", "port"),
+            ("http://u@127.0.0.1/", "--header"),
+            ("http://127.0.0.1/a b", "%20"),
+            ("http://127.0.0.1/{", "without its }"),
+            ("http://127.0.0.1/}", "without its {"),
+            ("http://127.0.0.1/{a-b}", "neither"),
+            ("http://127.0.0.1/{5}", "neither"),
+            ("http://127.0.0.1/{5-}", "neither"),
+            ("http://127.0.0.1/{5-4}", "below the first"),
+            ("http://127.0.0.1/{0-18446744073709551615}", "too many"),
+        ] {
+            let failure = Target::parse(text).expect_err(text).to_string();
+            assert!(failure.contains(part), "{text}: {failure}");
+        }
+    }
+
+    #[test]
+    fn lists_say_what_answers_must_be() {
+        let text = "# some\n\nhttp://127.0.0.1/a length=3 crc32c=0xFF\nhttp://127.0.0.1/b status=404\n";
+        let list = Target::parse_list(text).unwrap();
+        assert_eq!(list.len(), 2);
+        assert_eq!(list[0].expect, Expect { status: None, length: Some(3), crc32c: Some(255) });
+        assert_eq!(list[1].expect.status, Some(404));
+        for wrong in ["http://127.0.0.1/ size=3", "http://127.0.0.1/ crc32c=+1", "# nothing", ""] {
+            assert!(matches!(Target::parse_list(wrong), Err(Failure::Usage(_))), "{wrong}");
+        }
+    }
+}

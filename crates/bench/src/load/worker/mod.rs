@@ -1,0 +1,371 @@
+//! One thread of a load: its connections on an engine, and what became of their requests.
+//!
+//! The engine's contract is used directly: a request is one send and its share of a receive that stays armed, so that
+//! many connections are served by one entry into the kernel. There are no tasks and no timers: times are looked at
+//! once a turn, and what is late is found by looking through the connections now and then.
+//!
+//! This file says when something is to be done; [`steps`] is what happens on a connection, [`count`] what is counted.
+
+mod count;
+mod steps;
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use io::engine::{EngineConfig, NetKind};
+use io::{Completion, Engine, Errno, Op, OpId, Wait};
+
+use super::link::{Link, Pending, State};
+use super::outcome::Tally;
+use super::plan::{Length, Pace, Plan, Reuse};
+use super::reader::Heads;
+
+use super::request::Requests;
+use super::schedule::Schedule;
+use crate::failure::Failure;
+use count::Failed;
+
+/// How often connections are looked through for what is late, in nanoseconds.
+const SWEEP: u64 = 20_000_000;
+/// How long a server may take to close a connection after it said so.
+const CLOSING_MAX: u64 = 1_000_000_000;
+/// Operations beside those of connections: closes, and what is abandoned and has not ended yet.
+const OPS_SPARE: u32 = 256;
+
+/// One thread's share of a load.
+pub(crate) struct Worker<'a> {
+    plan: &'a Plan,
+    /// Number of this thread, and how many there are.
+    share: (usize, usize),
+    engine: Box<dyn Engine>,
+    /// Whose operation is in each place of the engine's table.
+    owners: Vec<Owner>,
+    links: Vec<Link>,
+    /// What is asked for next.
+    requests: Requests,
+    heads: Heads,
+    /// When it is.
+    schedule: Schedule,
+    /// In an open loop: connections that can take a request, the longest idle one first.
+    idle: VecDeque<u32>,
+    /// Requests that have been begun and have not ended.
+    under_way: u64,
+    /// Time zero of all times here.
+    clock: Instant,
+    /// When the last turn ended.
+    now: u64,
+    /// What is due earlier belongs to the warm-up.
+    counted_from: u64,
+    /// Counts since the last report.
+    tally: Tally,
+    /// Whether there has been a connection at all.
+    has_connected: bool,
+    /// What ends the load at once.
+    failure: Option<Failure>,
+    /// Completions of the last turn.
+    batch: Vec<Completion>,
+}
+
+/// Whose an operation is. A name that has been used up has another generation.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    generation: u32,
+    link: u32,
+    role: Role,
+}
+
+/// What an operation does for its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Connect,
+    Recv,
+    Send,
+}
+
+/// When a load begins, when it begins to count, and when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) start: Instant,
+    pub(crate) counted_from: Instant,
+    pub(crate) end: Option<Instant>,
+}
+
+/// When a worker tells of its progress next.
+struct Progress {
+    is_warm_up: bool,
+    next: u64,
+    counted_from: u64,
+}
+
+/// What hears of the progress of a worker: at the end of the warm-up, once a second, and at the end.
+pub(crate) trait Watch {
+    /// What was counted since the last time; it is cleared afterwards.
+    fn counted(&mut self, tally: &Tally, is_warm_up: bool);
+    /// The warm-up is over, or the load is.
+    fn boundary(&mut self, engine: &dyn Engine);
+    /// Whether the load is to end now.
+    fn is_stopped(&self) -> bool;
+}
+
+impl<'a> Worker<'a> {
+    /// Makes the engine of this thread, number `share.0` of `share.1`.
+    pub(crate) fn new(plan: &'a Plan, net: NetKind, share: (usize, usize)) -> Result<Worker<'a>, Failure> {
+        let connections = (plan.connections as usize).saturating_sub(share.0).div_ceil(share.1);
+        let config = EngineConfig {
+            net,
+            disk_ring: false,
+            ops_max: (connections as u32).saturating_mul(4).saturating_add(OPS_SPARE),
+            recv_buffer_bytes: plan.receive_bytes,
+            ..EngineConfig::default()
+        };
+        let engine = io::build(config).map_err(|error| Failure::Other(error.to_string()))?;
+        let requests = Requests::new(plan, share.0, share.1);
+        let depth = match plan.reuse {
+            Reuse::KeepAlive { depth } => usize::from(depth),
+            Reuse::PerRequest => 1,
+        };
+        let origins = requests.origins();
+        let has_checksum = (0..plan.targets.len()).any(|one| requests.expect(one as u32).crc32c.is_some());
+        Ok(Worker {
+            plan,
+            share,
+            engine,
+            owners: Vec::new(),
+            // Connections of all threads are dealt out to the servers in turn.
+            links: (0..connections)
+                .map(|one| Link::new((one * share.1 + share.0) % origins, depth))
+                .collect(),
+            requests,
+            heads: Heads::new(&plan.method, has_checksum),
+            schedule: Schedule::new(plan.pace, share, (0, 0), Some(0)),
+            idle: VecDeque::with_capacity(connections),
+            under_way: 0,
+            clock: Instant::now(),
+            now: 0,
+            counted_from: 0,
+            tally: Tally::new(),
+            has_connected: false,
+            failure: None,
+            batch: Vec::with_capacity(connections * 2),
+        })
+    }
+
+    /// Makes the connections that are kept, so that the load begins with all of them. One that the server does not take
+    /// now is tried again later; only where it takes none at all is that a failure.
+    pub(crate) fn connect(&mut self) -> Result<(), Failure> {
+        if self.plan.reuse == Reuse::PerRequest {
+            return Ok(());
+        }
+        (0..self.links.len()).for_each(|link| self.begin_connect(link));
+        while self.links.iter().any(|link| matches!(link.state, State::Connecting { .. })) {
+            self.wait(self.now + SWEEP)?;
+            self.complete_batch();
+            self.sweep();
+        }
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Runs the load. Afterwards the connections are closed.
+    pub(crate) fn run(&mut self, window: Window, watch: &mut dyn Watch) -> Result<(), Failure> {
+        let at = |time: Instant| time.saturating_duration_since(self.clock).as_nanos() as u64;
+        let (start, counted_from) = (at(window.start), at(window.counted_from));
+        let end = window.end.map_or(u64::MAX, at);
+        let requests = match self.plan.length {
+            Length::Requests(requests) => Some(requests),
+            Length::Time(_) => None,
+        };
+        self.schedule = Schedule::new(self.plan.pace, self.share, (start, end), requests);
+        self.counted_from = counted_from;
+        self.tally.clear();
+        self.read_clock();
+        (0..self.links.len()).for_each(|link| self.offer(link));
+
+        let mut progress =
+            Progress { is_warm_up: true, next: counted_from.min(start + SECOND), counted_from };
+        let mut next_sweep = self.now;
+        let mut is_stopped = false;
+        while !is_stopped {
+            self.report(&mut progress, watch);
+            self.complete_batch();
+            if self.now >= next_sweep {
+                next_sweep = self.now + SWEEP;
+                self.sweep();
+                is_stopped = watch.is_stopped();
+            }
+            self.dispatch();
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
+            if self.is_done(end) {
+                break;
+            }
+            self.wait(self.wake_at(next_sweep.min(end)))?;
+        }
+        if !is_stopped {
+            self.count_unanswered();
+        }
+        watch.counted(&self.tally, false);
+        watch.boundary(&*self.engine);
+        Ok(())
+    }
+
+    /// Tells of what was counted, once a second and at the end of the warm-up.
+    fn report(&mut self, progress: &mut Progress, watch: &mut dyn Watch) {
+        if self.now < progress.next {
+            return;
+        }
+        watch.counted(&self.tally, progress.is_warm_up);
+        self.tally.clear();
+        if progress.is_warm_up && self.now >= progress.counted_from {
+            progress.is_warm_up = false;
+            progress.next = progress.counted_from;
+            watch.boundary(&*self.engine);
+        }
+        progress.next += SECOND;
+        if progress.is_warm_up {
+            progress.next = progress.next.min(progress.counted_from);
+        }
+    }
+
+    /// When there will be something to do even if nothing comes.
+    fn wake_at(&self, latest: u64) -> u64 {
+        if self.idle.is_empty() {
+            return latest.max(self.now);
+        }
+        self.schedule.next_due(self.now).map_or(latest, |due| due.min(latest)).max(self.now)
+    }
+
+    /// Whether the load is over. A closed loop stops at its end; an open one, and one of a number of requests, waits
+    /// for what is still to be answered, as long as an answer may take.
+    fn is_done(&self, end: u64) -> bool {
+        match (self.plan.pace, self.plan.length) {
+            (Pace::Closed, Length::Time(_)) => self.now >= end,
+            _ => {
+                let is_answered = self.under_way == 0 && self.schedule.is_over(self.now);
+                is_answered || self.now >= end.saturating_add(nanos(self.plan.timeout))
+            }
+        }
+    }
+
+    /// Waits for completions, until `latest` at most. They share the time of the turn: they were there when it ended.
+    fn wait(&mut self, latest: u64) -> Result<(), Failure> {
+        let wait = Wait::Until(self.clock + Duration::from_nanos(latest));
+        let turned = self.engine.turn(wait, &mut self.batch);
+        turned.map_err(|errno| Failure::Kernel { doing: "the engine".to_owned(), error: errno.into() })?;
+        self.read_clock();
+        Ok(())
+    }
+
+    /// Does what follows from the completions of the last turn.
+    fn complete_batch(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        for completion in batch.drain(..) {
+            self.complete(completion);
+        }
+        self.batch = batch;
+    }
+
+    fn read_clock(&mut self) {
+        self.now = nanos(self.clock.elapsed());
+    }
+
+    /// Starts an operation of a connection.
+    fn submit(&mut self, index: usize, role: Role, op: Op) -> Option<OpId> {
+        let Ok(id) = self.engine.submit(op) else {
+            // The table has room for all operations of all connections.
+            self.failure = Some(Failure::Other("the engine has no room for an operation".to_owned()));
+            return None;
+        };
+        let slot = id.slot as usize;
+        if slot >= self.owners.len() {
+            self.owners.resize(slot + 1, Owner { generation: u32::MAX, link: 0, role });
+        }
+        self.owners[slot] = Owner { generation: id.generation, link: index as u32, role };
+        Some(id)
+    }
+
+    /// Gives a connection that can take requests what is due, or a place in the queue for what will be.
+    fn offer(&mut self, index: usize) {
+        if let Pace::Open { .. } = self.plan.pace {
+            if self.has_room(index) && !self.links[index].is_queued {
+                self.links[index].is_queued = true;
+                self.idle.push_back(index as u32);
+            }
+            return;
+        }
+        while self.has_room(index) {
+            let Some(due) = self.schedule.take(self.now) else { break };
+            self.begin(index, due);
+        }
+        self.flush(index);
+    }
+
+    /// Whether a connection can take another request.
+    fn has_room(&self, index: usize) -> bool {
+        let link = &self.links[index];
+        match self.plan.reuse {
+            Reuse::KeepAlive { depth } => {
+                link.state == State::Open && link.pending.len() < usize::from(depth)
+            }
+            Reuse::PerRequest => match link.state {
+                State::Closed { retry_at } => retry_at <= self.now,
+                _ => false,
+            },
+        }
+    }
+
+    /// In an open loop: gives what is due to connections that can take it.
+    fn dispatch(&mut self) {
+        while let Some(&index) = self.idle.front() {
+            let index = index as usize;
+            if self.has_room(index) {
+                let Some(due) = self.schedule.take(self.now) else { break };
+                self.begin(index, due);
+                self.flush(index);
+            }
+            self.idle.pop_front();
+            self.links[index].is_queued = false;
+            self.offer(index);
+        }
+    }
+
+    /// Writes a request for a connection, and begins the connection where each request has its own.
+    fn begin(&mut self, index: usize, due: u64) {
+        let link = &mut self.links[index];
+        let target = self.requests.push(usize::from(link.origin), &mut link.out);
+        link.pending.push_back(Pending { due, sent: self.now, target });
+        self.under_way += 1;
+        if self.plan.reuse == Reuse::PerRequest {
+            self.begin_connect(index);
+        }
+    }
+
+    /// Looks for connections that are late, or may be tried again.
+    fn sweep(&mut self) {
+        let timeout = nanos(self.plan.timeout);
+        for index in 0..self.links.len() {
+            let link = &self.links[index];
+            match link.state {
+                State::Closed { retry_at } if retry_at <= self.now && !link.is_queued => self.revive(index),
+                State::Connecting { since } if since + timeout <= self.now => {
+                    self.connect_failed(index, Errno::TIMEDOUT);
+                }
+                State::Open => {
+                    let is_late = |pending: &Pending| pending.sent + timeout <= self.now;
+                    if link.pending.front().is_some_and(is_late) {
+                        self.fail(index, Failed::Timeout);
+                    }
+                }
+                State::Closing { since } if since + CLOSING_MAX <= self.now => self.close_and_go_on(index),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A second in nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,302 @@
+//! What happens on a connection: it is made, requests go out, answers come in, it ends.
+//!
+//! The second half of [`Worker`]: the first one, in the module above, says when anything is to be done at all; what
+//! becomes of a request is counted in [`super::count`].
+
+use std::os::fd::OwnedFd;
+
+use io::op::{PeerAddr, RecvInto, Source};
+use io::{Completion, Errno, Op, Payload, Segments};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::count::Failed;
+use super::{Owner, Role, Worker};
+use crate::failure::Failure;
+use crate::load::link::State;
+use crate::load::plan::Reuse;
+use crate::load::reader::{Answer, Broken};
+
+/// Pause before a connection that could not be made is tried again.
+const RETRY: u64 = 10_000_000;
+impl Worker<'_> {
+    /// Hands a completion to the connection that its operation belongs to.
+    pub(super) fn complete(&mut self, completion: Completion) {
+        let id = completion.id;
+        let Some(&Owner { generation, link, role }) = self.owners.get(id.slot as usize) else { return };
+        if generation != id.generation {
+            return;
+        }
+        let index = link as usize;
+        let link = &mut self.links[index];
+        // An operation that was abandoned within this batch may have more completions in it.
+        match role {
+            Role::Connect if link.connect == Some(id) => {
+                link.connect = None;
+                self.connected(index, completion.result);
+            }
+            Role::Send if link.send == Some(id) => self.sent(index, completion),
+            Role::Recv if link.recv == Some(id) => self.received(index, completion),
+            _ => {}
+        }
+    }
+
+    /// Sends what waits, unless a send is under way.
+    pub(super) fn flush(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        if link.out.is_empty() || link.send.is_some() || link.state != State::Open {
+            return;
+        }
+        let Some(socket) = link.socket.clone() else { return };
+        // The vector goes into the kernel with the send and comes back with its completion: two of them take turns for
+        // the life of the connection.
+        let mut data = Segments::new();
+        data.push(Source::Vec(std::mem::replace(&mut link.out, std::mem::take(&mut link.spare))));
+        let op = Op::Send { socket, data, more: false, zero_copy: false };
+        self.links[index].send = self.submit(index, Role::Send, op);
+    }
+
+    /// The end of a send: the rest of it, or what has come to wait meanwhile, goes next.
+    fn sent(&mut self, index: usize, completion: Completion) {
+        let link = &mut self.links[index];
+        link.send = None;
+        let (Ok(count), Payload::Segments(mut data)) = (completion.result, completion.payload) else {
+            if link.state == State::Open {
+                self.fail(index, Failed::Reset);
+            }
+            return;
+        };
+        // A short send is ordinary where much waits to be read by the server.
+        self.tally.sent_bytes += u64::from(count);
+        data.advance(count as usize);
+        if data.is_empty() {
+            if let Some(mut bytes) = data.take_vec() {
+                bytes.clear();
+                link.spare = bytes;
+            }
+            self.flush(index);
+        } else if let Some(socket) = link.socket.clone() {
+            let op = Op::Send { socket, data, more: false, zero_copy: false };
+            self.links[index].send = self.submit(index, Role::Send, op);
+        }
+    }
+
+    /// Begins to connect; what waits to be sent goes out once that is done.
+    pub(super) fn begin_connect(&mut self, index: usize) {
+        let peer = self.requests.peer(usize::from(self.links[index].origin)).clone();
+        let socket = match socket_for(&peer) {
+            Ok(socket) => io::Fd::from(socket),
+            Err(errno) => return self.connect_failed(index, errno),
+        };
+        self.links[index].socket = Some(socket.clone());
+        self.links[index].state = State::Connecting { since: self.now };
+        self.links[index].connect = self.submit(index, Role::Connect, Op::Connect { socket, peer });
+    }
+
+    /// A connection is made: from now on its receive is armed until it ends.
+    fn connected(&mut self, index: usize, result: Result<u32, Errno>) {
+        if let Err(errno) = result {
+            return self.connect_failed(index, errno);
+        }
+        self.has_connected = true;
+        // Counted when it is made: one that was refused is among the errors.
+        self.tally.connections += 1;
+        let link = &mut self.links[index];
+        link.state = State::Open;
+        let Some(socket) = link.socket.clone() else { return };
+        let op = Op::Recv { socket, into: RecvInto::Stream };
+        self.links[index].recv = self.submit(index, Role::Recv, op);
+        self.flush(index);
+        self.offer(index);
+    }
+
+    /// A connection could not be made. Before the first one that is the end of the load: the address is wrong, or nobody
+    /// listens there.
+    pub(super) fn connect_failed(&mut self, index: usize, errno: Errno) {
+        if !self.has_connected {
+            let peer = match self.requests.peer(usize::from(self.links[index].origin)) {
+                PeerAddr::Inet(address) => address.to_string(),
+                PeerAddr::Unix(path) => path.display().to_string(),
+            };
+            self.failure = Some(Failure::Kernel { doing: format!("connect to {peer}"), error: errno.into() });
+        }
+        if self.links[index].pending.is_empty() {
+            // A request that waits for a connection fails with it, so that a load ends where nobody listens any more.
+            if let Some(due) = self.schedule.take(self.now) {
+                self.count_failed(Failed::Connect, due);
+            } else {
+                self.tally.errors.connect += 1;
+            }
+        } else {
+            self.fail_first(index, Failed::Connect);
+        }
+        self.close(index, self.now + RETRY);
+    }
+
+    /// Bytes, the end, or an error of what a server sends.
+    fn received(&mut self, index: usize, completion: Completion) {
+        let is_last = !completion.more;
+        if is_last {
+            self.links[index].recv = None;
+        }
+        match (completion.result, completion.payload) {
+            (Ok(1..), Payload::Buf(bytes)) => {
+                self.tally.bytes += bytes.len() as u64;
+                // What comes after the last answer is of no interest, and nobody asked for it.
+                if self.links[index].state == State::Open {
+                    self.read(index, &bytes);
+                }
+                let link = &mut self.links[index];
+                if let (true, Some(socket), None) = (is_last, link.socket.clone(), link.recv) {
+                    let op = Op::Recv { socket, into: RecvInto::Stream };
+                    self.links[index].recv = self.submit(index, Role::Recv, op);
+                }
+            }
+            (Ok(_), _) => self.ended(index),
+            (Err(_), _) if self.links[index].state == State::Open => self.fail(index, Failed::Reset),
+            (Err(_), _) => self.close_and_go_on(index),
+        }
+    }
+
+    /// Takes received bytes apart into answers, and asks for as much as has been answered.
+    fn read(&mut self, index: usize, bytes: &[u8]) {
+        let mut input = bytes;
+        while !input.is_empty() {
+            match self.links[index].reader.read(&mut self.heads, &mut input) {
+                Ok(Some(answer)) => {
+                    if !self.answered(index, answer) {
+                        return;
+                    }
+                }
+                Ok(None) => break,
+                Err(broken) => return self.fail(index, broken.into()),
+            }
+        }
+        if self.links[index].pending.is_empty() && self.links[index].reader.is_within_answer() {
+            return self.fail(index, Failed::Parse);
+        }
+        self.offer(index);
+    }
+
+    /// Counts an answer; tells whether the connection goes on.
+    fn answered(&mut self, index: usize, answer: Answer) -> bool {
+        let Some(pending) = self.links[index].pending.pop_front() else {
+            // Nobody asked.
+            self.fail(index, Failed::Parse);
+            return false;
+        };
+        self.under_way -= 1;
+        self.count(pending, answer);
+        if answer.is_kept && self.plan.reuse != Reuse::PerRequest {
+            return true;
+        }
+        self.give_back(index);
+        if answer.is_kept {
+            self.close_and_go_on(index);
+        } else {
+            // The end that the server has announced: waiting for it leaves the port with the server.
+            self.links[index].state = State::Closing { since: self.now };
+        }
+        false
+    }
+
+    /// The orderly end of what a server sends.
+    fn ended(&mut self, index: usize) {
+        let link = &mut self.links[index];
+        if link.state == State::Open {
+            match link.reader.end() {
+                Ok(Some(_)) if link.pending.is_empty() => return self.fail(index, Failed::Parse),
+                Ok(Some(answer)) => {
+                    self.answered(index, answer);
+                }
+                Ok(None) if link.pending.is_empty() => {}
+                Ok(None) => return self.fail(index, Failed::Reset),
+                Err(broken) => return self.fail(index, broken.into()),
+            }
+        }
+        self.close_and_go_on(index);
+    }
+
+    /// Fails the request that is to be answered next and begins a new connection; those behind it get another chance.
+    pub(super) fn fail(&mut self, index: usize, failed: Failed) {
+        self.fail_first(index, failed);
+        self.give_back(index);
+        self.close_and_go_on(index);
+    }
+
+    /// Fails the request that is to be answered next; where there is none, the connection itself counts.
+    fn fail_first(&mut self, index: usize, failed: Failed) {
+        match self.links[index].pending.pop_front() {
+            Some(pending) => {
+                self.under_way -= 1;
+                self.count_failed(failed, pending.due);
+            }
+            None => self.count_failed(failed, self.now),
+        }
+    }
+
+    /// Has requests that their connection cannot answer any more made again: a server may end a connection after any
+    /// answer (RFC 9112 section 9.3.2).
+    fn give_back(&mut self, index: usize) {
+        while let Some(pending) = self.links[index].pending.pop_front() {
+            self.under_way -= 1;
+            self.schedule.give_back(pending.due);
+        }
+    }
+
+    /// Closes a connection and begins the next one in its place.
+    pub(super) fn close_and_go_on(&mut self, index: usize) {
+        self.close(index, self.now);
+        self.revive(index);
+    }
+
+    /// Begins anew with a connection that is closed.
+    pub(super) fn revive(&mut self, index: usize) {
+        match self.plan.reuse {
+            Reuse::PerRequest => self.offer(index),
+            Reuse::KeepAlive { .. } if self.schedule.is_over(self.now) => {}
+            Reuse::KeepAlive { .. } => self.begin_connect(index),
+        }
+    }
+
+    /// Closes a connection, whatever is under way on it, and leaves it closed until then.
+    fn close(&mut self, index: usize, retry_at: u64) {
+        let link = &mut self.links[index];
+        self.under_way -= link.pending.len() as u64;
+        let operations = [link.connect.take(), link.recv.take(), link.send.take()];
+        let socket = link.socket.take();
+        link.reset(retry_at);
+        // No completion of these is shown any more, and the engine gives back what they bring.
+        for id in operations.into_iter().flatten() {
+            self.engine.abandon(id);
+        }
+        // One that an abandoned operation still holds is closed with that.
+        if let Some(Ok(fd)) = socket.map(io::Fd::into_owned) {
+            let _closed_here_when_refused = self.engine.submit(Op::Close { fd });
+        }
+    }
+}
+
+impl From<Broken> for Failed {
+    fn from(broken: Broken) -> Failed {
+        match broken {
+            Broken::Ended => Failed::Reset,
+            Broken::ShortBody => Failed::ShortBody,
+            Broken::Parse => Failed::Parse,
+        }
+    }
+}
+
+/// A socket for a connection to `peer`, without the delay of small segments.
+fn socket_for(peer: &PeerAddr) -> Result<OwnedFd, Errno> {
+    let family = match peer {
+        PeerAddr::Inet(address) if address.is_ipv4() => AddressFamily::INET,
+        PeerAddr::Inet(_) => AddressFamily::INET6,
+        PeerAddr::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if family != AddressFamily::UNIX {
+        rustix::net::sockopt::set_tcp_nodelay(&socket, true)?;
+    }
+    Ok(socket)
+}
