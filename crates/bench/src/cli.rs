@@ -108,7 +108,7 @@ pub(crate) fn usage(error: &clap::Error) -> Failure {
 fn command() -> Command {
     let all = Command::new("all").about("Every scenario, one after the other");
     let scenarios =
-        SCENARIOS.iter().map(|scenario| (scenario.augment)(Command::new(scenario.name).about(scenario.help)));
+        SCENARIOS.iter().map(|scenario| (scenario.augment)(Command::new(scenario.name)).about(scenario.help));
     Common::augment_args(Command::new("ringroad bench"))
         .about("Measures I/O engines, this server and its peers on this machine, and writes a report")
         .subcommand_required(true)

@@ -2,7 +2,13 @@
 //!
 //! Nothing here looks at a figure. Peers are used where they are installed and are not needed.
 
-use testkit::program;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use testkit::program::{self, Program};
+use testkit::{Deadline, TempDir};
 
 const RINGROAD: &str = env!("CARGO_BIN_EXE_ringroad");
 
@@ -65,4 +71,261 @@ fn a_peer_that_is_named_wrongly_is_refused() {
     assert!(said.contains("/nowhere/nginx: no such program"), "{said}");
     let said = refused(&["bench", "all", "--instant", "--peer", "apache=/bin/true"]);
     assert!(said.contains("known are nginx, lighttpd, fio, wrk"), "{said}");
+}
+
+/// A run in a folder of its own, in which it has to leave nothing but its report.
+struct Bench {
+    dir: TempDir,
+}
+
+impl Bench {
+    fn new(name: &str) -> Bench {
+        let dir = TempDir::new(name);
+        std::fs::create_dir(dir.path().join("work")).expect("a folder");
+        Bench { dir }
+    }
+
+    fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    /// The command line with this folder.
+    fn words(&self, args: &[&str]) -> Vec<String> {
+        let folders = ["--work".to_owned(), self.work().display().to_string()];
+        let out = ["--out".to_owned(), self.dir.path().join("out").display().to_string()];
+        let args = args.iter().map(|&arg| arg.to_owned());
+        std::iter::once("bench".to_owned()).chain(args).chain(folders).chain(out).collect()
+    }
+
+    #[track_caller]
+    fn run(&self, args: &[&str]) -> program::Finished {
+        let words = self.words(args);
+        let finished = program::run(RINGROAD, &words.iter().map(String::as_str).collect::<Vec<_>>());
+        self.assert_nothing_left();
+        finished
+    }
+
+    /// Runs it to a good end; answers the report.
+    #[track_caller]
+    fn report(&self, args: &[&str]) -> serde_json::Value {
+        let finished = self.run(args);
+        assert_eq!(finished.status.code(), Some(0), "{args:?}: {}", finished.stderr);
+        let text = std::fs::read_to_string(self.dir.path().join("out/report.json")).expect("a report");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// As [`refused`], with nothing left.
+    #[track_caller]
+    fn refused(&self, args: &[&str]) -> String {
+        let finished = self.run(args);
+        assert_eq!(finished.status.code(), Some(2), "{args:?}: {}", finished.stderr);
+        assert_eq!(finished.stderr.lines().count(), 1, "{args:?}: {}", finished.stderr);
+        assert!(!self.dir.path().join("out/report.json").exists());
+        finished.stderr
+    }
+
+    /// No file, no process whose command line names the folder, no mount, no control group of a run that has ended.
+    #[track_caller]
+    fn assert_nothing_left(&self) {
+        let files: Vec<_> = std::fs::read_dir(self.work()).expect("the folder").collect();
+        assert!(files.is_empty(), "{files:?}");
+        assert_eq!(self.processes(), Vec::<String>::new());
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        assert!(!mounts.contains(&self.work().display().to_string()), "{mounts}");
+        let groups = groups_of_ended_runs();
+        assert!(groups.is_empty(), "{groups:?}");
+    }
+
+    /// Command lines of programs that were started for this run.
+    fn processes(&self) -> Vec<String> {
+        let folder = self.work().display().to_string();
+        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let lines = entries.filter_map(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            Some(String::from_utf8_lossy(&line).replace('\0', " "))
+        });
+        lines.filter(|line| line.contains(&folder) && !line.contains("--work")).collect()
+    }
+}
+
+fn groups_of_ended_runs() -> Vec<PathBuf> {
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
+    let controllers =
+        std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    folders.extend(controllers);
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let owner = name.strip_prefix("ringroad-bench-").and_then(|rest| rest.split('-').next());
+            owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists())
+        })
+        .collect()
+}
+
+/// Every cell of every table holds a figure, a text or a reason; and there are plots, findings and single runs.
+#[track_caller]
+fn assert_complete(report: &serde_json::Value, scenario: &str) {
+    let section = &report["sections"][0];
+    assert_eq!(section["scenario"], scenario);
+    assert_eq!(section["failed"], serde_json::Value::Null);
+    for table in section["tables"].as_array().expect("tables") {
+        let columns = table["columns"].as_array().expect("columns").len();
+        let rows = table["rows"].as_array().expect("rows");
+        assert!(!rows.is_empty(), "{}", table["title"]);
+        for row in rows {
+            assert_eq!(
+                row["cells"].as_array().expect("cells").len(),
+                columns,
+                "{} {}",
+                table["title"],
+                row["name"]
+            );
+        }
+    }
+    for part in ["tables", "plots", "findings", "configurations", "runs"] {
+        assert!(!section[part].as_array().expect(part).is_empty(), "{part}");
+    }
+}
+
+#[test]
+fn http_runs_with_what_is_installed() {
+    let bench = Bench::new("bench-http");
+    let report = bench.report(&["http", "--instant", "--workers", "1,2", "--connections", "1,4"]);
+    assert_complete(&report, "http");
+    let facts = report["machine"].as_array().expect("facts");
+    for name in [
+        "processor",
+        "kernel",
+        "file system",
+        "device",
+        "mitigations",
+        "limits",
+        "congestion control",
+        "engines",
+    ] {
+        assert!(facts.iter().any(|fact| fact["name"] == name), "{name}");
+    }
+    let rows = report["sections"][0]["tables"][4]["rows"].as_array().expect("rows");
+    for way in ["epoll", "io_uring", "io_uring, own listeners"] {
+        let start = format!("{way}, 4 connections");
+        assert!(
+            rows.iter().any(|row| row["name"].as_str().is_some_and(|name| name.starts_with(&start))),
+            "{way}"
+        );
+    }
+}
+
+#[test]
+fn scenarios_run_without_peers_and_name_them() {
+    let without = ["--peer", "nginx=none", "--peer", "lighttpd=none"];
+    for (scenario, more) in
+        [("http", &["--connections", "2"][..]), ("isolate", &[]), ("large", &["--clients", "1,2"])]
+    {
+        let bench = Bench::new("bench-alone");
+        let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());
+        assert_complete(&report, scenario);
+        let skipped = report["sections"][0]["skipped"].as_array().expect("skipped");
+        let reason = |name: &str| {
+            let found = skipped
+                .iter()
+                .find(|fact| fact["name"].as_str().is_some_and(|found| found.starts_with(name)));
+            found.and_then(|fact| fact["value"].as_str()).unwrap_or_default().to_owned()
+        };
+        assert!(!reason("nginx").is_empty(), "{scenario}: {skipped:?}");
+        let peers = report["peers"].as_array().expect("peers");
+        assert!(
+            peers.iter().any(|fact| fact["name"] == "nginx" && fact["value"] == "left out by --peer"),
+            "{peers:?}"
+        );
+    }
+}
+
+#[test]
+fn isolate_and_large_run_with_what_is_installed() {
+    for (scenario, more) in [("isolate", &["--stuck", "20"][..]), ("large", &["--clients", "1,2"])] {
+        let bench = Bench::new("bench-files");
+        let report = bench.report(&[&[scenario, "--instant"], more].concat());
+        assert_complete(&report, scenario);
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let said = Bench::new("bench-port").refused(&["http", "--instant", "--host-network", "--port", &port]);
+    assert!(said.contains(&format!("listening on 127.0.0.1:{port}: ")), "{said}");
+}
+
+#[test]
+fn a_peer_that_ends_or_never_answers_is_refused() {
+    let bench = Bench::new("bench-peer");
+    let peer = |path: &str| format!("nginx={path}");
+    let said = bench.refused(&["http", "--instant", "--peer", &peer("/bin/false")]);
+    assert!(said.contains("nginx, 1 workers ended with status 1"), "{said}");
+    // Its child would outlive it.
+    let script = bench.dir.path().join("silent.sh");
+    std::fs::write(&script, "#!/bin/sh\ncase $1 in -V) ;; *) sleep 987 & sleep 987;; esac\n")
+        .expect("a script");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let said = bench.refused(&["http", "--instant", "--peer", &peer(&script.display().to_string())]);
+    assert!(said.contains("did not answer within"), "{said}");
+    let sleeping = std::fs::read_dir("/proc").expect("/proc").flatten().filter(|entry| {
+        std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == b"sleep\x00987\0")
+    });
+    assert_eq!(sleeping.count(), 0);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused() {
+    let said = refused(&["bench", "http", "--instant", "--work", "/proc", "--out", "/proc/none"]);
+    assert!(said.contains("cannot create the folder"), "{said}");
+    let said = refused(&["bench", "large", "--megabytes", "0"]);
+    assert!(said.contains("--megabytes"), "{said}");
+}
+
+/// Starts a run that would take minutes, and waits until its servers are under load.
+fn long_run(bench: &Bench, scenario: &str) -> Program {
+    let words = bench.words(&[scenario, "--seconds", "60"]);
+    let mut program = Program::start(RINGROAD, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    program.wait_for_output(&format!("{scenario}: "), Deadline::default());
+    let started = testkit::wait::until("a server", Deadline::default(), || {
+        (!bench.processes().is_empty()).then_some(())
+    });
+    started.expect("servers are started");
+    program
+}
+
+#[test]
+fn a_signal_ends_a_run_in_order_and_a_second_one_changes_nothing() {
+    for scenario in ["http", "isolate"] {
+        let bench = Bench::new("bench-signal");
+        let mut program = long_run(&bench, scenario);
+        program.signal(Signal::TERM);
+        program.signal(Signal::INT);
+        let status = program.wait_until_ended(Deadline::default());
+        assert_eq!(status.code(), Some(2), "{}", program.stderr());
+        assert!(
+            program.stderr().contains("interrupted; what was started is stopped"),
+            "{}",
+            program.stderr()
+        );
+        bench.assert_nothing_left();
+    }
+}
+
+#[test]
+fn servers_end_with_a_run_that_is_killed() {
+    let bench = Bench::new("bench-killed");
+    let mut program = long_run(&bench, "http");
+    program.signal(Signal::KILL);
+    program.wait_until_ended(Deadline::default());
+    let gone = testkit::wait::until("the end of servers", Deadline::default(), || {
+        bench.processes().is_empty().then_some(())
+    });
+    assert!(gone.is_ok(), "{:?}", bench.processes());
+    // What it had no time for, the next run removes, if it is its own kind of thing.
+    Bench::new("bench-after").report(&["http", "--instant", "--connections", "1"]);
 }

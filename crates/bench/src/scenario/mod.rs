@@ -1,7 +1,11 @@
 //! What can be measured: one module for each command of the suite, in one table.
 
 mod figures;
+mod http;
+mod isolate;
+mod large;
 mod nop;
+mod served;
 
 use clap::{ArgMatches, Args, Command};
 
@@ -24,12 +28,32 @@ pub(crate) struct Scenario {
 pub(crate) type Prepared = Box<dyn FnOnce(&Bench) -> Result<Section, Failure>>;
 
 /// All of them, in the order in which `all` runs them.
-pub(crate) const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "nop",
-    help: "What an operation costs before it does anything: the ring, its flags, our engine over it, libaio",
-    augment: nop::Options::augment_args,
-    prepare: nop::prepare,
-}];
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "nop",
+        help: "What an operation costs before it does anything: the ring, its flags, our engine over it, libaio",
+        augment: nop::Options::augment_args,
+        prepare: nop::prepare,
+    },
+    Scenario {
+        name: "http",
+        help: "Answers without a disk: long and short connections, workers, system calls; ring, epoll, nginx",
+        augment: http::Options::augment_args,
+        prepare: http::prepare,
+    },
+    Scenario {
+        name: "large",
+        help: "One large cold file to a few clients: sendfile, shm-sendfile, ring, nginx, lighttpd",
+        augment: large::Options::augment_args,
+        prepare: large::prepare,
+    },
+    Scenario {
+        name: "isolate",
+        help: "What requests that need no disk notice of others that wait for a slow one, beside nginx",
+        augment: isolate::Options::augment_args,
+        prepare: isolate::prepare,
+    },
+];
 
 /// The options of a scenario out of what was read.
 pub(crate) fn options<O: Args>(matches: &ArgMatches) -> Result<O, Failure> {

@@ -1,0 +1,213 @@
+//! A disk that is slow on purpose, and clients that wait for it.
+//!
+//! As root it is an ext4 on a loop device, from which the server's control group may read a few times a second
+//! ([`crate::method::cgroup::Group::limit_reads`]): as slow for nginx as for us. Without root our fault engine delays
+//! opens and reads below a folder, which nginx has nothing like.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::FILE_BYTES;
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::method::cgroup::{Group, Limits};
+use crate::method::{page_cache, pause};
+use crate::peers::tool::in_path;
+
+/// Room for a file of a block for each client, and its inode.
+const IMAGE_BYTES: u64 = 128 << 20;
+
+/// How long requests have to reach the disk before the measurement begins.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Where the files lie that clients are stuck on.
+pub(super) struct SlowDisk {
+    folder: PathBuf,
+    kind: Kind,
+    words: String,
+}
+
+enum Kind {
+    /// The device (major, minor) that is throttled, and how many reads a second it does then.
+    Throttled {
+        device: (u32, u32),
+        reads: u32,
+        _mounted: Mounted,
+    },
+    Faults,
+}
+
+impl SlowDisk {
+    /// The kind that this process may make, with a file for each client.
+    pub(super) fn make(bench: &Bench, files: u32, reads: u32) -> Result<SlowDisk, Failure> {
+        let folder = bench.workspace.folder("isolate-slow")?;
+        let throttled =
+            if bench.is_root() { throttled(bench, &folder, reads) } else { Err("it needs root".to_owned()) };
+        let disk = match throttled {
+            Ok(disk) => disk,
+            Err(reason) => {
+                let faults = SlowDisk::of_faults(folder);
+                let words = format!("{}; no throttled device: {reason}", faults.words);
+                SlowDisk { words, ..faults }
+            }
+        };
+        // Each client has a file of its own: a page that one has read would help the next.
+        for number in 0..files {
+            let path = disk.folder.join(number.to_string());
+            fs::write(&path, vec![b's'; FILE_BYTES]).map_err(|error| Failure::File {
+                path: path.clone(),
+                doing: "write",
+                error,
+            })?;
+        }
+        rustix::fs::sync();
+        Ok(disk)
+    }
+
+    /// Our fault engine in the place of a device.
+    pub(super) fn of_faults(folder: PathBuf) -> SlowDisk {
+        let words = "the fault engine delays each open and read by a minute".to_owned();
+        SlowDisk { folder, kind: Kind::Faults, words }
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What it is, for the report.
+    pub(super) fn words(&self) -> &str {
+        &self.words
+    }
+
+    pub(super) fn slows_nginx(&self) -> bool {
+        matches!(self.kind, Kind::Throttled { .. })
+    }
+
+    /// Directives for `events {}` of our server.
+    pub(super) fn faults(&self) -> String {
+        match self.kind {
+            Kind::Throttled { .. } => String::new(),
+            Kind::Faults => {
+                // What is in memory would be read beside the engine, and so without its faults.
+                let folder = self.folder.display();
+                let fault = |operation| format!(" engine_fault {operation} delay=60s path={folder}/;");
+                format!(" try_cached off;{}{}", fault("open"), fault("read"))
+            }
+        }
+    }
+
+    /// The control group for a server that is to be slowed.
+    pub(super) fn group(&self) -> Result<Option<Group>, Failure> {
+        match self.kind {
+            Kind::Throttled { .. } => Group::new(&Limits { reads: true, ..Limits::default() }).map(Some),
+            Kind::Faults => Ok(None),
+        }
+    }
+
+    /// From now on a read waits. Files are cold.
+    pub(super) fn hurt(&self, group: Option<&Group>) -> Result<(), Failure> {
+        if let (Kind::Throttled { device, reads, .. }, Some(group)) = (&self.kind, group) {
+            // Names and inodes too, so that opening waits as well.
+            page_cache::drop_all()?;
+            group.limit_reads(*device, Some(*reads))?;
+        }
+        Ok(())
+    }
+
+    /// Reads that wait are done at once.
+    pub(super) fn heal(&self, group: Option<&Group>) -> Result<(), Failure> {
+        match (&self.kind, group) {
+            (Kind::Throttled { device, .. }, Some(group)) => group.limit_reads(*device, None),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A file system on a file, mounted. Its loop device goes with the mount (`mount -o loop`).
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        for _ in 0..50 {
+            // Busy as long as the last process of a server is on its way out.
+            if unmount(&self.0, UnmountFlags::empty()).is_ok() {
+                return;
+            }
+            pause(Duration::from_millis(100));
+        }
+        if let Err(error) = unmount(&self.0, UnmountFlags::DETACH) {
+            eprintln!("ringroad bench: left behind: the mount {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// An ext4 on a loop device, and proof that its reads can be limited; or why not.
+fn throttled(bench: &Bench, folder: &Path, reads: u32) -> Result<SlowDisk, String> {
+    // Where groups cannot limit reads there is no use for a device.
+    drop(Group::new(&Limits { reads: true, ..Limits::default() }).map_err(|failure| failure.to_string())?);
+    bench.workspace.need_space(IMAGE_BYTES).map_err(|failure| failure.to_string())?;
+    let image = bench.workspace.path().join("isolate-image");
+    let file = File::create(&image).map_err(|error| format!("create an image: {error}"))?;
+    file.set_len(IMAGE_BYTES).map_err(|error| format!("extend an image: {error}"))?;
+    let (image, folder_text) = (image.display().to_string(), folder.display().to_string());
+    // Without a journal, whose thread would read and write beside the server; an inode for each file.
+    call("mkfs.ext4", &["-q", "-O", "^has_journal", "-N", "8192", &image])?;
+    call("mount", &["-o", "loop,noatime", &image, &folder_text])?;
+    let mounted = Mounted(folder.to_owned());
+    let device = crate::method::timeline::device_of(folder);
+    let words = format!("an ext4 on a loop device that does {reads} reads a second");
+    let kind = Kind::Throttled { device, reads, _mounted: mounted };
+    Ok(SlowDisk { folder: folder.to_owned(), kind, words })
+}
+
+/// A tool of the system, with the last line of what it said against it.
+fn call(name: &str, arguments: &[&str]) -> Result<(), String> {
+    let program = in_path(name).ok_or_else(|| format!("{name} is not installed"))?;
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{name}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{name}: {}", said.lines().next_back().unwrap_or("failed").trim()))
+}
+
+/// Clients that each ask for one file of the slow disk, and wait. Dropping them hangs up.
+pub(super) struct Stuck(Vec<TcpStream>);
+
+impl Stuck {
+    pub(super) fn connect(server: SocketAddr, clients: u32) -> Result<Stuck, Failure> {
+        let connect = |_| TcpStream::connect(server);
+        let sockets: std::io::Result<Vec<TcpStream>> = (0..clients).map(connect).collect();
+        sockets
+            .map(Stuck)
+            .map_err(|error| Failure::Kernel { doing: format!("connecting to {server}"), error })
+    }
+
+    /// Sends the requests, and lets them arrive where they wait.
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        for (number, mut socket) in self.0.iter().enumerate() {
+            let request = format!("GET /slow/{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
+            socket.write_all(request.as_bytes()).map_err(|error| Failure::Kernel {
+                doing: "asking for a file of the slow disk".to_owned(),
+                error,
+            })?;
+        }
+        pause(SETTLE);
+        Ok(())
+    }
+
+    /// How many have an answer by now.
+    pub(super) fn answered(&self) -> usize {
+        let mut watched: Vec<PollFd<'_>> =
+            self.0.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        poll(&mut watched, Some(&Timespec::default())).unwrap_or(0)
+    }
+}

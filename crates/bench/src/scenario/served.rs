@@ -1,0 +1,187 @@
+//! One measurement of a web server: a load, and what the server, the generator and the machine spent on it. Shared by
+//! the scenarios that start servers.
+//!
+//! What is spent on an answer is the question behind most tables, because a rate alone depends on who is the limit. The
+//! server's share is the processor time of all of its processes, which the scheduler keeps to the nanosecond, kernel
+//! workers of its ring included. The generator's share is that of its threads. What interrupts take meanwhile is
+//! charged to whom they interrupt, on loopback mostly to the one that sends.
+
+use std::time::Duration;
+
+use crate::context::{Bench, Scale};
+use crate::failure::Failure;
+use crate::load::{self, Bottleneck, Length, Outcome, Plan, Target};
+use crate::method::cgroup::{Group, Limits};
+use crate::method::disturbance::Watch;
+use crate::method::pin::Split;
+use crate::method::syscalls::Calls;
+use crate::method::system_stat::SystemStat;
+use crate::peers::server::{Conditions, Server};
+use crate::report::model::Run;
+
+/// What was measured in one round.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    /// The load as its clients saw it.
+    pub(crate) outcome: Outcome,
+    /// Processor time of all processes of the server; none where one of them ended meanwhile.
+    pub(crate) server_cpu_seconds: Option<f64>,
+    /// The share of the machine's time, in percent, that nobody used: idle, or idle with a disk at work.
+    pub(crate) idle_percent: f64,
+    /// What else used the machine, if anything did.
+    pub(crate) disturbed: Option<String>,
+}
+
+impl Served {
+    /// The server's processor time for each answer, in microseconds.
+    pub(crate) fn server_us_per_answer(&self) -> Option<f64> {
+        let answers = self.outcome.tally.answers;
+        self.server_cpu_seconds.filter(|_| answers > 0).map(|seconds| seconds * 1e6 / answers as f64)
+    }
+
+    /// As it stands among the single measurements of a report.
+    pub(crate) fn run(&self, labels: &[(&str, String)]) -> Run {
+        let outcome = &self.outcome;
+        let mut figures = vec![
+            ("requests", outcome.tally.answers as f64),
+            ("seconds", outcome.seconds),
+            ("requests_per_second", outcome.answers_per_second()),
+            ("body_bytes", outcome.tally.body_bytes as f64),
+            ("p50_us", outcome.latency_us(50.0)),
+            ("p90_us", outcome.latency_us(90.0)),
+            ("p99_us", outcome.latency_us(99.0)),
+            ("p99_9_us", outcome.latency_us(99.9)),
+            ("errors", outcome.tally.errors.total() as f64),
+            ("generator_cpu_seconds", outcome.cpu_seconds()),
+            ("generator_busiest_share", outcome.busiest_share()),
+            ("idle_percent", self.idle_percent),
+        ];
+        figures.extend(self.server_cpu_seconds.map(|seconds| ("server_cpu_seconds", seconds)));
+        Run {
+            labels: labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+            figures: figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            disturbed: self.disturbed.clone(),
+            timeline: None,
+        }
+    }
+}
+
+/// A load on one address, from the generator's processors, which a signal ends.
+pub(crate) fn plan(bench: &Bench, url: &str, split: &Split, connections: u32) -> Result<Plan, Failure> {
+    Ok(Plan {
+        connections,
+        cpus: split.load.clone(),
+        // A run of its own warms up, so that the server's time is of the requests that were counted.
+        warm_up: Duration::ZERO,
+        stop: bench.workspace.interruption(),
+        ..Plan::new(vec![Target::parse(url)?])
+    })
+}
+
+/// Carries it out beside a look at what everything spends.
+pub(crate) fn measure(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Served, Failure> {
+    server.check_running()?;
+    // From the outside to the inside, so that the shorter look is within the longer one.
+    let watch = Watch::start();
+    let (cpu, system) = (server.cpu_time(), SystemStat::read());
+    let outcome = load::run(plan);
+    let (cpu_after, system_after) = (server.cpu_time(), SystemStat::read());
+    bench.check_interrupted()?;
+    // A server that is gone says more about it than its clients can.
+    server.check_running()?;
+    let outcome = outcome?;
+    let idle = (system_after.idle + system_after.wait).saturating_sub(system.idle + system.wait);
+    let total = system_after.total().saturating_sub(system.total()).max(1);
+    Ok(Served {
+        outcome,
+        server_cpu_seconds: cpu.until(&cpu_after),
+        idle_percent: idle as f64 * 100.0 / total as f64,
+        disturbed: watch.end(),
+    })
+}
+
+/// A short load before anything is counted: memory, connections and caches of a server grow to their size.
+pub(crate) fn warm_up(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
+    let length = match bench.scale {
+        Scale::Instant => Duration::from_millis(10),
+        Scale::Quick => Duration::from_millis(50),
+        Scale::Normal | Scale::Full => Duration::from_millis(250),
+    };
+    let outcome = load::run(&Plan { length: Length::Time(length), ..plan.clone() });
+    // Ended by a signal it may have had no answer yet, which is not the server's fault.
+    bench.check_interrupted()?;
+    outcome.map(drop)
+}
+
+/// System calls of a server for each answer, in a load of their own since counting takes time; or why there is no
+/// figure.
+pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
+    let length = bench.length(Duration::from_secs(1)).min(Duration::from_millis(500));
+    // Threads that the server has now, and those that they start.
+    let mut calls = Calls::start(server.tree())?;
+    let plan = Plan { length: Length::Time(length), ..plan.clone() };
+    let outcome = load::run(&plan).map_err(|failure| failure.to_string())?;
+    let count = calls.count()?;
+    match outcome.tally.answers {
+        0 => Err("no request was answered".to_owned()),
+        answers => Ok(count as f64 / answers as f64),
+    }
+}
+
+/// What kept the load from being faster in any of the rounds.
+pub(crate) fn bottleneck(rounds: &[Served]) -> Bottleneck {
+    let found = |wanted| rounds.iter().any(|round| round.outcome.bottleneck() == wanted);
+    [Bottleneck::Generator, Bottleneck::Rate]
+        .into_iter()
+        .find(|&wanted| found(wanted))
+        .unwrap_or(Bottleneck::Server)
+}
+
+/// Processors for servers, and a control group that holds their kernel threads there too where one can be had.
+pub(crate) struct ServerCpus {
+    pub(crate) split: Split,
+    /// An affinity alone does not bind io-wq workers, which the kernel starts.
+    group: Option<Group>,
+    /// Why there is no group.
+    pub(crate) without_group: Option<String>,
+}
+
+impl ServerCpus {
+    pub(crate) fn new(bench: &Bench, split: Split) -> ServerCpus {
+        let limits = Limits { cpus: Some(split.server.clone()), ..Limits::default() };
+        let made = if bench.is_root() {
+            Group::new(&limits).map_err(|failure| failure.to_string())
+        } else {
+            Err("control groups need root".to_owned())
+        };
+        match made {
+            Ok(group) => ServerCpus { split, group: Some(group), without_group: None },
+            Err(reason) => ServerCpus { split, group: None, without_group: Some(reason) },
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_tests(split: Split) -> ServerCpus {
+        ServerCpus { split, group: None, without_group: None }
+    }
+
+    /// For a server that is to run there.
+    pub(crate) fn conditions(&self) -> Conditions {
+        let groups = self.group.as_ref().map_or_else(Vec::new, |group| group.folders().to_vec());
+        Conditions { cpus: self.split.server.clone(), groups, ..Conditions::default() }
+    }
+}
+
+/// Raises this process's limit of descriptors, which servers inherit, as far as it goes.
+pub(crate) fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
+    if limit.current.is_some_and(|current| current < wanted) {
+        // What cannot be raised shows as refused connections, which are counted.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
+    }
+}
+
+/// Descriptors that a server may open: a thousand connections with a file each, and some.
+const DESCRIPTORS: u64 = 8192;
