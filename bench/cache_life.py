@@ -178,6 +178,10 @@ def known(session, options):
         server = lib.Server(session, f"known {how}", str(session.binary), conf, cpus={lib.SERVER_CPU, lib.LOAD_CPU})
         took, count = until_known(server, begun)
         said = server.log()
+        # Not at once but in order: that saves what is known.
+        server.process.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.process.wait(15)
         server.stop()
         session.record["runs"].append({"known": count, "how": how, "seconds": took, "log": said})
         session.say(f"{count} entries known {took:.2f} s after the start of the program, {how}, page cache dropped")
