@@ -5,7 +5,8 @@
 //! disk are measured alone. Then some hundred clients ask for cold files of a disk that does a few reads a second, and
 //! the same requests are measured again, while those clients wait. A server that reads on the thread that answers
 //! stands still then; one that has a pool of threads lasts until they are all stuck; one that asks the kernel for
-//! completions should not notice.
+//! completions should not notice. A file of the ordinary disk, read past the page cache, is asked for too: a pool with
+//! stuck threads can answer what is in memory, and nothing else.
 //!
 //! A server that answers nobody any more is a result, with the time that was waited as its reason: the run goes on.
 //!
@@ -104,6 +105,7 @@ impl Way {
              \x20       location = /ready {{ return 204; }}\n\
              \x20       location = /answer {{ return 200; }}\n\
              \x20       location /warm/ {{ alias {warm}/;{aio} }}\n\
+             \x20       location /other/ {{ alias {warm}/; directio 512;{aio} }}\n\
              \x20       location /slow/ {{ alias {slow}/;{aio} }}\n\
              \x20   }}\n\
              }}\n",
@@ -120,15 +122,18 @@ enum What {
     Answer,
     /// A file that is in memory.
     WarmFile,
+    /// A file of the ordinary disk, read past the page cache: what a pool whose threads are all stuck cannot do.
+    OtherDisk,
 }
 
 impl What {
-    const ALL: [What; 2] = [What::Answer, What::WarmFile];
+    const ALL: [What; 3] = [What::Answer, What::WarmFile, What::OtherDisk];
 
     fn name(self) -> &'static str {
         match self {
             What::Answer => "return 200",
             What::WarmFile => "a warm file",
+            What::OtherDisk => "a file of another disk",
         }
     }
 
@@ -136,6 +141,7 @@ impl What {
         match self {
             What::Answer => "/answer",
             What::WarmFile => "/warm/file",
+            What::OtherDisk => "/other/file",
         }
     }
 }

@@ -18,10 +18,10 @@ const RATIO_WANTED: f64 = 2.0;
 pub(super) fn section(results: &Results) -> Section {
     Section {
         scenario: "isolate".to_owned(),
-        title: "Requests that need no disk, beside others that wait for a slow one".to_owned(),
+        title: "Requests that need no disk or another one, beside others that wait for a slow one".to_owned(),
         seed: None,
         question: format!(
-            "While {} clients wait for a slow disk ({}): how long do others wait who need none?",
+            "While {} clients wait for a slow disk ({}): how long do others wait who need none, or another one?",
             results.stuck, results.disk
         ),
         tables: What::ALL.into_iter().enumerate().map(|(index, what)| table(results, index, what)).collect(),
