@@ -95,8 +95,8 @@ fn ask_on(
     }
 }
 
-/// Runs `crash` amid a load with fills, then the load goes on for a while.
-fn under_load(server: &Server, targets: &[String], crash: impl FnOnce()) {
+/// Runs `crash` amid a load with fills, which ends after it. `crash` gets what waits for so many more answers.
+fn under_load(server: &Server, targets: &[String], crash: impl FnOnce(&dyn Fn(u64))) {
     let (stop, whole) = (AtomicBool::new(false), AtomicU64::new(0));
     let address = server.addr(0);
     std::thread::scope(|scope| {
@@ -104,18 +104,53 @@ fn under_load(server: &Server, targets: &[String], crash: impl FnOnce()) {
             let (stop, whole) = (&stop, &whole);
             scope.spawn(move || ask_on(address, targets, stop, whole, first));
         }
-        let more = |count: u64| {
+        crash(&|count| {
             let enough = whole.load(Ordering::SeqCst) + count;
             let look = || (whole.load(Ordering::SeqCst) >= enough).then_some(());
             wait::until("answers", Deadline::default(), look).expect("answers come");
-        };
-        more(15);
-        crash();
-        if server.workers().is_empty() || testkit::process::is_alive(server.pid()) {
-            more(15);
-        }
+        });
         stop.store(true, Ordering::SeqCst);
     });
+}
+
+/// Stops by a signal amid fills; the next start has the whole index from what was saved, and nothing is missing from it.
+fn a_stop_saves_what_is_known(signal: Signal) {
+    if !ours_only("nginx has no index on disk") {
+        return;
+    }
+    let (_objects, origin) = sized_objects();
+    let setup = setup(&origin, &[("THREADS", "2")]);
+    let targets = targets(60);
+    let mut server = start(&setup);
+    fill(&server, &setup, &targets[..20]);
+    under_load(&server, &targets, |more| {
+        more(15);
+        server.signal(signal);
+        server.wait_for_log(": exit", Deadline::default());
+    });
+    assert!(server.wait_until_ended(Deadline::default()).success(), "{}", server.error_log());
+    let stored = entries(&setup).len();
+    assert!(stored >= 20);
+    let server = start(&setup);
+    let log = server.wait_for_log("entries known", Deadline::default());
+    assert!(log.contains(&format!("{stored} entries known")), "{stored} files\n{}", server.error_log());
+    assert!(server.error_log().contains("from a snapshot"), "{}", server.error_log());
+    targets[..20].iter().for_each(|target| assert_eq!(get(&server, target), "HIT", "{target}"));
+}
+
+#[test]
+fn a_stop_by_term_saves_what_is_known() {
+    a_stop_saves_what_is_known(Signal::TERM);
+}
+
+#[test]
+fn a_stop_by_int_saves_what_is_known() {
+    a_stop_saves_what_is_known(Signal::INT);
+}
+
+#[test]
+fn a_stop_by_quit_saves_what_is_known() {
+    a_stop_saves_what_is_known(Signal::QUIT);
 }
 
 /// Every key is answered, rightly, and is in the cache in the end.
@@ -139,9 +174,11 @@ fn a_worker_is_killed(rounds: usize) {
     let targets = targets(60);
     for round in 1..=rounds {
         let [worker] = server.workers()[..] else { panic!("one worker: {:?}", server.workers()) };
-        under_load(&server, &targets, || {
+        under_load(&server, &targets, |more| {
+            more(15);
             kill(worker);
             server.wait_for_log_count(": start worker process ", round + 1, Deadline::default());
+            more(15);
         });
         assert!(!server.workers().contains(&worker));
     }
@@ -166,20 +203,12 @@ fn the_server_is_killed(rounds: usize) {
     let targets = targets(80);
     for _ in 0..rounds {
         let mut server = start(&setup);
-        let (stop, whole) = (AtomicBool::new(false), AtomicU64::new(0));
-        let address = server.addr(0).clone();
-        std::thread::scope(|scope| {
-            for first in 0..3 {
-                let (stop, whole, address, targets) = (&stop, &whole, &address, &targets);
-                scope.spawn(move || ask_on(address, targets, stop, whole, first));
-            }
-            let look = || (whole.load(Ordering::SeqCst) >= 12).then_some(());
-            wait::until("answers", Deadline::default(), look).expect("answers come");
+        under_load(&server, &targets, |more| {
+            more(12);
             // The master first, which would start another worker.
             let workers = server.workers();
             kill(server.pid());
             workers.into_iter().for_each(kill);
-            stop.store(true, Ordering::SeqCst);
         });
         server.wait_until_ended(Deadline::default());
     }

@@ -46,8 +46,9 @@ use process::{Heard, Stage, WorkerProcess, describe};
 use reload::Pending;
 use respawn::Respawn;
 
-/// How long a worker may take for a fast stop before it is killed. nginx gives its workers a second.
-const STOP_TIME: Duration = Duration::from_secs(2);
+/// How long a worker may take for a fast stop before it is killed. nginx gives its workers a second; ours may save the
+/// index of a cache for three, and wait for a disk for two.
+const STOP_TIME: Duration = Duration::from_secs(6);
 
 /// How long beyond `worker_shutdown_timeout` a worker may take before it is killed.
 const QUIT_GRACE: Duration = Duration::from_secs(5);

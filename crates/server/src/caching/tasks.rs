@@ -30,6 +30,8 @@ pub(crate) struct Cache {
     is_over: Mutex<bool>,
     /// Ends the wait for the next try; 1 when it is over.
     over: Publisher,
+    /// 1 when what runs it has ended: what is known of it is saved, and the folder is another process's.
+    ended: Publisher,
     /// Fetches under way, which outlive a configuration as the cache does.
     flights: Arc<Flights>,
     /// What the threads have counted.
@@ -74,10 +76,10 @@ impl Cache {
             Ok(opened) => store.set(opened).err().and(None),
             Err(refusal) => Some(refusal),
         };
-        let (over, _) = watch::channel(0);
+        let ((over, _), (ended, _)) = (watch::channel(0), watch::channel(0));
         let (is_over, claimed) = (Mutex::new(false), AtomicBool::new(false));
         let (flights, tallies) = (Flights::new(), Tallies::new());
-        Cache { store, refusal, config, is_over, over, flights, tallies, claimed, notes }
+        Cache { store, refusal, config, is_over, over, ended, flights, tallies, claimed, notes }
     }
 
     /// The store, when it could be opened.
@@ -107,6 +109,7 @@ impl Cache {
                 if let Some(store) = cache.opened(&thread).await {
                     store.run().await;
                 }
+                cache.ended.publish(1);
                 drop(counted);
             };
             let tell = async {
@@ -207,5 +210,18 @@ pub(crate) fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
 pub(crate) fn stop(generation: &Generation) {
     for zone in &generation.config.http.caches {
         zone.state().stop();
+    }
+}
+
+/// Waits until the caches have ended, whichever thread runs them. A thread that has none stays as well: it may be putting
+/// an entry in place, which has to be known before the index is saved as one that nothing is missing from.
+pub(crate) async fn ended(thread: &Thread) {
+    // Those of earlier configurations too.
+    thread.caches.none_left().await;
+    let caches: Vec<_> =
+        thread.generation().config.http.caches.iter().map(|zone| Arc::clone(zone.state())).collect();
+    for cache in caches {
+        // The publisher lives as long as the cache, which is held here.
+        let _ = cache.ended.watch().above(0).await;
     }
 }
