@@ -107,8 +107,11 @@ fn stat(numbers: &Numbers, take: Take<'_>, get: fn(&Stats) -> u64) {
     }
 }
 
+/// A number of the store with its label.
+type Part<'a> = (&'a str, fn(&Stats) -> u64);
+
 /// Numbers of the store with a label each.
-fn some(numbers: &Numbers, take: Take<'_>, get: &[(&str, fn(&Stats) -> u64)]) {
+fn some(numbers: &Numbers, take: Take<'_>, get: &[Part<'_>]) {
     if let Some(stats) = &numbers.stats {
         get.iter().for_each(|(label, get)| take(label, get(stats)));
     }
