@@ -228,6 +228,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "compares names with all of nginx's, which takes minutes")]
     fn hints_say_what_to_do() {
         let cases = [
             ("http { rot a; }", "unknown directive \"rot\" in /n.conf:1; did you mean \"root\"?"),
