@@ -155,9 +155,11 @@ mod tests {
 
     #[test]
     fn scans_find_every_control_byte_at_every_place() {
+        // All of them would take Miri minutes.
+        let step = if cfg!(miri) { 31 } else { 1 };
         for len in 0..40 {
             for at in 0..len {
-                for byte in 0..=255u8 {
+                for byte in (0..=255u8).step_by(step) {
                     let mut buf = vec![b'a'; len];
                     buf[at] = byte;
                     let control = (byte < 0x20 && byte != b'\t') || byte == 0x7f;
@@ -171,9 +173,10 @@ mod tests {
 
     #[test]
     fn name_scan_finds_every_other_byte_at_every_place() {
+        let step = if cfg!(miri) { 31 } else { 1 };
         for len in 0..20 {
             for at in 0..len {
-                for byte in 0..=255u8 {
+                for byte in (0..=255u8).step_by(step) {
                     let mut buf = vec![b'a'; len];
                     buf[at] = byte;
                     let belongs = byte.is_ascii_alphanumeric() || byte == b'-';
