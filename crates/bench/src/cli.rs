@@ -88,6 +88,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let common = Common::from_arg_matches(own).map_err(|error| usage(&error))?;
     tool::check_named(&common.peer)?;
     if name == LOAD {
+        signals::block();
         return load::command::run(own, common.seconds);
     }
     let prepared = prepare(name, own)?;

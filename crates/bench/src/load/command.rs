@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, value_parser};
@@ -14,12 +15,13 @@ use super::run::run_watched;
 use super::show::{show_second, to_json, to_text};
 use super::target::{Target, parse_crc32c};
 use crate::failure::Failure;
+use crate::method::signals;
 
 /// What is loaded, and how.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// URLs, asked for in turn; {0-99} in one is a random number, {0..99} counts
-    #[arg(value_name = "URL", required_unless_present = "urls")]
+    #[arg(value_name = "URL")]
     url: Vec<String>,
     /// File of further URLs, one on a line; behind each may stand status=, length=, crc32c= of its answer
     #[arg(long, value_name = "FILE")]
@@ -146,6 +148,8 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
             show_second(second);
         }
     };
+    // What was counted until then is shown.
+    signals::watch(Arc::clone(&plan.stop));
     let outcome = run_watched(&plan, &mut watch)?;
     let text = if options.json {
         let json = to_json(&plan, &outcome);

@@ -38,7 +38,7 @@ pub(crate) struct Tally {
     pub(crate) body_bytes: u64,
     /// Bytes sent.
     pub(crate) sent_bytes: u64,
-    /// Connections that were made.
+    /// Connections that were made; those that the load began with are not among them.
     pub(crate) connections: u64,
     pub(crate) errors: Errors,
     /// Answers by status.

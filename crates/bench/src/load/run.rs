@@ -56,10 +56,11 @@ pub(crate) fn run_watched(plan: &Plan, watch: &mut dyn FnMut(&Second)) -> Result
         aborted.store(true, Ordering::Relaxed);
         outcome
     })?;
-    if outcome.tally.answers == 0 && outcome.tally.errors.total() > 0 {
+    if outcome.tally.answers == 0 {
+        let (text, errors) = (&plan.targets[0].text, &outcome.tally.errors);
         return Err(Failure::Other(format!(
-            "{} answers no request: {}",
-            plan.targets[0].text, outcome.tally.errors
+            "{text} answers no request within {:.1} s (errors: {errors})",
+            outcome.seconds
         )));
     }
     Ok(outcome)

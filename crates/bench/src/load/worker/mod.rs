@@ -8,8 +8,11 @@
 
 mod count;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use io::engine::{EngineConfig, NetKind};
@@ -161,6 +164,9 @@ impl<'a> Worker<'a> {
             self.wait(self.now + SWEEP)?;
             self.complete_batch();
             self.sweep();
+            if self.plan.stop.load(Ordering::Relaxed) {
+                return Err(Failure::Interrupted);
+            }
         }
         self.failure.take().map_or(Ok(()), Err)
     }

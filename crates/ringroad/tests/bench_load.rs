@@ -1,0 +1,330 @@
+//! `ringroad bench load` against scripted origins: every answer and every failure is counted for what it is.
+//!
+//! Nothing here gates on how fast anything is: latencies are only compared with what the origin made them at least.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use testkit::origin::{Framing, OnAccept, Origin, Reply};
+use testkit::program::{self, Finished};
+use testkit::{Deadline, Gate, Program, TempDir};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_ringroad");
+
+/// One load of an origin, with its outcome as JSON.
+#[track_caller]
+fn load(engine: &str, url: &str, args: &[&str]) -> serde_json::Value {
+    let all = [&["bench", "load", "--json", "--engine", engine, url][..], args].concat();
+    let Finished { status, stdout, stderr } = program::run(BINARY, &all);
+    assert!(status.success(), "{all:?}: {stderr}");
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+}
+
+/// A command that must end with status 2 and one line, which is answered.
+fn refused(args: &[&str]) -> String {
+    let all = [&["bench", "load"][..], args].concat();
+    let Finished { status, stdout, stderr } = program::run(BINARY, &all);
+    assert_eq!(status.code(), Some(2), "{args:?}: {stdout}{stderr}");
+    assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{args:?}: {stderr}");
+    stderr
+}
+
+fn url(origin: &Origin, path: &str) -> String {
+    format!("http://{}{path}", origin.addr())
+}
+
+/// Runs a test on each engine that this machine has.
+fn on_each_engine(test: impl Fn(&str)) {
+    let engines = program::run(BINARY, &["engines"]).stdout;
+    test("epoll");
+    if engines.lines().any(|line| line.starts_with("io_uring ") && line.contains("works")) {
+        test("uring");
+    }
+}
+
+/// A count somewhere in the outcome.
+fn count(outcome: &serde_json::Value, path: &str) -> u64 {
+    outcome.pointer(path).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("{path}: {outcome}"))
+}
+
+#[test]
+fn failures_are_counted_by_kind() {
+    on_each_engine(|engine| {
+        let origin = Origin::start(|request| match request.sequence % 8 {
+            1 => Reply::text("right"),
+            2 => Reply::new(503),
+            3 => Reply::text("wrong"),
+            4 => Reply::text("shorter"),
+            5 => Reply::reset(),
+            6 => Reply::text("righ").declared_length(5).closing(),
+            7 => Reply::raw("NOT-HTTP\r\n\r\n").closing(),
+            _ => Reply::never(),
+        });
+        let right = format!("{:x}", crc32c::crc32c(b"right"));
+        let args = ["--requests", "16", "-c", "1", "--timeout", "0.2", "--expect-crc32c", &right];
+        let outcome = load(engine, &url(&origin, "/"), &args);
+        for (path, wanted) in [
+            ("/answers", 8),
+            ("/statuses/200", 6),
+            ("/statuses/503", 2),
+            ("/errors/bad_status", 2),
+            ("/errors/bad_check", 4),
+            ("/errors/reset", 2),
+            ("/errors/short_body", 2),
+            ("/errors/parse", 2),
+            ("/errors/timeout", 2),
+            ("/errors/connect", 0),
+        ] {
+            assert_eq!(count(&outcome, path), wanted, "{path} on {engine}: {outcome}");
+        }
+    });
+}
+
+#[test]
+fn a_server_that_goes_away_is_a_failed_connection_for_each_request() {
+    on_each_engine(|engine| {
+        let gate = Gate::new();
+        let held = gate.clone();
+        let origin = Origin::start(move |_| Reply::text("x").wait_first(&held));
+        let target = url(&origin, "/");
+        let args =
+            ["bench", "load", "--json", "--engine", engine, "--close", "-c", "1", "--requests", "4", &target];
+        let mut load = Program::start(BINARY, &args);
+        gate.wait_reached();
+        origin.refuse();
+        gate.open();
+        assert!(load.wait_until_ended(Deadline::default()).success(), "{}", load.stderr());
+        let outcome: serde_json::Value = serde_json::from_str(&load.stdout()).unwrap();
+        assert_eq!((count(&outcome, "/answers"), count(&outcome, "/errors/connect")), (1, 3), "{outcome}");
+    });
+}
+
+#[test]
+fn bodies_are_checked_whatever_their_framing() {
+    let body: Vec<u8> = (0..300_000_u32).map(|index| (index % 251) as u8).collect();
+    let checksum = format!("{:08x}", crc32c::crc32c(&body));
+    on_each_engine(|engine| {
+        for framing in [Framing::Length, Framing::Chunked, Framing::UntilClose] {
+            let (body, args) = (body.clone(), ["--expect-length", "300000", "--expect-crc32c", &checksum]);
+            let origin = Origin::start(move |_| Reply::ok().body(&body).framing(framing));
+            let all = [&["--requests", "12", "-c", "3"][..], &args].concat();
+            let outcome = load(engine, &url(&origin, "/"), &all);
+            assert_eq!(count(&outcome, "/answers"), 12, "{framing:?} on {engine}");
+            assert_eq!(count(&outcome, "/errors/bad_check"), 0, "{framing:?} on {engine}");
+            assert_eq!(count(&outcome, "/body_bytes"), 12 * 300_000, "{framing:?} on {engine}");
+        }
+    });
+}
+
+#[test]
+fn a_list_says_what_each_answer_must_be() {
+    let dir = TempDir::new("bench_load");
+    let origin = Origin::start(|request| match request.path() {
+        "/missing" => Reply::new(404),
+        path => Reply::text(path),
+    });
+    let right = format!("{:x}", crc32c::crc32c(b"/sum"));
+    let list = [
+        format!("{} length=4", url(&origin, "/len")),
+        format!("{} length=5", url(&origin, "/len")),
+        format!("{} crc32c={right}", url(&origin, "/sum")),
+        format!("{} crc32c=1", url(&origin, "/sum")),
+        format!("{} status=404", url(&origin, "/missing")),
+        url(&origin, "/missing"),
+    ];
+    let path = dir.write("list", list.join("\n"));
+    let path = path.to_str().unwrap();
+    let outcome = load("epoll", "--urls", &[path, "--requests", "12", "-c", "2"]);
+    assert_eq!(count(&outcome, "/answers"), 12);
+    assert_eq!(count(&outcome, "/errors/bad_check"), 4, "{outcome}");
+    assert_eq!(count(&outcome, "/errors/bad_status"), 2, "{outcome}");
+}
+
+#[test]
+fn an_open_loop_counts_the_waiting() {
+    on_each_engine(|engine| {
+        // Two hundred requests are due in 200 ms, and the first answer takes 400 ms on the only connection: the last
+        // one of them has waited for 200 ms at least before it is even sent, half of them for 300 ms.
+        let first = AtomicU64::new(0);
+        let origin = Origin::start(move |_| {
+            let reply = Reply::text([b'x'; 40]);
+            if first.fetch_add(1, Ordering::Relaxed) == 0 {
+                reply.pace(1, Duration::from_millis(10))
+            } else {
+                reply
+            }
+        });
+        let args = ["--rate", "1000", "--requests", "200", "-c", "1"];
+        let outcome = load(engine, &url(&origin, "/"), &args);
+        assert_eq!((count(&outcome, "/answers"), count(&outcome, "/errors/timeout")), (200, 0));
+        let percentiles = outcome["latency_us"]["percentiles"].as_array().unwrap();
+        assert_eq!(percentiles[0]["percentile"], 50.0);
+        let median = percentiles[0]["us"].as_f64().unwrap();
+        assert!(median >= 250_000.0, "{median} on {engine}");
+    });
+}
+
+#[test]
+fn an_open_loop_is_not_faster_than_its_rate() {
+    on_each_engine(|engine| {
+        let origin = Origin::start(|_| Reply::text("x"));
+        let outcome = load(engine, &url(&origin, "/"), &["--rate", "500", "--requests", "100", "-c", "10"]);
+        assert_eq!(count(&outcome, "/answers"), 100);
+        // The last of a hundred is due 198 ms after the first.
+        assert!(outcome["seconds"].as_f64().unwrap() > 0.19, "{outcome}");
+        assert_eq!(origin.stats().requests, 100);
+    });
+}
+
+#[test]
+fn what_an_open_loop_could_not_send_counts_as_late() {
+    on_each_engine(|engine| {
+        // One is answered; then nobody is.
+        let origin =
+            Origin::start(|request| if request.sequence == 1 { Reply::text("x") } else { Reply::never() });
+        let args = ["--rate", "100", "--seconds", "0.2", "--warm-up", "0", "-c", "1", "--timeout", "0.3"];
+        let outcome = load(engine, &url(&origin, "/"), &args);
+        assert_eq!(count(&outcome, "/answers"), 1, "{outcome}");
+        assert_eq!(count(&outcome, "/errors/timeout"), 19, "{outcome}");
+        assert!(outcome["latency_us"]["max"].as_f64().unwrap() >= 300_000.0, "{outcome}");
+    });
+}
+
+#[test]
+fn each_request_has_its_connection_where_that_is_wanted() {
+    on_each_engine(|engine| {
+        let origin = Origin::start(|_| Reply::text("x"));
+        let outcome = load(engine, &url(&origin, "/"), &["--close", "--requests", "30", "-c", "4"]);
+        assert_eq!((count(&outcome, "/answers"), count(&outcome, "/connections_made")), (30, 30));
+        assert_eq!(origin.stats().connections, 30);
+        assert!(origin.requests().iter().all(|request| request.lists("connection", "close")));
+        origin.wait_for("the connections to end", |stats| stats.connections_open == 0);
+    });
+}
+
+#[test]
+fn connections_are_kept_until_the_server_ends_them() {
+    on_each_engine(|engine| {
+        let origin = Origin::start(|request| match request.number {
+            3 => Reply::text("x").header("Connection", "close").closing(),
+            _ => Reply::text("x"),
+        });
+        let outcome = load(engine, &url(&origin, "/"), &["--requests", "10", "-c", "1"]);
+        assert_eq!((count(&outcome, "/answers"), origin.stats().connections), (10, 4), "{outcome}");
+        assert_eq!(
+            outcome["errors"],
+            serde_json::json!({
+                "bad_check": 0, "bad_status": 0, "connect": 0, "parse": 0, "reset": 0, "short_body": 0, "timeout": 0,
+            })
+        );
+    });
+}
+
+#[test]
+fn a_pipeline_is_filled_and_read_in_order() {
+    on_each_engine(|engine| {
+        // Nothing is answered before four requests are there, and then all four at once.
+        let origin = Origin::raw(|connection| {
+            loop {
+                let mut answers = Vec::new();
+                for _ in 0..4 {
+                    let Some(request) = connection.read_request() else { return };
+                    let body = request.target.trim_start_matches('/');
+                    let length: usize = body.parse().unwrap();
+                    answers.extend(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").bytes());
+                    answers.extend(vec![b'x'; length]);
+                }
+                if !connection.send(answers) {
+                    return;
+                }
+            }
+        });
+        let dir = TempDir::new("bench_load");
+        let lines: Vec<String> =
+            (0..20).map(|n| format!("{} length={n}", url(&origin, &format!("/{n}")))).collect();
+        let path = dir.write("list", lines.join("\n"));
+        let args = [path.to_str().unwrap(), "--pipeline", "4", "--requests", "40", "-c", "1"];
+        let outcome = load(engine, "--urls", &args);
+        assert_eq!((count(&outcome, "/answers"), count(&outcome, "/errors/bad_check")), (40, 0), "{outcome}");
+    });
+}
+
+#[test]
+fn patterns_that_count_ask_for_each_number_once() {
+    let origin = Origin::start(|_| Reply::text("x"));
+    load("epoll", &url(&origin, "/f{00..24}"), &["--requests", "50", "-c", "7"]);
+    let targets = origin.stats().targets;
+    assert_eq!(targets.len(), 25, "{targets:?}");
+    assert!(targets.contains_key("/f00") && targets.values().all(|&times| times == 2), "{targets:?}");
+}
+
+#[test]
+fn random_numbers_stay_in_their_range() {
+    let origin = Origin::start(|_| Reply::text("x"));
+    load("epoll", &url(&origin, "/{3-5}"), &["--requests", "100", "-c", "2"]);
+    let seen: Vec<String> = origin.stats().targets.into_keys().collect();
+    assert_eq!(seen, ["/3", "/4", "/5"]);
+}
+
+#[test]
+fn requests_are_what_the_options_say() {
+    let dir = TempDir::new("bench_load");
+    let body = dir.write("body", "the body");
+    let origin = Origin::start(|_| Reply::text("x"));
+    let args = ["--requests", "1", "-X", "POST", "-H", "X-A: b", "--body", body.to_str().unwrap()];
+    load("epoll", &url(&origin, "/p?q"), &args);
+    let request = origin.last_request();
+    assert_eq!((request.method.as_str(), request.target.as_str()), ("POST", "/p?q"));
+    assert_eq!(request.header("x-a").as_deref(), Some("b"));
+    assert_eq!(request.header("host"), Some(origin.addr().to_string()));
+    assert_eq!(request.body, b"the body");
+    // What answers a HEAD has no body, whatever its length says.
+    let outcome = load("epoll", &url(&origin, "/"), &["--requests", "5", "-X", "HEAD", "-c", "1"]);
+    assert_eq!((count(&outcome, "/answers"), count(&outcome, "/body_bytes")), (5, 0));
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_one_line() {
+    on_each_engine(|engine| {
+        let origin = Origin::start(|_| Reply::text("x"));
+        let target = url(&origin, "/");
+        origin.on_accept(OnAccept::Ignore);
+        let common = ["--engine", engine, "--seconds", "0.1", "--warm-up", "0", "--timeout", "0.1", &target];
+        for rest in [&[][..], &["--rate", "10"], &["--close"], &["--pipeline", "3"]] {
+            let said = refused(&[&common[..], rest].concat());
+            assert!(said.contains("answers no request"), "{said}");
+        }
+        origin.refuse();
+        for rest in [&[][..], &["--rate", "10"], &["--close"]] {
+            let said = refused(&[&common[..], rest].concat());
+            assert!(said.contains(&origin.addr().to_string()) && said.contains("refused"), "{said}");
+        }
+    });
+}
+
+#[test]
+fn wrong_use_is_one_line() {
+    for (args, part) in [
+        (&[][..], "URL"),
+        (&["https://127.0.0.1/"], "https is not spoken"),
+        (&["127.0.0.1"], "http://"),
+        (&["http://127.0.0.1/{3-1}"], "below the first"),
+        (&["http://127.0.0.1/{x"], "without its }"),
+        (&["http://no-such-host.invalid/"], "the host is not found"),
+        (&["http://127.0.0.1/", "-c", "0"], "0"),
+        (&["http://127.0.0.1/", "--rate", "0"], "rate"),
+        (&["http://127.0.0.1/", "--seconds", "0"], "seconds"),
+        (&["http://127.0.0.1/", "--engine", "kqueue"], "kqueue"),
+        (&["http://127.0.0.1/", "--cpus", "4095x"], "cpus"),
+        (&["http://127.0.0.1/", "--pipeline", "0"], "pipeline"),
+        (&["http://127.0.0.1/", "--pipeline", "2", "--close"], "--close"),
+        (&["http://127.0.0.1/", "-H", "no colon"], "NAME: VALUE"),
+        (&["http://127.0.0.1/", "-X", "GE T"], "method"),
+        (&["http://127.0.0.1/", "--expect-crc32c", "x"], "hexadecimal"),
+        (&["http://127.0.0.1/", "--urls", "/no/such/list"], "/no/such/list"),
+        (&["http://127.0.0.1/", "--body", "/no/such/body"], "/no/such/body"),
+    ] {
+        let said = refused(args);
+        assert!(said.contains(part), "{args:?}: {said}");
+    }
+}
