@@ -77,6 +77,13 @@ impl Section {
     }
 }
 
+impl Section {
+    /// Notes what is left out, and why.
+    pub(crate) fn skip(&mut self, what: &str, why: &str) {
+        self.skipped.push(Fact { name: what.to_owned(), value: why.to_owned() });
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
     pub(crate) title: String,

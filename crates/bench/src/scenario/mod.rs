@@ -1,5 +1,6 @@
 //! What can be measured: one module for each command of the suite, in one table.
 
+mod cold;
 mod figures;
 mod http;
 mod isolate;
@@ -40,6 +41,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         help: "Answers without a disk: long and short connections, workers, system calls; ring, epoll, nginx",
         augment: http::Options::augment_args,
         prepare: http::prepare,
+    },
+    Scenario {
+        name: "cold",
+        help: "Files that do not fit into memory: every engine, nginx in each of its modes, and the proxy cache",
+        augment: cold::Options::augment_args,
+        prepare: cold::prepare,
     },
     Scenario {
         name: "large",

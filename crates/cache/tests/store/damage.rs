@@ -224,7 +224,7 @@ fn what_is_held_open_is_looked_at_before_each_use() {
                 }
             }
             let hit = find(&store, 1).await.unwrap();
-            let meta = cache::Meta { fresh_until: 7, ..(*hit.meta).clone() };
+            let meta = Meta { fresh_until: 7, ..(*hit.meta).clone() };
             store.refresh(&hit, meta, b"HTTP/1.1 200 OK\r\nNew: 1\r\n\r\n").await.unwrap();
             for _ in 0..3 {
                 let hit = find(&store, 1).await.unwrap();

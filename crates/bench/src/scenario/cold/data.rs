@@ -1,0 +1,229 @@
+//! The files that are asked for, and the caches that are filled with them.
+
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::measure::Subject;
+use super::ways::{Maker, Setting, Source, origin_configuration};
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::load::{Length, Plan, Target};
+use crate::peers::server::{Conditions, Program, Server};
+
+/// The sizes of the write-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(super) enum Size {
+    #[value(name = "4k")]
+    /// 4 KiB: one page, and one block of most file systems.
+    K4,
+    #[value(name = "100k")]
+    /// 100 KiB: what the write-up's control runs had.
+    K100,
+    #[value(name = "1m")]
+    /// 1 MiB: several reads for every engine.
+    M1,
+}
+
+impl Size {
+    pub(super) const ALL: [Size; 3] = [Size::K4, Size::K100, Size::M1];
+
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Size::K4 => 4 << 10,
+            Size::K100 => 100 << 10,
+            Size::M1 => 1 << 20,
+        }
+    }
+
+    /// What nginx's output buffers have to be so that it reads such files directly, in the fewest reads.
+    pub(super) fn read_size(self) -> &'static str {
+        match self {
+            Size::K4 => "4k",
+            Size::K100 => "100k",
+            Size::M1 => "512k",
+        }
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Size::K4 => "4k",
+            Size::K100 => "100k",
+            Size::M1 => "1m",
+        })
+    }
+}
+
+/// Files of each size in a folder: `ROOT/4k/0` and so on.
+pub(super) struct Files {
+    pub(super) root: PathBuf,
+    /// Bytes of all files of one size.
+    set_bytes: u64,
+    /// Most files of one size.
+    names_max: u64,
+}
+
+impl Files {
+    /// Makes them. So many bytes of each size, yet at most so many files.
+    pub(super) fn make(
+        bench: &Bench,
+        sizes: &[Size],
+        set_bytes: u64,
+        names_max: u64,
+    ) -> Result<Files, Failure> {
+        let files = Files { root: bench.workspace.folder("files")?, set_bytes, names_max };
+        for &size in sizes {
+            bench.progress(format_args!("making {} files of {size}", files.count(size)));
+            files.make_size(bench, size)?;
+        }
+        Ok(files)
+    }
+
+    pub(super) fn count(&self, size: Size) -> u64 {
+        (self.set_bytes / size.bytes()).clamp(1, self.names_max)
+    }
+
+    /// Bytes of all files of a size.
+    pub(super) fn bytes(&self, size: Size) -> u64 {
+        self.count(size) * size.bytes()
+    }
+
+    /// Makes the files of one size, in one folder: names are looked up by a hash there.
+    fn make_size(&self, bench: &Bench, size: Size) -> Result<(), Failure> {
+        let folder = self.root.join(size.to_string());
+        let failed = |path: &Path, error| Failure::File { path: path.to_owned(), doing: "write", error };
+        fs::create_dir_all(&folder).map_err(|error| failed(&folder, error))?;
+        let mut content = vec![0_u8; size.bytes() as usize];
+        for number in 0..self.count(size) {
+            // A hundred thousand files take a while: an interruption does not wait for all of them.
+            if number % 1024 == 0 {
+                bench.check_interrupted()?;
+            }
+            // Content of its own, so that no layer below can keep one copy for all.
+            for word in content.chunks_exact_mut(8) {
+                word.copy_from_slice(&number.to_le_bytes());
+            }
+            let path = folder.join(number.to_string());
+            let written = fs::File::create_new(&path).and_then(|mut file| file.write_all(&content));
+            written.map_err(|error| failed(&path, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Caches of both servers, filled with all files of some sizes through a proxy whose origin has ended since: what is
+/// not a hit is an error.
+pub(super) struct Caches {
+    /// A folder below for each program and size.
+    root: PathBuf,
+    /// Where the origin listened. Nobody does now.
+    origin_port: u16,
+}
+
+/// Connections that fill a cache.
+const FILL_CONNECTIONS: u32 = 64;
+
+/// Rounds until a cache without a miss is given up.
+const FILL_ROUNDS_MAX: u32 = 4;
+
+impl Caches {
+    /// Fills one for each program and size.
+    pub(super) fn fill(
+        bench: &Bench,
+        files: &Files,
+        sizes: &[Size],
+        fillers: &[&Subject],
+    ) -> Result<Caches, Failure> {
+        // Ours, and not a peer: the suite works where no peer is installed, and what fills a cache is not measured.
+        let origin =
+            Server::start(bench, "origin", &Program::ours(bench), &Conditions::default(), |place| {
+                origin_configuration(&files.root, place)
+            })?;
+        let caches = Caches { root: bench.workspace.folder("caches")?, origin_port: origin.address().port() };
+        for filler in fillers {
+            for &size in sizes {
+                bench.progress(format_args!("filling the cache of {} with {size}", filler.way.name));
+                caches.fill_one(bench, files, size, filler)?;
+            }
+        }
+        // From here on a miss finds nobody to ask, and is an error that the measurements would show.
+        origin.end();
+        for filler in fillers {
+            for &size in sizes {
+                caches.check(bench, files, size, filler)?;
+            }
+        }
+        Ok(caches)
+    }
+
+    /// The folder of a program's cache of a size, and the origin's port.
+    pub(super) fn of(&self, maker: Maker, size: Size) -> (PathBuf, u16) {
+        (self.root.join(format!("{maker:?}-{size}").to_lowercase()), self.origin_port)
+    }
+
+    /// Asks a server for everything once more than a cache needs that admits at once.
+    fn fill_one(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<(), Failure> {
+        let server = self.server(bench, files, size, filler)?;
+        // The second round finds what the first one stored; a cache that admits only what is asked for twice stores
+        // in it.
+        for _ in 0..2 {
+            self.ask_for_all(files, size, &server)?;
+        }
+        server.end();
+        Ok(())
+    }
+
+    /// Without the origin: asks for all, and fails unless all are hits.
+    fn check(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<(), Failure> {
+        let server = self.server(bench, files, size, filler)?;
+        let mut misses = 0;
+        for _ in 0..FILL_ROUNDS_MAX {
+            misses = self.ask_for_all(files, size, &server)?;
+            if misses == 0 {
+                break;
+            }
+        }
+        server.end();
+        if misses == 0 {
+            return Ok(());
+        }
+        Err(Failure::Other(format!(
+            "the cache of {} has {misses} of {} files of {size} missing after it was filled",
+            filler.way.name,
+            files.count(size)
+        )))
+    }
+
+    fn server(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<Server, Failure> {
+        let (folder, port) = self.of(filler.way.maker, size);
+        let setting = Setting {
+            source: Source::Cache,
+            size,
+            workers: 1,
+            files: &files.root,
+            cache: Some((&folder, port)),
+        };
+        Server::start(bench, filler.way.name, &filler.program, &Conditions::default(), |place| {
+            filler.way.configuration(&setting, place)
+        })
+    }
+
+    /// Answers how many were no good answers.
+    fn ask_for_all(&self, files: &Files, size: Size, server: &Server) -> Result<u64, Failure> {
+        let count = files.count(size);
+        // Two dots: each number in turn, and none by chance.
+        let mut plan = Plan::new(vec![Target::parse(&server.url(&format!("/{size}/{{0..{}}}", count - 1)))?]);
+        // More connections than files would ask for some of them twice at the same moment.
+        plan.connections = FILL_CONNECTIONS.min(count as u32).max(1);
+        plan.warm_up = Duration::ZERO;
+        plan.length = Length::Requests(count);
+        plan.expect.status = Some(200);
+        plan.expect.length = Some(size.bytes());
+        let outcome = crate::load::run(&plan)?;
+        Ok(outcome.tally.errors.total())
+    }
+}

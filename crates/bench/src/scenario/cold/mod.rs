@@ -1,0 +1,263 @@
+//! `ringroad bench cold`: files from the disk, more of them than memory, for each engine and each mode of nginx.
+//!
+//! ```text
+//!   files/4k/0 ...  ----------------------------------------> server under a memory limit --> generator
+//!        |                                                         ^
+//!        +--> origin --> proxy that fills --> caches/PROGRAM-SIZE -+   (the origin has ended by then)
+//! ```
+//!
+//! A set is four times the memory that a server has, so that at most a quarter of what is asked for can come out of the
+//! page cache. Every measurement starts its own server and drops the cache first: nothing is left of the one before.
+//! Without root neither is possible; the report says so, and its titles say that nothing was limited.
+//!
+//! [`ways`] are the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement,
+//! [`tables`] what is made of them. The write-up's own table (through the proxy cache, one and four workers) comes first,
+//! then all engines over plain files, then workers, connections and memory varied one at a time.
+
+mod data;
+mod measure;
+mod tables;
+mod ways;
+
+use clap::{ArgMatches, Args, value_parser};
+
+use super::Prepared;
+use crate::context::{Bench, Scale};
+use crate::failure::Failure;
+use crate::method::page_cache;
+use crate::peers::server::Program;
+use crate::peers::tool::Peer;
+use crate::report::model::{Fact, Section};
+use data::{Caches, Files, Size};
+use measure::{Case, Outcome, Subject, measure};
+use ways::{FILE_AIO, Maker, Source, WAYS, Way};
+
+/// Workers and connections of the write-up's two tables.
+const WORKERS: [usize; 2] = [1, 4];
+const CONNECTIONS: [u32; 2] = [200, 1000];
+
+/// Names of files that the write-up asked for at random.
+const NAMES: u64 = 25_000;
+
+/// The set of each size is so many times the memory that a server has.
+const SETS_PER_MEMORY: u64 = 4;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct Options {
+    /// Sizes of files
+    #[arg(long, value_delimiter = ',', value_name = "SIZES", default_value = "4k,100k,1m")]
+    sizes: Vec<Size>,
+    /// MiB of memory for each server with its page cache; the files of each size take four times as much
+    /// [default: 128; 48 with --quick]
+    #[arg(long, value_name = "MIB", value_parser = value_parser!(u64).range(16..=1 << 20))]
+    memory: Option<u64>,
+    /// The write-up's own procedure and nothing else: 25 000 names through the proxy cache, 200 and 1 000 connections,
+    /// the control run without a memory limit, and files served directly
+    #[arg(long)]
+    seed_000: bool,
+}
+
+/// Everything that is fixed for one run.
+struct Plan<'a> {
+    bench: &'a Bench,
+    sizes: Vec<Size>,
+    memory_bytes: u64,
+    files: Files,
+    subjects: Vec<Subject>,
+}
+
+/// Reads the options.
+pub(super) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
+    let options: Options = super::options(matches)?;
+    Ok(Box::new(move |bench| run(bench, &options)))
+}
+
+/// Measures as the options say.
+fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+    let mut section = Section {
+        scenario: "cold".to_owned(),
+        title: "Cold files".to_owned(),
+        seed: Some("000".to_owned()),
+        question: "How fast is a server whose files do not fit into memory, with each way to read them?"
+            .to_owned(),
+        ..Section::default()
+    };
+    let plan = Plan::make(bench, options, &mut section)?;
+    let outcomes = if options.seed_000 { plan.as_written_up()? } else { plan.all()? };
+    tables::fill(&mut section, &outcomes);
+    for outcome in &outcomes {
+        section.runs.extend(outcome.runs());
+        for (way, rounds) in &outcome.by_way {
+            let known = section.configurations.iter().any(|fact| fact.name == way.name);
+            if let (false, Some(Ok(measured))) = (known, rounds.first()) {
+                let value = measured.configuration.clone();
+                section.configurations.push(Fact { name: way.name.to_owned(), value });
+            }
+        }
+    }
+    Ok(section)
+}
+
+/// Ours and, where it is installed, nginx.
+fn subjects(bench: &Bench, section: &mut Section) -> Vec<Subject> {
+    let nginx = Peer::Nginx.find(bench);
+    if let Err(missing) = &nginx {
+        section.skip("nginx", &missing.to_string());
+    }
+    let has_file_aio = nginx.as_ref().is_ok_and(|tool| tool.about.contains(FILE_AIO));
+    let mut subjects = Vec::new();
+    for way in WAYS {
+        let program = match (way.maker, &nginx) {
+            (Maker::Ours, _) => Program::ours(bench),
+            (Maker::Nginx, Ok(tool)) => Program::Nginx(tool.clone()),
+            (Maker::Nginx, Err(_)) => continue,
+        };
+        if way.needs_file_aio() && !has_file_aio {
+            let why =
+                format!("this nginx is built without {FILE_AIO}; --peer nginx=PATH takes another build");
+            section.skip(way.name, &why);
+            continue;
+        }
+        subjects.push(Subject { way, program });
+    }
+    subjects
+}
+
+/// Whether a way is measured in a case.
+type Wanted = fn(&Way) -> bool;
+
+/// Those of the write-up's table.
+const PUBLISHED: Wanted = |way| way.published.is_some();
+
+impl<'a> Plan<'a> {
+    /// Finds the servers and makes the files. What cannot be measured is noted in the section.
+    fn make(bench: &'a Bench, options: &Options, section: &mut Section) -> Result<Plan<'a>, Failure> {
+        let mut sizes = options.sizes.clone();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let memory_bytes = match (options.memory, bench.scale) {
+            (Some(mib), _) => mib << 20,
+            (None, Scale::Instant) => 128 << 20,
+            (None, Scale::Quick) => 48 << 20,
+            (None, Scale::Normal | Scale::Full) => 128 << 20,
+        };
+        if !bench.is_root() {
+            section.skip("memory limit", "control groups need root: the page cache keeps what it can");
+            section.skip("dropping the page cache", "needs root: files are partly in memory");
+        }
+        let subjects = subjects(bench, section);
+        let set_bytes = if bench.scale == Scale::Instant { 1 << 20 } else { memory_bytes * SETS_PER_MEMORY };
+        // The files, and a cache of them for each program. Checked first: a full disk would be noticed by others too.
+        bench.workspace.need_space(set_bytes * sizes.len() as u64 * 3)?;
+        let names_max = if options.seed_000 { NAMES } else { u64::MAX };
+        let files = Files::make(bench, &sizes, set_bytes, names_max)?;
+        if options.seed_000 {
+            let made: Vec<String> =
+                sizes.iter().map(|&size| format!("{} of {size}", files.count(size))).collect();
+            section.skip(
+                "25 000 names of each size",
+                &format!("{} take four times the memory limit", made.join(", ")),
+            );
+        }
+        Ok(Plan { bench, sizes, memory_bytes, files, subjects })
+    }
+
+    fn case(&self, source: Source, size: Size) -> Case {
+        let memory_bytes = self.bench.is_root().then_some(self.memory_bytes);
+        Case { source, size, workers: 1, connections: CONNECTIONS[0], memory_bytes }
+    }
+
+    /// What a report has. The product of everything takes hours and is what `--full` is for; one thing at a time
+    /// shows what each does. Every way at one worker and 200 connections, then one thing at a time.
+    fn all(&self) -> Result<Vec<Outcome>, Failure> {
+        let is_brief = self.bench.scale <= Scale::Quick;
+        let main: Wanted = |way| way.is_main;
+        let every: Wanted = if is_brief { main } else { |_| true };
+        let mut cases: Vec<(Case, Wanted)> = Vec::new();
+        for &size in &self.sizes {
+            cases.push((self.case(Source::Files, size), every));
+        }
+        if self.bench.scale == Scale::Full {
+            for &size in &self.sizes {
+                for source in [Source::Files, Source::Cache] {
+                    for workers in WORKERS {
+                        for connections in CONNECTIONS {
+                            cases.push((Case { workers, connections, ..self.case(source, size) }, every));
+                        }
+                    }
+                }
+            }
+        } else {
+            for &size in &self.sizes {
+                cases.push((self.case(Source::Cache, size), if is_brief { main } else { PUBLISHED }));
+                if !is_brief {
+                    cases.push((Case { workers: WORKERS[1], ..self.case(Source::Cache, size) }, PUBLISHED));
+                    cases.push((Case { workers: WORKERS[1], ..self.case(Source::Files, size) }, main));
+                    cases
+                        .push((Case { connections: CONNECTIONS[1], ..self.case(Source::Files, size) }, main));
+                }
+            }
+        }
+        // The control run: without a limit the files stay in memory, and the engines have nothing to differ in.
+        if !is_brief && let Some(size) = self.middle_size() {
+            cases.push((Case { memory_bytes: None, ..self.case(Source::Cache, size) }, PUBLISHED));
+        }
+        self.measure(&cases)
+    }
+
+    /// The write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control run
+    /// without a memory limit, and what the other reporter measured, files served directly with nothing limited.
+    fn as_written_up(&self) -> Result<Vec<Outcome>, Failure> {
+        let mut cases: Vec<(Case, Wanted)> = Vec::new();
+        for workers in WORKERS {
+            for connections in CONNECTIONS {
+                for &size in &self.sizes {
+                    cases.push((Case { workers, connections, ..self.case(Source::Cache, size) }, PUBLISHED));
+                }
+            }
+        }
+        if let Some(size) = self.middle_size() {
+            cases.push((Case { memory_bytes: None, ..self.case(Source::Cache, size) }, PUBLISHED));
+            for workers in WORKERS {
+                cases.push((
+                    Case { workers, memory_bytes: None, ..self.case(Source::Files, size) },
+                    PUBLISHED,
+                ));
+            }
+        }
+        self.measure(&cases)
+    }
+
+    /// The size that the write-up's control runs had, or what stands for it.
+    fn middle_size(&self) -> Option<Size> {
+        self.sizes.iter().copied().find(|&size| size == Size::K100).or_else(|| self.sizes.first().copied())
+    }
+
+    fn measure(&self, cases: &[(Case, Wanted)]) -> Result<Vec<Outcome>, Failure> {
+        let caches = if cases.iter().any(|(case, _)| case.source == Source::Cache) {
+            Some(Caches::fill(self.bench, &self.files, &self.sizes, &self.fillers())?)
+        } else {
+            None
+        };
+        if self.bench.is_root() {
+            page_cache::drop_all()?;
+        }
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        for (case, wanted) in cases {
+            // The product of `--full` holds cases that stand alone too.
+            if outcomes.iter().any(|outcome| outcome.case == *case) {
+                continue;
+            }
+            let subjects: Vec<&Subject> =
+                self.subjects.iter().filter(|subject| wanted(subject.way)).collect();
+            outcomes.push(measure(self.bench, &self.files, caches.as_ref(), &subjects, *case)?);
+        }
+        Ok(outcomes)
+    }
+
+    /// One way of each program: how it reads does not matter for what it stores.
+    fn fillers(&self) -> Vec<&Subject> {
+        let first = |maker| self.subjects.iter().find(|subject| subject.way.maker == maker);
+        [Maker::Ours, Maker::Nginx].into_iter().filter_map(first).collect()
+    }
+}

@@ -1,0 +1,173 @@
+//! The servers that are compared over cold files: ours with each of its engines, nginx in each of its modes.
+
+use std::path::Path;
+
+use super::data::Size;
+use crate::peers::server::Place;
+
+/// Whose server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    Ours,
+    Nginx,
+}
+
+/// One way to read files: a server and the directives that choose it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// In tables; the words behind the server's name are the engine and how it reads.
+    pub(super) name: &'static str,
+    pub(super) maker: Maker,
+    /// The row of the write-up's table that it repeats: "io_uring", "libaio" or "sendfile".
+    pub(super) published: Option<&'static str>,
+    /// Directives in `events`.
+    events: &'static str,
+    /// Directives in the location.
+    location: &'static str,
+    /// Whether its output buffers are to be as large as the files, which nginx needs to read them directly at all.
+    sized_buffers: bool,
+    /// Whether it is measured with `--quick`, and where workers and connections vary.
+    pub(super) is_main: bool,
+}
+
+/// nginx has no such engine unless it was built with it.
+pub(super) const FILE_AIO: &str = "--with-file-aio";
+
+const fn way(name: &'static str, maker: Maker, events: &'static str, location: &'static str) -> Way {
+    Way { name, maker, published: None, events, location, sized_buffers: false, is_main: false }
+}
+
+impl Way {
+    /// Measured with `--quick` too.
+    const fn main(self) -> Way {
+        Way { is_main: true, ..self }
+    }
+
+    /// Repeats a row of the write-up.
+    const fn like(self, row: &'static str) -> Way {
+        Way { published: Some(row), ..self }
+    }
+
+    /// Whether it needs libaio of nginx.
+    pub(super) fn needs_file_aio(&self) -> bool {
+        self.maker == Maker::Nginx && self.location.contains("aio on;")
+    }
+}
+
+/// In the order of tables: ours from the engine that the write-up asks about to the one that nobody should choose, then
+/// nginx's modes. nginx's libaio stands twice, because its default buffers hide what it can do.
+pub(super) const WAYS: &[Way] = &[
+    way(
+        "ringroad io_uring, direct",
+        Maker::Ours,
+        "use io_uring;",
+        "aio io_uring; sendfile off; directio 2k;",
+    )
+    .main()
+    .like("io_uring"),
+    way("ringroad as it comes", Maker::Ours, "", ""),
+    way(
+        "ringroad libaio, direct",
+        Maker::Ours,
+        "use epoll; worker_aio_requests 2048;",
+        "aio libaio; sendfile off; directio 2k;",
+    )
+    .main()
+    .like("libaio"),
+    way("ringroad threads", Maker::Ours, "use epoll;", "aio threads; sendfile off;"),
+    way("ringroad sendfile", Maker::Ours, "use epoll;", "aio threads; sendfile on;").main().like("sendfile"),
+    way("ringroad blocking", Maker::Ours, "use epoll;", "aio off; sendfile off;"),
+    way("nginx libaio, as written up", Maker::Nginx, "use epoll;", "aio on; sendfile off; directio 2k;")
+        .like("libaio"),
+    Way {
+        sized_buffers: true,
+        ..way(
+            "nginx libaio, sized buffers",
+            Maker::Nginx,
+            "use epoll; worker_aio_requests 2048;",
+            "aio on; sendfile off; directio 2k;",
+        )
+        .main()
+    },
+    way("nginx threads", Maker::Nginx, "use epoll;", "aio threads; sendfile off;").main(),
+    way("nginx threads + sendfile", Maker::Nginx, "use epoll;", "aio threads; sendfile on;"),
+    way("nginx sendfile", Maker::Nginx, "use epoll;", "aio off; sendfile on;").main().like("sendfile"),
+    way("nginx blocking", Maker::Nginx, "use epoll;", "aio off; sendfile off;"),
+];
+
+/// Where answers come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// Files that the server finds by their names.
+    Files,
+    /// Entries of its proxy cache.
+    Cache,
+}
+
+impl Source {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Source::Files => "files",
+            Source::Cache => "proxy cache",
+        }
+    }
+}
+
+/// What a configuration is made of besides its way.
+pub(super) struct Setting<'a> {
+    /// Decides which of the two below it needs.
+    pub(super) source: Source,
+    pub(super) size: Size,
+    pub(super) workers: usize,
+    /// The files, and the origin of a cache.
+    pub(super) files: &'a Path,
+    /// The folder of the cache, and the port of its origin (nobody listens there any more when hits are measured).
+    pub(super) cache: Option<(&'a Path, u16)>,
+}
+
+impl Way {
+    /// All of it behind the head that every server of the suite gets.
+    pub(super) fn configuration(&self, setting: &Setting<'_>, place: &Place) -> String {
+        let Setting { size, workers, files, .. } = setting;
+        // nginx reads by whole buffers: one that is larger than the file turns its direct reads off.
+        let buffers = if self.sized_buffers {
+            format!("output_buffers 2 {};", size.read_size())
+        } else {
+            String::new()
+        };
+        // The cache is configured as in the write-up, but for the zone: 32 MiB hold every name that is asked for here.
+        let (http, place_directives) = match setting.cache {
+            None => (String::new(), format!("root {};", files.display())),
+            Some((folder, origin)) => (
+                format!(
+                    "proxy_cache_path {} levels=2 keys_zone=bench:32m max_size=1000g inactive=4d use_temp_path=off;",
+                    folder.display()
+                ),
+                format!(
+                    "proxy_pass http://127.0.0.1:{origin}; proxy_cache bench; proxy_cache_key $uri; \
+                     proxy_cache_valid 200 4d;"
+                ),
+            ),
+        };
+        format!(
+            "worker_processes {workers};\n\
+             events {{ worker_connections 8192; {} }}\n\
+             http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    \
+             default_type application/octet-stream;\n    {http}\n    \
+             server {{\n        listen 127.0.0.1:{};\n        location / {{ {} {buffers} {place_directives} }}\n    }}\n}}\n",
+            self.events, place.port, self.location
+        )
+    }
+}
+
+/// Serves the files to caches that are being filled.
+pub(super) fn origin_configuration(files: &Path, place: &Place) -> String {
+    format!(
+        "worker_processes 1;\nevents {{ worker_connections 8192; }}\n\
+         http {{\n    access_log off;\n    keepalive_requests 1000000000;\n    sendfile on;\n    \
+         default_type application/octet-stream;\n    \
+         server {{ listen 127.0.0.1:{}; location / {{ root {}; }} }}\n}}\n",
+        place.port,
+        files.display()
+    )
+}
