@@ -30,6 +30,7 @@ use std::process::ExitCode;
 pub fn run(args: Vec<OsString>) -> ExitCode {
     let outcome = match args.first() {
         Some(first) if first == method::enter::COMMAND => method::enter::run(args),
+        Some(first) if first == scenario::DISK_WORKER => scenario::disk_worker(&args[1..]),
         _ => cli::run(args),
     };
     match outcome {

@@ -82,3 +82,70 @@ fn wrong_use_of_nop_is_one_line() {
     refused(&["nop", "--batch", "0"], "--batch");
     refused(&["nop", "--seconds", "0"], "--seconds");
 }
+
+#[test]
+fn a_disk_is_measured_by_every_engine() {
+    let section = section(&["disk"]);
+    let titles = check_tables(&section);
+    assert!(titles[0].starts_with("Mixed random reads and writes of 128k"), "{titles:?}");
+    let rows = section["tables"][1]["rows"].as_array().expect("rows of engines");
+    let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+    let engines = ["sync", "threads", "libaio", "uring", "uring-fixed", "uring-sqpoll", "uring-iopoll"];
+    assert_eq!(names, engines);
+    // What needs nothing of the kernel works everywhere.
+    assert!(rows[0]["cells"][1]["figure"].is_object(), "{}", rows[0]);
+}
+
+#[test]
+fn a_described_job_is_the_only_one() {
+    let args = ["disk", "--engine", "sync,uring", "--rw", "rw", "--bs", "64k", "--depth", "4", "--jobs", "2"];
+    let section = section(&[&args[..], &["--processes", "--size", "4m"]].concat());
+    let ours = |run: &&Value| run["labels"]["tool"] == "ringroad";
+    let runs = section["runs"].as_array().expect("runs");
+    assert_eq!(runs.iter().filter(ours).count(), 2);
+    assert!(runs.iter().all(|run| run["labels"]["processes"] == "2" && run["labels"]["pattern"] == "rw"));
+}
+
+#[test]
+fn a_set_of_files_is_read() {
+    let made = section(&["disk", "--files", "--file-size", "10000"]);
+    check_tables(&made);
+    let dir = TempDir::new("set");
+    dir.write("a/one", "x".repeat(5000));
+    dir.write("two", "y".repeat(6000));
+    let named = section(&["disk", "--files", &dir.path().display().to_string()]);
+    let row = &named["tables"][0]["rows"][3];
+    assert_eq!(row["name"], "sync, depth 1");
+    assert!(row["cells"][0]["figure"].is_object(), "{row}");
+}
+
+#[test]
+fn wrong_use_of_disk_is_one_line() {
+    let dir = TempDir::new("disk");
+    dir.write("data", vec![7u8; 2 << 20]);
+    let file = dir.path().join("data").display().to_string();
+    refused(&["disk", "--engine", "mmap"], "unknown engine");
+    refused(&["disk", "--depth", "0"], "--depth");
+    refused(&["disk", "--bs", "3m"], "--bs");
+    refused(&["disk", "--rw", "trim"], "--rw");
+    refused(&["disk", "--size", "800000t"], "MiB free");
+    refused(&["disk", "--file", "/nowhere/data"], "/nowhere/data");
+    refused(&["disk", "--file", "/dev/nvme99n1"], "/dev/nvme99n1");
+    refused(&["disk", "--file", "/dev/null"], "neither a file nor a block device");
+    refused(&["disk", "--files", "/nowhere"], "/nowhere");
+    // A file that is there is not written to without a word of the user's, and stays as it is.
+    refused(&["disk", "--file", &file], "--overwrite");
+    refused(&["disk", "--file", &file, "--rw", "randread,write"], "--overwrite");
+    assert!(std::fs::read(&file).expect("still there").iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn a_named_file_is_read_and_kept() {
+    let dir = TempDir::new("disk");
+    dir.write("data", vec![7u8; 2 << 20]);
+    let file = dir.path().join("data").display().to_string();
+    let args = ["disk", "--file", &file, "--rw", "randread", "--engine", "sync", "--buffered"];
+    let section = section(&args);
+    assert!(section["tables"][0]["rows"][0]["cells"][1]["figure"].is_object(), "{}", section["tables"]);
+    assert_eq!(std::fs::metadata(&file).expect("still there").len(), 2 << 20);
+}

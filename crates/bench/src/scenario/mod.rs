@@ -1,6 +1,7 @@
 //! What can be measured: one module for each command of the suite, in one table.
 
 mod cold;
+mod disk;
 mod figures;
 mod http;
 mod isolate;
@@ -37,6 +38,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         prepare: nop::prepare,
     },
     Scenario {
+        name: "disk",
+        help: "Reads and writes of a disk by each engine, depth and block size; or a set of files (--files)",
+        augment: disk::Options::augment_args,
+        prepare: disk::prepare,
+    },
+    Scenario {
         name: "http",
         help: "Answers without a disk: long and short connections, workers, system calls; ring, epoll, nginx",
         augment: http::Options::augment_args,
@@ -61,6 +68,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         prepare: isolate::prepare,
     },
 ];
+
+pub(crate) use disk::worker::{COMMAND as DISK_WORKER, main as disk_worker};
 
 /// The options of a scenario out of what was read.
 pub(crate) fn options<O: Args>(matches: &ArgMatches) -> Result<O, Failure> {

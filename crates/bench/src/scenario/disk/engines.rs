@@ -1,0 +1,223 @@
+//! The queue of each engine: the kernel's own for libaio and rings, and two made here of blocking calls.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use io::bare::{AioQueue, Done, Load, Queue, RingQueue, RingSetup, Transfer, flags};
+use io::disk::threads::ThreadPool;
+use io::engine::{EngineConfig, NetKind};
+use io::op::DeviceId;
+use io::{Buf, Completion, DiskVia, Engine, Errno, Fd, Op, Payload, Pool, Wait};
+
+use super::job::EngineKind;
+
+/// The queue of an engine, in the thread that will use it; `other_cpu` is for a kernel thread beside it.
+///
+/// # Errors
+/// Why the machine does not have it.
+pub(super) fn queue(
+    kind: EngineKind,
+    file: OwnedFd,
+    depth: u32,
+    block_bytes: u32,
+    other_cpu: Option<u32>,
+) -> Result<Box<dyn Queue>, String> {
+    // Each thread has a descriptor of its own: what the kernel locks per open file is not shared.
+    let load = |file| Load { files: vec![file], depth, block_bytes };
+    let fixed = RingSetup { registered_buffers: true, registered_files: true, ..RingSetup::as_engine(depth) };
+    // Neither takes the flags by which a ring completes in its owner's own time.
+    let polled = RingSetup { flags: flags::SINGLE_ISSUER, ..fixed };
+    let ring = |setup, file| match RingQueue::new(setup, load(file)) {
+        Ok(queue) => Ok(Box::new(queue) as Box<dyn Queue>),
+        Err(error) => Err(error.to_string()),
+    };
+    match kind {
+        EngineKind::Sync => Ok(Box::new(SyncQueue::new(file, block_bytes)?)),
+        EngineKind::Threads => Ok(Box::new(PoolQueue::new(file, depth, block_bytes)?)),
+        EngineKind::Libaio => {
+            AioQueue::new(load(file)).map(|queue| Box::new(queue) as _).map_err(|error| error.to_string())
+        }
+        EngineKind::Uring => ring(RingSetup::as_engine(depth), file),
+        EngineKind::UringFixed => ring(fixed, file),
+        EngineKind::UringSqpoll => {
+            let flags = polled.flags | flags::SQPOLL;
+            ring(RingSetup { flags, poller_cpu: other_cpu, ..polled }, file)
+        }
+        EngineKind::UringIopoll => ring(RingSetup { flags: polled.flags | flags::IOPOLL, ..polled }, file),
+    }
+}
+
+/// One blocking call after the other.
+struct SyncQueue {
+    /// Open for what the job needs, and no more.
+    file: File,
+    /// The one buffer: there is never more than one operation.
+    buf: Buf,
+    /// Pushed and not yet carried out.
+    staged: Option<Transfer>,
+    /// Carried out and not yet told of.
+    done: Option<Done>,
+    /// Calls so far, one for each operation.
+    entries: u64,
+}
+
+impl SyncQueue {
+    fn new(file: OwnedFd, block_bytes: u32) -> Result<SyncQueue, String> {
+        // Page-aligned, as direct reads and writes need it.
+        let mut buf = Pool::new(block_bytes as usize).get(block_bytes as usize).ok_or("no memory")?;
+        fill(&mut buf, 0);
+        Ok(SyncQueue { file: file.into(), buf, staged: None, done: None, entries: 0 })
+    }
+}
+
+/// Fills a buffer with bytes that no device takes for zeroes.
+fn fill(buf: &mut Buf, place: u32) {
+    for (index, byte) in buf.space().iter_mut().enumerate() {
+        *byte = (index as u32 ^ place).wrapping_mul(2_654_435_761).to_le_bytes()[2];
+    }
+}
+
+/// The standard library's result in the queue's terms.
+fn result(result: std::io::Result<usize>) -> Result<u32, Errno> {
+    result.map(|count| count as u32).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+impl Queue for SyncQueue {
+    fn push(&mut self, transfer: Transfer) -> Option<u32> {
+        if self.staged.is_some() || self.done.is_some() {
+            return None;
+        }
+        self.staged = Some(transfer);
+        Some(0)
+    }
+
+    // Here it waits, as such a program does.
+    fn submit(&mut self) -> Result<(), Errno> {
+        let Some(Transfer { write, offset, len, .. }) = self.staged.take() else { return Ok(()) };
+        let space = &mut self.buf.space()[..len as usize];
+        let moved = if write { self.file.write_at(space, offset) } else { self.file.read_at(space, offset) };
+        self.entries += 1;
+        self.done = Some(Done { place: 0, result: result(moved) });
+        Ok(())
+    }
+
+    // The call is over already, whatever is waited for.
+    fn wait(&mut self, _min: u32, done: &mut Vec<Done>) -> Result<(), Errno> {
+        done.extend(self.done.take());
+        Ok(())
+    }
+
+    fn content(&self, _place: u32) -> &[u8] {
+        &self.buf
+    }
+
+    fn kernel_entries(&self) -> u64 {
+        self.entries
+    }
+}
+
+/// This server's thread pool, by way of its engine.
+struct PoolQueue {
+    /// epoll for its doorbell; all operations are the pool's.
+    engine: Box<dyn Engine>,
+    /// Shared by all operations in flight.
+    file: Fd,
+    /// The buffers of places without a transfer, and those places.
+    bufs: Vec<Option<Buf>>,
+    free: Vec<u32>,
+    /// The place of the operation in each slot of the engine.
+    by_slot: Vec<u32>,
+    /// Completions of a turn; kept for its memory.
+    batch: Vec<Completion>,
+    /// Whether the engine's table was full once, which a queue of the same depth never sees.
+    refused: bool,
+}
+
+impl PoolQueue {
+    fn new(file: OwnedFd, depth: u32, block_bytes: u32) -> Result<PoolQueue, String> {
+        let pool = ThreadPool::new("bench", depth as usize, depth as usize);
+        let engine = io::build(EngineConfig {
+            // The network backend does nothing but wait for the pool's bell; no ring is made beside it.
+            net: NetKind::Epoll,
+            disk_ring: false,
+            ops_max: depth,
+            pools: vec![pool.map_err(|error| error.to_string())?],
+            // One device is all there is.
+            device_share: 1,
+            ..EngineConfig::default()
+        });
+        let engine = engine.map_err(|error| error.to_string())?;
+        let pool = Pool::new((depth as usize + 1) * (1 << 20));
+        // Filled before anything is measured: the first touch of a page is a fault.
+        let buf = |place| {
+            let mut buf = pool.get(block_bytes as usize)?;
+            fill(&mut buf, place);
+            Some(Some(buf))
+        };
+        let bufs: Option<Vec<Option<Buf>>> = (0..depth).map(buf).collect();
+        let bufs = bufs.ok_or("no memory for the buffers")?;
+        let free = (0..depth).rev().collect();
+        let by_slot = Vec::new();
+        Ok(PoolQueue { engine, file: file.into(), bufs, free, by_slot, batch: Vec::new(), refused: false })
+    }
+}
+
+impl Queue for PoolQueue {
+    fn push(&mut self, transfer: Transfer) -> Option<u32> {
+        let place = self.free.pop()?;
+        let mut buf = self.bufs[place as usize].take()?;
+        let Transfer { write, offset, len, .. } = transfer;
+        let (file, device, via) = (self.file.clone(), DeviceId(0), DiskVia::Pool(0));
+        let op = if write {
+            buf.set_len(len as usize);
+            Op::Write { file, offset, buf, device, via }
+        } else {
+            Op::Read { file, offset, len, buf, device, via }
+        };
+        match self.engine.submit(op) {
+            Ok(id) => {
+                let slot = id.slot as usize;
+                self.by_slot.resize(self.by_slot.len().max(slot + 1), 0);
+                self.by_slot[slot] = place;
+                Some(place)
+            }
+            Err(_) => {
+                self.refused = true;
+                None
+            }
+        }
+    }
+
+    fn submit(&mut self) -> Result<(), Errno> {
+        // The engine has handed it to the pool already.
+        if self.refused { Err(Errno::AGAIN) } else { Ok(()) }
+    }
+
+    fn wait(&mut self, min: u32, done: &mut Vec<Done>) -> Result<(), Errno> {
+        let wanted = done.len() + min as usize;
+        loop {
+            let wait = if done.len() < wanted { Wait::Forever } else { Wait::No };
+            self.engine.turn(wait, &mut self.batch)?;
+            for completion in self.batch.drain(..) {
+                let place = self.by_slot[completion.id.slot as usize];
+                if let Payload::Buf(buf) = completion.payload {
+                    self.bufs[place as usize] = Some(buf);
+                }
+                self.free.push(place);
+                done.push(Done { place, result: completion.result });
+            }
+            if done.len() >= wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    fn content(&self, place: u32) -> &[u8] {
+        self.bufs[place as usize].as_deref().unwrap_or_default()
+    }
+
+    fn kernel_entries(&self) -> u64 {
+        self.engine.counters().kernel_entries
+    }
+}

@@ -1,0 +1,409 @@
+//! A set of files, each opened, read to its end and closed, so many of them at a time: the most that a server which
+//! sends files from a disk could do on this machine. `bench cold` asks for it as its 100 %.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+use io::disk::threads::ThreadPool;
+use io::engine::{EngineConfig, NetKind};
+use io::op::{DeviceId, OpenHow};
+use io::{Completion, DiskVia, Engine, Fd, Op, OpId, Payload, Wait};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::job::Times;
+use super::worker::{self, Answer, Limits, Task, Used, usage};
+use crate::context::Bench;
+use crate::failure::Failure;
+
+/// By what files are opened and read: the disk engines of this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum FilesVia {
+    /// openat, read and close on one ring.
+    Uring,
+    /// Opened by threads, read by libaio; direct reads only.
+    Libaio,
+    /// A pool with as many threads as the depth.
+    Threads,
+    /// One blocking call after the other, whatever the depth.
+    Sync,
+}
+
+impl FilesVia {
+    pub(crate) const ALL: [FilesVia; 4] =
+        [FilesVia::Uring, FilesVia::Libaio, FilesVia::Threads, FilesVia::Sync];
+
+    /// Its name in tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            FilesVia::Uring => "uring",
+            FilesVia::Libaio => "libaio",
+            FilesVia::Threads => "threads",
+            FilesVia::Sync => "sync",
+        }
+    }
+}
+
+/// What is read, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct FilesPlan {
+    /// The set, of which one after the other is picked at random.
+    pub(crate) files: Vec<PathBuf>,
+    /// By what.
+    pub(crate) via: FilesVia,
+    /// Files that are open at once in each thread.
+    pub(crate) depth: u32,
+    /// Threads with an engine of their own.
+    pub(crate) threads: u32,
+    /// Bytes of each file: what is not there is an error.
+    pub(crate) file_bytes: u64,
+    /// Bytes of one read, at most a mebibyte.
+    pub(crate) chunk_bytes: u32,
+    /// Whether the page cache is passed by.
+    pub(crate) direct: bool,
+    /// For how long.
+    pub(crate) seconds: f64,
+    /// Processors that it may use; none means all.
+    pub(crate) cpus: Vec<usize>,
+    /// Control groups that it joins.
+    pub(crate) groups: Vec<PathBuf>,
+}
+
+/// The plan as its process gets it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct FilesJob {
+    /// A file with a path on each line.
+    list: PathBuf,
+    via: FilesVia,
+    /// As in [`FilesPlan`], as are the others.
+    depth: u32,
+    pub(super) threads: u32,
+    file_bytes: u64,
+    chunk_bytes: u32,
+    direct: bool,
+    pub(super) seconds: f64,
+}
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FilesOutcome {
+    /// Files that were read to their end.
+    pub(crate) files: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+    /// From the first open to the last close.
+    pub(crate) seconds: f64,
+    /// Processor time in user space, the pool's threads included.
+    pub(crate) user_seconds: f64,
+    /// Processor time in the kernel, its workers for the ring included.
+    pub(crate) system_seconds: f64,
+    /// Context switches, willing and not.
+    pub(crate) switches: u64,
+    /// Entries into the kernel that the engine made itself.
+    pub(crate) kernel_entries: u64,
+    /// From the moment a file is asked for to its end.
+    pub(crate) times: Times,
+}
+
+impl FilesOutcome {
+    /// The figure that a server's requests a second are compared with.
+    pub(crate) fn files_per_second(&self) -> f64 {
+        self.files as f64 / self.seconds
+    }
+
+    /// The same in bytes, for files that are more than their look-up.
+    pub(crate) fn bytes_per_second(&self) -> f64 {
+        self.bytes as f64 / self.seconds
+    }
+
+    /// Adds what another thread did in the same time.
+    fn add(&mut self, other: &FilesOutcome) {
+        self.files += other.files;
+        self.bytes += other.bytes;
+        self.seconds = self.seconds.max(other.seconds);
+        self.kernel_entries += other.kernel_entries;
+        self.times.add(&other.times);
+    }
+}
+
+/// Carries a plan out in a process of its own. The inner error says what this machine does not have.
+pub(crate) fn read_files(bench: &Bench, plan: &FilesPlan) -> Result<Result<FilesOutcome, String>, Failure> {
+    let folder = bench.workspace.folder("disk-files")?;
+    let list = folder.join("list");
+    let mut text = Vec::new();
+    for path in &plan.files {
+        text.extend_from_slice(path.as_os_str().as_bytes());
+        text.push(b'\n');
+    }
+    fs::write(&list, text).map_err(|error| Failure::File { path: list.clone(), doing: "write", error })?;
+    let task = Task::Files(FilesJob {
+        list,
+        via: plan.via,
+        depth: plan.depth,
+        threads: plan.threads,
+        file_bytes: plan.file_bytes,
+        chunk_bytes: plan.chunk_bytes,
+        direct: plan.direct,
+        seconds: plan.seconds,
+    });
+    let limits = Limits { cpus: plan.cpus.clone(), groups: plan.groups.clone() };
+    let answers = worker::run(bench, &task, 1, &limits)?;
+    Ok(answers.and_then(|answers| match answers.into_iter().next() {
+        Some(Answer::Files(outcome)) => Ok(outcome),
+        _ => Err("no answer of the worker".to_owned()),
+    }))
+}
+
+/// All regular files below a folder, at most `most`.
+pub(crate) fn below(folder: &Path, most: usize) -> Result<Vec<PathBuf>, Failure> {
+    // A folder that vanishes meanwhile is a set that changes: nothing could be said of it.
+    let failure = |path: &Path| {
+        let path = path.to_owned();
+        move |error| Failure::File { path, doing: "read the folder", error }
+    };
+    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(failure(&folder))? {
+            let entry = entry.map_err(failure(&folder))?;
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() && found.len() < most => found.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The worker's side: `meet` is called when everything is there.
+pub(super) fn carry_out(
+    job: &FilesJob,
+    first_worker: u32,
+    meet: impl FnOnce() -> Result<(), String>,
+) -> Result<FilesOutcome, String> {
+    let list = fs::read(&job.list).map_err(|error| format!("the list of files: {error}"))?;
+    let paths: Result<Vec<CString>, _> =
+        list.split(|&byte| byte == b'\n').filter(|path| !path.is_empty()).map(CString::new).collect();
+    let paths = paths.map_err(|_| "a path with a zero byte".to_owned())?;
+    if paths.is_empty() {
+        return Err("there is no file in the set".to_owned());
+    }
+    let threads = job.threads as usize;
+    let (prepared, begun) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    // Every thread makes its engine before any begins, so that set-up is nobody's measured time.
+    let work = |worker: u32| {
+        let engine = engine(job);
+        prepared.wait();
+        begun.wait();
+        Reader::new(engine?, job, &paths, worker).run()
+    };
+    let work = &work;
+    std::thread::scope(|scope| {
+        let handles: Vec<_> =
+            (0..job.threads).map(|thread| scope.spawn(move || work(first_worker + thread))).collect();
+        prepared.wait();
+        let met = meet();
+        let begin = usage();
+        begun.wait();
+        let mut sum = FilesOutcome::default();
+        let mut failed = None;
+        for handle in handles {
+            match handle.join() {
+                Ok(Ok(outcome)) => sum.add(&outcome),
+                Ok(Err(reason)) => failed = Some(reason),
+                Err(_) => failed = Some("a worker panicked".to_owned()),
+            }
+        }
+        let end = usage();
+        met?;
+        let used = Used::between(&begin?, &end?);
+        (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
+        sum.switches = used.switches;
+        failed.map_or(Ok(sum), Err)
+    })
+}
+
+/// An engine for one thread. Opening is work for the kernel's workers; the whole of them is for the one device.
+fn engine(job: &FilesJob) -> Result<Box<dyn Engine>, String> {
+    let threads = job.via == FilesVia::Threads || job.via == FilesVia::Libaio;
+    let pools = match threads {
+        true => vec![ThreadPool::new("bench", job.depth as usize, job.depth as usize)],
+        false => Vec::new(),
+    };
+    let pools: Result<Vec<Arc<ThreadPool>>, _> = pools.into_iter().collect();
+    let config = EngineConfig {
+        net: if job.via == FilesVia::Uring { NetKind::Uring } else { NetKind::Epoll },
+        disk_ring: job.via == FilesVia::Uring,
+        disk_libaio: job.via == FilesVia::Libaio,
+        // Each file has one read in flight, so that the depth is enough for all.
+        libaio_depth: job.depth,
+        // Each file has one operation in flight.
+        ops_max: job.depth,
+        pools: pools.map_err(|error| error.to_string())?,
+        pool_bytes_max: (job.depth as usize + 4) * job.chunk_bytes.next_power_of_two().max(1 << 16) as usize
+            + (8 << 20),
+        // A server keeps workers back for other devices; here there is one device.
+        device_share: 1,
+        // Nothing is received here.
+        recv_buffers: 8,
+        ..EngineConfig::default()
+    };
+    io::build(config).map_err(|error| error.to_string())
+}
+
+/// A file on its way.
+struct Reading {
+    /// When it was asked for.
+    begun: Instant,
+    stage: Stage,
+    /// What has been read of it.
+    bytes: u64,
+}
+
+/// Where a file stands: opened, read piece by piece, closed.
+enum Stage {
+    /// openat is under way.
+    Opening,
+    /// One read after the other, each with the descriptor.
+    Reading(Fd),
+    /// close is under way.
+    Closing,
+}
+
+/// One thread's engine and what it has in flight.
+struct Reader<'a> {
+    /// Made in this thread, as rings must be.
+    engine: Box<dyn Engine>,
+    job: &'a FilesJob,
+    /// The set.
+    paths: &'a [CString],
+    via: DiskVia,
+    /// Of the numbers that pick a file.
+    state: u64,
+    /// By the slot of the operation that each waits for.
+    readings: HashMap<u32, Reading>,
+    outcome: FilesOutcome,
+}
+
+// All files count as one device; the share that it may have is all there is.
+const DEVICE: DeviceId = DeviceId(0);
+
+impl<'a> Reader<'a> {
+    /// A reader that has not begun.
+    fn new(engine: Box<dyn Engine>, job: &'a FilesJob, paths: &'a [CString], worker: u32) -> Reader<'a> {
+        let via = match job.via {
+            FilesVia::Uring => DiskVia::Ring,
+            FilesVia::Libaio => DiskVia::Libaio,
+            FilesVia::Threads => DiskVia::Pool(0),
+            FilesVia::Sync => DiskVia::Sync,
+        };
+        let state = u64::from(worker + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let outcome = FilesOutcome::default();
+        Reader { engine, job, paths, via, state, readings: HashMap::new(), outcome }
+    }
+
+    /// Reads until the time is over, and what is open then to its end.
+    fn run(mut self) -> Result<FilesOutcome, String> {
+        let start = Instant::now();
+        let mut batch = Vec::new();
+        for _ in 0..self.job.depth {
+            self.open()?;
+        }
+        while !self.readings.is_empty() {
+            self.engine.turn(Wait::Forever, &mut batch).map_err(|errno| format!("the engine: {errno}"))?;
+            let over = start.elapsed().as_secs_f64() >= self.job.seconds;
+            for completion in batch.drain(..) {
+                self.advance(completion, over)?;
+            }
+        }
+        self.outcome.seconds = start.elapsed().as_secs_f64();
+        self.outcome.kernel_entries = self.engine.counters().kernel_entries;
+        Ok(self.outcome)
+    }
+
+    /// Every file has one operation in flight, and the table holds as many as the depth.
+    fn submit(&mut self, op: Op) -> Result<OpId, String> {
+        self.engine.submit(op).map_err(|_| "the engine's table is full".to_owned())
+    }
+
+    /// Begins another file, picked by Marsaglia's xorshift64.
+    fn open(&mut self) -> Result<(), String> {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        let path = self.paths[(self.state >> 11) as usize % self.paths.len()].clone();
+        let direct = if self.job.direct { OFlags::DIRECT } else { OFlags::empty() };
+        let flags = (OFlags::RDONLY | direct).bits() as i32;
+        let how = OpenHow { flags, is_cold: true, ..OpenHow::default() };
+        let begun = Instant::now();
+        let op = Op::Open { dir: None, path, how, device: DEVICE, via: self.via };
+        let id = self.submit(op)?;
+        self.readings.insert(id.slot, Reading { begun, stage: Stage::Opening, bytes: 0 });
+        Ok(())
+    }
+
+    /// Takes a file one step further.
+    fn advance(&mut self, completion: Completion, over: bool) -> Result<(), String> {
+        // A slot has one operation at a time, so that its number alone says which file this is about.
+        let Some(mut reading) = self.readings.remove(&completion.id.slot) else { return Ok(()) };
+        let result = completion.result.map_err(std::io::Error::from);
+        match reading.stage {
+            Stage::Opening => {
+                result.map_err(|error| format!("a file could not be opened: {error}"))?;
+                let Payload::Opened(file) = completion.payload else {
+                    return Err("an open file did not come with its completion".to_owned());
+                };
+                let direct = if self.job.direct { OFlags::DIRECT } else { OFlags::empty() };
+                self.read(Fd::from(file).opened_with(direct), reading)
+            }
+            Stage::Reading(ref file) => {
+                let count = result.map_err(|error| format!("a file could not be read: {error}"))?;
+                reading.bytes += u64::from(count);
+                let file = file.clone();
+                match (reading.bytes < self.job.file_bytes, count) {
+                    (true, 0) => {
+                        Err(format!("a file has {} bytes of {}", reading.bytes, self.job.file_bytes))
+                    }
+                    (true, _) => self.read(file, reading),
+                    (false, _) => self.close(file, reading),
+                }
+            }
+            Stage::Closing => {
+                self.outcome.files += 1;
+                self.outcome.bytes += reading.bytes;
+                self.outcome.times.record(reading.begun.elapsed().as_nanos() as u64);
+                if over { Ok(()) } else { self.open() }
+            }
+        }
+    }
+
+    /// Reads the next piece.
+    fn read(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
+        let len = u64::from(self.job.chunk_bytes).min(self.job.file_bytes - reading.bytes);
+        // Direct reads are of whole blocks; the last one of a file ends early by itself.
+        let len = (len as u32).next_multiple_of(4096);
+        let buf = self.engine.pool().get(len as usize).ok_or("no memory for the buffers")?;
+        reading.stage = Stage::Reading(file.clone());
+        let op = Op::Read { file, offset: reading.bytes, len, buf, device: DEVICE, via: self.via };
+        let id = self.submit(op)?;
+        self.readings.insert(id.slot, reading);
+        Ok(())
+    }
+
+    /// Gives the descriptor back with the operations of the next turn.
+    fn close(&mut self, file: Fd, mut reading: Reading) -> Result<(), String> {
+        // The stage held the only other owner.
+        reading.stage = Stage::Closing;
+        let fd: OwnedFd = file.into_owned().map_err(|_| "a file is still in use".to_owned())?;
+        let id = self.submit(Op::Close { fd })?;
+        self.readings.insert(id.slot, reading);
+        Ok(())
+    }
+}

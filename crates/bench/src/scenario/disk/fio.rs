@@ -1,0 +1,155 @@
+//! The same jobs by fio, as a check on our own figures: same file, same blocks, same time, right after us.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::job::{EngineKind, Job, Outcome, Side};
+use super::plan::{Item, Tool};
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::method::process::Launch;
+use crate::report::model::Fact;
+use crate::scenario::figures::Rounds;
+
+/// How long fio may take beside the time of its job.
+const EXTRA_LIMIT: Duration = Duration::from_secs(60);
+
+/// The job in fio's words; `None` where fio has no such engine.
+pub(super) fn job_file(job: &Job) -> Option<String> {
+    let engine = match job.engine {
+        EngineKind::Sync => "psync",
+        EngineKind::Libaio => "libaio",
+        EngineKind::Uring => "io_uring",
+        EngineKind::UringFixed => "io_uring\nfixedbufs=1\nregisterfiles=1",
+        EngineKind::UringSqpoll => "io_uring\nfixedbufs=1\nregisterfiles=1\nsqthread_poll=1",
+        EngineKind::UringIopoll => "io_uring\nfixedbufs=1\nregisterfiles=1\nhipri=1",
+        // Its threads are those of the C library, another design than a pool.
+        EngineKind::Threads => return None,
+    };
+    // Without a map of what was read already, as we do it; and it must never make a file or write to another one.
+    let mut text = format!(
+        "[job]\nioengine={engine}\nfilename={}\nsize={}\nrw={}\nbs={}\ndirect={}\niodepth={}\nnumjobs={}\nthread={}\n\
+         time_based=1\nruntime={}ms\nnorandommap=1\nrandseed={}\nallow_file_create=0\ngroup_reporting=1\n",
+        // fio separates names by colons.
+        job.file.display().to_string().replace(':', "\\:"),
+        job.file_bytes,
+        job.pattern.name(),
+        job.block_bytes,
+        u8::from(job.direct),
+        if job.engine == EngineKind::Sync { 1 } else { job.depth },
+        job.workers(),
+        u8::from(job.processes == 1),
+        (job.seconds * 1e3).ceil(),
+        job.seed,
+    );
+    // Workers that go through the file one after the other begin apart, as ours do.
+    if !job.pattern.random && job.workers() > 1 {
+        let apart = job.file_bytes / u64::from(job.workers());
+        text += &format!("offset_increment={}\n", apart - apart % u64::from(job.block_bytes));
+    }
+    Some(text)
+}
+
+/// Has fio carry the job out. The inner error says why it could not.
+pub(super) fn measure(
+    bench: &Bench,
+    tool: &crate::peers::tool::Tool,
+    job: &Job,
+) -> Result<Result<Outcome, String>, Failure> {
+    let Some(text) = job_file(job) else { return Ok(Err("fio has no such engine".to_owned())) };
+    let folder = bench.workspace.folder("disk-fio")?;
+    let (file, output, result) = (folder.join("job"), folder.join("said"), folder.join("result.json"));
+    fs::write(&file, text).map_err(|error| Failure::File { path: file.clone(), doing: "write", error })?;
+    let _ = fs::remove_file(&result);
+    let mut arguments = vec!["--output-format=json".to_owned()];
+    arguments.push(format!("--output={}", result.display()));
+    arguments.push(file.display().to_string());
+    let mut program = Launch::new("fio", &tool.path).arguments(arguments).folder(&folder).start(&output)?;
+    match program.wait(Duration::from_secs_f64(job.seconds) + EXTRA_LIMIT) {
+        Some(status) if status.success() => Ok(read(&result)),
+        Some(_) => Ok(Err(program.problem("failed").to_string())),
+        None => Err(program.problem("did not come to its end")),
+    }
+}
+
+/// fio's figures as an outcome, as far as tables need them.
+fn read(path: &Path) -> Result<Outcome, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("fio's result: {error}"))?;
+    // Warnings may stand before the object.
+    let json = text.find('{').map_or("", |start| &text[start..]);
+    let value: Value = serde_json::from_str(json).map_err(|error| format!("fio's result: {error}"))?;
+    let job = &value["jobs"][0];
+    // What fio leaves out counts as nothing done.
+    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let side = |side: &Value| Side {
+        operations: number(&side["total_ios"]) as u64,
+        bytes: number(&side["io_bytes"]) as u64,
+        ..Side::default()
+    };
+    let (read, write) = (side(&job["read"]), side(&job["write"]));
+    // Milliseconds, of each direction that the job had.
+    let runtime = |side: &Value| number(&side["runtime"]) / 1e3;
+    let seconds = runtime(&job["read"]).max(runtime(&job["write"]));
+    if seconds == 0.0 || read.operations + write.operations == 0 {
+        return Err("fio did nothing".to_owned());
+    }
+    Ok(Outcome { read, write, seconds, switches: number(&job["ctx"]) as u64, ..Outcome::default() })
+}
+
+/// The version and each job as fio got it.
+pub(super) fn configurations(
+    measured: &[(Item, Rounds<Outcome>)],
+    tool: &crate::peers::tool::Tool,
+) -> Vec<Fact> {
+    let jobs = measured.iter().filter(|(item, _)| item.tool == Tool::Fio);
+    let mut facts: Vec<Fact> = jobs
+        .filter_map(|(item, _)| {
+            Some(Fact { name: format!("fio: {}", item.name), value: job_file(&item.job)? })
+        })
+        .collect();
+    facts.push(Fact { name: "fio".to_owned(), value: tool.version.clone() });
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::Pattern;
+    use super::*;
+
+    #[test]
+    fn a_job_is_the_same_in_fios_words() {
+        let job = Job {
+            engine: EngineKind::Libaio,
+            pattern: Pattern { random: true, read_percent: 50 },
+            file: "/tmp/a:b".into(),
+            file_bytes: 2 << 30,
+            block_bytes: 128 << 10,
+            direct: true,
+            depth: 16,
+            threads: 1,
+            processes: 1,
+            seconds: 0.5,
+            seed: 1,
+        };
+        let text = job_file(&job).unwrap();
+        for line in [
+            "ioengine=libaio",
+            "rw=randrw",
+            "bs=131072",
+            "iodepth=16",
+            "runtime=500ms",
+            "filename=/tmp/a\\:b",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        assert_eq!(job_file(&Job { engine: EngineKind::Threads, ..job }), None);
+    }
+
+    #[test]
+    fn what_is_no_result_is_said() {
+        assert!(read(Path::new("/nowhere/result.json")).unwrap_err().starts_with("fio's result"));
+    }
+}

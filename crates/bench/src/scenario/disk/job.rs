@@ -1,0 +1,330 @@
+//! One job of `bench disk` as data: what is asked of a process that carries it out, and what that answers.
+
+use std::path::PathBuf;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// By what reads and writes are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EngineKind {
+    /// pread(2) and pwrite(2), one after the other.
+    Sync,
+    /// The same in a pool of as many threads as the depth: this server's thread pool, through its engine.
+    Threads,
+    /// io_submit(2) and io_getevents(2).
+    Libaio,
+    /// A ring as this server sets it up.
+    Uring,
+    /// The same, with registered buffers and files.
+    UringFixed,
+    /// A ring with a kernel thread that takes entries, registered buffers and files.
+    UringSqpoll,
+    /// A ring that asks the device in a loop for completions, registered buffers and files.
+    UringIopoll,
+}
+
+impl EngineKind {
+    /// In the order of tables: the oldest way first.
+    pub(crate) const ALL: [EngineKind; 7] = [
+        EngineKind::Sync,
+        EngineKind::Threads,
+        EngineKind::Libaio,
+        EngineKind::Uring,
+        EngineKind::UringFixed,
+        EngineKind::UringSqpoll,
+        EngineKind::UringIopoll,
+    ];
+
+    /// Its name on the command line and in tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            EngineKind::Sync => "sync",
+            EngineKind::Threads => "threads",
+            EngineKind::Libaio => "libaio",
+            EngineKind::Uring => "uring",
+            EngineKind::UringFixed => "uring-fixed",
+            EngineKind::UringSqpoll => "uring-sqpoll",
+            EngineKind::UringIopoll => "uring-iopoll",
+        }
+    }
+
+    /// By its name, for the command line.
+    pub(crate) fn parse(text: &str) -> Result<EngineKind, String> {
+        let names = EngineKind::ALL.map(EngineKind::name).join(", ");
+        let found = EngineKind::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| format!("unknown engine: one of {names}"))
+    }
+}
+
+/// In which order a file is gone through, and which way the bytes go: fio's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pattern {
+    /// Whether places are drawn at random.
+    pub(crate) random: bool,
+    /// Reads among a hundred operations.
+    pub(crate) read_percent: u8,
+}
+
+impl Pattern {
+    /// fio's names, those without order behind those with it.
+    pub(crate) const NAMES: [&'static str; 6] = ["read", "write", "rw", "randread", "randwrite", "randrw"];
+
+    /// By fio's name.
+    pub(crate) fn parse(text: &str) -> Result<Pattern, String> {
+        let (random, way) = match text.strip_prefix("rand") {
+            Some(way) => (true, way),
+            None => (false, text),
+        };
+        let read_percent = match way {
+            "read" => 100,
+            "write" => 0,
+            "rw" => 50,
+            _ => return Err(format!("one of {}", Pattern::NAMES.join(", "))),
+        };
+        Ok(Pattern { random, read_percent })
+    }
+
+    /// fio's name.
+    pub(crate) fn name(self) -> &'static str {
+        let way = match self.read_percent {
+            100 => 0,
+            0 => 1,
+            _ => 2,
+        };
+        Pattern::NAMES[way + if self.random { 3 } else { 0 }]
+    }
+
+    /// Whether it changes the file.
+    pub(crate) fn writes(self) -> bool {
+        self.read_percent < 100
+    }
+}
+
+/// A job as it is given to one process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) engine: EngineKind,
+    pub(crate) pattern: Pattern,
+    /// Made for the run, or named by the user.
+    pub(crate) file: PathBuf,
+    /// Bytes of the file that are used, from its start.
+    pub(crate) file_bytes: u64,
+    /// Bytes of each operation.
+    pub(crate) block_bytes: u32,
+    /// Whether the page cache is passed by (`O_DIRECT`).
+    pub(crate) direct: bool,
+    /// Operations in flight at once; 1 for [`EngineKind::Sync`].
+    pub(crate) depth: u32,
+    /// Threads of each process, each with a queue of its own.
+    pub(crate) threads: u32,
+    /// Processes that run at once.
+    pub(crate) processes: u32,
+    /// For how long operations are begun.
+    pub(crate) seconds: f64,
+    /// What the random places follow from.
+    pub(crate) seed: u64,
+}
+
+impl Job {
+    /// Everything that runs at once and has a queue of its own.
+    pub(crate) fn workers(&self) -> u32 {
+        self.threads * self.processes
+    }
+}
+
+/// What one process has to say about its part of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// The reads of all workers.
+    pub(crate) read: Side,
+    /// Their writes.
+    pub(crate) write: Side,
+    /// From the first operation to the last completion of the slowest worker.
+    pub(crate) seconds: f64,
+    /// Processor seconds of the process, kernel threads of its rings included.
+    pub(crate) user_seconds: f64,
+    /// In the kernel; what interrupts take of others is not seen.
+    pub(crate) system_seconds: f64,
+    /// Context switches.
+    pub(crate) switches: u64,
+    /// System calls that carried the operations; `None` where other threads make them.
+    pub(crate) system_calls: Option<u64>,
+    /// Operations that were started with 1, 2, 3–4, 5–8, 9–16, 17–32, 33–64 and more in flight, themselves included.
+    pub(crate) depths: [u64; 8],
+}
+
+/// One direction of an outcome. Times are nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Side {
+    /// Completed ones.
+    pub(crate) operations: u64,
+    /// As the kernel counted them.
+    pub(crate) bytes: u64,
+    /// The time that giving the operation to the kernel took.
+    pub(crate) submission: Times,
+    /// From then to the moment its completion was seen.
+    pub(crate) completion: Times,
+    /// Both.
+    pub(crate) total: Times,
+}
+
+/// Times with their distribution, exact to three digits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
+pub(crate) struct Times(Histogram<u64>);
+
+impl Default for Times {
+    // Three digits: a distribution of microseconds to minutes in some hundred kilobytes.
+    fn default() -> Times {
+        Times(Histogram::new(3).expect("three digits are among those that a histogram can have"))
+    }
+}
+
+impl From<Vec<(u64, u64)>> for Times {
+    fn from(counts: Vec<(u64, u64)>) -> Times {
+        let mut times = Times::default();
+        for (value, count) in counts {
+            times.0.record_n(value, count).expect("the histogram grows with its values");
+        }
+        times
+    }
+}
+
+impl From<Times> for Vec<(u64, u64)> {
+    // As counts, since a base64 of the histogram's own form would need two more libraries.
+    fn from(times: Times) -> Vec<(u64, u64)> {
+        times.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect()
+    }
+}
+
+impl Times {
+    /// Notes one time.
+    pub(crate) fn record(&mut self, nanoseconds: u64) {
+        self.0.record(nanoseconds).expect("the histogram grows with its values");
+    }
+
+    pub(crate) fn add(&mut self, other: &Times) {
+        self.0.add(&other.0).expect("the histogram grows with its values");
+    }
+
+    /// The middle by sum, fio's "avg".
+    pub(crate) fn mean_us(&self) -> f64 {
+        self.0.mean() / 1e3
+    }
+
+    /// fio's "stdev".
+    pub(crate) fn deviation_us(&self) -> f64 {
+        self.0.stdev() / 1e3
+    }
+
+    /// The value below which so many of a hundred are; 0 and 100 are the lowest and the highest.
+    pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
+        match percent {
+            0.0 => self.0.min() as f64 / 1e3,
+            percent => self.0.value_at_percentile(percent) as f64 / 1e3,
+        }
+    }
+}
+
+impl Side {
+    /// Adds what another worker did.
+    pub(crate) fn add(&mut self, other: &Side) {
+        self.operations += other.operations;
+        self.bytes += other.bytes;
+        self.submission.add(&other.submission);
+        self.completion.add(&other.completion);
+        self.total.add(&other.total);
+    }
+}
+
+impl Outcome {
+    /// Adds what another worker of the same job did in the same time.
+    pub(crate) fn add(&mut self, other: &Outcome) {
+        self.read.add(&other.read);
+        self.write.add(&other.write);
+        self.seconds = self.seconds.max(other.seconds);
+        self.user_seconds += other.user_seconds;
+        self.system_seconds += other.system_seconds;
+        self.switches += other.switches;
+        self.system_calls = self.system_calls.zip(other.system_calls).map(|(ours, theirs)| ours + theirs);
+        for (ours, theirs) in self.depths.iter_mut().zip(other.depths) {
+            *ours += theirs;
+        }
+    }
+
+    /// Nothing yet, to add to.
+    pub(crate) fn nothing() -> Outcome {
+        Outcome { system_calls: Some(0), ..Outcome::default() }
+    }
+
+    /// Both directions together.
+    pub(crate) fn both(&self) -> Side {
+        let mut both = self.read.clone();
+        both.add(&self.write);
+        both
+    }
+
+    /// Operations a second, both directions.
+    pub(crate) fn iops(&self) -> f64 {
+        (self.read.operations + self.write.operations) as f64 / self.seconds
+    }
+
+    /// Bytes a second, both directions.
+    pub(crate) fn bytes_per_second(&self) -> f64 {
+        (self.read.bytes + self.write.bytes) as f64 / self.seconds
+    }
+
+    /// `None` where they were made by threads that do not count.
+    pub(crate) fn calls_per_operation(&self) -> Option<f64> {
+        let operations = self.read.operations + self.write.operations;
+        self.system_calls.map(|calls| calls as f64 / operations as f64)
+    }
+
+    /// Counts an operation that was started with so many in flight, itself included.
+    pub(crate) fn count_depth(&mut self, in_flight: u32) {
+        let bucket = in_flight.max(1).next_power_of_two().trailing_zeros() as usize;
+        let last = self.depths.len() - 1;
+        self.depths[bucket.min(last)] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for name in Pattern::NAMES {
+            assert_eq!(Pattern::parse(name).unwrap().name(), name);
+        }
+        for kind in EngineKind::ALL {
+            assert_eq!(EngineKind::parse(kind.name()), Ok(kind));
+        }
+        assert!(Pattern::parse("trim").is_err() && EngineKind::parse("mmap").is_err());
+    }
+
+    #[test]
+    fn depths_are_counted_in_powers_of_two() {
+        let mut outcome = Outcome::default();
+        for depth in [1, 2, 3, 4, 16, 17, 64, 65, 500] {
+            outcome.count_depth(depth);
+        }
+        assert_eq!(outcome.depths, [1, 1, 2, 0, 1, 1, 1, 2]);
+    }
+
+    #[test]
+    fn times_survive_the_way_between_processes() {
+        let mut times = Times::default();
+        for value in [80, 1_000_000, 7_654_321] {
+            times.record(value);
+        }
+        let text = serde_json::to_string(&times).unwrap();
+        let back: Times = serde_json::from_str(&text).unwrap();
+        for percent in [0.0, 50.0, 99.0, 100.0] {
+            let (ours, theirs) = (times.percentile_us(percent), back.percentile_us(percent));
+            assert!((ours - theirs).abs() <= ours * 2e-3, "{percent}: {ours} {theirs}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Which jobs `bench disk` carries out, and in which table each of them stands.
+
+use std::time::Duration;
+
+use super::job::{EngineKind, Job, Pattern};
+use super::{Options, Target};
+use crate::context::{Bench, Scale};
+
+/// Who carries a job out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tool {
+    /// This program.
+    Ours,
+    /// fio, for the check.
+    Fio,
+}
+
+/// The table that a job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    /// The write-up's own job.
+    WriteUp,
+    /// All engines beside each other, in full.
+    Engines,
+    /// Engines by depth.
+    Depths,
+    /// Patterns by block size.
+    Blocks,
+    /// Past the page cache and through it.
+    Caching,
+    /// What the user described.
+    Own,
+}
+
+/// A job with its place.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// The table.
+    pub(super) group: Group,
+    /// Whose figures these are.
+    pub(super) tool: Tool,
+    /// Its row.
+    pub(super) name: String,
+    /// What is done.
+    pub(super) job: Job,
+}
+
+/// The write-up's depth, and its number of processes.
+const WRITE_UP_DEPTH: u32 = 16;
+/// Its blocks.
+const WRITE_UP_BLOCK: u32 = 128 << 10;
+/// Its minute for each variant.
+const WRITE_UP_LENGTH: Duration = Duration::from_secs(60);
+/// The depth of the tables that vary something else.
+const DEPTH: u32 = 16;
+/// The block that small requests are made of, and the page that none is below with O_DIRECT on most devices.
+const BLOCK: u32 = 4 << 10;
+/// From one at a time to more than most devices have queues for.
+const DEPTHS: [u32; 5] = [1, 4, 16, 64, 128];
+/// The smallest block of files to the largest that a kernel reads in one piece.
+const BLOCKS: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// Everything that is to be measured, in an order that puts what is compared side by side.
+pub(super) fn items(bench: &Bench, options: &Options, target: &Target, fio: bool) -> Vec<Item> {
+    let base = Job {
+        engine: EngineKind::Uring,
+        pattern: Pattern { random: true, read_percent: 100 },
+        file: target.path.clone(),
+        file_bytes: target.bytes,
+        block_bytes: BLOCK,
+        direct: true,
+        depth: DEPTH,
+        threads: 1,
+        processes: 1,
+        seconds: length(bench, options).as_secs_f64(),
+        seed: 1,
+    };
+    let mut plan = Plan { items: Vec::new(), fio };
+    if options.is_own_job() {
+        plan.own(options, &base);
+    } else if options.write_up {
+        plan.write_up(&base);
+    } else {
+        plan.write_up(&base);
+        plan.engines(&base);
+        plan.depths(&base);
+        plan.blocks(&base);
+        plan.caching(&base);
+    }
+    plan.items
+}
+
+/// The length of one job. A second is enough for a device that does thousands of operations in one; the write-up's
+/// disk did two hundred.
+fn length(bench: &Bench, options: &Options) -> Duration {
+    match (bench.seconds, bench.scale) {
+        (None, Scale::Instant) => Duration::from_millis(20),
+        (None, Scale::Quick) => Duration::from_millis(300),
+        (None, _) if options.write_up => WRITE_UP_LENGTH,
+        _ => bench.length(Duration::from_secs(1)),
+    }
+}
+
+/// The list as it grows.
+struct Plan {
+    items: Vec<Item>,
+    /// Whether fio is there to check it.
+    fio: bool,
+}
+
+impl Plan {
+    /// A job of ours.
+    fn add(&mut self, group: Group, name: impl Into<String>, job: Job) {
+        self.items.push(Item { group, tool: Tool::Ours, name: name.into(), job });
+    }
+
+    /// A job that fio does right after us.
+    fn add_with_fio(&mut self, group: Group, name: impl Into<String>, job: Job) {
+        let name = name.into();
+        self.add(group, name.clone(), job.clone());
+        if self.fio {
+            self.items.push(Item { group, tool: Tool::Fio, name, job });
+        }
+    }
+
+    /// The document's two variants, and what it might have had beside them today.
+    fn write_up(&mut self, base: &Job) {
+        let pattern = Pattern { random: true, read_percent: 50 };
+        let job = |engine, depth, processes| Job {
+            engine,
+            pattern,
+            depth,
+            processes,
+            block_bytes: WRITE_UP_BLOCK,
+            ..base.clone()
+        };
+        let depth = WRITE_UP_DEPTH;
+        self.add_with_fio(Group::WriteUp, "libaio, one process, depth 16", job(EngineKind::Libaio, depth, 1));
+        self.add_with_fio(Group::WriteUp, "sync, 16 processes", job(EngineKind::Sync, 1, depth));
+        self.add(Group::WriteUp, "uring, one process, depth 16", job(EngineKind::Uring, depth, 1));
+        self.add(Group::WriteUp, "threads, one process, depth 16", job(EngineKind::Threads, depth, 1));
+        // A reader of the write-up found one blocking process to do as much as sixteen.
+        self.add(Group::WriteUp, "sync, one process", job(EngineKind::Sync, 1, 1));
+    }
+
+    /// Every engine on the same job.
+    fn engines(&mut self, base: &Job) {
+        for engine in EngineKind::ALL {
+            // Blocking calls have no depth: as many threads as the others have operations in flight.
+            let threads = if engine == EngineKind::Sync { DEPTH } else { 1 };
+            let job = Job { engine, threads, ..base.clone() };
+            match engine {
+                EngineKind::Sync | EngineKind::Libaio | EngineKind::Uring => {
+                    self.add_with_fio(Group::Engines, engine.name(), job);
+                }
+                _ => self.add(Group::Engines, engine.name(), job),
+            }
+        }
+    }
+
+    /// The engines of general use by depth: the others are variants of them.
+    fn depths(&mut self, base: &Job) {
+        for depth in DEPTHS {
+            for engine in [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring] {
+                let threads = if engine == EngineKind::Sync { depth } else { 1 };
+                self.add(Group::Depths, depth.to_string(), Job { engine, depth, threads, ..base.clone() });
+            }
+        }
+    }
+
+    /// Every pattern with every block size, on the ring.
+    fn blocks(&mut self, base: &Job) {
+        for block_bytes in BLOCKS {
+            for name in Pattern::NAMES {
+                let Ok(pattern) = Pattern::parse(name) else { continue };
+                let job = Job { pattern, block_bytes, ..base.clone() };
+                self.add(Group::Blocks, size_name(block_bytes), job);
+            }
+        }
+    }
+
+    /// What the page cache does for each engine, and to it: a ring and libaio may wait in the middle of a submission.
+    fn caching(&mut self, base: &Job) {
+        for engine in [EngineKind::Sync, EngineKind::Threads, EngineKind::Libaio, EngineKind::Uring] {
+            for direct in [true, false] {
+                for random in [false, true] {
+                    let pattern = Pattern { random, read_percent: 100 };
+                    let block_bytes = WRITE_UP_BLOCK;
+                    let threads = if engine == EngineKind::Sync { DEPTH } else { 1 };
+                    let job = Job { engine, pattern, direct, block_bytes, threads, ..base.clone() };
+                    self.add(Group::Caching, engine.name(), job);
+                }
+            }
+        }
+    }
+
+    /// Every combination of what the user named.
+    fn own(&mut self, options: &Options, base: &Job) {
+        // What the user left out is one value, not all of them: a description means the job that it describes.
+        let or = |given: &[u32], default: u32| if given.is_empty() { vec![default] } else { given.to_vec() };
+        let engines = if options.engine.is_empty() { vec![base.engine] } else { options.engine.clone() };
+        let patterns = if options.rw.is_empty() { vec![base.pattern] } else { options.rw.clone() };
+        let jobs = options.jobs.unwrap_or(1);
+        let (threads, processes) = if options.processes { (1, jobs) } else { (jobs, 1) };
+        for pattern in patterns {
+            for block_bytes in or(&options.bs, BLOCK) {
+                for depth in or(&options.depth, DEPTH) {
+                    for &engine in &engines {
+                        let direct = !options.buffered;
+                        let job = Job {
+                            engine,
+                            pattern,
+                            block_bytes,
+                            depth,
+                            direct,
+                            threads,
+                            processes,
+                            ..base.clone()
+                        };
+                        let name = format!(
+                            "{} {} {}, depth {depth}",
+                            engine.name(),
+                            pattern.name(),
+                            size_name(block_bytes)
+                        );
+                        self.add_with_fio(Group::Own, name, job);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A block size as it is written on the command line.
+pub(super) fn size_name(bytes: u32) -> String {
+    match bytes {
+        bytes if bytes.is_multiple_of(1 << 20) => format!("{}m", bytes >> 20),
+        bytes if bytes.is_multiple_of(1 << 10) => format!("{}k", bytes >> 10),
+        bytes => bytes.to_string(),
+    }
+}

@@ -1,0 +1,285 @@
+//! Jobs are carried out by processes of their own: their processor time and context switches are the job's alone, and
+//! "16 processes" means that. Here are both sides: the process, and who starts it.
+//!
+//! ```text
+//! parent                                   each worker
+//! assignment file, starts it      ----->   opens the file, makes its queues
+//! sees all "ready" files          <-----   writes "ready"
+//! writes "go"                     ----->   runs for the time
+//! reads the results               <-----   writes its result, ends
+//! ```
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use serde::{Deserialize, Serialize};
+
+use super::files::{self, FilesJob, FilesOutcome};
+use super::job::{Job, Outcome};
+use super::{drive, engines};
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::method::pause;
+use crate::method::process::{Child, Launch};
+
+/// The hidden command that a worker is.
+pub(crate) const COMMAND: &str = "disk-worker";
+
+/// How long workers may take to begin: sixteen that register a gigabyte of buffers.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How long they may take to end after their time is over: what is in flight on a slow disk.
+const END_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a worker is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Task {
+    /// Operations on one file.
+    Blocks(Job),
+    /// A set of files.
+    Files(FilesJob),
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Of [`Task::Blocks`].
+    Blocks(Box<Outcome>),
+    /// Of [`Task::Files`].
+    Files(FilesOutcome),
+}
+
+/// A task with the files by which parent and worker meet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Assignment {
+    /// The same for all processes of a job.
+    task: Task,
+    /// The number of the first of this process's threads among all of the job.
+    first_worker: u32,
+    /// Made by the worker when it could begin.
+    ready: PathBuf,
+    /// Made by the parent when all could.
+    go: PathBuf,
+    /// Made by the worker at its end: an answer, or why there is none.
+    result: PathBuf,
+}
+
+/// Where workers run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits {
+    /// Processors; none means all.
+    pub(super) cpus: Vec<usize>,
+    /// Folders of control groups to join before anything else is done.
+    pub(super) groups: Vec<PathBuf>,
+}
+
+/// Starts `processes` workers with the same task and answers what they have done. The inner error is what the machine
+/// does not allow.
+pub(super) fn run(
+    bench: &Bench,
+    task: &Task,
+    processes: u32,
+    limits: &Limits,
+) -> Result<Result<Vec<Answer>, String>, Failure> {
+    let (threads, seconds) = match task {
+        Task::Blocks(job) => (job.threads, job.seconds),
+        Task::Files(job) => (job.threads, job.seconds),
+    };
+    let folder = bench.workspace.folder("disk-workers")?;
+    let _emptied = Emptied(&folder);
+    let go = folder.join("go");
+    let mut workers = Vec::new();
+    for number in 0..processes {
+        // A file of each kind for each process, all in one folder that goes with the run.
+        let place = |what: &str| folder.join(format!("{what}-{number}"));
+        let (ready, result) = (place("ready"), place("result"));
+        let assignment = Assignment {
+            task: task.clone(),
+            first_worker: number * threads,
+            ready: ready.clone(),
+            go: go.clone(),
+            result: result.clone(),
+        };
+        let path = place("assignment");
+        write(
+            &path,
+            &serde_json::to_string(&assignment).map_err(|error| Failure::Other(error.to_string()))?,
+        )?;
+        // The step before it is this very program, so that this is too.
+        let launch = Launch::new("disk worker", Path::new("/proc/self/exe"))
+            .arguments([OsString::from("bench"), COMMAND.into(), path.into()])
+            .cpus(&limits.cpus)
+            .groups(&limits.groups);
+        workers.push((launch.start(&place("output"))?, ready, result));
+    }
+    for (worker, ready, result) in &mut workers {
+        worker.wait_until(READY_LIMIT, || ready.exists() || result.exists())?;
+    }
+    write(&go, "")?;
+    let deadline = Instant::now() + Duration::from_secs_f64(seconds) + END_LIMIT;
+    let mut answers = Vec::new();
+    for (worker, _, result) in &mut workers {
+        match answer(bench, worker, result, deadline)? {
+            Ok(answer) => answers.push(answer),
+            Err(reason) => return Ok(Err(reason)),
+        }
+    }
+    Ok(Ok(answers))
+}
+
+/// Takes the files of a run away at its end, so that the next one does not find its "go".
+struct Emptied<'a>(&'a Path);
+
+impl Drop for Emptied<'_> {
+    fn drop(&mut self) {
+        // What stays is removed with the workspace.
+        let _ = fs::remove_dir_all(self.0);
+    }
+}
+
+/// The end of one worker.
+fn answer(
+    bench: &Bench,
+    worker: &mut Child,
+    result: &Path,
+    deadline: Instant,
+) -> Result<Result<Answer, String>, Failure> {
+    while worker.wait(Duration::from_millis(200)).is_none() {
+        bench.check_interrupted()?;
+        if Instant::now() > deadline {
+            return Err(worker.problem("did not come to its end"));
+        }
+    }
+    let text = fs::read_to_string(result).map_err(|_| worker.problem("ended without a result"))?;
+    serde_json::from_str(&text).map_err(|error| Failure::Other(format!("a disk worker's result: {error}")))
+}
+
+/// Writes a small file at once.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    // Whoever waits for the file must not see half of it.
+    let partial = path.with_extension("part");
+    let failure = |error| Failure::File { path: path.to_owned(), doing: "write", error };
+    fs::write(&partial, text).map_err(failure)?;
+    fs::rename(&partial, path).map_err(failure)
+}
+
+/// What a worker is: reads its assignment, carries it out, writes the result.
+pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
+    let [path] = args else { return Err(Failure::Usage(format!("{COMMAND} FILE"))) };
+    let path = PathBuf::from(path);
+    let read = |error| Failure::File { path: path.clone(), doing: "read", error };
+    let text = fs::read_to_string(&path).map_err(read)?;
+    let assignment: Assignment =
+        serde_json::from_str(&text).map_err(|error| Failure::Other(format!("an assignment: {error}")))?;
+    let answer = match &assignment.task {
+        Task::Blocks(job) => blocks(job, &assignment).map(|outcome| Answer::Blocks(Box::new(outcome))),
+        Task::Files(job) => {
+            files::carry_out(job, assignment.first_worker, || meet(&assignment)).map(Answer::Files)
+        }
+    };
+    let text = serde_json::to_string(&answer).map_err(|error| Failure::Other(error.to_string()))?;
+    write(&assignment.result, &text)
+}
+
+/// Says that everything is there, and waits for the others.
+fn meet(assignment: &Assignment) -> Result<(), String> {
+    write(&assignment.ready, "").map_err(|error| error.to_string())?;
+    let deadline = Instant::now() + READY_LIMIT;
+    while !assignment.go.exists() {
+        if Instant::now() > deadline {
+            return Err("nobody said go".to_owned());
+        }
+        pause(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Everything between `begin` and `end` that the process has used.
+pub(super) struct Used {
+    /// Processor time of all threads in user space.
+    pub(super) user_seconds: f64,
+    /// In the kernel.
+    pub(super) system_seconds: f64,
+    /// Context switches, willing and not.
+    pub(super) switches: u64,
+}
+
+/// What the process has used up to now; kernel threads of its rings are threads of it.
+pub(super) fn usage() -> Result<Usage, String> {
+    getrusage(UsageWho::RUSAGE_SELF).map_err(|error| format!("getrusage: {error}"))
+}
+
+impl Used {
+    /// The difference of two moments.
+    pub(super) fn between(begin: &Usage, end: &Usage) -> Used {
+        let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+        let switches = |usage: &Usage| {
+            usage.voluntary_context_switches() as u64 + usage.involuntary_context_switches() as u64
+        };
+        Used {
+            user_seconds: seconds(end.user_time()) - seconds(begin.user_time()),
+            system_seconds: seconds(end.system_time()) - seconds(begin.system_time()),
+            switches: switches(end) - switches(begin),
+        }
+    }
+}
+
+/// The threads of a process, each with a queue of its own.
+fn blocks(job: &Job, assignment: &Assignment) -> Result<Outcome, String> {
+    let threads = job.threads as usize;
+    let (prepared, begun) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+    // Whatever fails in one thread, all of them pass both barriers: nobody waits for one that is gone.
+    let work = |worker: u32| {
+        let queue = open(job).and_then(|file| {
+            let depth = if job.engine == super::job::EngineKind::Sync { 1 } else { job.depth };
+            engines::queue(job.engine, file.into(), depth, job.block_bytes, None)
+        });
+        prepared.wait();
+        begun.wait();
+        drive::drive(queue?.as_mut(), job, worker)
+    };
+    std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..job.threads)
+            .map(|thread| scope.spawn(move || work(assignment.first_worker + thread)))
+            .collect();
+        prepared.wait();
+        let met = meet(assignment);
+        let begin = usage();
+        begun.wait();
+        let mut sum = Outcome::nothing();
+        let mut failed = None;
+        for handle in handles {
+            match handle.join() {
+                Ok(Ok(outcome)) => sum.add(&outcome),
+                Ok(Err(reason)) => failed = Some(reason),
+                Err(_) => failed = Some("a worker panicked".to_owned()),
+            }
+        }
+        let end = usage();
+        met?;
+        let used = Used::between(&begin?, &end?);
+        (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
+        sum.switches = used.switches;
+        failed.map_or(Ok(sum), Err)
+    })
+}
+
+/// Opens the file of a job, for no more than it needs.
+fn open(job: &Job) -> Result<fs::File, String> {
+    let mut how = OpenOptions::new();
+    how.read(true).write(job.pattern.writes());
+    if job.direct {
+        how.custom_flags(rustix::fs::OFlags::DIRECT.bits() as i32);
+    }
+    how.open(&job.file).map_err(|error| match error.raw_os_error() {
+        Some(22) if job.direct => {
+            "the file system has no direct reads and writes (O_DIRECT: EINVAL)".to_owned()
+        }
+        _ => format!("cannot open {}: {error}", job.file.display()),
+    })
+}
