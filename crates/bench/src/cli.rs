@@ -86,6 +86,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
         return Err(Failure::Usage("no command".to_owned()));
     };
     let common = Common::from_arg_matches(own).map_err(|error| usage(&error))?;
+    if let Some(done) = report::command::run(name, own, &common.out) {
+        return done;
+    }
     tool::check_named(&common.peer)?;
     if name == LOAD {
         signals::block();
@@ -120,6 +123,7 @@ fn command() -> Command {
             load::command::Options::augment_args(Command::new(LOAD))
                 .about("Loads a server with HTTP requests"),
         )
+        .subcommands(report::command::commands())
 }
 
 /// The scenarios that a command means, with their options.
@@ -233,7 +237,15 @@ mod tests {
 
     #[test]
     fn wrong_use_is_one_line() {
-        for args in [&["nothing"][..], &["all", "--seconds", "0"], &["all", "--repeat", "x"], &[]] {
+        for args in [
+            &["nothing"][..],
+            &["all", "--seconds", "0"],
+            &["all", "--repeat", "x"],
+            &["compare", "a"],
+            &["report", "a", "--quick"],
+            &["compare", "a", "b", "--host-network"],
+            &[],
+        ] {
             let failure = run(args.iter().map(OsString::from).collect()).unwrap_err();
             assert!(matches!(failure, Failure::Usage(_)), "{args:?}: {failure}");
             assert!(!failure.to_string().contains('\n'), "{args:?}: {failure}");

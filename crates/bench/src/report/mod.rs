@@ -1,6 +1,20 @@
 //! Results: as data ([`model`]), and the files made of them.
+//!
+//! * [`page`]: one HTML file that opens without a network; [`markdown`]: tables and findings; [`plot`]: the plots of both.
+//! * [`compare`]: two of them side by side; [`merge`]: one of several; [`command`]: both as commands.
+//! * [`seeds`]: what the five write-ups published, shown before ours.
+//! * [`timelines`]: the machine once a second; [`text`]: figures as a reader sees them.
 
+pub(crate) mod command;
+mod compare;
+mod markdown;
+mod merge;
 pub(crate) mod model;
+mod page;
+mod plot;
+pub(crate) mod seeds;
+mod text;
+mod timelines;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +22,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
-use model::{FORMAT, Report};
+use model::{FORMAT, Plot, Report};
 
 /// The file with everything, of which the others are made.
 const JSON: &str = "report.json";
@@ -18,6 +32,7 @@ const JSON: &str = "report.json";
 pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
     // "" is the parent of a name alone.
     let there = folder.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    // A name without a folder lies in the current one.
     let there = match there {
         Some(path) if !path.as_os_str().is_empty() => path,
         _ => Path::new("."),
@@ -35,16 +50,40 @@ pub(crate) fn save(report: &Report, folder: &Path) -> Result<PathBuf, Failure> {
     let text = serde_json::to_string_pretty(report).map_err(|error| Failure::Other(error.to_string()))?;
     let path = folder.join(JSON);
     let new = folder.join("report.json.new");
+    // A reader, or the next program, never sees half a file under the final name.
     fs::write(&new, text + "\n").map_err(|error| file("write", &new, error))?;
     fs::rename(&new, &path).map_err(|error| file("write", &path, error))?;
     Ok(path)
 }
 
-/// Writes the files of a report into a folder, which is made if it is not there.
+/// Writes the files of a report into a folder, which is made if it is not there, and says where the page is.
 pub(crate) fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
-    let path = save(report, folder)?;
-    println!("{}", path.display());
+    save(report, folder)?;
+    // As files of their own for Markdown and for a README, in the colours that they have on the page.
+    for section in &report.sections {
+        let styles = plot::styles(section.plots.iter());
+        for one in section.plots.iter().filter(|one| !plot::is_empty(one)) {
+            write_file(&folder.join(plot_path(one)), &plot::file(one, &styles))?;
+        }
+    }
+    write_file(&folder.join("report.md"), &markdown::markdown(report))?;
+    let page = folder.join("report.html");
+    write_file(&page, &page::page(report))?;
+    println!("{}", page.display());
     Ok(())
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|error| file("create the folder", folder, error))?;
+    }
+    fs::write(path, text).map_err(|error| file("write", path, error))
+}
+
+/// Where a plot lies below the report's folder. A JSON file from elsewhere cannot name a place outside it.
+fn plot_path(plot: &Plot) -> PathBuf {
+    let id = plot.id.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' });
+    Path::new("plots").join(id.collect::<String>()).with_extension("svg")
 }
 
 /// Reads a JSON file that an earlier run wrote.
@@ -55,6 +94,7 @@ pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
     }
     let text = fs::read_to_string(path).map_err(|error| file("read", path, error))?;
     let problem = |what: String| Failure::Other(format!("{}: {what}", path.display()));
+    // The format is looked at alone first: another one may have anything behind it.
     let head: Head = serde_json::from_str(&text)
         .map_err(|error| problem(format!("not a report of ringroad bench: {error}")))?;
     if head.format != FORMAT {

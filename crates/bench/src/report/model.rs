@@ -66,11 +66,12 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// The place of a scenario that ended without results.
+    /// The place of a scenario that ended without results: its write-up is shown all the same.
     pub(crate) fn failed(scenario: &str, failure: &Failure) -> Section {
         Section {
             scenario: scenario.to_owned(),
             title: format!("bench {scenario}"),
+            seed: crate::report::seeds::of_scenario(scenario).map(|seed| seed.number.clone()),
             failed: Some(failure.to_string()),
             ..Section::default()
         }

@@ -1,0 +1,386 @@
+//! Two runs side by side: what the machines differ in, and every figure that both have, with its ratio and whether the
+//! spreads overlap. As text for a terminal, and as a page.
+//!
+//! Figures belong together by name: scenario with its title, table, row, column with its unit. What has another name in
+//! the other run is listed as having no counterpart rather than matched by guesswork: a ratio of two different things is
+//! worse than none. Single measurements, plots and findings are not compared: the first are in the spreads already, the
+//! second show the same figures, and the third are sentences.
+
+use std::fmt::Write;
+
+use crate::report::model::{Cell, Column, Fact, Report, Row, Table};
+use crate::report::page::{self, Caption};
+use crate::report::text;
+
+/// What both runs have, and what only one of them has.
+pub(crate) struct Comparison {
+    /// Name, value in A, value in B: of those that differ.
+    facts: Vec<[String; 3]>,
+    sections: Vec<Compared>,
+    /// Figures and scenarios without a counterpart.
+    alone: Vec<String>,
+}
+
+/// One scenario that both runs have.
+struct Compared {
+    title: String,
+    rows: Vec<Pair>,
+}
+
+/// One figure in both runs.
+struct Pair {
+    table: String,
+    row: String,
+    column: Column,
+    a: Cell,
+    b: Cell,
+}
+
+/// How two figures stand to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    /// Their spreads have a value in common: the difference may be chance.
+    Overlap,
+    /// They have none.
+    Apart,
+    /// Measured once in one of the runs at least: nothing is known of the spread.
+    Unknown,
+}
+
+impl Stand {
+    fn words(self) -> &'static str {
+        match self {
+            Stand::Overlap => "overlap",
+            Stand::Apart => "apart",
+            Stand::Unknown => "one measurement",
+        }
+    }
+}
+
+/// Puts every figure of equal place (scenario, table, row, column) beside the other.
+pub(crate) fn compare(a: &Report, b: &Report) -> Comparison {
+    let mut comparison = Comparison { facts: differing(a, b), sections: Vec::new(), alone: Vec::new() };
+    for section in &a.sections {
+        let same = |other: &&crate::report::model::Section| {
+            other.scenario == section.scenario && other.title == section.title
+        };
+        // A scenario with other options has another title: its figures answer another question.
+        let Some(other) = b.sections.iter().find(same) else {
+            comparison.alone.push(format!("{}: in A only", section.title));
+            continue;
+        };
+        let mut rows = Vec::new();
+        for table in &section.tables {
+            match other.tables.iter().find(|other| other.title == table.title) {
+                Some(other) => pairs(table, other, &mut rows, &mut comparison.alone),
+                None => comparison.alone.push(format!("{}, {}: in A only", section.title, table.title)),
+            }
+        }
+        // What only B has is no figure to compare, but a reader who looks for it should not search in vain.
+        for table in &other.tables {
+            if !section.tables.iter().any(|mine| mine.title == table.title) {
+                comparison.alone.push(format!("{}, {}: in B only", section.title, table.title));
+            }
+        }
+        comparison.sections.push(Compared { title: section.title.clone(), rows });
+    }
+    // The other way round, too: what a newer run has more is worth knowing.
+    for section in &b.sections {
+        if !a.sections.iter().any(|mine| mine.scenario == section.scenario && mine.title == section.title) {
+            comparison.alone.push(format!("{}: in B only", section.title));
+        }
+    }
+    comparison
+}
+
+/// Facts of the run and the machine whose values differ: they are the first suspects for figures that do.
+fn differing(a: &Report, b: &Report) -> Vec<[String; 3]> {
+    let of_run = |report: &Report| {
+        let fact = |name: &str, value: String| Fact { name: name.to_owned(), value };
+        let run = [
+            fact("started", text::moment(&report.started)),
+            fact("command", report.command.join(" ")),
+            fact("scale", report.scale.clone()),
+        ];
+        run.into_iter().chain(report.machine.clone()).chain(report.peers.clone()).collect::<Vec<Fact>>()
+    };
+    let (in_a, in_b) = (of_run(a), of_run(b));
+    // A fact that one of them lacks differs as well: perhaps that suite did not know it yet.
+    let value = |facts: &[Fact], name: &str| {
+        facts
+            .iter()
+            .find(|fact| fact.name == name)
+            .map_or("not recorded".to_owned(), |fact| fact.value.clone())
+    };
+    let only_b = in_b.iter().filter(|fact| !in_a.iter().any(|other| other.name == fact.name));
+    // In the order of A, since a reader knows it from the report; what only B has comes last.
+    let names = in_a.iter().chain(only_b).map(|fact| fact.name.clone());
+    names
+        .map(|name| [value(&in_a, &name), value(&in_b, &name), name])
+        .filter(|[a, b, _]| a != b)
+        .map(|[a, b, name]| [name, a, b])
+        .collect()
+}
+
+/// The cells of two tables with the same title that have the same names.
+fn pairs(a: &Table, b: &Table, rows: &mut Vec<Pair>, alone: &mut Vec<String>) {
+    for row in &a.rows {
+        // By name, not by place: a run with one engine more has the same rows at other places.
+        let Some(other) = b.rows.iter().find(|other| other.name == row.name) else {
+            alone.push(format!("{}, {}: in A only", a.title, row.name));
+            continue;
+        };
+        for (column, cell) in a.columns.iter().zip(&row.cells) {
+            let at = b.columns.iter().position(|candidate| candidate == column);
+            let Some(counterpart) = at.and_then(|at| other.cells.get(at)) else {
+                alone.push(format!("{}, {}, {}: in A only", a.title, row.name, column.name));
+                continue;
+            };
+            // Two texts say nothing about speed, and two reasons even less.
+            if matches!(cell, Cell::Figure { .. }) || matches!(counterpart, Cell::Figure { .. }) {
+                rows.push(Pair {
+                    table: a.title.clone(),
+                    row: row.name.clone(),
+                    column: column.clone(),
+                    a: cell.clone(),
+                    b: counterpart.clone(),
+                });
+            }
+        }
+    }
+    let known = |row: &&Row| a.rows.iter().any(|mine| mine.name == row.name);
+    alone.extend(
+        b.rows.iter().filter(|row| !known(row)).map(|row| format!("{}, {}: in B only", b.title, row.name)),
+    );
+}
+
+impl Pair {
+    /// B's figure in relation to A's, where there are both and A's is not 0.
+    fn ratio(&self) -> Option<f64> {
+        let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (&self.a, &self.b) else {
+            return None;
+        };
+        Some(b.median / a.median).filter(|ratio| ratio.is_finite())
+    }
+
+    /// Whether the difference may be chance. It is no test of significance: three repetitions would not carry one.
+    fn stand(&self) -> Option<Stand> {
+        let (Cell::Figure { summary: a, .. }, Cell::Figure { summary: b, .. }) = (&self.a, &self.b) else {
+            return None;
+        };
+        // A single repetition has no spread that could overlap.
+        if a.low == a.high || b.low == b.high {
+            return Some(Stand::Unknown);
+        }
+        Some(if a.low <= b.high && b.low <= a.high { Stand::Overlap } else { Stand::Apart })
+    }
+
+    /// Row and column: within one table nothing else is needed to find it again.
+    fn name(&self) -> String {
+        format!("{}, {}", self.row, text::with_unit(&self.column.name, &self.column.unit))
+    }
+
+    /// A, B, ratio and stand, as words.
+    fn words(&self) -> [String; 4] {
+        let ratio = self.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
+        let stand = self.stand().map_or("no figure in one", Stand::words);
+        [text::cell(&self.a), text::cell(&self.b), ratio, stand.to_owned()]
+    }
+}
+
+/// What stands beside the name of a figure.
+const COLUMNS: [&str; 4] = ["A", "B", "B / A", "spreads"];
+
+/// For a terminal.
+pub(crate) fn as_text(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "Differences between the machines and runs:");
+    if comparison.facts.is_empty() {
+        let _ = writeln!(out, "  none");
+    }
+    for [name, a, b] in &comparison.facts {
+        let _ = writeln!(out, "  {name}\n    A: {a}\n    B: {b}");
+    }
+    for section in &comparison.sections {
+        let _ = writeln!(out, "\n{}", section.title);
+        let mut title = "";
+        // All words are made before the first line, since the widest of a column sets its width.
+        let lines: Vec<(String, [String; 4])> =
+            section.rows.iter().map(|pair| (pair.name(), pair.words())).collect();
+        let width = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
+        let names = width(&mut lines.iter().map(|(name, _)| name.chars().count()));
+        let widths: Vec<usize> = (0..COLUMNS.len())
+            .map(|at| {
+                let cells = lines.iter().map(|(_, words)| words[at].chars().count());
+                width(&mut cells.chain([COLUMNS[at].chars().count()]))
+            })
+            .collect();
+        for (pair, (name, words)) in section.rows.iter().zip(&lines) {
+            if pair.table != title {
+                title = &pair.table;
+                let _ = writeln!(out, "  {title}");
+                out.push_str(&aligned("", names, &COLUMNS.map(str::to_owned), &widths));
+            }
+            out.push_str(&aligned(name, names, words, &widths));
+        }
+    }
+    if !comparison.alone.is_empty() {
+        let _ = writeln!(out, "\nWithout a counterpart:");
+        comparison.alone.iter().for_each(|line| {
+            let _ = writeln!(out, "  {line}");
+        });
+    }
+    out
+}
+
+/// A line whose words end at the same places as those above and below it: figures are compared by their length first.
+fn aligned(name: &str, name_width: usize, words: &[String; 4], widths: &[usize]) -> String {
+    let mut line = format!("    {name:<name_width$}");
+    for (word, width) in words.iter().zip(widths) {
+        let _ = write!(line, "  {word:>width$}");
+    }
+    line.trim_end().to_owned() + "\n"
+}
+
+/// As a page of the report's looks.
+pub(crate) fn as_page(comparison: &Comparison) -> String {
+    let mut body = String::from(
+        "<header>\n<h1>Two runs side by side</h1>\n<p class=\"muted\">A ratio is B's median divided by A's. Spreads that \
+         overlap have a value in common: the difference may be chance.</p>\n</header>\n<main>\n",
+    );
+    let text_column = |name: &&str| Column { name: (*name).to_owned(), unit: String::new() };
+    let text_row = |name: &str, words: &[String]| Row {
+        name: name.to_owned(),
+        cells: words.iter().map(|word| Cell::Text(word.clone())).collect(),
+    };
+    // The tables of the page are those of the report, so both look and scroll alike.
+    let facts = Table {
+        title: "Machines and runs, where they differ".to_owned(),
+        columns: ["A", "B"].iter().map(text_column).collect(),
+        rows: comparison.facts.iter().map(|[name, a, b]| text_row(name, &[a.clone(), b.clone()])).collect(),
+    };
+    let mut card = |title: &str, tables: &[Table]| {
+        let _ = writeln!(body, "<section class=\"card\">\n<h2>{}</h2>", page::escape(title));
+        for table in tables {
+            body.push_str(&page::table(table, &Caption { title: &table.title, remark: "" }));
+        }
+        body.push_str("</section>\n");
+    };
+    card("Differences", &[facts]);
+    for section in &comparison.sections {
+        let mut tables: Vec<Table> = Vec::new();
+        for pair in &section.rows {
+            // Rows come table by table, so a new title begins a new table.
+            if tables.last().is_none_or(|table| table.title != pair.table) {
+                let columns = COLUMNS.iter().map(text_column).collect();
+                tables.push(Table { title: pair.table.clone(), columns, rows: Vec::new() });
+            }
+            let [_, _, ratio, stand] = pair.words();
+            let cells = vec![pair.a.clone(), pair.b.clone(), Cell::Text(ratio), Cell::Text(stand)];
+            if let Some(table) = tables.last_mut() {
+                table.rows.push(Row { name: pair.name(), cells });
+            }
+        }
+        card(&section.title, &tables);
+    }
+    if !comparison.alone.is_empty() {
+        let list: Vec<String> =
+            comparison.alone.iter().map(|line| format!("<li>{}</li>", page::escape(line))).collect();
+        let _ = writeln!(
+            body,
+            "<section class=\"card\">\n<h2>Without a counterpart</h2>\n<ul>\n{}\n</ul>\n</section>",
+            list.join("\n")
+        );
+    }
+    page::frame("Ringroad: two benchmark runs", &(body + "</main>\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::stats::Summary;
+    use crate::report::model::Section;
+
+    fn figure(low: f64, median: f64, high: f64) -> Cell {
+        Cell::Figure { summary: Summary { median, low, high }, decimals: 0 }
+    }
+
+    fn report(kernel: &str, cells: Vec<Cell>, extra_row: &str) -> Report {
+        let column = |name: &str| Column { name: name.to_owned(), unit: "1/s".to_owned() };
+        let names = ["ring", "epoll", "libaio", "once"];
+        let mut rows: Vec<Row> = names
+            .iter()
+            .zip(cells)
+            .map(|(name, cell)| Row { name: (*name).to_owned(), cells: vec![cell] })
+            .collect();
+        rows.push(Row { name: extra_row.to_owned(), cells: vec![figure(1.0, 1.0, 1.0)] });
+        Report {
+            machine: vec![Fact { name: "kernel".to_owned(), value: kernel.to_owned() }],
+            sections: vec![Section {
+                scenario: "http".to_owned(),
+                title: "Answers".to_owned(),
+                tables: vec![Table {
+                    title: "return 200".to_owned(),
+                    columns: vec![column("requests")],
+                    rows,
+                }],
+                ..Section::default()
+            }],
+            ..Report::default()
+        }
+    }
+
+    fn sample() -> Comparison {
+        let missing = Cell::Missing("not root".to_owned());
+        let a = vec![figure(90.0, 100.0, 110.0), figure(90.0, 100.0, 110.0), missing, figure(5.0, 5.0, 5.0)];
+        let b = vec![
+            figure(180.0, 200.0, 220.0),
+            figure(105.0, 110.0, 120.0),
+            figure(1.0, 2.0, 3.0),
+            figure(1.0, 4.0, 6.0),
+        ];
+        compare(&report("6.1", a, "old"), &report("6.18", b, "new"))
+    }
+
+    #[test]
+    fn ratios_and_overlaps_stand_at_each_figure() {
+        let expected = "\
+Differences between the machines and runs:
+  kernel
+    A: 6.1
+    B: 6.18
+
+Answers
+  return 200
+                                         A              B  B / A           spreads
+    ring, requests, 1/s       100 (90–110)  200 (180–220)   2.00             apart
+    epoll, requests, 1/s      100 (90–110)  110 (105–120)   1.10           overlap
+    libaio, requests, 1/s  no figure: not root        2 (1–3)   –  no figure in one
+    once, requests, 1/s                  5        4 (1–6)   0.80   one measurement
+
+Without a counterpart:
+  return 200, old: in A only
+  return 200, new: in B only
+";
+        let text = as_text(&sample());
+        let squeeze = |text: &str| {
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        };
+        assert_eq!(squeeze(&text), squeeze(expected));
+        let ends: Vec<usize> =
+            text.lines().filter(|line| line.contains("requests")).map(|line| line.chars().count()).collect();
+        assert!(ends.iter().all(|end| *end == ends[0]), "columns are aligned: {ends:?}\n{text}");
+    }
+
+    #[test]
+    fn the_page_has_the_same() {
+        let html = as_page(&sample());
+        for part in [
+            "<td class=\"n\">2.00</td><td>apart</td>",
+            "<td>no figure in one</td>",
+            "<li>return 200, new: in B only</li>",
+        ] {
+            assert!(html.contains(part), "{part} is not in\n{html}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! One report out of several: scenarios that were measured one by one, or again.
+//!
+//! Nothing is averaged across reports. Figures of different runs are comparable by `compare`, which says so; here each
+//! section stays as it was measured, and facts of the machine that changed in between are shown for each part.
+
+use crate::report::model::{Fact, Report, Section};
+use crate::report::text;
+
+/// The first report with what the others have more. A scenario that a later one has again replaces the earlier result.
+/// None of nothing.
+pub(crate) fn merge(reports: Vec<Report>) -> Option<Report> {
+    let mut reports = reports.into_iter();
+    let mut merged = reports.next()?;
+    for report in reports {
+        add(&mut merged, report);
+    }
+    separate_plots(&mut merged);
+    Some(merged)
+}
+
+/// One more report. Its times and commands are kept: a reader has to see that the figures were not measured in one run.
+fn add(merged: &mut Report, report: Report) {
+    let part = text::moment(&report.started);
+    add_facts(&mut merged.machine, report.machine, &part);
+    add_facts(&mut merged.peers, report.peers, &part);
+    merged.seconds += report.seconds;
+    merged.command.push(";".to_owned());
+    merged.command.extend(report.command);
+    // A report of a quick part and a thorough one must warn of the quick part.
+    if merged.scale != report.scale {
+        // The shorter of both is what has to be said of the whole.
+        let rank = |scale: &str| ["instant", "quick", "normal", "full"].iter().position(|one| *one == scale);
+        if rank(&report.scale) < rank(&merged.scale) {
+            merged.scale = report.scale;
+        }
+    }
+    merged.incomplete = merged.incomplete.take().or(report.incomplete);
+    for section in report.sections {
+        let of_scenario = |other: &&mut Section| other.scenario == section.scenario;
+        // A failure does not take away a result that is there, and is forgotten when one comes.
+        if section.failed.is_some() && merged.sections.iter_mut().any(|other| of_scenario(&other)) {
+            continue;
+        }
+        let same = |other: &&mut Section| {
+            of_scenario(other) && (other.title == section.title || other.failed.is_some())
+        };
+        match merged.sections.iter_mut().find(same) {
+            Some(other) => *other = section,
+            None => merged.sections.push(section),
+        }
+    }
+}
+
+/// Facts that are not known yet, and those that were different: under the name of the part that they belong to.
+fn add_facts(known: &mut Vec<Fact>, more: Vec<Fact>, part: &str) {
+    for fact in more {
+        // The same machine says the same, and is shown once.
+        match known.iter().find(|other| other.name == fact.name) {
+            Some(other) if other.value == fact.value => {}
+            Some(_) => known.push(Fact { name: format!("{}, {part}", fact.name), value: fact.value }),
+            None => known.push(fact),
+        }
+    }
+}
+
+/// Plots of two variants of a scenario may have the same id, which is the name of a file.
+fn separate_plots(report: &mut Report) {
+    let mut seen: Vec<String> = Vec::new();
+    for plot in report.sections.iter_mut().flat_map(|section| &mut section.plots) {
+        let plain = plot.id.clone();
+        let mut count = 1;
+        while seen.contains(&plot.id) {
+            count += 1;
+            plot.id = format!("{plain}-{count}");
+        }
+        seen.push(plot.id.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+    use crate::report::model::{Axis, AxisScale, Plot};
+
+    fn axis() -> Axis {
+        Axis { name: "x".to_owned(), unit: String::new(), scale: AxisScale::Linear }
+    }
+
+    fn section(scenario: &str, title: &str, question: &str) -> Section {
+        Section {
+            scenario: scenario.to_owned(),
+            title: title.to_owned(),
+            question: question.to_owned(),
+            plots: vec![Plot {
+                id: format!("{scenario}-p"),
+                title: String::new(),
+                x: axis(),
+                y: axis(),
+                series: Vec::new(),
+            }],
+            ..Section::default()
+        }
+    }
+
+    fn report(scale: &str, kernel: &str, sections: Vec<Section>) -> Report {
+        Report {
+            started: "2026-11-22T06:00:00Z".to_owned(),
+            seconds: 1.0,
+            scale: scale.to_owned(),
+            machine: vec![Fact { name: "kernel".to_owned(), value: kernel.to_owned() }],
+            sections,
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_later_result_replaces_the_earlier_one_and_variants_stand_side_by_side() {
+        let first = report("normal", "6.1", vec![section("nop", "n", "old"), section("cold", "c", "old")]);
+        let second =
+            report("quick", "6.18", vec![section("cold", "c", "new"), section("cold", "d", "variant")]);
+        let merged = merge(vec![first, second]).unwrap();
+        let questions: Vec<&str> = merged.sections.iter().map(|section| section.question.as_str()).collect();
+        assert_eq!(questions, ["old", "new", "variant"]);
+        let ids: Vec<&str> = merged.sections.iter().map(|section| section.plots[0].id.as_str()).collect();
+        assert_eq!(ids, ["nop-p", "cold-p", "cold-p-2"]);
+        assert_eq!((merged.seconds, merged.scale.as_str()), (2.0, "quick"));
+        let machine: Vec<&str> = merged.machine.iter().map(|fact| fact.name.as_str()).collect();
+        assert_eq!(machine, ["kernel", "kernel, 2026-11-22, 06:00 UTC"]);
+    }
+
+    #[test]
+    fn a_failure_does_not_replace_a_result_but_the_other_way_round() {
+        let failed = || Section::failed("cold", &Failure::Interrupted);
+        let good = || section("cold", "c", "good");
+        for order in [vec![good(), failed()], vec![failed(), good()]] {
+            let parts = order.into_iter().map(|section| report("full", "6.1", vec![section])).collect();
+            let merged = merge(parts).unwrap();
+            let failed: Vec<_> = merged.sections.iter().map(|section| section.failed.is_some()).collect();
+            assert_eq!(failed, [false]);
+        }
+    }
+}

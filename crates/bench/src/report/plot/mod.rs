@@ -1,0 +1,309 @@
+//! Plots as SVG: axes, lines with markers, and the keys that name them.
+//!
+//! Colours are variables of a style sheet (`plot.css`), so that a plot follows the reader's choice of a dark or a light
+//! page. Series differ by colour, by dashes and by the shape of their markers: each alone is enough to tell them apart.
+//!
+//! ```text
+//!   requests, 1/s          <- what y is, above it: upright text is easier to read
+//!   100k |---------*       <- grid lines at labels of y
+//!    50k |----*            <- a marker for each point, unless there are too many
+//!      0 +----+----+       <- an axis that begins at 0, unless it is logarithmic
+//!        1   10   100      <- labels at values that were measured, if these are few
+//!        connections (logarithmic)
+//! ```
+//!
+//! A place inside a page has its keys beside it as HTML, which wraps by itself; a file of its own has them inside.
+
+mod scale;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::report::model::{AxisScale, Cell, Column, Plot, Row, Series, Table};
+use crate::report::page::escape;
+use crate::report::text;
+use scale::Scale;
+
+/// The style sheet of all plots.
+pub(crate) const STYLE: &str = include_str!("plot.css");
+
+/// The drawing, in units that are pixels on a page of some width and somewhat less on a phone.
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 300.0;
+/// Room at each side for labels, in the larger letters that a phone gets.
+const LEFT: f64 = 54.0;
+const RIGHT: f64 = 22.0;
+const TOP: f64 = 30.0;
+const BOTTOM: f64 = 52.0;
+
+/// The width of a letter at the most: a label at the end of an axis stays inside.
+const LETTER_WIDTH: f64 = 10.0;
+
+/// Labels that have room at each axis.
+const X_LABELS: usize = 7;
+const Y_LABELS: usize = 5;
+
+const COLOURS: usize = 8;
+const DASHES: usize = 4;
+
+/// A line with more points than this has no markers: they would hide it.
+const MARKED_POINTS_MAX: usize = 24;
+
+/// Points nearer than this to the one before are not drawn: nobody would see them.
+const NEAR: f64 = 0.4;
+
+/// Rows of the table below a plot. A curve with more points shows some of them; the JSON file has all.
+const DATA_ROWS_MAX: usize = 60;
+
+/// How a series is drawn: the same everywhere in one section, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Style(usize);
+
+impl Style {
+    /// The classes of the style sheet for the colour and the dashes.
+    fn classes(self) -> String {
+        // A second round through the colours has other dashes, so 32 series differ.
+        let dash = (self.0 + self.0 / COLOURS) % DASHES;
+        format!("c{} d{dash}", self.0 % COLOURS)
+    }
+
+    /// The shape at a point; filled and open ones of the same shape are far apart in the order.
+    fn marker(self, x: f64, y: f64) -> String {
+        let path = |steps: &str| format!("<path class=\"mark\" d=\"M{x:.1} {y:.1}{steps}\"/>");
+        match self.0 % COLOURS {
+            0 => format!("<circle class=\"mark\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/>"),
+            1 => path("m-4-4h8v8h-8z"),
+            2 => path("m0-5l5 9h-10z"),
+            3 => path("m0-5.5l5.5 5.5l-5.5 5.5l-5.5-5.5z"),
+            4 => path("m0 5l5-9h-10z"),
+            5 => format!("<circle class=\"mark open\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>"),
+            6 => path("m-1.5-5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z"),
+            _ => path("m-4-4h8v8h-8z").replace("\"mark\"", "\"mark open\""),
+        }
+    }
+
+    /// A short piece of the line, for a key.
+    pub(crate) fn key(self) -> String {
+        format!(
+            "<svg class=\"key plotted\" viewBox=\"0 0 36 14\" width=\"36\" height=\"14\" aria-hidden=\"true\">\
+             <g class=\"{}\"><path class=\"line\" d=\"M0 7H36\"/>{}</g></svg>",
+            self.classes(),
+            self.marker(18.0, 7.0)
+        )
+    }
+}
+
+/// Gives each name of a section its style, in the order in which names appear.
+pub(crate) fn styles<'a>(plots: impl Iterator<Item = &'a Plot>) -> BTreeMap<String, Style> {
+    let mut styles = BTreeMap::new();
+    // In the order of the plots, so that the first plot of a section has the colours that differ most.
+    for series in plots.flat_map(|plot| &plot.series) {
+        let next = Style(styles.len());
+        styles.entry(series.name.clone()).or_insert(next);
+    }
+    styles
+}
+
+/// The drawing for a page that has [`STYLE`] and shows the keys itself.
+pub(crate) fn drawing(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
+    let id = escape(&plot.id);
+    let mut svg = format!(
+        "<svg class=\"plotted drawing\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+         aria-labelledby=\"{id}-t {id}-d\">\n<title id=\"{id}-t\">{}</title>\n<desc id=\"{id}-d\">{}</desc>\n",
+        escape(&plot.title),
+        escape(&description(plot)),
+    );
+    svg.push_str(&inside(plot, styles));
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// The drawing as a file of its own: with its style, its title and its keys.
+pub(crate) fn file(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
+    const HEADING: f64 = 26.0;
+    const KEY_ROW: f64 = 20.0;
+    // Room for the keys is made below the drawing; it is never taken from the plot itself.
+    let columns = key_columns(plot);
+    let rows = plot.series.len().div_ceil(columns);
+    let height = HEADING + HEIGHT + rows as f64 * KEY_ROW + 8.0;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plotted\" viewBox=\"0 0 {WIDTH} {height}\" \
+         width=\"{WIDTH}\" height=\"{height}\">\n<title>{}</title>\n<desc>{}</desc>\n<style>\n{STYLE}</style>\n\
+         <rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
+         <text class=\"heading\" x=\"10\" y=\"20\">{}</text>\n<g transform=\"translate(0 {HEADING})\">\n{}</g>\n",
+        escape(&plot.title),
+        escape(&description(plot)),
+        escape(&plot.title),
+        inside(plot, styles),
+    );
+    for (at, series) in plot.series.iter().enumerate() {
+        let x = 12.0 + (at % columns) as f64 * (WIDTH - 12.0) / columns as f64;
+        let y = HEADING + HEIGHT + (at / columns) as f64 * KEY_ROW + 6.0;
+        let style = style_of(series, styles);
+        let _ = writeln!(
+            svg,
+            "<g class=\"{}\"><path class=\"line\" d=\"M{x:.1} {y:.1}h34\"/>{}</g>\
+             <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            style.classes(),
+            style.marker(x + 17.0, y),
+            x + 42.0,
+            y + 4.0,
+            escape(&series.name)
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// As many columns of keys as the longest name leaves room for; letters are about 6.5 wide.
+fn key_columns(plot: &Plot) -> usize {
+    let longest = plot.series.iter().map(|series| series.name.chars().count()).max().unwrap_or(0);
+    let width = 54.0 + longest as f64 * 6.5;
+    ((WIDTH / width) as usize).clamp(1, 4)
+}
+
+/// A series without a style of its own is drawn as the first one rather than not at all.
+fn style_of(series: &Series, styles: &BTreeMap<String, Style>) -> Style {
+    styles.get(&series.name).copied().unwrap_or(Style(0))
+}
+
+/// What somebody who does not see the plot is told of it; the table below has the figures.
+fn description(plot: &Plot) -> String {
+    let names: Vec<&str> = plot.series.iter().map(|series| series.name.as_str()).collect();
+    format!("{} by {}: {}", text::axis(&plot.y), text::axis(&plot.x), names.join("; "))
+}
+
+/// Axes and lines. The axis of x ends where the points end; that of y at a label, and begins at 0 unless it is
+/// logarithmic, so that twice as high is twice as much.
+fn inside(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
+    // Both axes are made for all series together: lines are there to be compared.
+    let points = || plot.series.iter().flat_map(|series| &series.points);
+    let x = Scale::of(plot.x.scale, points().map(|point| point[0]), X_LABELS, true);
+    let y = Scale::of(plot.y.scale, points().map(|point| point[1]), Y_LABELS, false);
+    let mut svg = axes(plot, &x, &y);
+    for series in &plot.series {
+        svg.push_str(&line(plot, series, style_of(series, styles), &x, &y));
+    }
+    svg
+}
+
+/// From a place along the axis of x to one in the drawing.
+fn across(x: f64) -> f64 {
+    LEFT + x * (WIDTH - LEFT - RIGHT)
+}
+
+/// From a place along the axis of y to one in the drawing, whose y grows downwards.
+fn down(y: f64) -> f64 {
+    HEIGHT - BOTTOM - y * (HEIGHT - TOP - BOTTOM)
+}
+
+/// Grid lines for y only: a value of x is a setting that has its label, one of y has to be read off.
+fn axes(plot: &Plot, x: &Scale, y: &Scale) -> String {
+    let mut svg = String::from("<g class=\"axes\">\n");
+    let (left, right, bottom) = (LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM);
+    // A tick outside of the scale would be a fault of the scale; drawn at its end it is at least seen.
+    for (value, label) in &y.ticks {
+        let at = down(y.place(*value).unwrap_or(0.0));
+        let _ = writeln!(
+            svg,
+            "<path class=\"grid\" d=\"M{left} {at:.1}H{right}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            left - 6.0,
+            at + 4.0
+        );
+    }
+    for (value, label) in &x.ticks {
+        let at = across(x.place(*value).unwrap_or(0.0));
+        let _ = writeln!(
+            svg,
+            "<path class=\"base\" d=\"M{at:.1} {bottom}v4\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
+            at.min(WIDTH - label.len() as f64 * LETTER_WIDTH / 2.0),
+            bottom + 20.0
+        );
+    }
+    let _ = writeln!(
+        svg,
+        "<path class=\"base\" d=\"M{left} {bottom}H{right}\"/>\
+         <text class=\"name\" x=\"4\" y=\"14\">{}</text>\
+         <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n</g>",
+        escape(&text::axis(&plot.y)),
+        (left + right) / 2.0,
+        HEIGHT - 8.0,
+        escape(&text::axis(&plot.x))
+    );
+    svg
+}
+
+/// One series. Each marker has its values as a title, which browsers show to who points at it without a script.
+fn line(plot: &Plot, series: &Series, style: Style, x: &Scale, y: &Scale) -> String {
+    let name = escape(&series.name);
+    let mut path = String::new();
+    let mut marks = String::new();
+    let mut before: Option<(f64, f64)> = None;
+    let marked = series.points.len() <= MARKED_POINTS_MAX;
+    for point in &series.points {
+        // A value without a place (0 on a logarithmic axis, 100 %) interrupts nothing: the line goes on behind it.
+        let (Some(at_x), Some(at_y)) = (x.place(point[0]), y.place(point[1])) else { continue };
+        let (at_x, at_y) = (across(at_x), down(at_y));
+        // A curve of hundreds of percentiles has many points to a pixel; the file is smaller without them.
+        if before.is_some_and(|(x, y)| (at_x - x).abs() < NEAR && (at_y - y).abs() < NEAR) {
+            continue;
+        }
+        let _ = write!(path, "{}{at_x:.1} {at_y:.1}", if before.is_none() { "M" } else { "L" });
+        before = Some((at_x, at_y));
+        if marked {
+            let _ = writeln!(
+                marks,
+                "<g><title>{name}: {}, {}</title>{}</g>",
+                escape(&scale::datum(plot.x.scale, point[0])),
+                escape(&text::with_unit(&text::rounded(point[1]), &plot.y.unit)),
+                style.marker(at_x, at_y)
+            );
+        }
+    }
+    format!(
+        "<g class=\"series {}\" data-name=\"{name}\"><path class=\"line\" d=\"{path}\"><title>{name}</title></path>\n\
+         {marks}</g>\n",
+        style.classes()
+    )
+}
+
+/// The figures of a plot, for who does not see it or wants to know.
+pub(crate) fn data(plot: &Plot) -> Table {
+    let mut places: Vec<f64> =
+        plot.series.iter().flat_map(|series| &series.points).map(|point| point[0]).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    // A recording of minutes is not read line by line.
+    let every = places.len().div_ceil(DATA_ROWS_MAX).max(1);
+    let left_out = places.len() > DATA_ROWS_MAX;
+    let cell = |series: &Series, x: f64| match series.points.iter().find(|point| point[0] == x) {
+        Some(point) => Cell::Text(text::rounded(point[1])),
+        None => Cell::Missing("not measured".to_owned()),
+    };
+    let row = |x: f64| Row {
+        name: scale::datum(plot.x.scale, x),
+        cells: plot.series.iter().map(|series| cell(series, x)).collect(),
+    };
+    let part = if left_out { "; a part of the points, the JSON file has all" } else { "" };
+    Table {
+        title: format!("{} by {}{part}", text::with_unit(&plot.y.name, ""), text::axis(&plot.x)),
+        columns: plot
+            .series
+            .iter()
+            .map(|series| Column { name: series.name.clone(), unit: plot.y.unit.clone() })
+            .collect(),
+        rows: places.iter().step_by(every).map(|x| row(*x)).collect(),
+    }
+}
+
+/// Whether a plot has anything to draw; one on an axis of another kind may have points without a place.
+pub(crate) fn is_empty(plot: &Plot) -> bool {
+    // The same rule by which the scale leaves points out.
+    let has_place = |point: &[f64; 2]| {
+        let fits = |kind, value: f64| kind != AxisScale::Logarithmic || value > 0.0;
+        fits(plot.x.scale, point[0]) && fits(plot.y.scale, point[1])
+    };
+    !plot.series.iter().flat_map(|series| &series.points).any(has_place)
+}

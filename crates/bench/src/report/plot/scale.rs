@@ -1,0 +1,214 @@
+//! From a value to its place along an axis, and the values that are written at it.
+
+use crate::report::model::AxisScale;
+use crate::report::text::{rounded, tick};
+
+/// Percentages that are written at an axis of percentiles, as far as the points reach.
+const PERCENTILES: [f64; 8] = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999];
+
+/// So many different values along an axis are worth a label each.
+const DIFFERENT_MAX: usize = 9;
+
+/// The width of a letter as a part of the axis, in the larger letters of a phone.
+const LETTER: f64 = 0.024;
+
+/// One axis with the range of what is drawn along it.
+pub(super) struct Scale {
+    kind: AxisScale,
+    /// Both ends, as [`straight`] has them.
+    low: f64,
+    high: f64,
+    /// Values to write, with their labels.
+    pub(super) ticks: Vec<(f64, String)>,
+}
+
+/// The value on a scale on which equal distances look equal; none where the axis has no place for it.
+fn straight(kind: AxisScale, value: f64) -> Option<f64> {
+    let straight = match kind {
+        AxisScale::Linear => value,
+        AxisScale::Logarithmic if value > 0.0 => value.log10(),
+        AxisScale::Percentile if (0.0..100.0).contains(&value) => -(1.0 - value / 100.0).log10(),
+        _ => return None,
+    };
+    straight.is_finite().then_some(straight)
+}
+
+impl Scale {
+    /// An axis on which all these have a place, with at most about `room` labels. With `exact` it ends at the lowest and
+    /// the highest of them and few different values are labelled themselves; else it ends at labels, and a linear one
+    /// begins at 0, so that bars and distances are not larger than they are.
+    pub(super) fn of(kind: AxisScale, values: impl Iterator<Item = f64>, room: usize, exact: bool) -> Scale {
+        let mut values: Vec<f64> = values.filter(|value| straight(kind, *value).is_some()).collect();
+        // Sorted once: the ends, the labels and the number of different values all follow from it.
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        let (Some(&first), Some(&last)) = (values.first(), values.last()) else {
+            return Scale { kind, low: 0.0, high: 1.0, ticks: Vec::new() };
+        };
+        let mut scale = match kind {
+            AxisScale::Linear => linear(first, last, room, exact),
+            AxisScale::Logarithmic => logarithmic(first, last, room, exact),
+            AxisScale::Percentile => percentile(last),
+        };
+        if kind == AxisScale::Percentile {
+            let reached = PERCENTILES.iter().filter(|value| scale.reaches(**value));
+            scale.label(&reached.copied().collect::<Vec<f64>>(), |value| value.to_string());
+        } else if exact && values.len() <= DIFFERENT_MAX {
+            scale.label(&values, tick);
+        }
+        scale
+    }
+
+    /// Labels these values, but none that would touch the one before it.
+    fn label(&mut self, values: &[f64], write: fn(f64) -> String) {
+        self.ticks.clear();
+        let mut free = f64::NEG_INFINITY;
+        for &value in values {
+            let label = write(value);
+            let half = (label.len() as f64 + 1.0) / 2.0 * LETTER;
+            if let Some(place) = self.place(value)
+                && place - half >= free
+            {
+                self.ticks.push((value, label));
+                free = place + half;
+            }
+        }
+    }
+
+    fn reaches(&self, value: f64) -> bool {
+        straight(self.kind, value).is_some_and(|at| at <= self.high + 1e-9)
+    }
+
+    /// From 0 at the low end to 1 at the high end.
+    pub(super) fn place(&self, value: f64) -> Option<f64> {
+        let straight = straight(self.kind, value)?;
+        Some(((straight - self.low) / (self.high - self.low)).clamp(0.0, 1.0))
+    }
+}
+
+fn linear(first: f64, last: f64, room: usize, exact: bool) -> Scale {
+    let low = if exact { first } else { first.min(0.0) };
+    let high = if last > low { last } else { low + 1.0 };
+    // Labels at round numbers, about as many as there is room for.
+    let step = round_step((high - low) / room as f64);
+    let high = if exact { high } else { (high / step - 1e-9).ceil() * step };
+    let low = if exact { low } else { (low / step).floor() * step };
+    let from = (low / step - 1e-9).ceil() as i64;
+    let to = (high / step + 1e-9).floor() as i64;
+    let ticks = (from..=to).map(|at| at as f64 * step).map(|value| (value, tick(value))).collect();
+    Scale { kind: AxisScale::Linear, low, high, ticks }
+}
+
+fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> Scale {
+    let (mut low, mut high) = (first.log10(), last.log10());
+    // One value, or nearly: it stands in the middle, with labels around it.
+    if high - low < 0.1 {
+        (low, high) = (low - 0.15, high + 0.15);
+    }
+    let few_decades = high - low < 1.8;
+    let factors: &[f64] = if few_decades { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    if !exact {
+        low = bound(low, factors, f64::floor);
+        high = bound(high, factors, f64::ceil);
+    }
+    let decades = (low.floor() as i32)..=(high.ceil() as i32);
+    // With many decades every second or third is enough.
+    let every = if few_decades { 1 } else { ((high - low) / room as f64).ceil().max(1.0) as i32 };
+    let ticks = decades
+        .filter(|decade| decade.rem_euclid(every) == 0)
+        .flat_map(|decade| factors.iter().map(move |factor| factor * 10f64.powi(decade)))
+        .filter(|value| (low - 1e-9..=high + 1e-9).contains(&value.log10()))
+        .map(|value| (value, tick(value)))
+        .collect();
+    Scale { kind: AxisScale::Logarithmic, low, high, ticks }
+}
+
+/// The next place of a label at or beyond `end`, which is a logarithm.
+fn bound(end: f64, factors: &[f64], round: fn(f64) -> f64) -> f64 {
+    let decade = end.floor();
+    let labels = factors.iter().map(|factor| decade + factor.log10()).chain([decade + 1.0]);
+    if round(0.5) > 0.5 {
+        labels.filter(|label| *label >= end - 1e-9).fold(f64::INFINITY, f64::min)
+    } else {
+        labels.filter(|label| *label <= end + 1e-9).fold(f64::NEG_INFINITY, f64::max)
+    }
+}
+
+fn percentile(last: f64) -> Scale {
+    // To the next label that is beyond the points, and not without end for one at 99.99999.
+    let reach = straight(AxisScale::Percentile, last).unwrap_or(1.0).clamp(1.0, 6.0);
+    Scale { kind: AxisScale::Percentile, low: 0.0, high: reach, ticks: Vec::new() }
+}
+
+/// The next larger of 1, 2 and 5 times a power of ten.
+fn round_step(raw: f64) -> f64 {
+    let decade = 10f64.powf(raw.log10().floor());
+    let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * decade >= raw * 0.999).unwrap_or(10.0);
+    factor * decade
+}
+
+/// A value as the data below a plot shows it.
+pub(super) fn datum(kind: AxisScale, value: f64) -> String {
+    match kind {
+        AxisScale::Percentile => format!("{value} %"),
+        _ => rounded(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(scale: &Scale) -> Vec<&str> {
+        scale.ticks.iter().map(|(_, label)| label.as_str()).collect()
+    }
+
+    #[test]
+    fn a_linear_axis_begins_at_zero_and_ends_at_a_label() {
+        let scale = Scale::of(AxisScale::Linear, [70.0, 93_000.0].into_iter(), 5, false);
+        assert_eq!(labels(&scale), ["0", "20k", "40k", "60k", "80k", "100k"]);
+        assert_eq!(scale.place(50_000.0), Some(0.5));
+    }
+
+    #[test]
+    fn few_values_of_x_are_the_labels() {
+        let scale = Scale::of(AxisScale::Logarithmic, [1.0, 10.0, 100.0, 1000.0].into_iter(), 7, true);
+        assert_eq!(labels(&scale), ["1", "10", "100", "1k"]);
+        assert!((scale.place(10.0).unwrap() - 1.0 / 3.0).abs() < 1e-9);
+        assert_eq!(scale.place(0.0), None, "0 has no place on a logarithmic axis");
+    }
+
+    #[test]
+    fn labels_that_would_touch_are_left_out() {
+        let scale = Scale::of(AxisScale::Linear, [1.0, 2.0, 100.0].into_iter(), 6, true);
+        assert_eq!(labels(&scale), ["1", "100"]);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_of_little_reach_has_labels_between_decades() {
+        let scale = Scale::of(AxisScale::Logarithmic, [3.0, 40.0].into_iter(), 6, false);
+        assert_eq!(labels(&scale), ["2", "5", "10", "20", "50"]);
+        assert_eq!(scale.place(2.0), Some(0.0));
+        assert_eq!(scale.place(50.0), Some(1.0));
+    }
+
+    #[test]
+    fn nines_of_a_percentile_are_equally_far_apart() {
+        let scale = Scale::of(AxisScale::Percentile, [0.0, 50.0, 99.9, 100.0].into_iter(), 6, true);
+        assert_eq!(labels(&scale), ["0", "50", "90", "99", "99.9"]);
+        let [ninety, two, three] = [90.0, 99.0, 99.9].map(|value| scale.place(value).unwrap());
+        assert!(((two - ninety) - (three - two)).abs() < 1e-9);
+        assert_eq!(scale.place(100.0), None);
+    }
+
+    #[test]
+    fn one_value_and_no_value_make_an_axis() {
+        for kind in [AxisScale::Linear, AxisScale::Logarithmic] {
+            let scale = Scale::of(kind, std::iter::once(7.0), 5, false);
+            assert!(scale.place(7.0).is_some_and(f64::is_finite));
+        }
+        let scale = Scale::of(AxisScale::Linear, std::iter::once(0.0), 5, false);
+        assert_eq!(scale.place(0.0), Some(0.0));
+        assert!(Scale::of(AxisScale::Linear, std::iter::empty(), 5, false).ticks.is_empty());
+    }
+}

@@ -1,0 +1,179 @@
+//! The five write-ups that the suite repeats: their published figures, to be shown before ours.
+//!
+//! They are data: `seeds/NUMBER.json`, one for each write-up. Figures are carried over as they were printed, with their
+//! decimals; sentences are ours, and each file says where the write-up was published and when. Nothing of the machine
+//! that runs the suite is in them.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::method::stats::Summary;
+use crate::report::model::{Cell, Column, Row, Table};
+
+/// One write-up.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Seed {
+    /// What `Section::seed` refers to it by.
+    pub(crate) number: String,
+    /// The scenarios that repeat it.
+    pub(crate) scenarios: Vec<String>,
+    pub(crate) title: String,
+    pub(crate) author: String,
+    /// ISO 8601, as far as it is known.
+    pub(crate) date: String,
+    /// Where it was published, in words.
+    pub(crate) source: String,
+    /// An address to find it at.
+    pub(crate) url: String,
+    /// What it was measured on and with: name and value.
+    pub(crate) setting: Vec<(String, String)>,
+    /// What it concludes.
+    pub(crate) claims: Vec<String>,
+    pub(crate) tables: Vec<Published>,
+}
+
+/// One of its tables.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Published {
+    pub(crate) title: String,
+    /// What the reader needs to know to read it; "" for nothing.
+    pub(crate) remark: String,
+    /// Name and unit; the column of the rows' names is not among these.
+    pub(crate) columns: Vec<(String, String)>,
+    /// The row's name, then its cells as they were printed.
+    pub(crate) rows: Vec<Vec<String>>,
+}
+
+/// The files, in the order of their numbers.
+const FILES: [&str; 5] = [
+    include_str!("seeds/000.json"),
+    include_str!("seeds/001.json"),
+    include_str!("seeds/002.json"),
+    include_str!("seeds/003.json"),
+    include_str!("seeds/004.json"),
+];
+
+static SEEDS: LazyLock<Vec<Seed>> = LazyLock::new(|| {
+    let read = |text: &&str| serde_json::from_str(text).expect("a test reads each of these files");
+    FILES.iter().map(read).collect()
+});
+
+/// The write-up with this number.
+pub(crate) fn find(number: &str) -> Option<&'static Seed> {
+    SEEDS.iter().find(|seed| seed.number == number)
+}
+
+/// The write-up that a scenario repeats, if it repeats one.
+pub(crate) fn of_scenario(name: &str) -> Option<&'static Seed> {
+    SEEDS.iter().find(|seed| seed.scenarios.iter().any(|scenario| scenario == name))
+}
+
+impl Published {
+    /// In the form of our own tables, so that both are drawn alike.
+    pub(crate) fn table(&self) -> Table {
+        let column = |(name, unit): &(String, String)| Column { name: name.clone(), unit: unit.clone() };
+        let row = |row: &Vec<String>| {
+            let mut cells = row.iter();
+            let name = cells.next().cloned().unwrap_or_default();
+            Row { name, cells: cells.map(|text| cell(text)).collect() }
+        };
+        Table {
+            title: self.title.clone(),
+            columns: self.columns.iter().map(column).collect(),
+            rows: self.rows.iter().map(row).collect(),
+        }
+    }
+}
+
+/// What is a number and nothing else is a figure with the decimals that were printed.
+fn cell(text: &str) -> Cell {
+    let Ok(figure) = text.parse::<f64>() else { return Cell::Text(text.to_owned()) };
+    let decimals = text.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+    Cell::Figure {
+        summary: Summary { median: figure, low: figure, high: figure },
+        decimals: u8::try_from(decimals).unwrap_or(u8::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cell that is named by table, row and column, as it is shown.
+    fn shown(number: &str, table: &str, row: &str, column: &str) -> String {
+        let seed = find(number).unwrap();
+        let table = seed.tables.iter().find(|published| published.title.contains(table)).unwrap().table();
+        let at = table.columns.iter().position(|candidate| candidate.name == column).unwrap();
+        let row = table.rows.iter().find(|candidate| candidate.name == row).unwrap();
+        crate::report::text::cell(&row.cells[at])
+    }
+
+    #[test]
+    fn every_table_is_a_rectangle() {
+        for seed in SEEDS.iter() {
+            assert!(
+                !seed.claims.is_empty() && !seed.tables.is_empty() && !seed.setting.is_empty(),
+                "{}",
+                seed.number
+            );
+            for published in &seed.tables {
+                assert!(!published.rows.is_empty(), "{}: {}", seed.number, published.title);
+                for row in &published.rows {
+                    assert_eq!(
+                        row.len(),
+                        published.columns.len() + 1,
+                        "{} {}: {row:?}",
+                        seed.number,
+                        published.title
+                    );
+                    assert!(
+                        row.iter().all(|cell| !cell.is_empty()),
+                        "{} {}: {row:?}",
+                        seed.number,
+                        published.title
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_figures_that_each_write_up_is_known_for() {
+        for (number, table, row, column, expected) in [
+            ("000", "1 worker", "io_uring", "4k", "220"),
+            ("000", "1 worker", "libaio", "1M", "600 (1\u{202f}000 with 200 connections)"),
+            ("000", "4 workers", "sendfile", "1M", "1\u{202f}600"),
+            ("000", "reviewer", "1 worker", "libaio", "1.40"),
+            ("000", "second, io_uring, memory limit", "2", "disk read", "196M"),
+            ("000", "second, libaio, no memory limit", "3", "csw", "1\u{202f}652"),
+            ("001", "700 MB", "1", "AIO, 1M", "107.50"),
+            ("001", "700 MB", "5", "AIO, 512k, idle", "86"),
+            ("002", "Both jobs", "psync, 16 processes", "read rate", "31\u{202f}411"),
+            ("002", "one process", "context switches", "libaio, depth 16", "28\u{202f}484"),
+            ("003", "Two kernels", "5.1", "operations per second", "6\u{202f}108\u{202f}416"),
+            ("003", "laptop", "recycled requests", "operations, total", "325\u{202f}797\u{202f}040"),
+        ] {
+            assert_eq!(shown(number, table, row, column), expected, "{number} {table} {row} {column}");
+        }
+    }
+
+    #[test]
+    fn every_number_and_every_scenario_has_its_write_up() {
+        let numbers: Vec<&str> = SEEDS.iter().map(|seed| seed.number.as_str()).collect();
+        assert_eq!(numbers, ["000", "001", "002", "003", "004"]);
+        for (scenario, number) in [
+            ("cold", "000"),
+            ("large", "001"),
+            ("disk", "002"),
+            ("nop", "003"),
+            ("echo", "004"),
+            ("http", "004"),
+        ] {
+            assert_eq!(of_scenario(scenario).unwrap().number, number);
+        }
+        assert!(of_scenario("isolate").is_none());
+    }
+}

@@ -1,0 +1,155 @@
+//! Figures and other values as a reader sees them, in every file alike.
+
+use crate::method::stats::Summary;
+use crate::report::model::{Axis, AxisScale, Cell, Fact};
+
+/// Between groups of three digits: narrow, and no place to break a line.
+const GROUP: char = '\u{202f}';
+
+/// A number with so many decimals, its digits in groups of three.
+pub(crate) fn number(value: f64, decimals: u8) -> String {
+    let plain = format!("{:.*}", usize::from(decimals), value.abs());
+    let (digits, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
+    let mut text = String::new();
+    // What rounds to nothing has no sign.
+    if value < 0.0 && plain.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) {
+        text.push('−');
+    }
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(GROUP);
+        }
+        text.push(digit);
+    }
+    text + rest
+}
+
+/// A number with about four digits that say something: for values whose precision nobody has chosen.
+pub(crate) fn rounded(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return number(value, 0);
+    }
+    // Bounded, since a denormal figure would ask for hundreds of decimals.
+    let magnitude = value.abs().log10().floor().clamp(-9.0, 12.0) as i32;
+    let decimals = u8::try_from((3 - magnitude).clamp(0, 9)).unwrap_or(0);
+    let text = number(value, decimals);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// A number for an axis: short, with the customary letters for thousands and millions.
+pub(crate) fn tick(value: f64) -> String {
+    for (size, letter) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
+        // 1000 of the next smaller unit would be read worse than one of this.
+        if value.abs() >= size * 0.999_999 {
+            return rounded(value / size) + letter;
+        }
+    }
+    rounded(value)
+}
+
+/// The median, and the lowest and highest where they differ from it as printed.
+pub(crate) fn with_spread(summary: &Summary, decimals: u8) -> (String, Option<String>) {
+    let [median, low, high] =
+        [summary.median, summary.low, summary.high].map(|value| number(value, decimals));
+    let spread = (low != median || high != median).then(|| format!("{low}–{high}"));
+    (median, spread)
+}
+
+/// A cell on one line.
+pub(crate) fn cell(cell: &Cell) -> String {
+    match cell {
+        Cell::Figure { summary, decimals } => match with_spread(summary, *decimals) {
+            (median, Some(spread)) => format!("{median} ({spread})"),
+            (median, None) => median,
+        },
+        Cell::Text(text) => text.clone(),
+        Cell::Missing(reason) => format!("no figure: {reason}"),
+    }
+}
+
+/// The name of a column or an axis with its unit.
+pub(crate) fn with_unit(name: &str, unit: &str) -> String {
+    if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") }
+}
+
+/// What stands at an axis.
+pub(crate) fn axis(axis: &Axis) -> String {
+    let is_bare_percentile = axis.scale == AxisScale::Percentile && axis.unit.is_empty();
+    let text = with_unit(&axis.name, if is_bare_percentile { "%" } else { &axis.unit });
+    if axis.scale == AxisScale::Logarithmic { text + " (logarithmic)" } else { text }
+}
+
+/// Seconds as a duration for people.
+pub(crate) fn duration(seconds: f64) -> String {
+    if seconds < 100.0 {
+        return format!("{} s", rounded((seconds * 10.0).round() / 10.0));
+    }
+    let minutes = (seconds / 60.0).round();
+    if minutes < 100.0 { format!("{minutes:.0} minutes") } else { format!("{:.1} hours", minutes / 60.0) }
+}
+
+/// A point in time of RFC 3339 to the minute.
+pub(crate) fn moment(rfc3339: &str) -> String {
+    match (rfc3339.get(..10), rfc3339.get(11..16)) {
+        (Some(date), Some(time)) => format!("{date}, {time} UTC"),
+        _ => rfc3339.to_owned(),
+    }
+}
+
+/// The value of a fact, if it is among these.
+pub(crate) fn fact<'a>(facts: &'a [Fact], name: &str) -> Option<&'a str> {
+    facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.as_str())
+}
+
+/// `1 measurement`, `2 measurements`.
+pub(crate) fn count(of: usize, what: &str) -> String {
+    let plural = if of == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", number(of as f64, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_stand_in_groups_of_three() {
+        assert_eq!(number(1_234_567.891, 2), "1\u{202f}234\u{202f}567.89");
+        assert_eq!(number(999.5, 0), "1\u{202f}000");
+        assert_eq!(number(-1234.0, 0), "−1\u{202f}234");
+        assert_eq!(number(-0.001, 2), "0.00");
+    }
+
+    #[test]
+    fn digits_that_say_nothing_are_left_out() {
+        for (value, text) in
+            [(0.0, "0"), (2.5, "2.5"), (0.012_345, "0.01235"), (1234.9, "1\u{202f}235"), (100.0, "100")]
+        {
+            assert_eq!(rounded(value), text);
+        }
+    }
+
+    #[test]
+    fn ticks_are_short() {
+        for (value, text) in
+            [(0.0, "0"), (950.0, "950"), (1000.0, "1k"), (2500.0, "2.5k"), (2e6, "2M"), (0.05, "0.05")]
+        {
+            assert_eq!(tick(value), text);
+        }
+    }
+
+    #[test]
+    fn a_spread_is_shown_where_there_is_one() {
+        let summary = Summary { median: 2.0, low: 1.5, high: 3.0 };
+        assert_eq!(cell(&Cell::Figure { summary, decimals: 1 }), "2.0 (1.5–3.0)");
+        let one = Summary { median: 2.0, low: 1.999, high: 2.001 };
+        assert_eq!(cell(&Cell::Figure { summary: one, decimals: 1 }), "2.0");
+    }
+
+    #[test]
+    fn durations_and_moments_are_for_people() {
+        assert_eq!(duration(4.26), "4.3 s");
+        assert_eq!(duration(1500.0), "25 minutes");
+        assert_eq!(duration(8000.0), "2.2 hours");
+        assert_eq!(moment("2026-11-22T06:14:43.123Z"), "2026-11-22, 06:14 UTC");
+    }
+}

@@ -1,0 +1,231 @@
+//! The report of `ringroad bench` in a real browser: every plot has its series, nothing is wider than a phone, no message
+//! on the console, and the page follows the reader's choice of dark or light.
+//!
+//! The page is rendered by `ringroad bench report` from a made-up report that has everything a report can have. Debian's
+//! chromium loads it inside a frame of a phone's width, where a script of the test looks at it: the page itself has none,
+//! and its policy would not let it run one. Where there is no chromium the tests say so and pass.
+#![forbid(unsafe_code)]
+
+mod control;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use control::BINARY;
+use serde_json::Value;
+use testkit::TempDir;
+use testkit::program::run;
+
+const MADE_UP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/fixtures/made-up.json");
+
+/// What the browser may take, in seconds: it starts in two, and a busy machine is slow.
+const BROWSER_SECONDS_MAX: &str = "120";
+
+/// Looks at the page in the frame and writes one line for each thing it sees.
+const SCRIPT: &str = r#"
+frame.onload = () => {
+  const page = frame.contentDocument, lines = [];
+  const root = page.documentElement;
+  lines.push(`width ${root.clientWidth} of ${frame.contentWindow.innerWidth}, reaches ${root.scrollWidth}`);
+  lines.push('background ' + frame.contentWindow.getComputedStyle(page.body).backgroundColor);
+  // What is folded is looked at, too.
+  for (const details of page.querySelectorAll('details')) details.open = true;
+  lines.push(`unfolded reaches ${root.scrollWidth}`);
+  for (const figure of page.querySelectorAll('figure.plot')) {
+    const drawing = figure.querySelector('svg.drawing');
+    if (!drawing) { lines.push(`plot ${figure.id} has no drawing`); continue; }
+    const drawn = [...drawing.querySelectorAll('g.series')].filter(series => {
+      const line = series.querySelector('path.line');
+      const stroke = frame.contentWindow.getComputedStyle(line).stroke;
+      const visible = stroke !== 'none' && stroke !== '' && parseFloat(drawing.getBoundingClientRect().height) > 150;
+      return visible && (line.getTotalLength() > 0 || series.querySelector('.mark'));
+    });
+    lines.push(`plot ${figure.id} drawn ${drawn.length} keys ${figure.querySelectorAll('ul.keys li').length}`);
+    const edge = drawing.getBoundingClientRect();
+    const labels = [...drawing.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+    for (const [at, [text, box]] of labels.entries()) {
+      if (box.left < edge.left - 1 || box.right > edge.right + 1 || box.bottom > edge.bottom + 1)
+        lines.push(`label outside: ${figure.id} "${text}"`);
+      if (box.height < 11) lines.push(`label too small: ${figure.id} "${text}" ${box.height}`);
+      for (const [other, otherBox] of labels.slice(at + 1))
+        if (box.left < otherBox.right && otherBox.left < box.right && box.top + 3 < otherBox.bottom && otherBox.top + 3 < box.bottom)
+          lines.push(`labels touch: ${figure.id} "${text}" "${other}"`);
+    }
+  }
+  result.textContent = lines.join('\n') + '\nend';
+};
+"#;
+
+/// The browser, where there is one.
+fn browser() -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    std::env::split_paths(&folders)
+        .flat_map(|folder| names.map(|name| folder.join(name)))
+        .find(|path| path.is_file())
+}
+
+/// What the browser writes of a file, and what it says meanwhile.
+fn load(browser: &Path, folder: &TempDir, dark: bool, file: &Path) -> (String, String) {
+    let profile = folder.path().join(if dark { "dark" } else { "light" });
+    let output = Command::new("timeout")
+        .arg(BROWSER_SECONDS_MAX)
+        .arg(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+        ])
+        .args(["--enable-logging=stderr", "--window-size=1000,900", "--dump-dom"])
+        .arg(format!("--blink-settings=preferredColorScheme={}", if dark { 0 } else { 1 }))
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .arg(format!("file://{}", file.display()))
+        .stdin(Stdio::null())
+        .output()
+        .expect("timeout of the core utilities");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{} failed: {}", browser.display(), text(&output.stderr));
+    (text(&output.stdout), text(&output.stderr))
+}
+
+/// Renders the made-up report.
+fn render(folder: &TempDir) -> String {
+    let out = folder.path().join("out").display().to_string();
+    let finished = run(BINARY, &["bench", "report", MADE_UP, "--out", &out]);
+    assert!(finished.status.success(), "{}", finished.stderr);
+    std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page")
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
+}
+
+/// What the script sees of a page in a frame of a phone's width.
+fn look(browser: &Path, folder: &TempDir, page: &str, dark: bool) -> Vec<String> {
+    let frame = format!(
+        "<!DOCTYPE html><html><body><iframe id=\"frame\" style=\"width:390px;height:844px;border:0\" srcdoc=\"{}\">\
+         </iframe><pre id=\"result\"></pre><script>{SCRIPT}</script></body></html>",
+        escape(page)
+    );
+    let file = folder.write("frame.html", frame);
+    let (dom, said) = load(browser, folder, dark, &file);
+    assert!(!said.contains(":CONSOLE"), "messages on the console:\n{said}");
+    let result = dom.split("<pre id=\"result\">").nth(1).and_then(|rest| rest.split("</pre>").next());
+    let lines: Vec<String> = result.unwrap_or_default().lines().map(str::to_owned).collect();
+    assert_eq!(
+        lines.last().map(String::as_str),
+        Some("end"),
+        "the script did not come to its end: {dom:.400}"
+    );
+    lines
+}
+
+/// The figure behind a word of a line.
+fn figure(line: &str, word: &str) -> u32 {
+    let rest = line.split(word).nth(1).unwrap_or_else(|| panic!("no {word} in {line}"));
+    let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no figure behind {word} in {line}"))
+}
+
+/// Id and number of series with points, of every plot of a report.
+fn expected_plots(json: &Path) -> Vec<(String, u32)> {
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(json).expect("a report")).expect("JSON");
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let sections = list(&report["sections"]).into_iter();
+    let plots = sections.flat_map(|section| list(&section["plots"]));
+    plots
+        .map(|plot| {
+            let series = list(&plot["series"]);
+            let drawn = series.iter().filter(|series| !list(&series["points"]).is_empty()).count();
+            (plot["id"].as_str().expect("an id").to_owned(), u32::try_from(drawn).expect("a few"))
+        })
+        .collect()
+}
+
+/// Looks at a page and compares what is drawn with what the JSON file has; nothing touches, nothing is too wide.
+fn check(browser: &Path, folder: &TempDir, page: &str, json: &Path) {
+    let lines = look(browser, folder, page, false);
+    let wide =
+        |line: &String| line.contains("reaches") && figure(line, "reaches") > figure(&lines[0], "width");
+    let wrong: Vec<&String> = lines.iter().filter(|line| line.starts_with("label") || wide(line)).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}\n{}", lines[0]);
+    let plots = expected_plots(json);
+    assert!(!plots.is_empty());
+    for (id, series) in plots {
+        let line =
+            lines.iter().find(|line| line.starts_with(&format!("plot {id} "))).expect("a line for each plot");
+        assert_eq!(figure(line, "drawn"), series, "{line}");
+    }
+    // Plots of the machine once a second are made of the recordings, so they are in the page alone.
+    for line in lines.iter().filter(|line| line.starts_with("plot s")) {
+        assert_eq!(figure(line, "drawn"), figure(line, "keys"), "{line}");
+    }
+}
+
+#[test]
+fn every_plot_has_its_series_and_nothing_is_wider_than_a_phone() {
+    let Some(browser) = browser() else {
+        println!("skipped: no chromium in PATH");
+        return;
+    };
+    let folder = TempDir::new("page");
+    let page = render(&folder);
+    check(&browser, &folder, &page, Path::new(MADE_UP));
+}
+
+#[test]
+fn a_report_of_this_machine_is_drawn_as_well() {
+    let Some(browser) = browser() else {
+        println!("skipped: no chromium in PATH");
+        return;
+    };
+    let folder = TempDir::new("page");
+    let (work, out) = (folder.path().display().to_string(), folder.path().join("out").display().to_string());
+    let finished = run(BINARY, &["bench", "nop", "--instant", "--work", &work, "--out", &out]);
+    assert!(finished.status.success(), "{}", finished.stderr);
+    let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
+    check(&browser, &folder, &page, &folder.path().join("out/report.json"));
+}
+
+#[test]
+fn the_page_is_dark_for_who_wants_it_dark() {
+    let Some(browser) = browser() else {
+        println!("skipped: no chromium in PATH");
+        return;
+    };
+    let folder = TempDir::new("page");
+    let page = render(&folder);
+    let brightness = |dark: bool| {
+        let lines = look(&browser, &folder, &page, dark);
+        let line = lines.iter().find(|line| line.starts_with("background")).expect("the background");
+        figure(line, "rgb(")
+    };
+    let (light, dark) = (brightness(false), brightness(true));
+    assert!(light > 200 && dark < 60, "light {light}, dark {dark}");
+}
+
+/// The test's own eyes: a page that is too wide, has a plot without lines or says something on the console is seen.
+#[test]
+fn a_page_with_faults_is_noticed() {
+    let Some(browser) = browser() else {
+        println!("skipped: no chromium in PATH");
+        return;
+    };
+    let folder = TempDir::new("page");
+    let page = render(&folder);
+    let id = expected_plots(Path::new(MADE_UP))[0].0.clone();
+    let faulty = page
+        .replace("<main>", "<main><div style=\"width:700px\">wide</div>")
+        .replace(".line { fill: none; stroke: var(--c);", ".line { fill: none; stroke: none;");
+    let lines = look(&browser, &folder, &faulty, false);
+    assert!(figure(&lines[0], "reaches") > figure(&lines[0], "width"), "{}", lines[0]);
+    let line =
+        lines.iter().find(|line| line.starts_with(&format!("plot {id} "))).expect("a line for each plot");
+    assert_eq!(figure(line, "drawn"), 0, "{line}");
+    let noisy = folder.write("noisy.html", page.replace("<main>", "<main><script>1</script>"));
+    let (_, said) = load(&browser, &folder, false, &noisy);
+    assert!(said.contains(":CONSOLE"), "a script that the policy forbids is said on the console: {said}");
+}
