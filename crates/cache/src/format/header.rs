@@ -452,7 +452,10 @@ mod tests {
             file[place] = value;
             match decode(&file[..len.min(file.len())]) {
                 Ok(header) => prop_assert!(!changed && header.meta == meta()),
-                Err(Unread::More(wanted)) => prop_assert!(wanted > len && len < file.len()),
+                // A room that was changed may be said to end behind the file, which its reader finds out.
+                Err(Unread::More(wanted)) => {
+                    prop_assert!(wanted > len.min(file.len()) && (len < file.len() || changed));
+                }
                 Err(Unread::Damaged(_)) => prop_assert!(changed),
             }
         }
