@@ -92,7 +92,7 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     tool::check_named(&common.peer)?;
     if name == LOAD {
         signals::block();
-        return load::command::run(own, common.seconds);
+        return load::command::run(own, common.seconds, common.repeat);
     }
     let prepared = prepare(name, own)?;
     let command = args.iter().map(|word| word.to_string_lossy().into_owned()).collect();

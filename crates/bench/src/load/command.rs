@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, FromArgMatches, ValueEnum, value_parser};
 use io::engine::NetKind;
+use serde::Serialize;
 
+use super::against;
 use super::outcome::Second;
 use super::plan::{Expect, Length, PIPELINE_MAX, Pace, Plan, Reuse};
-use super::run::run_watched;
+use super::run::{allowed_cpus, run_watched};
 use super::show::{show_second, to_json, to_text};
 use super::target::{Target, parse_crc32c};
 use crate::failure::Failure;
@@ -74,10 +76,16 @@ pub(crate) struct Options {
     /// Random numbers follow from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Measures what a request costs this generator and wrk at the same rate, in turns of both
+    #[arg(long, conflicts_with_all = ["warm_up", "requests"])]
+    against_wrk: bool,
     /// The outcome as JSON
     #[arg(long)]
     json: bool,
 }
+
+/// Turns of both with --against-wrk where --repeat says nothing.
+const PAIRS: u32 = 3;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum EngineName {
@@ -139,9 +147,12 @@ fn checksum(text: &str) -> Result<u32, String> {
 }
 
 /// Carries out what the command line asks for.
-pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Failure> {
+pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>, repeat: Option<u32>) -> Result<(), Failure> {
     let options = Options::from_arg_matches(matches).map_err(|error| crate::cli::usage(&error))?;
     let plan = options.plan(seconds)?;
+    if options.against_wrk {
+        return options.compare(&plan, repeat.unwrap_or(PAIRS));
+    }
     let is_watched = !options.json && std::io::stderr().is_terminal();
     let mut watch = |second: &Second| {
         if is_watched {
@@ -151,15 +162,19 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>) -> Result<(), Fail
     // What was counted until then is shown.
     signals::watch(Arc::clone(&plan.stop));
     let outcome = run_watched(&plan, &mut watch)?;
-    let text = if options.json {
-        let json = to_json(&plan, &outcome);
-        serde_json::to_string_pretty(&json).map_err(|error| Failure::Other(error.to_string()))? + "\n"
-    } else {
-        to_text(&plan, &outcome)
-    };
-    // A pipe that nobody reads any more is no failure of the measurement.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let text = if options.json { json(&to_json(&plan, &outcome))? } else { to_text(&plan, &outcome) };
+    print(&text);
     Ok(())
+}
+
+fn json(data: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(data).map_err(|error| Failure::Other(error.to_string()))?;
+    Ok(text + "\n")
+}
+
+/// A pipe that nobody reads any more is no failure of the measurement.
+fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 impl Options {
@@ -196,6 +211,15 @@ impl Options {
             seed: self.seed,
             ..Plan::new(targets)
         })
+    }
+}
+
+impl Options {
+    fn compare(&self, plan: &Plan, pairs: u32) -> Result<(), Failure> {
+        let cpus = if plan.cpus.is_empty() { allowed_cpus()? } else { plan.cpus.clone() };
+        let comparison = against::compare(plan, &cpus, pairs)?;
+        print(&if self.json { json(&comparison)? } else { comparison.to_text() });
+        Ok(())
     }
 }
 

@@ -101,7 +101,7 @@ fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
 }
 
 /// The processors that this process may use.
-fn allowed_cpus() -> Result<Vec<usize>, Failure> {
+pub(super) fn allowed_cpus() -> Result<Vec<usize>, Failure> {
     let set = rustix::thread::sched_getaffinity(None)
         .map_err(|error| Failure::Kernel { doing: "sched_getaffinity".to_owned(), error: error.into() })?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
