@@ -353,7 +353,9 @@ fn other_limits_hold_after_a_reload() {
     let setup = setup(&origin, &[("PATH", "max_size=64m")]);
     let mut server = start(&setup);
     let targets: Vec<String> = (0..30).map(|number| format!("/{number}-100000")).collect();
-    fill(&server, &setup, &targets);
+    // Nothing is stored within a limit before it is known what there is already.
+    targets.iter().for_each(|target| get_until(&server, target, "HIT"));
+    wait_for_entries(&setup, targets.len());
     let worker = server.workers();
     let text = server.conf().replace("max_size=64m", "max_size=1m");
     server.rewrite_conf(&text);
