@@ -19,11 +19,7 @@ mod target;
 mod worker;
 
 // What scenarios use.
-#[allow(unused_imports)]
-pub(crate) use outcome::{Bottleneck, Errors, Outcome, Second, Tally, ThreadUse};
-#[allow(unused_imports)]
-pub(crate) use plan::{Expect, Length, PIPELINE_MAX, Pace, Plan, Reuse};
-#[allow(unused_imports)]
-pub(crate) use run::{run, run_watched};
-#[allow(unused_imports)]
+pub(crate) use outcome::{Bottleneck, Outcome, Tally, ThreadUse};
+pub(crate) use plan::{Expect, Length, Pace, Plan, Reuse};
+pub(crate) use run::{run, thread_use};
 pub(crate) use target::Target;

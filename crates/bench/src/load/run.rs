@@ -17,6 +17,7 @@ use super::outcome::{Outcome, Second, Tally, ThreadUse};
 use super::plan::{Length, PIPELINE_MAX, Pace, Plan, Reuse};
 use super::worker::{Watch, Window, Worker};
 use crate::failure::Failure;
+use crate::method::pin;
 
 /// Descriptors beside those of connections: engines, standard streams, files of the program.
 const DESCRIPTORS_SPARE: u64 = 200;
@@ -194,15 +195,7 @@ impl<'a> Crew<'a> {
 
     /// The life of a thread: pinned first, so that its memory is made where it runs; then connections, then the load.
     fn work(&self, told: &Sender<News>, window: &Receiver<Window>) -> Result<Use, Failure> {
-        let mut set = CpuSet::new();
-        if self.cpu >= CpuSet::MAX_CPU {
-            return Err(Failure::Usage(format!("there is no processor {}", self.cpu)));
-        }
-        set.set(self.cpu);
-        rustix::thread::sched_setaffinity(None, &set).map_err(|error| Failure::Kernel {
-            doing: format!("pin a thread to processor {}", self.cpu),
-            error: error.into(),
-        })?;
+        pin::this_thread(self.cpu)?;
         let mut worker = Worker::new(self.plan, self.net, self.share)?;
         *self.slot.lock() = Some(Box::new(Counted { warm_up: Tally::new(), counted: Tally::new() }));
         worker.connect()?;
@@ -254,7 +247,7 @@ impl Watch for Watcher<'_> {
 }
 
 /// What this thread has spent since it began.
-fn thread_use(engine: &dyn Engine) -> ThreadUse {
+pub(crate) fn thread_use(engine: &dyn Engine) -> ThreadUse {
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
     let schedstat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();

@@ -83,12 +83,6 @@ impl Schedule {
         self.given_back.push_back(due);
     }
 
-    /// Ends the schedule at `now`.
-    pub(crate) fn stop(&mut self, now: u64) {
-        self.end = self.end.min(now);
-        self.given_back.clear();
-    }
-
     /// Whether nothing will be due any more, and nothing is.
     pub(crate) fn is_over(&self, now: u64) -> bool {
         let is_used_up = match self.next_due(now) {

@@ -96,18 +96,6 @@ impl Group {
         }
     }
 
-    /// How often the memory limit made the kernel reclaim pages or refuse; none where that is not counted.
-    pub(crate) fn memory_limit_hits(&self) -> Option<u64> {
-        let (version, folder) = self.memory.as_ref()?;
-        match version {
-            Version::One => fs::read_to_string(folder.join("memory.failcnt")).ok()?.trim().parse().ok(),
-            Version::Two => {
-                let text = fs::read_to_string(folder.join("memory.events")).ok()?;
-                text.lines().find_map(|line| line.strip_prefix("max ")?.parse().ok())
-            }
-        }
-    }
-
     /// A folder for one controller; the same as before where the hierarchy is the same.
     fn make(&mut self, controller: &str, name: &str) -> Result<(Version, PathBuf), Failure> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

@@ -1,6 +1,8 @@
 //! Which processors the server has, and which the generator: apart where there are enough.
 
-use rustix::thread::sched_getaffinity;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::failure::Failure;
 
 /// The processors of one measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +36,21 @@ impl Split {
 /// The processors that this process may use, lowest first.
 pub(crate) fn available() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else { return vec![0] };
-    let cpus: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
     if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// Keeps the thread that calls it on one processor.
+pub(crate) fn this_thread(cpu: usize) -> Result<(), Failure> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Failure::Usage(format!("there is no processor {cpu}")));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|error| Failure::Kernel {
+        doing: format!("pin a thread to processor {cpu}"),
+        error: error.into(),
+    })
 }
 
 /// Numbers of workers to measure: 1, 2, 4 and so on, and all processors.

@@ -113,10 +113,6 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }

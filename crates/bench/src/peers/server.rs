@@ -143,11 +143,6 @@ impl Server {
         Ok(server)
     }
 
-    /// As it was started.
-    pub(crate) fn label(&self) -> &str {
-        &self.label
-    }
-
     /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.place.port))
@@ -156,11 +151,6 @@ impl Server {
     /// The address of a path, which starts with a slash.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.place.port)
-    }
-
-    /// Port and folder.
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
     }
 
     /// The exact text that it was started with.

@@ -1,7 +1,7 @@
 //! Figures and other values as a reader sees them, in every file alike.
 
 use crate::method::stats::Summary;
-use crate::report::model::{Axis, AxisScale, Cell, Fact};
+use crate::report::model::{Axis, AxisScale, Cell};
 
 /// Between groups of three digits: narrow, and no place to break a line.
 const GROUP: char = '\u{202f}';
@@ -94,11 +94,6 @@ pub(crate) fn moment(rfc3339: &str) -> String {
         (Some(date), Some(time)) => format!("{date}, {time} UTC"),
         _ => rfc3339.to_owned(),
     }
-}
-
-/// The value of a fact, if it is among these.
-pub(crate) fn fact<'a>(facts: &'a [Fact], name: &str) -> Option<&'a str> {
-    facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.as_str())
 }
 
 /// `1 measurement`, `2 measurements`.

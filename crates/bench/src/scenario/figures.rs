@@ -1,7 +1,7 @@
 //! Figures of repetitions as cells of a table: shared by the scenarios that measure engines.
 
 use crate::method::stats::Summary;
-use crate::report::model::{Cell, Column, Row};
+use crate::report::model::{Cell, Column, Row, Verdict};
 
 /// What was measured in each round, or why the machine does not allow it.
 pub(crate) type Rounds<M> = Vec<Result<M, String>>;
@@ -58,4 +58,15 @@ pub(crate) fn column(name: &str, unit: &str) -> Column {
 /// A line of a table, which has a cell for each column.
 pub(crate) fn row(name: impl Into<String>, cells: Vec<Cell>) -> Row {
     Row { name: name.into(), cells }
+}
+
+/// How far a figure is what was claimed: all of it, a part, or nothing.
+pub(crate) fn at_least(figure: f64, holds: f64, partly: f64) -> Verdict {
+    if figure >= holds {
+        Verdict::Holds
+    } else if figure >= partly {
+        Verdict::Partly
+    } else {
+        Verdict::Fails
+    }
 }

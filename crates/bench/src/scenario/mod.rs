@@ -2,6 +2,7 @@
 
 mod cold;
 mod disk;
+mod echo;
 mod figures;
 mod http;
 mod isolate;
@@ -44,6 +45,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         prepare: disk::prepare,
     },
     Scenario {
+        name: "echo",
+        help: "Messages that are sent back, and connections that are accepted: epoll, the ring single-shot and multishot",
+        augment: echo::Options::augment_args,
+        prepare: echo::prepare,
+    },
+    Scenario {
         name: "http",
         help: "Answers without a disk: long and short connections, workers, system calls; ring, epoll, nginx",
         augment: http::Options::augment_args,
@@ -70,6 +77,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 ];
 
 pub(crate) use disk::worker::{COMMAND as DISK_WORKER, main as disk_worker};
+pub(crate) use echo::server::{COMMAND as ECHO_SERVER, main as echo_server};
 
 /// The options of a scenario out of what was read.
 pub(crate) fn options<O: Args>(matches: &ArgMatches) -> Result<O, Failure> {

@@ -14,6 +14,7 @@ use crate::load::{self, Bottleneck, Length, Outcome, Plan, Target};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::pin::Split;
+use crate::method::process::CpuTime;
 use crate::method::syscalls::Calls;
 use crate::method::system_stat::SystemStat;
 use crate::peers::server::{Conditions, Server};
@@ -81,14 +82,23 @@ pub(crate) fn plan(bench: &Bench, url: &str, split: &Split, connections: u32) ->
 /// Carries it out beside a look at what everything spends.
 pub(crate) fn measure(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Served, Failure> {
     server.check_running()?;
-    // From the outside to the inside, so that the shorter look is within the longer one.
-    let watch = Watch::start();
-    let (cpu, system) = (server.cpu_time(), SystemStat::read());
-    let outcome = load::run(plan);
-    let (cpu_after, system_after) = (server.cpu_time(), SystemStat::read());
+    let served = observe(|| server.cpu_time(), || load::run(plan));
     bench.check_interrupted()?;
     // A server that is gone says more about it than its clients can.
     server.check_running()?;
+    served
+}
+
+/// A load, and what a server with such a clock of its processor time and the machine spent meanwhile.
+pub(crate) fn observe(
+    cpu_time: impl Fn() -> CpuTime,
+    load: impl FnOnce() -> Result<Outcome, Failure>,
+) -> Result<Served, Failure> {
+    // From the outside to the inside, so that the shorter look is within the longer one.
+    let watch = Watch::start();
+    let (cpu, system) = (cpu_time(), SystemStat::read());
+    let outcome = load();
+    let (cpu_after, system_after) = (cpu_time(), SystemStat::read());
     let outcome = outcome?;
     let idle = (system_after.idle + system_after.wait).saturating_sub(system.idle + system.wait);
     let total = system_after.total().saturating_sub(system.total()).max(1);
@@ -102,25 +112,41 @@ pub(crate) fn measure(bench: &Bench, server: &mut Server, plan: &Plan) -> Result
 
 /// A short load before anything is counted: memory, connections and caches of a server grow to their size.
 pub(crate) fn warm_up(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    let length = match bench.scale {
-        Scale::Instant => Duration::from_millis(10),
-        Scale::Quick => Duration::from_millis(50),
-        Scale::Normal | Scale::Full => Duration::from_millis(250),
-    };
-    let outcome = load::run(&Plan { length: Length::Time(length), ..plan.clone() });
+    let outcome = load::run(&Plan { length: Length::Time(warm_up_length(bench)), ..plan.clone() });
     // Ended by a signal it may have had no answer yet, which is not the server's fault.
     bench.check_interrupted()?;
     outcome.map(drop)
 }
 
+/// How long that load is.
+pub(crate) fn warm_up_length(bench: &Bench) -> Duration {
+    match bench.scale {
+        Scale::Instant => Duration::from_millis(10),
+        Scale::Quick => Duration::from_millis(50),
+        Scale::Normal | Scale::Full => Duration::from_millis(250),
+    }
+}
+
 /// System calls of a server for each answer, in a load of their own since counting takes time; or why there is no
 /// figure.
 pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> Result<f64, String> {
-    let length = bench.length(Duration::from_secs(1)).min(Duration::from_millis(500));
+    let plan = Plan { length: Length::Time(calls_length(bench)), ..plan.clone() };
+    calls_during(server.tree(), || load::run(&plan))
+}
+
+/// How long calls are counted: they do not vary as times do.
+pub(crate) fn calls_length(bench: &Bench) -> Duration {
+    bench.length(Duration::from_secs(1)).min(Duration::from_millis(500))
+}
+
+/// System calls of some processes for each answer of a load.
+pub(crate) fn calls_during(
+    processes: impl IntoIterator<Item = u32>,
+    load: impl FnOnce() -> Result<Outcome, Failure>,
+) -> Result<f64, String> {
     // Threads that the server has now, and those that they start.
-    let mut calls = Calls::start(server.tree())?;
-    let plan = Plan { length: Length::Time(length), ..plan.clone() };
-    let outcome = load::run(&plan).map_err(|failure| failure.to_string())?;
+    let mut calls = Calls::start(processes)?;
+    let outcome = load().map_err(|failure| failure.to_string())?;
     let count = calls.count()?;
     match outcome.tally.answers {
         0 => Err("no request was answered".to_owned()),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::measure::Subject;
-use super::ways::{Maker, Setting, Source, origin_configuration};
+use super::ways::{Maker, Setting, origin_configuration};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::{Length, Plan, Target};
@@ -85,11 +85,6 @@ impl Files {
 
     pub(super) fn count(&self, size: Size) -> u64 {
         (self.set_bytes / size.bytes()).clamp(1, self.names_max)
-    }
-
-    /// Bytes of all files of a size.
-    pub(super) fn bytes(&self, size: Size) -> u64 {
-        self.count(size) * size.bytes()
     }
 
     /// Makes the files of one size, in one folder: names are looked up by a hash there.
@@ -200,13 +195,7 @@ impl Caches {
 
     fn server(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<Server, Failure> {
         let (folder, port) = self.of(filler.way.maker, size);
-        let setting = Setting {
-            source: Source::Cache,
-            size,
-            workers: 1,
-            files: &files.root,
-            cache: Some((&folder, port)),
-        };
+        let setting = Setting { size, workers: 1, files: &files.root, cache: Some((&folder, port)) };
         Server::start(bench, filler.way.name, &filler.program, &Conditions::default(), |place| {
             filler.way.configuration(&setting, place)
         })

@@ -163,7 +163,6 @@ fn start(
         _ => None,
     };
     let setting = Setting {
-        source: case.source,
         size: case.size,
         workers: case.workers,
         files: &files.root,

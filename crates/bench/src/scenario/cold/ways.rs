@@ -115,8 +115,6 @@ impl Source {
 
 /// What a configuration is made of besides its way.
 pub(super) struct Setting<'a> {
-    /// Decides which of the two below it needs.
-    pub(super) source: Source,
     pub(super) size: Size,
     pub(super) workers: usize,
     /// The files, and the origin of a cache.

@@ -13,7 +13,7 @@ use super::{CONNECTIONS_OF_WRITE_UP, Kind, Measured, Point, Results, Way};
 use crate::load::Bottleneck;
 use crate::method::stats::Summary;
 use crate::report::model::{Axis, AxisScale, Cell, Finding, Plot, Row, Section, Series, Table, Verdict};
-use crate::scenario::figures::{cell, column, ratio_cell, row};
+use crate::scenario::figures::{at_least, cell, column, ratio_cell, row};
 use crate::scenario::served::{Served, bottleneck};
 
 /// The section, but for configurations and what was left out.
@@ -432,17 +432,6 @@ fn short_finding(results: &Results) -> Finding {
     };
     let sentence = format!("The ring with multishot accepts answers {}.", words.join("; "));
     Finding { claim: claim.to_owned(), verdict, sentence }
-}
-
-/// How far a figure is what was claimed.
-fn at_least(figure: f64, holds: f64, partly: f64) -> Verdict {
-    if figure >= holds {
-        Verdict::Holds
-    } else if figure >= partly {
-        Verdict::Partly
-    } else {
-        Verdict::Fails
-    }
 }
 
 /// Every round, with the calls that were counted for all of them.

@@ -1,0 +1,43 @@
+//! Who asked for an operation of an engine, for both ends of an echo.
+
+use io::OpId;
+
+/// A value for each operation in flight, by its slot in the engine's table.
+pub(super) struct Owners<T>(Vec<Option<(u32, T)>>);
+
+impl<T: Copy> Owners<T> {
+    /// Of no operation.
+    pub(super) fn new() -> Owners<T> {
+        Owners(Vec::new())
+    }
+
+    /// Notes whose an operation is; the slot's former one is forgotten.
+    pub(super) fn set(&mut self, id: OpId, owner: T) {
+        let slot = id.slot as usize;
+        if slot >= self.0.len() {
+            self.0.resize(slot + 1, None);
+        }
+        self.0[slot] = Some((id.generation, owner));
+    }
+
+    /// Whose it is. A name that has been used up, as that of an operation that was abandoned, is nobody's.
+    pub(super) fn of(&self, id: OpId) -> Option<T> {
+        let (generation, owner) = (*self.0.get(id.slot as usize)?)?;
+        (generation == id.generation).then_some(owner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_is_used_again_has_another_owner() {
+        let mut owners = Owners::new();
+        let id = |generation| OpId { slot: 3, generation };
+        assert_eq!(owners.of(id(1)), None);
+        owners.set(id(1), 'a');
+        owners.set(id(2), 'b');
+        assert_eq!((owners.of(id(1)), owners.of(id(2))), (None, Some('b')));
+    }
+}
