@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -415,6 +416,18 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
+    /// Looks at many names below a folder, links not followed: [`Payload::Stats`], one for each name in their order.
+    /// Completes with their count. A ring would take one operation for each, and hand it to a thread.
+    StatMany {
+        /// The folder that the names are relative to.
+        dir: Fd,
+        /// The names; how many there are bounds how long a thread is held.
+        names: Arc<[CString]>,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
     /// Writes the segments at `offset`, or at the end of a file opened with `O_APPEND`: bytes that others go on to
     /// share are written without a copy. Completes with the count, which may be short, and gives the segments back:
     /// [`Payload::Segments`]. Not for files open with `O_DIRECT`, whose memory must be aligned, as a [`Buf`]'s is.
@@ -558,6 +571,7 @@ impl Op {
             | Op::Write { via, device, .. }
             | Op::Sendfile { via, device, .. }
             | Op::ReadDir { via, device, .. }
+            | Op::StatMany { via, device, .. }
             | Op::WriteSegments { via, device, .. }
             | Op::Unlink { via, device, .. }
             | Op::Rename { via, device, .. }
@@ -589,7 +603,7 @@ impl Op {
     /// Whether this is more than one call of the kernel, or a call that no ring has: work for a thread.
     pub(crate) fn needs_thread(&self) -> bool {
         match self {
-            Op::Sendfile { .. } | Op::ReadDir { .. } | Op::Space { .. } => true,
+            Op::Sendfile { .. } | Op::ReadDir { .. } | Op::StatMany { .. } | Op::Space { .. } => true,
             Op::Open { how, .. } => how.same_owner,
             _ => false,
         }
@@ -701,6 +715,8 @@ pub struct DirEntry {
     /// The type bits of a mode (`S_IFMT`) of the entry itself, links not followed; 0 where it vanished before it
     /// could be looked at, on a file system that does not tell with the name.
     pub kind: u32,
+    /// Its number on the file system. What is looked at in the order of these is read in the order of the disk.
+    pub inode: u64,
     /// What was found by [`EntryLook`]; `None` when nothing was asked for.
     pub stat: Option<Result<Stat, Errno>>,
 }
@@ -723,6 +739,8 @@ pub enum Payload {
     Stat(Stat),
     /// Entries of a folder.
     Entries(Vec<DirEntry>),
+    /// What was found at many names.
+    Stats(Vec<Result<Stat, Errno>>),
     /// Space on a file system.
     Space(Space),
 }

@@ -3,7 +3,7 @@
 //! The kernel keeps the place in the folder with the open file, so each call goes on where the last one
 //! ended, and a folder of any size is read in pieces that hold a thread for a bounded time.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
@@ -22,7 +22,7 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
             Ok(found) => {
                 let name = found.file_name();
                 if !matches!(name.to_bytes(), b"." | b"..") {
-                    entries.push(entry(dir, name, found.file_type(), look));
+                    entries.push(entry(dir, name, found.file_type(), found.ino(), look));
                 }
             }
             Err(Errno::INTR) => {}
@@ -36,7 +36,12 @@ pub(super) fn read(dir: BorrowedFd<'_>, bytes_max: usize, look: EntryLook) -> Re
     Ok(entries)
 }
 
-fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, look: EntryLook) -> DirEntry {
+/// Looks at names below a folder.
+pub(super) fn look(dir: BorrowedFd<'_>, names: &[CString]) -> Vec<Result<Stat, Errno>> {
+    names.iter().map(|name| stat(dir, name, AtFlags::SYMLINK_NOFOLLOW)).collect()
+}
+
+fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, inode: u64, look: EntryLook) -> DirEntry {
     // Not every file system tells the kind with the name (getdents(2), DT_UNKNOWN).
     let kind = match kind {
         FileType::Unknown => stat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_or(0, |stat| kind_of(&stat)),
@@ -51,7 +56,7 @@ fn entry(dir: BorrowedFd<'_>, name: &CStr, kind: FileType, look: EntryLook) -> D
             found => found,
         }),
     };
-    DirEntry { name: name.to_bytes().into(), kind, stat }
+    DirEntry { name: name.to_bytes().into(), kind, inode, stat }
 }
 
 fn stat(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat, Errno> {

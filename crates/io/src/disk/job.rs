@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString};
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -31,6 +32,7 @@ enum Work {
     Write { file: RawFd, offset: u64, pieces: Pieces, uncached: bool },
     Sendfile { socket: RawFd, file: RawFd, offset: u64, len: usize },
     ReadDir { dir: RawFd, bytes_max: usize, look: EntryLook },
+    StatMany { dir: RawFd, names: Arc<[CString]> },
     Unlink { path: CString, folder: bool },
     Rename { from: CString, to: CString },
     MkDir { path: CString, mode: u32 },
@@ -66,6 +68,7 @@ enum Brought {
     Opened(OwnedFd),
     Stat(Stat),
     Entries(Vec<DirEntry>),
+    Stats(Vec<Result<Stat, Errno>>),
     Space(Space),
 }
 
@@ -101,6 +104,9 @@ impl Job {
                 bytes_max: (*bytes_max).max(READ_DIR_BYTES_MIN) as usize,
                 look: *look,
             },
+            Op::StatMany { dir, names, .. } => {
+                Work::StatMany { dir: dir.as_raw_fd(), names: Arc::clone(names) }
+            }
             Op::Sync { file, .. } => Work::Sync { file: file.as_raw_fd() },
             Op::Link { file, to, .. } => Work::Link { file: file.as_raw_fd(), to: std::mem::take(to) },
             Op::Truncate { file, len, .. } => Work::Truncate { file: file.as_raw_fd(), len: *len },
@@ -148,6 +154,7 @@ impl Job {
             Work::ReadDir { dir, bytes_max, look } => {
                 Outcome::entries(folder::read(borrow(dir), bytes_max, look))
             }
+            Work::StatMany { dir, names } => Outcome::stats(folder::look(borrow(dir), &names)),
             Work::Unlink { path, folder } => {
                 let flags = if folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 Outcome::done(rustix::fs::unlinkat(CWD, path, flags))
@@ -272,6 +279,10 @@ impl Outcome {
         }
     }
 
+    fn stats(stats: Vec<Result<Stat, Errno>>) -> Outcome {
+        Outcome::new(Ok(narrow(stats.len())), Brought::Stats(stats))
+    }
+
     fn entries(result: Result<Vec<DirEntry>, Errno>) -> Outcome {
         match result {
             Ok(entries) => Outcome::new(Ok(narrow(entries.len())), Brought::Entries(entries)),
@@ -301,6 +312,7 @@ impl Outcome {
             (Brought::Opened(fd), _) => Payload::Opened(fd),
             (Brought::Stat(stat), _) => Payload::Stat(stat),
             (Brought::Entries(entries), _) => Payload::Entries(entries),
+            (Brought::Stats(stats), _) => Payload::Stats(stats),
             (Brought::Space(space), _) => Payload::Space(space),
             (Brought::Nothing, Some(Op::Read { mut buf, .. })) => {
                 buf.set_len(self.result.unwrap_or(0) as usize);

@@ -139,6 +139,7 @@ impl FaultEngine {
             | Op::WriteSegments { file, .. }
             | Op::Sendfile { file, .. }
             | Op::ReadDir { dir: file, .. }
+            | Op::StatMany { dir: file, .. }
             | Op::Sync { file, .. } => self.paths.of(file),
             _ => Vec::new(),
         }
@@ -471,7 +472,7 @@ fn kind(op: &Op) -> Option<OpKind> {
         Op::Poll { .. } => OpKind::Poll,
         Op::Close { .. } => OpKind::Close,
         Op::Open { .. } => OpKind::Open,
-        Op::Stat { .. } => OpKind::Stat,
+        Op::Stat { .. } | Op::StatMany { .. } => OpKind::Stat,
         Op::Read { .. } => OpKind::Read,
         Op::Write { .. } | Op::WriteSegments { .. } => OpKind::Write,
         Op::Sendfile { .. } => OpKind::Sendfile,

@@ -1,5 +1,6 @@
 //! Operations on files and paths.
 
+use std::ffi::CString;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
@@ -85,7 +86,7 @@ fn a_file_is_written_renamed_looked_at_and_removed() {
         assert_eq!(done.result, Ok(11));
         assert!(matches!(done.payload, Payload::Buf(buf) if &*buf == b"hello, file"));
         assert_eq!(bench.run(Op::Sync { file: file.clone(), device: DEVICE, via }).result, Ok(0));
-        let c_path = |path: &std::path::Path| std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let c_path = |path: &std::path::Path| CString::new(path.to_str().unwrap()).unwrap();
         let rename = Op::Rename { from: c_path(&old), to: c_path(&new), device: DEVICE, via };
         assert_eq!(bench.run(rename).result, Ok(0));
         let there = std::fs::metadata(&new).unwrap();
@@ -172,6 +173,37 @@ fn a_folder_is_read_in_pieces() {
 }
 
 #[test]
+fn many_names_are_looked_at_in_one_operation() {
+    let dir = TempDir::new();
+    std::fs::create_dir(dir.path("folder")).unwrap();
+    dir.file("folder/five", b"hello");
+    std::os::unix::fs::symlink("folder/five", dir.path("link")).unwrap();
+    let names = ["folder/five", "link", "folder/missing", "folder", "folder/five/below"];
+    on_each_pair(|bench| {
+        let folder = bench.open(&dir.path(""), libc::O_DIRECTORY).unwrap();
+        let op = Op::StatMany {
+            dir: folder.clone(),
+            names: names.map(|name| CString::new(name).unwrap()).into(),
+            device: DEVICE,
+            via: bench.pair.via(),
+        };
+        let done = bench.run(op);
+        let Payload::Stats(stats) = done.payload else { panic!("{:?} without what was found", done.result) };
+        assert_eq!(done.result, Ok(5));
+        assert_eq!(stats[0].unwrap().size, 5);
+        assert_eq!(stats[1].unwrap().mode & libc::S_IFMT, libc::S_IFLNK, "a link is not followed");
+        assert_eq!(stats[2], Err(Errno::NOENT));
+        assert_eq!(stats[3].unwrap().mode & libc::S_IFMT, libc::S_IFDIR);
+        assert_eq!(stats[4], Err(Errno::NOTDIR));
+        let (entries, _) = read_folder(bench, &folder, EntryLook::Kind);
+        let inodes: Vec<u64> = entries.iter().map(|entry| entry.inode).collect();
+        assert_eq!(inodes, [stats[3].unwrap().inode, stats[1].unwrap().inode], "of the entries themselves");
+        drop(folder);
+        bench.assert_drains();
+    });
+}
+
+#[test]
 fn links_of_the_same_owner_are_followed() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.path("real")).unwrap();
@@ -187,7 +219,7 @@ fn links_of_the_same_owner_are_followed() {
         let folder = bench.open(&dir.path(""), libc::O_PATH | libc::O_DIRECTORY).unwrap();
         let open = |bench: &mut Bench, dir: Option<&Fd>, path: &std::path::Path, flags: i32| {
             let how = OpenHow { flags, same_owner: true, ..OpenHow::default() };
-            let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+            let path = CString::new(path.to_str().unwrap()).unwrap();
             let via = bench.pair.via();
             let done = bench.run(Op::Open { dir: dir.cloned(), path, how, device: DEVICE, via });
             done.result.map(|_| match done.payload {

@@ -11,6 +11,7 @@ use std::ffi::{CStr, CString};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use io::op::{Advice, DeviceId, DirEntry, EntryLook, OpenHow, Space, Stat, StatTarget};
@@ -328,6 +329,26 @@ impl File {
             let outcome = Running::new(&self.0.runtime, op).last().await;
             match (outcome.result, outcome.payload) {
                 (Ok(_), Payload::Entries(entries)) => return Ok(entries),
+                (Ok(_), _) => return Err(Errno::IO),
+                (Err(errno), _) if retries.again(errno).await => {}
+                (Err(errno), _) => return Err(errno),
+            }
+        }
+    }
+
+    /// Looks at many names below a folder, links not followed.
+    pub async fn stat_many(
+        &self,
+        names: Arc<[CString]>,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> Result<Vec<Result<Stat, Errno>>, Errno> {
+        let mut retries = Retries::default();
+        loop {
+            let op = Op::StatMany { dir: self.fd().clone(), names: Arc::clone(&names), device, via };
+            let outcome = Running::new(&self.0.runtime, op).last().await;
+            match (outcome.result, outcome.payload) {
+                (Ok(_), Payload::Stats(stats)) => return Ok(stats),
                 (Ok(_), _) => return Err(Errno::IO),
                 (Err(errno), _) if retries.again(errno).await => {}
                 (Err(errno), _) => return Err(errno),

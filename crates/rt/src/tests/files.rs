@@ -168,7 +168,7 @@ fn an_inline_stat_tells_the_size() {
 fn a_folder_is_read_until_it_has_no_more() {
     run(|fake| async move {
         let file = File::new(some_file());
-        let entry = io::op::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, stat: None };
+        let entry = io::op::DirEntry { name: b"a".as_slice().into(), kind: 0o100_000, inode: 7, stat: None };
         let read = || {
             let file = file.clone();
             watch(async move { file.read_dir(1024, EntryLook::Kind, DEVICE, VIA).await })
