@@ -21,8 +21,11 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// What is known of an object without asking the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Blocks of its file, so that a small one is read at once; 0 for a key that has none yet.
+    /// Blocks of its file, so that a small one is read at once; 0 for a key that has none yet. A guess, and never 0, as
+    /// long as it is not measured.
     pub blocks: u32,
+    /// Whether its size was looked at.
+    pub measured: bool,
     /// Tells this object from the next one under the same key.
     pub version: u32,
     /// Whether it was compared with its checksums since it was found or written.
@@ -41,13 +44,14 @@ struct Facts {
     version: u32,
     verified: bool,
     asked: bool,
+    measured: bool,
     uses: u8,
 }
 
 impl Facts {
     fn known(self, blocks: u32) -> Known {
-        let Facts { accessed_s, version, verified, asked, uses } = self;
-        Known { blocks, version, verified, asked, uses, accessed_s }
+        let Facts { accessed_s, version, verified, asked, measured, uses } = self;
+        Known { blocks, measured, version, verified, asked, uses, accessed_s }
     }
 }
 
@@ -67,6 +71,8 @@ pub enum Origin {
     Written,
     /// It was found on the disk.
     Found,
+    /// Its name was found on the disk; its size is a guess until [`Index::measure`].
+    Named,
 }
 
 /// The index of one cache.
@@ -162,7 +168,8 @@ impl Index {
         let mut shard = self.shard(key);
         let uses = shard.get(key).map_or(0, |(facts, _)| facts.uses);
         let verified = origin == Origin::Written;
-        let facts = Facts { accessed_s, version, verified, asked: false, uses };
+        let measured = origin != Origin::Named;
+        let facts = Facts { accessed_s, version, verified, asked: false, measured, uses };
         let mut victim = None;
         let replaced = match shard.insert(*key, blocks, facts) {
             Ok(replaced) => replaced,
@@ -200,6 +207,18 @@ impl Index {
         self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);
         self.blocks.fetch_sub(u64::from(old), Ordering::Relaxed);
         true
+    }
+
+    /// Notes the size of an object that was only named so far; of any other it is known already.
+    pub fn measure(&self, key: &KeyBytes, blocks: u32) {
+        let mut shard = self.shard(key);
+        let Some((&facts, old)) = shard.get(key).filter(|(facts, weight)| *weight > 0 && !facts.measured)
+        else {
+            return;
+        };
+        let _ = shard.insert(*key, blocks, Facts { measured: true, ..facts });
+        self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);
+        self.blocks.fetch_sub(u64::from(old), Ordering::Relaxed);
     }
 
     /// Notes that an object agreed with its checksums.
@@ -348,7 +367,15 @@ mod tests {
         let known = index.touch(&key(1), 9).expect("it is there");
         assert_eq!(
             known,
-            Known { blocks: 3, version, verified: false, asked: false, uses: 0, accessed_s: 9 }
+            Known {
+                blocks: 3,
+                measured: true,
+                version,
+                verified: false,
+                asked: false,
+                uses: 0,
+                accessed_s: 9
+            }
         );
         index.set_verified(&key(1), version + 1);
         assert!(!index.peek(&key(1)).expect("it is there").verified, "that was another object");
@@ -382,6 +409,23 @@ mod tests {
         index.count_use(&key(2), 1);
         assert_eq!(index.insert_found(&key(2), 9, 1), (true, None));
         assert_eq!(index.blocks(), 13);
+    }
+
+    #[test]
+    fn a_size_is_measured_once_and_of_nothing_newer() {
+        let index = index(1000);
+        let (version, _) = index.insert(&key(1), 1, Origin::Named, 7);
+        assert!(!index.touch(&key(1), 9).expect("it is named").measured);
+        index.measure(&key(1), 5);
+        let known = index.peek(&key(1)).expect("it is there");
+        assert_eq!((known.blocks, known.measured, known.version), (5, true, version));
+        assert!(known.asked && known.accessed_s == 9, "what was noted meanwhile stays");
+        index.insert(&key(1), 2, Origin::Written, 9);
+        index.measure(&key(1), 7);
+        index.measure(&key(2), 7);
+        index.count_use(&key(3), 1);
+        index.measure(&key(3), 7);
+        assert_eq!((index.blocks(), counted(&index)), (2, 2));
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub mod index;
 mod key;
 mod leases;
 mod load;
+mod measure;
 pub mod memory;
 mod meta;
 mod note;

@@ -1,7 +1,8 @@
 //! Loading: all folders are read side by side, so that a start knows every entry soon. Until then lookups ask the disk.
 //!
-//! Nothing is opened: a name is a key, and what an entry is, its first lookup finds out. Leftovers of fills that a crash
-//! has ended are removed on the way. A folder that cannot be read is not taken for an empty one: it is tried again, and
+//! Nothing is opened: a name is a key, and what an entry is, its first lookup finds out. Names come first, as all
+//! lookups need no more than these; sizes, which the limits and the snapshot need, come after them (`measure`).
+//! Leftovers of fills that a crash has ended are removed on the way. A folder that cannot be read is not taken for an empty one: it is tried again, and
 //! until it was read the cache counts as not loaded, so that lookups go on asking the disk.
 
 use std::cell::RefCell;
@@ -20,11 +21,11 @@ use rt::local::{Gauge, Semaphore};
 use rustix::fs::{FileType, OFlags};
 
 use crate::config::Pace;
-use crate::index::Cursor;
+use crate::index::{BLOCK_BYTES, Cursor};
 use crate::key::Key;
+use crate::measure::{Named, SIZES_LEFT_MAX};
 use crate::note::Note;
 use crate::snapshot::{Loaded, confirm};
-use crate::space::blocks_of;
 use crate::store::{Store, now_s};
 
 /// Folders that are read at once. Reading one is the work of a thread, of which a device has some.
@@ -44,6 +45,8 @@ struct Walk {
     pace: Paced,
     unconfirmed_up_to: u32,
     unread: RefCell<Vec<(Folder, Errno)>>,
+    /// Entries whose sizes are still to be looked at.
+    named: RefCell<Vec<Named>>,
 }
 
 /// A folder of entries, or of such folders.
@@ -104,6 +107,7 @@ impl Store {
         self.remove_leftovers().await;
         if self.load_snapshot().await == Loaded::All {
             self.all_known(begun, true);
+            self.all_measured();
             return None;
         }
         if self.is_stopping() {
@@ -141,22 +145,33 @@ impl Store {
             pace: Paced::new(self.config.loader),
             unconfirmed_up_to: wanted.unconfirmed_up_to,
             unread: RefCell::default(),
+            named: RefCell::default(),
         });
         wanted.folders.into_iter().for_each(|folder| walk.begin_folder(folder));
         walk.gauge.none_left().await;
         if self.is_stopping() {
             return None;
         }
-        let unread = walk.unread.take();
+        let (unread, named) = (walk.unread.take(), walk.named.take());
         if let Some((first, errno)) = unread.first() {
             let first = Folder { path: first.path.clone(), digits: Vec::new() };
             let (errno, pause) = (*errno, (wanted.pause * 2).min(UNREAD_MAX));
             let folders = unread.into_iter().map(|(folder, _)| folder).collect();
+            self.measure(named).await;
             let due = rt::now() + pause;
             return Some((first, errno, Unread { folders, pause, due, ..wanted }));
         }
         self.forget_unconfirmed(wanted.unconfirmed_up_to);
         self.all_known(wanted.begun, false);
+        self.measure(named).await;
+        if !self.is_stopping() {
+            self.all_measured();
+            self.note(Note::Measured {
+                name: self.name(),
+                bytes: self.index.blocks() * BLOCK_BYTES,
+                time_ms: since_ms(wanted.begun),
+            });
+        }
         None
     }
 
@@ -166,13 +181,18 @@ impl Store {
             return;
         }
         self.is_loaded.store(true, Ordering::Release);
-        self.space.loaded();
         self.note(Note::Loaded {
             name: self.name(),
             entries: self.index.len() as u64,
-            time_ms: rt::now().saturating_duration_since(begun).as_millis() as u64,
+            time_ms: since_ms(begun),
             from_snapshot,
         });
+    }
+
+    /// From here on the limits hold for what is known.
+    fn all_measured(&self) {
+        self.space.loaded();
+        self.is_measured.store(true, Ordering::Release);
     }
 
     /// Forgets what only the snapshot knew: all folders were read, and it is in none of them.
@@ -214,7 +234,7 @@ impl Store {
         }
     }
 
-    async fn open_folder(&self, path: CString) -> Result<File, Errno> {
+    pub(crate) async fn open_folder(&self, path: CString) -> Result<File, Errno> {
         let flags = (OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW).bits() as i32;
         File::open(None, path, OpenHow { flags, ..OpenHow::default() }, self.device, self.via()).await
     }
@@ -240,18 +260,17 @@ impl Walk {
         let store = &self.store;
         let levels = store.config.levels;
         let is_leaf = digits.len() == levels.digits().len();
-        let look = if is_leaf { EntryLook::Itself } else { EntryLook::Kind };
         let folder = store.open_folder(path.clone()).await?;
         let mut inner = Vec::new();
         loop {
-            let entries = folder.read_dir(READ_BYTES, look, store.device, store.via()).await?;
+            let entries = folder.read_dir(READ_BYTES, EntryLook::Kind, store.device, store.via()).await?;
             if entries.is_empty() || store.is_stopping() {
                 break;
             }
-            let count = entries.len() as u32;
+            let (count, now_s) = (entries.len() as u32, now_s());
             for entry in entries {
                 if is_leaf {
-                    self.enter(&entry, digits);
+                    self.enter(&entry, digits, now_s);
                 } else if is_folder(&entry) && is_digits(&entry.name, levels.digits()[digits.len()]) {
                     let path = CString::new([path.as_bytes(), b"/", &entry.name].concat());
                     let mut digits = digits.clone();
@@ -260,6 +279,10 @@ impl Walk {
                 }
             }
             self.pace.worked(count).await;
+            if self.named.borrow().len() >= SIZES_LEFT_MAX {
+                let named = self.named.take();
+                store.measure(named).await;
+            }
         }
         // Not before it was read to its end: what is tried again as a whole must not be under way in parts.
         inner.into_iter().for_each(|folder| self.begin_folder(folder));
@@ -267,9 +290,8 @@ impl Walk {
     }
 
     /// Enters a file that lies where the file of its key has to lie.
-    fn enter(&self, entry: &DirEntry, digits: &[Vec<u8>]) {
+    fn enter(&self, entry: &DirEntry, digits: &[Vec<u8>], now_s: u32) {
         let Some(key) = Key::from_hex(&entry.name) else { return };
-        let Some(Ok(stat)) = entry.stat else { return };
         let mut end = entry.name.len();
         for folder in digits {
             if entry.name[end - folder.len()..end] != **folder {
@@ -277,14 +299,15 @@ impl Walk {
             }
             end -= folder.len();
         }
-        if FileType::from_raw_mode(stat.mode) != FileType::RegularFile {
-            return;
+        let is_file = FileType::from_raw_mode(entry.kind) == FileType::RegularFile;
+        if is_file && confirm(&self.store, &key, self.unconfirmed_up_to, now_s) {
+            self.named.borrow_mut().push(Named { inode: entry.inode, key });
         }
-        // Fewer than its size where it has holes, and nothing yet where the system has not written it.
-        let bytes = if stat.allocated > 0 { stat.size.min(stat.allocated) } else { stat.size };
-        let blocks = blocks_of(bytes).clamp(1, u64::from(u32::MAX)) as u32;
-        confirm(&self.store, &key, blocks, self.unconfirmed_up_to, now_s());
     }
+}
+
+fn since_ms(begun: Instant) -> u64 {
+    rt::now().saturating_duration_since(begun).as_millis() as u64
 }
 
 fn is_folder(entry: &DirEntry) -> bool {

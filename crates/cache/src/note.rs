@@ -76,6 +76,15 @@ pub enum Note {
         /// Whether a snapshot made it unnecessary to look at every folder.
         from_snapshot: bool,
     },
+    /// The sizes of all entries are known.
+    Measured {
+        /// The zone.
+        name: String,
+        /// What they take on the disk.
+        bytes: u64,
+        /// How long it took since the start in milliseconds.
+        time_ms: u64,
+    },
 }
 
 impl Note {
@@ -128,6 +137,9 @@ impl fmt::Display for Note {
             Note::Loaded { name, entries, time_ms, from_snapshot } => {
                 let how = if *from_snapshot { "from a snapshot" } else { "by reading its folders" };
                 write!(f, "cache \"{name}\": {entries} entries known after {time_ms} ms, {how}")
+            }
+            Note::Measured { name, bytes, time_ms } => {
+                write!(f, "cache \"{name}\": sizes known after {time_ms} ms: {bytes} bytes")
             }
         }
     }

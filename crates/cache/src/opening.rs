@@ -81,6 +81,7 @@ const DIRECT_BLOCKS_MAX: u32 = 1 << 20;
 impl Store {
     /// How the file of an entry is to be opened and read.
     pub(crate) fn way(&self, access: Access, known: Option<Known>) -> Way {
+        let known = known.filter(|known| known.measured);
         let blocks = known.map(|known| known.blocks).filter(|&blocks| blocks <= DIRECT_BLOCKS_MAX);
         // Of an entry that is not known yet how it is read is decided by who sends it; its head is read as any file.
         let direct = blocks.is_some_and(|blocks| access.is_direct(u64::from(blocks) * BLOCK_BYTES));
@@ -121,7 +122,7 @@ impl Store {
 
     /// The open file of an entry, if it is held and has what will be read in memory, or is read past that anyhow.
     pub(crate) fn held_for(&self, key: &Key, known: Option<Known>, way: Way) -> Option<Holding> {
-        let known = known.filter(|_| way.calls_directly)?;
+        let known = known.filter(|known| way.calls_directly && known.measured)?;
         let held = self.held(key, known.version, way.direct)?;
         let bytes = u64::from(known.blocks) * BLOCK_BYTES;
         let in_memory = || {

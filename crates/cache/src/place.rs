@@ -56,22 +56,20 @@ impl Reserved {
             return Err(Refused::TooLarge);
         }
         for _ in 0..TRIES {
-            let lacking = match store.space.reserve(blocks, store.index.blocks()) {
+            let (short, refused) = match store.space.reserve(blocks, store.index.blocks()) {
                 Ok(()) => {
                     self.blocks += blocks;
                     return Ok(());
                 }
-                Err(lacking) => lacking,
+                Err(NoRoom::Unmeasured) => return Err(Refused::NoRoom),
+                Err(NoRoom::Size(short)) => (short, Refused::NoRoom),
+                Err(NoRoom::Free(short)) => (short, Refused::DiskFull),
             };
             // The manager makes room for those who come next.
             store.bell.ring();
-            let (NoRoom::Size(short) | NoRoom::Free(short)) = lacking;
             let victims = store.evict(short, EVICTED_MAX);
             if victims.is_empty() {
-                return Err(match lacking {
-                    NoRoom::Size(_) => Refused::NoRoom,
-                    NoRoom::Free(_) => Refused::DiskFull,
-                });
+                return Err(refused);
             }
             store.remove_and_wait(victims).await;
         }

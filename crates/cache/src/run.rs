@@ -270,7 +270,7 @@ impl Store {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
         }
         let is_quiet = self.leases.is_empty() && self.removals.load(Ordering::Acquire) == 0;
-        if self.is_loaded() && self.health.can_write() {
+        if self.is_measured() && self.health.can_write() {
             // Where it cannot be saved, the next start walks.
             let _ = self.save_snapshot(is_quiet).await;
         }

@@ -208,16 +208,17 @@ fn gather(index: &Index, cursor: Cursor, records: &mut Vec<u8>) -> Option<Cursor
     })
 }
 
-/// Enters an entry that a walk has found: what is known only from a snapshot gets a new version, so that what no walk
-/// found can be told apart by its old one.
-pub(crate) fn confirm(store: &Arc<Store>, key: &Key, blocks: u32, unconfirmed_up_to: u32, now_s: u32) {
+/// Enters an entry whose name a walk has found; answers whether its size is to be looked at. What is known only from a
+/// snapshot gets a new version, so that what no walk found can be told apart by its old one.
+pub(crate) fn confirm(store: &Arc<Store>, key: &Key, unconfirmed_up_to: u32, now_s: u32) -> bool {
     let known = store.index.peek(&key.0).filter(|known| known.blocks > 0);
     if known.is_some_and(|known| known.version > unconfirmed_up_to) {
-        return;
+        return false;
     }
-    let accessed_s = known.map_or(now_s, |known| known.accessed_s);
-    let (_, victim) = store.index.insert(&key.0, blocks, Origin::Found, accessed_s);
+    let (blocks, accessed_s) = known.map_or((1, now_s), |known| (known.blocks, known.accessed_s));
+    let (_, victim) = store.index.insert(&key.0, blocks, Origin::Named, accessed_s);
     store.remove_victims(victim);
+    true
 }
 
 #[cfg(test)]

@@ -37,6 +37,8 @@ pub(crate) enum NoRoom {
     Size(u64),
     /// `min_free`: so many blocks are missing.
     Free(u64),
+    /// `max_size`, as long as what there is may be anything up to it: removing entries would not help.
+    Unmeasured,
 }
 
 /// Blocks that so many bytes take.
@@ -69,7 +71,7 @@ impl Space {
         self.min_free > 0
     }
 
-    /// All entries are known: what is not known until then could be anything up to the limit.
+    /// The sizes of all entries are known: what is not known until then could be anything up to the limit.
     pub(crate) fn loaded(&self) {
         self.assumed.store(0, Ordering::Relaxed);
     }
@@ -84,7 +86,11 @@ impl Space {
         // Reserved first and looked at then: two that come at once may both fail, and never both succeed wrongly.
         self.reserved.fetch_add(blocks, Ordering::AcqRel);
         let short = self.short(entries);
-        let lacking = if short > 0 { Some(NoRoom::Size(short)) } else { self.short_of_free(blocks) };
+        let lacking = match short {
+            0 => self.short_of_free(blocks),
+            _ if self.assumed.load(Ordering::Relaxed) > 0 => Some(NoRoom::Unmeasured),
+            short => Some(NoRoom::Size(short)),
+        };
         if let Some(lacking) = lacking {
             self.release(blocks);
             return Err(lacking);
@@ -155,7 +161,7 @@ mod tests {
     #[test]
     fn no_limit_is_ever_passed() {
         let space = Space::new(Some(100 * BLOCK_BYTES), 10 * BLOCK_BYTES);
-        assert_eq!(space.reserve(20, 70), Err(NoRoom::Size(20)), "there may be more than is known");
+        assert_eq!(space.reserve(20, 70), Err(NoRoom::Unmeasured), "there may be more than is known");
         space.loaded();
         space.set_free(60 * BLOCK_BYTES);
         assert_eq!(space.reserve(20, 70), Ok(()));

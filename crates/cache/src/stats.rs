@@ -17,6 +17,8 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// Whether all entries on disk are known.
     pub is_loaded: bool,
+    /// Whether their sizes are known too.
+    pub is_measured: bool,
     /// Whether this process owns the folder.
     pub is_owner: bool,
     /// Whether the disk is left alone for a while.

@@ -54,6 +54,7 @@ pub struct Store {
     lock: Mutex<Option<Lock>>,
     is_owner: AtomicBool,
     pub(crate) is_loaded: AtomicBool,
+    pub(crate) is_measured: AtomicBool,
     is_stopping: AtomicBool,
     /// Whether paths of entries lately were in the kernel's lookup cache.
     pub(crate) names: Hunch,
@@ -129,6 +130,7 @@ impl Store {
             is_owner: AtomicBool::new(lock.is_some()),
             lock: Mutex::new(lock),
             is_loaded: AtomicBool::new(false),
+            is_measured: AtomicBool::new(false),
             names: Hunch::default(),
             data: Hunch::default(),
             evasions: AtomicU64::new(0),
@@ -171,6 +173,7 @@ impl Store {
             bytes: self.space.used(self.index.blocks()) * BLOCK_BYTES,
             memory_bytes: self.memory.bytes(),
             is_loaded: self.is_loaded(),
+            is_measured: self.is_measured(),
             is_owner: self.is_owner(),
             is_pass_through: !self.health.can_write(),
             ..self.counters.stats()
@@ -190,6 +193,11 @@ impl Store {
     /// Whether all entries on disk are known.
     pub fn is_loaded(&self) -> bool {
         self.is_loaded.load(Ordering::Acquire)
+    }
+
+    /// Whether their sizes are known too, which come later.
+    pub fn is_measured(&self) -> bool {
+        self.is_measured.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -242,6 +250,15 @@ impl Store {
         path.extend_from_slice(&self.base);
         let folders = self.config.levels.push_path(&mut path, key);
         (checked(path), folders)
+    }
+
+    /// The same below the cache's folder.
+    pub(crate) fn name_of(&self, key: &Key) -> CString {
+        let mut path = Vec::with_capacity(48);
+        self.config.levels.push_path(&mut path, key);
+        // It begins with a slash, as what is put behind a folder.
+        path.remove(0);
+        checked(path)
     }
 
     /// A path below the cache's folder.

@@ -279,10 +279,10 @@ pub(crate) fn manage(store: &Arc<Store>) {
     });
 }
 
-/// Starts it and waits until all is known.
+/// Starts it and waits until all is known, sizes too.
 pub(crate) async fn start(store: &Arc<Store>) {
     manage(store);
-    until(|| store.is_loaded()).await;
+    until(|| store.is_measured()).await;
 }
 
 /// Stops it and waits until its manager has ended.

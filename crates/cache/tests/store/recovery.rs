@@ -1,5 +1,6 @@
 //! Starts: after a stop, after a crash, with snapshots of every kind.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -71,6 +72,77 @@ fn all_is_known_after_a_stop_and_after_a_crash() {
             assert!(find(&store, 5000).await.is_none());
             stop(&store).await;
         });
+    });
+}
+
+#[test]
+fn names_are_known_before_sizes_and_nothing_is_stored_or_saved_meanwhile() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        fill(&store).await;
+        put(&store, OBJECTS, 3 * CHUNK).await.unwrap();
+        // No stop.
+    });
+    // What a hole takes is nothing.
+    let on_disk =
+        |path: &PathBuf| std::fs::metadata(path).map(|stat| stat.len().min(stat.blocks() * 512)).unwrap();
+    let sizes: u64 = place.files().keys().map(|path| on_disk(path).next_multiple_of(4096)).sum();
+    let switch = place.dir.path().join("switch");
+    let faults = format!("stat error=EIO path={} while={}", place.path().display(), switch.display());
+    let open =
+        || cache::Store::open(cache::Config { max_size: Some(64 << 20), ..place.config(PLAIN) }).unwrap();
+    std::fs::write(&switch, "").unwrap();
+    PLAIN.run_with(&faults, async {
+        let store = open();
+        manage(&store);
+        until(|| store.is_loaded()).await;
+        assert_eq!(loaded(&place), (OBJECTS + 1, false));
+        stop(&store).await;
+    });
+    assert!(!snapshot(&place).exists(), "it would have sizes that nobody has looked at");
+    PLAIN.run_with(&faults, async {
+        let store = open();
+        manage(&store);
+        until(|| store.is_loaded()).await;
+        for number in 0..OBJECTS {
+            assert_hit(&store, number, 100 + number % 7).await;
+        }
+        assert_hit(&store, OBJECTS, 3 * CHUNK).await;
+        assert!(find(&store, 5000).await.is_none());
+        assert_eq!(put(&store, 5000, 100).await, Err(cache::Refused::NoRoom.into()));
+        assert!(!store.is_measured());
+        assert_eq!(store.stats().evicted, 0, "nothing goes for what does not come in");
+        std::fs::remove_file(&switch).unwrap();
+        until(|| store.is_measured()).await;
+        assert_eq!(store.stats().bytes, sizes);
+        put(&store, 5000, 100).await.unwrap();
+        stop(&store).await;
+    });
+    assert!(snapshot(&place).exists());
+}
+
+#[test]
+fn what_is_no_file_of_an_entry_is_forgotten_and_what_lies_astray_is_not_known() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        put(&store, 1, 100).await.unwrap();
+    });
+    let entry = place.files().into_keys().next().unwrap();
+    let name = entry.file_name().unwrap().to_str().unwrap().to_owned();
+    // A folder of an entry's name, a link, and a file in a folder that its name does not lead to.
+    let (sibling, other) = (format!("0{}", &name[1..]), format!("1{}", &name[1..]));
+    std::fs::create_dir(entry.with_file_name(&sibling)).unwrap();
+    std::os::unix::fs::symlink(&entry, entry.with_file_name(&other)).unwrap();
+    std::fs::write(entry.with_file_name("f".repeat(32)), "x").unwrap();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert_eq!(loaded(&place), (1, false));
+        assert_eq!(store.stats().entries, 1);
+        assert_hit(&store, 1, 100).await;
+        stop(&store).await;
     });
 }
 
@@ -193,7 +265,7 @@ fn a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one() {
             assert_hit(&store, number, 100 + number % 7).await;
         }
         // It is tried again.
-        until(|| store.is_loaded()).await;
+        until(|| store.is_measured()).await;
         assert_eq!(loaded(&place), (OBJECTS, false));
         assert_eq!(store.stats().bytes, OBJECTS * 4096, "each is counted once");
         stop(&store).await;

@@ -273,6 +273,13 @@ const METRICS: &[Metric] = &[
             stat(numbers, take, |stats| u64::from(stats.is_loaded));
         },
     ),
+    gauge(
+        "measured",
+        "1 when the sizes of all entries are known; until then max_size lets nothing in, as it may be used up.",
+        |numbers, take| {
+            stat(numbers, take, |stats| u64::from(stats.is_measured));
+        },
+    ),
     gauge("owner", "1 when this process fills the folder; 0 while another one does.", |numbers, take| {
         stat(numbers, take, |stats| u64::from(stats.is_owner));
     }),

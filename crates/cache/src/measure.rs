@@ -1,0 +1,107 @@
+//! Sizes of entries whose names a walk has read: they are looked at in the order of their inodes, many in one operation.
+//!
+//! Entries get their inodes one after the other as they are written, while a folder has those whose digests end alike. So
+//! in the order of folders each look is at another place of the disk, and in the order of inodes one follows the next.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use io::Errno;
+use io::op::Stat;
+use rt::File;
+use rt::local::{Gauge, Semaphore};
+use rustix::fs::FileType;
+
+use crate::key::Key;
+use crate::load::NAP;
+use crate::space::blocks_of;
+use crate::store::Store;
+
+/// An entry whose name was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Named {
+    pub(crate) inode: u64,
+    pub(crate) key: Key,
+}
+
+/// Most entries that wait for this; with more, the walk waits. 24 bytes each, so 96 MiB.
+pub(crate) const SIZES_LEFT_MAX: usize = 4 << 20;
+
+/// Entries that one operation looks at: some milliseconds of a thread.
+const LOOKS: usize = 512;
+
+/// Such operations at once. The disk has them in order, and others want it too.
+const OPERATIONS_MAX: usize = 8;
+
+impl Store {
+    /// Looks at the sizes of entries that were named. What is no entry's file after all is forgotten.
+    pub(crate) async fn measure(self: &Arc<Store>, mut named: Vec<Named>) {
+        if named.is_empty() {
+            return;
+        }
+        named.sort_unstable_by_key(|named| named.inode);
+        let Some(base) = self.open_base().await else { return };
+        let (operations, gauge) = (Semaphore::new(OPERATIONS_MAX), Gauge::new());
+        for some in named.chunks(LOOKS) {
+            let permit = operations.acquire().await;
+            if self.is_stopping() {
+                break;
+            }
+            let keys: Vec<Key> = some.iter().map(|named| named.key).collect();
+            let (store, base, counted) = (Arc::clone(self), base.clone(), gauge.enter());
+            rt::spawn(async move {
+                store.measure_some(&base, &keys).await;
+                drop(permit);
+                drop(counted);
+            });
+        }
+        gauge.none_left().await;
+    }
+
+    /// The cache's folder; `None` when the store is to stop.
+    async fn open_base(&self) -> Option<File> {
+        loop {
+            match self.open_folder(self.path_in(b".")).await {
+                Ok(base) => return Some(base),
+                // It was there a moment ago: descriptors or memory are short.
+                Err(_) if !self.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    async fn measure_some(&self, base: &File, keys: &[Key]) {
+        let names: Arc<[CString]> = keys.iter().map(|key| self.name_of(key)).collect();
+        let stats = loop {
+            match base.stat_many(Arc::clone(&names), self.device, self.via()).await {
+                Ok(stats) => break stats,
+                Err(_) if !self.is_stopping() => rt::sleep_until(rt::now() + NAP).await,
+                Err(_) => return,
+            }
+        };
+        for (key, stat) in keys.iter().zip(stats) {
+            match blocks_on_disk(stat) {
+                Some(blocks) => self.index.measure(&key.0, blocks),
+                None => self.forget_named(key),
+            }
+        }
+    }
+
+    /// Forgets what has a name and no file that can be looked at, unless it was written since.
+    fn forget_named(&self, key: &Key) {
+        if let Some(known) = self.index.peek(&key.0).filter(|known| !known.measured) {
+            self.forget(key, known.version);
+        }
+    }
+}
+
+/// What a file takes.
+fn blocks_on_disk(stat: Result<Stat, Errno>) -> Option<u32> {
+    let stat = stat.ok()?;
+    if FileType::from_raw_mode(stat.mode) != FileType::RegularFile {
+        return None;
+    }
+    // Fewer than its size where it has holes, and nothing yet where the system has not written it.
+    let bytes = if stat.allocated > 0 { stat.size.min(stat.allocated) } else { stat.size };
+    Some(blocks_of(bytes).clamp(1, u64::from(u32::MAX)) as u32)
+}
