@@ -165,8 +165,13 @@ fn measure(
     let asked_for = prepared.len();
     let mut end = Ok(());
     for (name, scenario) in prepared {
+        let begun = Instant::now();
         match bench.check_interrupted().and_then(|()| scenario(&bench)) {
-            Ok(section) => report.sections.push(section),
+            Ok(section) => {
+                // For who sets budgets: what it takes on this machine.
+                bench.progress(format_args!("{name} took {:.0} s", begun.elapsed().as_secs_f64()));
+                report.sections.push(section);
+            }
             // Alone it is the whole answer: one line, and no report of nothing.
             Err(failure) if asked_for == 1 => return Err(failure),
             Err(Failure::Interrupted) => {
@@ -217,6 +222,7 @@ impl Common {
         };
         Ok(Bench {
             scale,
+            started: Instant::now(),
             workspace: Workspace::new(&self.work, self.keep)?,
             ringroad,
             peer_paths: self.peer.clone(),

@@ -1,7 +1,7 @@
 //! What every scenario of one run shares: how long it may take, where its files go, what the machine has.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::method::workspace::Workspace;
@@ -22,6 +22,8 @@ pub(crate) enum Scale {
 /// One run of the suite.
 pub(crate) struct Bench {
     pub(crate) scale: Scale,
+    /// For lines of progress.
+    pub(crate) started: Instant,
     /// The folder that everything is made in; removed at the end unless it is to be kept.
     pub(crate) workspace: Workspace,
     /// This program, or another build of it to measure.
@@ -64,7 +66,7 @@ impl Bench {
     /// A line about what is being done, for who watches. Results go into the report.
     pub(crate) fn progress(&self, text: std::fmt::Arguments<'_>) {
         if self.scale != Scale::Instant {
-            eprintln!("  {text}");
+            eprintln!("  {:>4.0} s  {text}", self.started.elapsed().as_secs_f64());
         }
     }
 

@@ -77,7 +77,7 @@ impl Files {
     ) -> Result<Files, Failure> {
         let files = Files { root: bench.workspace.folder("files")?, set_bytes, names_max };
         for &size in sizes {
-            bench.progress(format_args!("making {} files of {size}", files.count(size)));
+            bench.progress(format_args!("cold: making {} files of {size}", files.count(size)));
             files.make_size(bench, size)?;
         }
         Ok(files)
@@ -85,6 +85,12 @@ impl Files {
 
     pub(super) fn count(&self, size: Size) -> u64 {
         (self.set_bytes / size.bytes()).clamp(1, self.names_max)
+    }
+
+    /// All files of a size.
+    pub(super) fn paths(&self, size: Size) -> Vec<PathBuf> {
+        let folder = self.root.join(size.to_string());
+        (0..self.count(size)).map(|number| folder.join(number.to_string())).collect()
     }
 
     /// Makes the files of one size, in one folder: names are looked up by a hash there.
@@ -122,75 +128,64 @@ pub(super) struct Caches {
 /// Connections that fill a cache.
 const FILL_CONNECTIONS: u32 = 64;
 
-/// Rounds until a cache without a miss is given up.
-const FILL_ROUNDS_MAX: u32 = 4;
+/// Times that a cache is filled until one without a miss is given up.
+const FILLS_MAX: u32 = 3;
 
 impl Caches {
-    /// Fills one for each program and size.
+    /// Fills one for each program and size, until a round without the origin finds nothing missing.
     pub(super) fn fill(
         bench: &Bench,
         files: &Files,
         sizes: &[Size],
         fillers: &[&Subject],
     ) -> Result<Caches, Failure> {
-        // Ours, and not a peer: the suite works where no peer is installed, and what fills a cache is not measured.
-        let origin =
-            Server::start(bench, "origin", &Program::ours(bench), &Conditions::default(), |place| {
-                origin_configuration(&files.root, place)
-            })?;
-        let caches = Caches { root: bench.workspace.folder("caches")?, origin_port: origin.address().port() };
-        for filler in fillers {
-            for &size in sizes {
-                bench.progress(format_args!("filling the cache of {} with {size}", filler.way.name));
-                caches.fill_one(bench, files, size, filler)?;
+        let mut caches = Caches { root: bench.workspace.folder("caches")?, origin_port: 0 };
+        let mut wanted: Vec<(&Subject, Size)> =
+            fillers.iter().flat_map(|&filler| sizes.iter().map(move |&size| (filler, size))).collect();
+        let mut missing = String::new();
+        for _ in 0..FILLS_MAX {
+            let origin = caches.origin(bench, files)?;
+            for &(filler, size) in &wanted {
+                bench.progress(format_args!("cold: filling the cache of {} with {size}", filler.way.name));
+                caches.ask_for_all(bench, files, size, filler, 2)?;
+            }
+            // From here on a miss finds nobody to ask, and is an error that the measurements would show.
+            origin.end();
+            let mut still = Vec::new();
+            for &(filler, size) in &wanted {
+                let misses = caches.ask_for_all(bench, files, size, filler, 1)?;
+                if misses > 0 {
+                    missing = format!(
+                        "the cache of {} has {misses} of {} files of {size} missing after it was filled",
+                        filler.way.name,
+                        files.count(size)
+                    );
+                    still.push((filler, size));
+                }
+            }
+            wanted = still;
+            if wanted.is_empty() {
+                return Ok(caches);
             }
         }
-        // From here on a miss finds nobody to ask, and is an error that the measurements would show.
-        origin.end();
-        for filler in fillers {
-            for &size in sizes {
-                caches.check(bench, files, size, filler)?;
-            }
-        }
-        Ok(caches)
+        Err(Failure::Other(missing))
+    }
+
+    /// The server of what is not in a cache yet. Ours, and not a peer: the suite works where no peer is installed, and
+    /// what fills a cache is not measured. Always on the same port, which stands in the configurations.
+    fn origin(&mut self, bench: &Bench, files: &Files) -> Result<Server, Failure> {
+        let port = (self.origin_port != 0).then_some(self.origin_port);
+        let conditions = Conditions { port, ..Conditions::default() };
+        let origin = Server::start(bench, "origin", &Program::ours(bench), &conditions, |place| {
+            origin_configuration(&files.root, place)
+        })?;
+        self.origin_port = origin.address().port();
+        Ok(origin)
     }
 
     /// The folder of a program's cache of a size, and the origin's port.
     pub(super) fn of(&self, maker: Maker, size: Size) -> (PathBuf, u16) {
         (self.root.join(format!("{maker:?}-{size}").to_lowercase()), self.origin_port)
-    }
-
-    /// Asks a server for everything once more than a cache needs that admits at once.
-    fn fill_one(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<(), Failure> {
-        let server = self.server(bench, files, size, filler)?;
-        // The second round finds what the first one stored; a cache that admits only what is asked for twice stores
-        // in it.
-        for _ in 0..2 {
-            self.ask_for_all(files, size, &server)?;
-        }
-        server.end();
-        Ok(())
-    }
-
-    /// Without the origin: asks for all, and fails unless all are hits.
-    fn check(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<(), Failure> {
-        let server = self.server(bench, files, size, filler)?;
-        let mut misses = 0;
-        for _ in 0..FILL_ROUNDS_MAX {
-            misses = self.ask_for_all(files, size, &server)?;
-            if misses == 0 {
-                break;
-            }
-        }
-        server.end();
-        if misses == 0 {
-            return Ok(());
-        }
-        Err(Failure::Other(format!(
-            "the cache of {} has {misses} of {} files of {size} missing after it was filled",
-            filler.way.name,
-            files.count(size)
-        )))
     }
 
     fn server(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<Server, Failure> {
@@ -201,8 +196,17 @@ impl Caches {
         })
     }
 
-    /// Answers how many were no good answers.
-    fn ask_for_all(&self, files: &Files, size: Size, server: &Server) -> Result<u64, Failure> {
+    /// Asks a new server over a cache for each file so many times; answers how many were no good answers at last. A fill
+    /// asks twice: a cache that is given more than it can write lets some go by, and stores them the next time.
+    fn ask_for_all(
+        &self,
+        bench: &Bench,
+        files: &Files,
+        size: Size,
+        filler: &Subject,
+        times: u32,
+    ) -> Result<u64, Failure> {
+        let server = self.server(bench, files, size, filler)?;
         let count = files.count(size);
         // Two dots: each number in turn, and none by chance.
         let mut plan = Plan::new(vec![Target::parse(&server.url(&format!("/{size}/{{0..{}}}", count - 1)))?]);
@@ -212,7 +216,14 @@ impl Caches {
         plan.length = Length::Requests(count);
         plan.expect.status = Some(200);
         plan.expect.length = Some(size.bytes());
-        let outcome = crate::load::run(&plan)?;
-        Ok(outcome.tally.errors.total())
+        plan.stop = bench.workspace.interruption();
+        let mut errors = 0;
+        for _ in 0..times {
+            let outcome = crate::load::run(&plan);
+            bench.check_interrupted()?;
+            errors = outcome?.tally.errors.total();
+        }
+        server.end();
+        Ok(errors)
     }
 }

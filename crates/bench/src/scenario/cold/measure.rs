@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::data::{Caches, Files, Size};
-use super::ways::{Setting, Source, Way};
+use super::ways::{LIMIT, Maker, Setting, Source, Way};
+use super::{CONNECTIONS, limit};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Bottleneck, Length, Plan, Target};
@@ -16,8 +17,10 @@ use crate::method::{page_cache, pin, rounds};
 use crate::peers::server::{Conditions, Program, Server};
 use crate::report::model::{Run, Timeline};
 
-/// Length of one measurement.
-const LENGTH: Duration = Duration::from_secs(2);
+/// Length of one measurement: two full seconds of the table of the machine, and some.
+const LENGTH: Duration = Duration::from_millis(2100);
+/// The same where workers or connections are varied: there are many of these, and none has a plot over time.
+const LENGTH_VARIED: Duration = Duration::from_millis(1200);
 
 /// The share of errors above which rates say nothing.
 const ERROR_SHARE_MAX: f64 = 0.001;
@@ -85,7 +88,7 @@ pub(super) fn measure(
     case: Case,
 ) -> Result<Outcome, Failure> {
     bench.progress(format_args!(
-        "{} of {} from {}, {} workers, {} connections{}",
+        "cold: {} of {} from {}, {} workers, {} connections{}",
         subjects.len(),
         case.size,
         case.source.words(),
@@ -93,15 +96,32 @@ pub(super) fn measure(
         case.connections,
         if case.memory_bytes.is_some() { "" } else { ", no memory limit" }
     ));
-    let mut subjects = subjects.to_vec();
-    let measured = rounds::in_turns(bench, &mut subjects, |subject, round| {
-        match one(bench, files, caches, subject, case, round) {
+    let servers = subjects.iter().map(|&subject| Turn::Server(subject));
+    let mut turns: Vec<Turn<'_>> =
+        limit::is_measured_in(case).then_some(Turn::Limit).into_iter().chain(servers).collect();
+    let measured = rounds::in_turns(bench, &mut turns, |turn, round| {
+        let outcome = match turn {
+            Turn::Limit => limit::measure(bench, files, case, case.length(bench)),
+            Turn::Server(subject) => one(bench, files, caches, subject, case, round),
+        };
+        match outcome {
             Err(Failure::Interrupted) => Err(Failure::Interrupted),
             outcome => Ok(outcome.map_err(|failure| failure.to_string())),
         }
     })?;
-    let by_way = subjects.iter().map(|subject| subject.way).zip(measured).collect();
+    let way = |turn: &Turn<'_>| match turn {
+        Turn::Limit => &LIMIT,
+        Turn::Server(subject) => subject.way,
+    };
+    let by_way = turns.iter().map(way).zip(measured).collect();
     Ok(Outcome { case, by_way })
+}
+
+/// Whose turn it is. The limit is measured in each round too, so that a disk that drifts does not make it look near or
+/// far.
+enum Turn<'a> {
+    Limit,
+    Server(&'a Subject),
 }
 
 fn one(
@@ -138,7 +158,7 @@ fn one(
     plan.cpus = if split.is_apart { split.load } else { Vec::new() };
     // What is asked for first is what nobody has asked for: there is nothing to warm up.
     plan.warm_up = Duration::ZERO;
-    plan.length = Length::Time(bench.length(LENGTH));
+    plan.length = Length::Time(case.length(bench));
     plan.expect.status = Some(200);
     plan.expect.length = Some(case.size.bytes());
     // Other names in each round, the same ones for each server.
@@ -215,9 +235,27 @@ fn load(bench: &Bench, server: &mut Server, plan: &Plan) -> Result<Measured, Fai
 }
 
 impl Outcome {
+    /// Puts the limit of the same files above the servers, where it was measured with an earlier case.
+    pub(super) fn take_limit(&mut self, earlier: &[Outcome]) {
+        if !limit::applies(self.case) || limit::is_measured_in(self.case) {
+            return;
+        }
+        let is_source =
+            |outcome: &&Outcome| limit::is_measured_in(outcome.case) && outcome.case.size == self.case.size;
+        let found = earlier
+            .iter()
+            .find(is_source)
+            .and_then(|outcome| outcome.by_way.iter().find(|(way, _)| way.maker == Maker::Machine).cloned());
+        if let Some(limit) = found {
+            self.by_way.insert(0, limit);
+        }
+    }
+
     /// Every single measurement, for the report.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run> {
-        self.by_way.iter().flat_map(|(way, rounds)| {
+        // What was measured with another case stands there.
+        let own = |way: &Way| way.maker != Maker::Machine || limit::is_measured_in(self.case);
+        self.by_way.iter().filter(move |(way, _)| own(way)).flat_map(|(way, rounds)| {
             // Rounds that failed have no figures; their reason stands in the tables.
             rounds.iter().enumerate().filter_map(|(round, measured)| {
                 let measured = measured.as_ref().ok()?;
@@ -239,6 +277,15 @@ impl Outcome {
 }
 
 impl Case {
+    /// Whether it has one worker and the fewest connections: what all others are variations of.
+    pub(super) fn is_base(&self) -> bool {
+        self.workers == 1 && self.connections == CONNECTIONS[0]
+    }
+
+    fn length(&self, bench: &Bench) -> Duration {
+        bench.length(if self.is_base() { LENGTH } else { LENGTH_VARIED })
+    }
+
     /// What a run in the report is found by.
     fn labels(&self) -> BTreeMap<String, String> {
         let memory =

@@ -10,11 +10,12 @@
 //! page cache. Every measurement starts its own server and drops the cache first: nothing is left of the one before.
 //! Without root neither is possible; the report says so, and its titles say that nothing was limited.
 //!
-//! [`ways`] are the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement,
-//! [`tables`] what is made of them. The write-up's own table (through the proxy cache, one and four workers) comes first,
+//! [`ways`] are the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement, [`limit`]
+//! what the machine could do without a server, [`tables`] what is made of them. The write-up's own table (through the proxy cache, one and four workers) comes first,
 //! then all engines over plain files, then workers, connections and memory varied one at a time.
 
 mod data;
+mod limit;
 mod measure;
 mod tables;
 mod ways;
@@ -39,6 +40,9 @@ const CONNECTIONS: [u32; 2] = [200, 1000];
 /// Names of files that the write-up asked for at random.
 const NAMES: u64 = 25_000;
 
+/// The most with `--quick`.
+const NAMES_QUICK: u64 = 32_768;
+
 /// The set of each size is so many times the memory that a server has.
 const SETS_PER_MEMORY: u64 = 4;
 
@@ -48,7 +52,7 @@ pub(super) struct Options {
     #[arg(long, value_delimiter = ',', value_name = "SIZES", default_value = "4k,100k,1m")]
     sizes: Vec<Size>,
     /// MiB of memory for each server with its page cache; the files of each size take four times as much
-    /// [default: 128; 48 with --quick]
+    /// [default: 128; 64 with --quick]
     #[arg(long, value_name = "MIB", value_parser = value_parser!(u64).range(16..=1 << 20))]
     memory: Option<u64>,
     /// The write-up's own procedure and nothing else: 25 000 names through the proxy cache, 200 and 1 000 connections,
@@ -110,7 +114,7 @@ fn subjects(bench: &Bench, section: &mut Section) -> Vec<Subject> {
         let program = match (way.maker, &nginx) {
             (Maker::Ours, _) => Program::ours(bench),
             (Maker::Nginx, Ok(tool)) => Program::Nginx(tool.clone()),
-            (Maker::Nginx, Err(_)) => continue,
+            (Maker::Nginx, Err(_)) | (Maker::Machine, _) => continue,
         };
         if way.needs_file_aio() && !has_file_aio {
             let why =
@@ -138,7 +142,7 @@ impl<'a> Plan<'a> {
         let memory_bytes = match (options.memory, bench.scale) {
             (Some(mib), _) => mib << 20,
             (None, Scale::Instant) => 128 << 20,
-            (None, Scale::Quick) => 48 << 20,
+            (None, Scale::Quick) => 64 << 20,
             (None, Scale::Normal | Scale::Full) => 128 << 20,
         };
         if !bench.is_root() {
@@ -149,7 +153,12 @@ impl<'a> Plan<'a> {
         let set_bytes = if bench.scale == Scale::Instant { 1 << 20 } else { memory_bytes * SETS_PER_MEMORY };
         // The files, and a cache of them for each program. Checked first: a full disk would be noticed by others too.
         bench.workspace.need_space(set_bytes * sizes.len() as u64 * 3)?;
-        let names_max = if options.seed_000 { NAMES } else { u64::MAX };
+        let names_max = match (options.seed_000, bench.scale) {
+            (true, _) => NAMES,
+            // More than can be asked for in half a second: making and storing them takes longer than all else.
+            (false, Scale::Quick) => NAMES_QUICK,
+            (false, _) => u64::MAX,
+        };
         let files = Files::make(bench, &sizes, set_bytes, names_max)?;
         if options.seed_000 {
             let made: Vec<String> =
@@ -189,7 +198,7 @@ impl<'a> Plan<'a> {
             }
         } else {
             for &size in &self.sizes {
-                cases.push((self.case(Source::Cache, size), if is_brief { main } else { PUBLISHED }));
+                cases.push((self.case(Source::Cache, size), PUBLISHED));
                 if !is_brief {
                     cases.push((Case { workers: WORKERS[1], ..self.case(Source::Cache, size) }, PUBLISHED));
                     cases.push((Case { workers: WORKERS[1], ..self.case(Source::Files, size) }, main));
@@ -209,6 +218,10 @@ impl<'a> Plan<'a> {
     /// without a memory limit, and what the other reporter measured, files served directly with nothing limited.
     fn as_written_up(&self) -> Result<Vec<Outcome>, Failure> {
         let mut cases: Vec<(Case, Wanted)> = Vec::new();
+        // Nobody's but the machine's: what stands above the write-up's rows as 100 %.
+        for &size in &self.sizes {
+            cases.push((self.case(Source::Files, size), |_| false));
+        }
         for workers in WORKERS {
             for connections in CONNECTIONS {
                 for &size in &self.sizes {
@@ -250,7 +263,9 @@ impl<'a> Plan<'a> {
             }
             let subjects: Vec<&Subject> =
                 self.subjects.iter().filter(|subject| wanted(subject.way)).collect();
-            outcomes.push(measure(self.bench, &self.files, caches.as_ref(), &subjects, *case)?);
+            let mut outcome = measure(self.bench, &self.files, caches.as_ref(), &subjects, *case)?;
+            outcome.take_limit(&outcomes);
+            outcomes.push(outcome);
         }
         Ok(outcomes)
     }

@@ -2,7 +2,7 @@
 
 use super::data::Size;
 use super::measure::{Case, Measured, Outcome};
-use super::ways::{Maker, Source, Way};
+use super::ways::{LIMIT, Maker, Source, Way};
 use super::{CONNECTIONS, WORKERS};
 use crate::method::stats::Summary;
 use crate::report::model::{Axis, AxisScale, Cell, Finding, Plot, Row, Section, Series, Table, Verdict};
@@ -24,7 +24,9 @@ pub(super) fn fill(section: &mut Section, outcomes: &[Outcome]) {
             CONNECTIONS.iter().filter_map(|&connections| as_published(outcomes, workers, connections)),
         );
     }
-    section.tables.extend(outcomes.iter().map(in_full));
+    // Without a server it is the limit alone, which stands in the others too.
+    let has_servers = |outcome: &&Outcome| outcome.by_way.iter().any(|(way, _)| way.maker != Maker::Machine);
+    section.tables.extend(outcomes.iter().filter(has_servers).map(in_full));
     section.plots = plots(outcomes);
     section.findings = findings(outcomes);
 }
@@ -43,7 +45,8 @@ fn as_published(outcomes: &[Outcome], workers: usize, connections: u32) -> Optio
     };
     let sizes: Vec<(Size, &Outcome)> = Size::ALL.iter().filter_map(|&size| Some((size, of(size)?))).collect();
     let (_, first) = sizes.first()?;
-    let rows = first.by_way.iter().filter(|(way, _)| way.published.is_some()).map(|(way, _)| Row {
+    let is_row = |way: &Way| way.published.is_some() || way.maker == Maker::Machine;
+    let rows = first.by_way.iter().filter(|(way, _)| is_row(way)).map(|(way, _)| Row {
         name: way.name.to_owned(),
         cells: sizes
             .iter()
@@ -83,6 +86,7 @@ fn in_full(outcome: &Outcome) -> Table {
         column("p99.9", "ms"),
         column("server CPU", "us/request"),
         column("read from disk", "bytes/byte sent"),
+        column("of the limit", "%"),
         column(&against, "requests/requests"),
     ];
     let rows = outcome.by_way.iter().map(|(way, _)| Row {
@@ -95,6 +99,7 @@ fn in_full(outcome: &Outcome) -> Table {
             outcome.cell(way, |measured| measured.p999_ms, 1),
             outcome.cell(way, |measured| measured.cpu_us, 1),
             outcome.cell(way, |measured| measured.read_share, 2),
+            outcome.share_cell(way),
             outcome.ratio_cell(way, best),
         ],
     });
@@ -144,6 +149,23 @@ impl Outcome {
     fn ratio(&self, ours: &str, theirs: &str) -> Option<Summary> {
         let rate = |measured: &Measured| measured.answers_per_second;
         Summary::of_ratios(&self.figures(ours, rate)?, &self.figures(theirs, rate)?)
+    }
+
+    /// How much of what the machine could do, in percent.
+    fn share_cell(&self, way: &Way) -> Cell {
+        if !self.by_way.iter().any(|(way, _)| way.maker == Maker::Machine) {
+            return Cell::Missing(
+                "no limit was measured: without one of memory, files come out of it".to_owned(),
+            );
+        }
+        let percent = |ratio: f64| ratio * 100.0;
+        self.ratio(way.name, LIMIT.name).map_or_else(
+            || Cell::Missing("one of the two has no figure".to_owned()),
+            |Summary { median, low, high }| Cell::Figure {
+                summary: Summary { median: percent(median), low: percent(low), high: percent(high) },
+                decimals: 0,
+            },
+        )
     }
 
     /// As [`Outcome::ratio`], for a table.
@@ -391,7 +413,7 @@ mod tests {
             None,
         ));
         assert!(table.rows[1].cells[..7].iter().all(|cell| *cell == Cell::Missing("it ended".to_owned())));
-        let ratio = |row: usize| match &table.rows[row].cells[7] {
+        let ratio = |row: usize| match &table.rows[row].cells[8] {
             Cell::Figure { summary, .. } => Some(summary.median),
             _ => None,
         };

@@ -302,7 +302,8 @@ fn measure(
         stop: bench.workspace.interruption(),
     };
     for (_, server) in servers.iter() {
-        client::run(&load(server, served::warm_up_length(bench)))?;
+        // As in `served::warm_up`: what is wrong is told by the measurement.
+        let _ = client::run(&load(server, served::warm_up_length(bench)));
     }
     let length = bench.length(LENGTH);
     let rounds = in_turns(bench, servers, |(_, server), _| {

@@ -16,9 +16,12 @@
 //! all, but where several rings wait at one listener the first would get every connection: so this server uses it
 //! where a thread has its listener for itself, with one worker or with `reuseport`.
 //!
+//! Beside them a small file that is in memory ([`warm`]), where nginx is not the only peer that counts.
+//!
 //! Here: what is measured, and the measuring. What is made of it: [`tables`].
 
 mod tables;
+mod warm;
 
 use std::time::Duration;
 
@@ -219,7 +222,9 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
             .iter()
             .map(|(way, reason)| Fact { name: way.name().to_owned(), value: reason.clone() }),
     );
-    Ok(Section { configurations, skipped, ..tables::section(&results) })
+    let mut section = Section { configurations, skipped, ..tables::section(&results) };
+    warm::add(bench, &mut section)?;
+    Ok(section)
 }
 
 /// Which combinations are measured.
