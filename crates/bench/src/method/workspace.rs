@@ -4,11 +4,15 @@
 //! they hold is dropped in order.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
+
+/// What the folders of runs are called, with the number of the process behind it.
+const NAME: &str = "ringroad-bench-";
 
 /// A folder of this run. Dropping it removes it, unless it is to be kept.
 pub(crate) struct Workspace {
@@ -20,7 +24,9 @@ pub(crate) struct Workspace {
 impl Workspace {
     /// Makes a folder with a name of its own below `parent`.
     pub(crate) fn new(parent: &Path, keep: bool) -> Result<Workspace, Failure> {
-        let path = parent.join(format!("ringroad-bench-{}", std::process::id()));
+        remove_abandoned(parent);
+        let kept = if keep { "kept-" } else { "" };
+        let path = parent.join(format!("{NAME}{kept}{}", std::process::id()));
         fs::create_dir(&path).map_err(|error| Failure::File {
             path: path.clone(),
             doing: "create the folder",
@@ -68,6 +74,22 @@ impl Workspace {
     }
 }
 
+/// Removes what runs that were killed (SIGKILL, a machine that went down) left there: folders of this user, named by
+/// processes that there are no more. Those that were to be kept have another name.
+fn remove_abandoned(parent: &Path) {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
+        let is_gone = owner.is_some_and(|owner| !Path::new("/proc").join(owner.to_string()).exists());
+        let is_ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
+        if is_gone && is_ours {
+            let done = fs::remove_dir_all(entry.path()).map_or("cannot be removed", |()| "removed");
+            eprintln!("ringroad bench: of a run that was killed, {done}: {}", entry.path().display());
+        }
+    }
+}
+
 impl Drop for Workspace {
     fn drop(&mut self) {
         if self.keep {
@@ -75,5 +97,25 @@ impl Drop for Workspace {
         } else if let Err(error) = fs::remove_dir_all(&self.path) {
             eprintln!("ringroad bench: left behind: {}: {error}", self.path.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_runs_that_were_killed_are_removed_and_others_stay() {
+        let parent = std::env::temp_dir().join(format!("ringroad-workspace-{}", std::process::id()));
+        // A number that no process can have, one that runs, one that was to be kept, and something else.
+        let names =
+            ["ringroad-bench-4294967295", "ringroad-bench-1", "ringroad-bench-kept-4294967295", "other"];
+        for name in names {
+            fs::create_dir_all(parent.join(name).join("files")).unwrap();
+        }
+        drop(Workspace::new(&parent, false).unwrap());
+        let is_there = names.map(|name| parent.join(name).exists());
+        fs::remove_dir_all(parent).unwrap();
+        assert_eq!(is_there, [false, true, true, true]);
     }
 }

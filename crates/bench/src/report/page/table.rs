@@ -42,7 +42,7 @@ pub(crate) fn table(table: &Table, caption: &Caption<'_>) -> String {
     }
     html.push_str("</tr></thead>\n<tbody>\n");
     for row in &table.rows {
-        let _ = write!(html, "<tr><th scope=\"row\">{}</th>", escape(&row.name));
+        let _ = write!(html, "<tr><th scope=\"row\"><span>{}</span></th>", escape(&row.name));
         for (at, one) in row.cells.iter().enumerate() {
             html.push_str(&cell(one, numeric.get(at).copied().unwrap_or(false)));
         }
@@ -108,9 +108,9 @@ mod tests {
 <thead><tr><td></td><th scope=\"col\" class=\"n\">4k<small>MB/s</small></th><th scope=\"col\" class=\"n\">read</th>\
 <th scope=\"col\">workers</th></tr></thead>
 <tbody>
-<tr><th scope=\"row\">ring</th><td class=\"n\">1\u{202f}234.5<small>1\u{202f}200.0–1\u{202f}300.0</small></td>\
+<tr><th scope=\"row\"><span>ring</span></th><td class=\"n\">1\u{202f}234.5<small>1\u{202f}200.0–1\u{202f}300.0</small></td>\
 <td class=\"n\">60M</td><td>up to 8</td></tr>
-<tr><th scope=\"row\">&quot;libaio&quot;</th><td class=\"missing\">needs &lt;root&gt;</td>\
+<tr><th scope=\"row\"><span>&quot;libaio&quot;</span></th><td class=\"missing\">needs &lt;root&gt;</td>\
 <td class=\"missing\">needs &lt;root&gt;</td><td class=\"missing\">needs &lt;root&gt;</td></tr>
 </tbody>
 </table>
