@@ -153,16 +153,6 @@ class Server:
         self.process.wait()
 
 
-class Bare(Server):
-    """A program without a configuration, which listens on the address that it is told."""
-
-    def __init__(self, session, label, program, groups=()):
-        self.label, self.port, self.dir = label, free_port(), session.dir / label.replace(" ", "-")
-        self.cpus = {SERVER_CPU}
-        (self.dir / "logs").mkdir(parents=True)
-        self.start(session, [program, f"127.0.0.1:{self.port}"], groups)
-
-
 class Disk:
     """What the disk below a folder has read so far, whoever asked for it: nothing else may use it meanwhile."""
 

@@ -1,5 +1,5 @@
 //! The floor under the HTTP server: the same engine and the same answer as `return 200`, with nothing between
-//! them. What a received head says is not looked at. `bench/side-by-side.sh` measures it beside the servers, so that
+//! them. What a received head says is not looked at. `ringroad bench load` asks it as it asks the servers, so that
 //! a figure can be told from the cost of the kernel's network path.
 //!
 //! ```sh
