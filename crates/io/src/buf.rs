@@ -32,6 +32,14 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 /// Chunks of the smallest pool: received bytes, answers, and some to spare.
 const CHUNKS_MIN: usize = 4;
 
+/// Classes below this one are for heads, those from it on for bodies. Of the chunks of a pool each of the two groups has a
+/// quarter that the other one cannot take: requests that are held while their bodies wait for memory leave them some, and
+/// bodies leave requests some.
+const BODY_CLASS: usize = 2;
+
+/// See [`BODY_CLASS`].
+const RESERVED_PART: usize = 4;
+
 const _: () = assert!(CLASS_BYTES[CLASS_BYTES.len() - 1] as usize <= CHUNK_BYTES);
 // Chunks begin at a page, classes divide a chunk, and the smallest is a multiple of the alignment.
 const _: () =
@@ -47,6 +55,8 @@ struct Shared {
     free: [RefCell<Vec<BufId>>; CLASS_BYTES.len()],
     chunks_max: usize,
     chunks_live: Cell<usize>,
+    /// Those of them that are cut for bodies.
+    body_chunks: Cell<usize>,
     exhausted: Cell<u64>,
 }
 
@@ -85,13 +95,14 @@ impl Pool {
             free: Default::default(),
             chunks_max,
             chunks_live: Cell::new(0),
+            body_chunks: Cell::new(0),
             exhausted: Cell::new(0),
         }))
     }
 
     /// An empty buffer with room for at least `bytes`, of the largest class when `bytes` is above it;
     /// `None` when the pool is at its limit or the kernel has no memory. At the limit a larger buffer than
-    /// was asked for may come, when one is idle.
+    /// was asked for may come, when one is idle. A quarter of the pool is left to heads, and one to bodies.
     pub fn get(&self, bytes: usize) -> Option<Buf> {
         let class =
             CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1);
@@ -147,6 +158,7 @@ impl Pool {
                 continue;
             }
             free.retain(|id| id.chunk as usize != index);
+            shared.count(chunk.class as usize, false);
             *slot = None;
             shared.chunks_live.set(shared.chunks_live.get() - 1);
             given_back += CHUNK_BYTES;
@@ -176,8 +188,28 @@ impl Shared {
         if let Some(id) = self.convert(class) {
             return Some((class, id));
         }
-        (class + 1..CLASS_BYTES.len())
-            .find_map(|larger| Some((larger, self.free[larger].borrow_mut().pop()?)))
+        // The smallest ones are held for long, and would keep what they are in from being cut anew.
+        let end = if class == 0 { BODY_CLASS } else { CLASS_BYTES.len() };
+        (class + 1..end).find_map(|larger| Some((larger, self.free[larger].borrow_mut().pop()?)))
+    }
+
+    /// Whether one more chunk may be cut for this class, of which the other group loses one if `from` says so.
+    fn may_cut(&self, class: usize, from: Option<usize>) -> bool {
+        let is_body = class >= BODY_CLASS;
+        if from.is_some_and(|from| (from >= BODY_CLASS) == is_body) {
+            return true;
+        }
+        let bodies = self.body_chunks.get();
+        let taken = if is_body { bodies } else { self.chunks_live.get() - bodies };
+        taken < self.chunks_max - self.chunks_max / RESERVED_PART
+    }
+
+    /// Counts a chunk of this class, or no longer.
+    fn count(&self, class: usize, one_more: bool) {
+        if class >= BODY_CLASS {
+            let before = self.body_chunks.get();
+            self.body_chunks.set(if one_more { before + 1 } else { before - 1 });
+        }
     }
 
     /// Cuts a chunk of another class anew, one of which all buffers are idle. What a ring knows of a chunk is its
@@ -188,11 +220,16 @@ impl Shared {
             let Some(chunk) = slot.as_mut().filter(|chunk| chunk.class as usize != class) else { continue };
             let mut free = self.free[chunk.class as usize].borrow_mut();
             let all = buffers_in_chunk(chunk.class as usize);
+            if !self.may_cut(class, Some(chunk.class as usize)) {
+                continue;
+            }
             if free.len() < all || free.iter().filter(|id| id.chunk as usize == place).count() != all {
                 continue;
             }
             free.retain(|id| id.chunk as usize != place);
             drop(free);
+            self.count(chunk.class as usize, false);
+            self.count(class, true);
             chunk.class = class as u8;
             return Some(self.cut(place, class));
         }
@@ -208,7 +245,7 @@ impl Shared {
 
     /// Maps a chunk for `class`, puts all its buffers but one on the free list and answers that one.
     fn grow(&self, class: usize) -> Option<BufId> {
-        if self.chunks_live.get() >= self.chunks_max {
+        if self.chunks_live.get() >= self.chunks_max || !self.may_cut(class, None) {
             return None;
         }
         let chunk = Chunk::map(class as u8)?;
@@ -219,6 +256,7 @@ impl Shared {
         });
         chunks[place] = Some(chunk);
         self.chunks_live.set(self.chunks_live.get() + 1);
+        self.count(class, true);
         Some(self.cut(place, class))
     }
 }
@@ -424,8 +462,8 @@ mod tests {
     #[test]
     fn limit_refuses_and_is_counted() {
         let pool = Pool::new(5 << 20);
-        let held: Vec<Buf> = (0..5).map(|_| pool.get(1 << 20).unwrap()).collect();
-        assert!(pool.get(1 << 20).is_none());
+        let held: Vec<Buf> = (0..4).map(|_| pool.get(1 << 20).unwrap()).collect();
+        assert!(pool.get(1 << 20).is_none(), "a part of it is for heads");
         assert_eq!(pool.counters().exhausted, 1);
         drop(held);
         assert!(pool.get(1 << 20).is_some());
@@ -434,20 +472,40 @@ mod tests {
     #[test]
     fn at_the_limit_idle_memory_serves_every_class() {
         let pool = Pool::new(4 << 20);
-        let large: Vec<Buf> = (0..3).map(|_| pool.get(1 << 20).unwrap()).collect();
+        let mut large: Vec<Buf> = (0..2).map(|_| pool.get(1 << 20).unwrap()).collect();
         let halves = [pool.get(512 << 10).unwrap(), pool.get(300_000).unwrap()];
-        assert!(pool.get(1).is_none());
-        assert_eq!((pool.spare_bytes(), pool.bytes_max()), (0, 4 << 20));
-        drop(large);
-        let small: Vec<Buf> = (0..3 * 256).map(|_| pool.get(4096).unwrap()).collect();
+        let head = pool.get(1).unwrap();
+        assert!(pool.get(64 << 10).is_none());
+        assert_eq!((pool.spare_bytes(), pool.bytes_max()), ((1 << 20) - 4096, 4 << 20));
+        drop((head, large.pop()));
+        let small: Vec<Buf> = (0..2 * 256).map(|_| pool.get(4096).unwrap()).collect();
         assert!(small.iter().all(|buf| buf.capacity() == 4096), "whole chunks are cut anew");
         let [half, other] = halves;
         drop(half);
-        assert_eq!(pool.get(1).unwrap().capacity(), 512 << 10, "a larger one is better than none");
-        drop((other, small));
-        let large: Vec<Buf> = (0..4).map(|_| pool.get(1 << 20).unwrap()).collect();
-        assert_eq!(pool.spare_bytes(), 0);
+        assert_eq!(pool.get(5000).unwrap().capacity(), 512 << 10, "a larger one is better than none");
+        assert!(pool.get(1).is_none(), "but not to be held for long");
+        drop((other, small, large));
+        let large: Vec<Buf> = (0..3).map(|_| pool.get(1 << 20).unwrap()).collect();
+        assert_eq!(pool.spare_bytes(), 1 << 20);
         drop(large);
+    }
+
+    /// Whoever comes first, the others have something left.
+    #[test]
+    fn neither_heads_nor_bodies_take_all() {
+        let pool = Pool::new(8 << 20);
+        let heads: Vec<Buf> = std::iter::from_fn(|| pool.get(4096)).collect();
+        assert_eq!(heads.len(), 6 * 256);
+        let bodies: Vec<Buf> = std::iter::from_fn(|| pool.get(256 << 10)).collect();
+        assert_eq!(bodies.len(), 2 * 4);
+        drop(heads);
+        let more: Vec<Buf> = std::iter::from_fn(|| pool.get(128 << 10)).collect();
+        assert_eq!(more.len(), 4 * 8);
+        let rest: Vec<Buf> = std::iter::from_fn(|| pool.get(16 << 10)).collect();
+        assert_eq!(rest.len(), 2 * 64);
+        drop((bodies, more, rest));
+        pool.trim(|_| true);
+        assert_eq!(std::iter::from_fn(|| pool.get(1 << 20)).collect::<Vec<_>>().len(), 6);
     }
 
     #[test]

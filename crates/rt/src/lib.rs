@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod combine;
 pub mod file;
 pub mod local;
@@ -34,6 +35,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
+pub use buffers::{Wanted, buffer};
 pub use combine::{Either, join, select, yield_now};
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};

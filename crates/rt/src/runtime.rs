@@ -3,7 +3,7 @@
 //! ```text
 //!   +-> poll the future of block_on, if woken
 //!   |   poll ready tasks, up to a budget
-//!   |   submit closes that gathered, let one starved receiver try again
+//!   |   submit closes that gathered, let one starved receiver try again, lend buffers to those who wait for them
 //!   |   one turn of the engine: not at all / until the next timer / for ever
 //!   |   read the clock
 //!   |   file completions, which wakes tasks
@@ -30,6 +30,7 @@ use std::time::{Instant, SystemTime};
 use io::engine::{Caps, DRAIN_DEFAULT};
 use io::{Completion, Drained, Engine, Pool, Wait};
 
+use crate::buffers;
 use crate::ops::{Filed, Waits};
 use crate::remote::{Remote, RemoteHandle, TaskId};
 use crate::task::{Header, MAIN, Tasks, Waiter};
@@ -67,6 +68,8 @@ pub(crate) struct Inner {
     /// Receivers that found no buffer, and the size that receivers need.
     pub(crate) starved: RefCell<VecDeque<Waiter>>,
     pub(crate) receive_bytes: Cell<usize>,
+    /// Those who wait for a buffer to read into.
+    pub(crate) hungry: buffers::Queue,
     /// Descriptors that are closed with the next turn.
     pub(crate) to_close: RefCell<Vec<io::Fd>>,
     /// Memory for the completions of a turn and for the tasks that other threads woke.
@@ -231,6 +234,7 @@ impl Inner {
             yielded: RefCell::default(),
             starved: RefCell::default(),
             receive_bytes: Cell::new(io::buf::CLASS_BYTES[0] as usize),
+            hungry: buffers::Queue::default(),
             to_close: RefCell::default(),
             batch: RefCell::default(),
             woken: RefCell::default(),
@@ -329,6 +333,7 @@ impl Inner {
     fn turn(&self) {
         self.submit_closes();
         self.wake_starved();
+        self.hungry.serve(&self.pool).into_iter().for_each(|waiter| self.wake(waiter));
         let wait = self.how_long();
         let sleeps = wait != Wait::No && self.remote.begin_sleep();
         let wait = if sleeps { wait } else { Wait::No };

@@ -18,8 +18,8 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new(load: Load) -> Result<Places, QueueError> {
         assert!(load.depth > 0 && load.block_bytes <= BLOCK_BYTES_MAX, "{load:?}");
-        // Sizes are rounded up to a class, and chunks to whole ones.
-        let pool = Pool::new((load.depth as usize + 1) * CHUNK_BYTES);
+        // Sizes are rounded up to a class, and chunks to whole ones, of which one class gets no more than three of four.
+        let pool = Pool::new((load.depth as usize + 1).div_ceil(3) * 4 * CHUNK_BYTES);
         let bufs: Option<Vec<Buf>> = (0..load.depth).map(|_| pool.get(load.block_bytes as usize)).collect();
         let mut bufs = bufs.ok_or(QueueError::Memory)?;
         // Touched now, so that no page is missing in the middle of a measurement; and not zeroes, which some devices

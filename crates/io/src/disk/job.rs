@@ -122,7 +122,8 @@ impl Job {
         Job(work)
     }
 
-    /// Reads what is in the page cache, when the job is a read and at least its first byte is there.
+    /// Reads what is in the page cache, when the job is a read and all of it is there, as far as the file goes: a part of
+    /// it would leave the rest to a second read, and a second buffer.
     /// Never waits for a disk (`RWF_NOWAIT`, Linux 4.14); not to be used on a file open with `O_DIRECT`.
     pub(crate) fn run_if_resident(&self) -> Option<Outcome> {
         let Work::Read { file, offset, memory, len, uncached } = self.0 else { return None };
@@ -130,6 +131,12 @@ impl Job {
         // A read that finds nothing begins to read ahead all the same, and that would stay without the flag.
         let flags = ReadWriteFlags::NOWAIT | if uncached { UNCACHED } else { ReadWriteFlags::empty() };
         let count = rustix::io::preadv2(borrow(file), &mut space, offset, flags).ok()?;
+        if count < len {
+            let mut byte = [0];
+            let rest = &mut [IoSliceMut::new(&mut byte)];
+            let ends = rustix::io::preadv2(borrow(file), rest, offset + count as u64, flags) == Ok(0);
+            ends.then_some(())?;
+        }
         Some(Outcome::count(Ok(count)))
     }
 

@@ -105,7 +105,7 @@ impl Trial {
         let (ours, theirs) = UnixStream::pair()?;
         let socket = Fd::from(OwnedFd::from(ours));
         // Take all that the pool still has, so that the ring of buffers is not filled again.
-        let hoard: Vec<Buf> = std::iter::from_fn(|| self.pool.get(1 << 20)).collect();
+        let hoard: Vec<Buf> = std::iter::from_fn(|| self.pool.get(1)).collect();
         let first = self.start(Op::Recv { socket: socket.clone(), into: RecvInto::Stream })?;
         rustix::io::write(&theirs, b"a")?;
         let held = self.next()?;

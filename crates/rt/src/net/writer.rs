@@ -311,6 +311,14 @@ pub fn progress(socket: &Fd, sent: u64) -> u64 {
     })
 }
 
+/// Bytes that a socket would take without waiting for its peer, about: the size of its send buffer (`SO_SNDBUF` of
+/// socket(7)) less what queues in it. 0 where the kernel tells neither.
+pub fn room(socket: &Fd) -> u64 {
+    let size = rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0) as u64;
+    let queued = io::sys::send_queue_bytes(socket.as_fd()).map_or(u64::MAX, u64::from);
+    size.saturating_sub(queued)
+}
+
 impl Sending<'_> {
     /// See [`Writer::progress`].
     pub fn progress(&self) -> u64 {

@@ -1,5 +1,6 @@
 //! Tests of the runtime over a scripted engine.
 
+mod buffers;
 mod drops;
 mod executor;
 pub(crate) mod fake;

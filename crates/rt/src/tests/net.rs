@@ -81,7 +81,7 @@ fn receives_that_would_block_wait_for_readiness() {
 #[test]
 fn a_receive_without_buffers_waits_for_one() {
     run(|fake| async move {
-        let mut held: Vec<_> = std::iter::from_fn(|| fake.pool.get(1 << 20)).collect();
+        let mut held: Vec<_> = std::iter::from_fn(|| fake.pool.get(1)).collect();
         let mut socket = Socket::new(pair().0);
         give_up(&mut socket).await;
         fake.complete(fake.only("Recv"), Err(Errno::NOBUFS), Payload::None);

@@ -297,7 +297,7 @@ fn an_empty_pool_starves_and_a_dropped_buffer_feeds() {
     let mut config = config();
     config.recv_buffers = 4;
     config.recv_buffer_bytes = 1 << 20;
-    config.pool_bytes_max = 5 << 20;
+    config.pool_bytes_max = 6 << 20;
     let Some(mut bench) = Bench::new(&config) else { return };
     let _all = bench.pool.get(1 << 20).unwrap();
     let (socket, mut peer) = pair();

@@ -13,7 +13,7 @@ fn without_buffers() -> Option<(Bench, Vec<Completion>, Buf)> {
     let mut config = config();
     config.recv_buffers = 4;
     config.recv_buffer_bytes = 1 << 20;
-    config.pool_bytes_max = 5 << 20;
+    config.pool_bytes_max = 6 << 20;
     let mut bench = Bench::new(&config)?;
     let rest = bench.pool.get(1 << 20).unwrap();
     let (socket, mut peer) = pair();

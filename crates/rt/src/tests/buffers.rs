@@ -1,0 +1,78 @@
+//! Waiting for buffers: in order, and with nothing lost where somebody gives up.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use super::{run, settle, watch};
+use crate::buffer;
+
+const LARGE: usize = 1 << 20;
+
+fn all(pool: &io::Pool) -> Vec<io::Buf> {
+    std::iter::from_fn(|| pool.get(LARGE)).collect()
+}
+
+#[test]
+fn who_asks_first_is_served_first() {
+    run(|fake| async move {
+        let mut held = all(&fake.pool);
+        let waiting: Vec<_> = (0..3).map(|_| watch(async { buffer(LARGE, 0).await })).collect();
+        settle().await;
+        let served = || {
+            let is_some = |place: &Rc<std::cell::Cell<Option<io::Buf>>>| {
+                let buf = place.take();
+                let is_some = buf.is_some();
+                place.set(buf);
+                is_some
+            };
+            waiting.iter().map(is_some).collect::<Vec<_>>()
+        };
+        assert_eq!(served(), [false, false, false]);
+        held.pop();
+        settle().await;
+        assert_eq!(served(), [true, false, false]);
+        // A small one that comes later has to wait as well, though there would be room for it.
+        let small = watch(async { buffer(1, 0).await.capacity() });
+        settle().await;
+        assert_eq!(small.take(), None);
+        held.truncate(held.len() - 2);
+        settle().await;
+        assert_eq!((served(), small.take()), (vec![true; 3], Some(4096)));
+    });
+}
+
+#[test]
+fn who_gives_up_leaves_its_place_and_what_it_was_lent() {
+    run(|fake| async move {
+        let mut held = all(&fake.pool);
+        let mut first = Box::pin(buffer(LARGE, 0));
+        assert!(futures_pending(&mut first).await);
+        let second = watch(async { buffer(LARGE, 0).await.capacity() });
+        settle().await;
+        held.pop();
+        settle().await;
+        assert_eq!(second.take(), None, "it was lent to the first one");
+        drop(first);
+        settle().await;
+        assert_eq!(second.take(), Some(LARGE));
+    });
+}
+
+#[test]
+fn a_part_is_left_to_others() {
+    run(|fake| async move {
+        let spared = fake.pool.bytes_max() - LARGE as u64;
+        let one = buffer(LARGE, spared).await;
+        let other = watch(async move { buffer(LARGE, spared).await.capacity() });
+        settle().await;
+        assert_eq!(other.take(), None);
+        drop(one);
+        settle().await;
+        assert_eq!(other.take(), Some(LARGE));
+    });
+}
+
+/// Polls once.
+async fn futures_pending(wanted: &mut std::pin::Pin<Box<crate::Wanted>>) -> bool {
+    std::future::poll_fn(|context| std::task::Poll::Ready(wanted.as_mut().poll(context).is_pending())).await
+}
