@@ -125,6 +125,8 @@ pub struct Access {
     pub direct_via: DiskVia,
     /// Whether a body leaves by sendfile(2) once it was compared: then it is not read together with its head.
     pub sends_files: bool,
+    /// Whether what is read can leave at once, so that it holds memory for no longer than the disk takes.
+    pub has_room: bool,
     /// See [`Config::calls_directly`].
     pub calls_directly: bool,
 }

@@ -2,8 +2,6 @@
 //! through the page cache as the asker would have it ([`Access`]). What is in memory is opened and read on the spot where
 //! that has lately worked; all else is the engine's.
 
-use std::sync::atomic::Ordering;
-
 use io::op::OpenHow;
 use io::{Buf, DiskVia, Errno};
 use rt::File;
@@ -26,7 +24,7 @@ pub(crate) struct Way {
     pub(crate) reads_direct: DiskVia,
     /// Whether it is to be read past the page cache. The file system may not be able to: the open file knows.
     pub(crate) direct: bool,
-    /// Whether it is read past the page cache only where it is not in there (see [`EVADED_OF`]).
+    /// Whether it is read past the page cache only where it is not in there (see [`crate::evasion`]).
     pub(crate) evades: bool,
     /// Whether what is in memory is opened and read on the calling thread.
     pub(crate) calls_directly: bool,
@@ -63,14 +61,12 @@ impl First {
 /// A file that is known to be small is read at once; this is one chunk with a usual header.
 const SMALL_BLOCKS_MAX: u32 = 18;
 
-/// Larger files up to this one are read at once too where there is memory for it: a disk that is asked once for 160 KiB
+/// Larger files up to this one are read at once too where the answer can leave at once: a disk that is asked once for 160 KiB
 /// has less to do than one that is asked three times.
 const WHOLE_BLOCKS_MAX: u32 = 40;
 
-/// An entry that was asked for before and is not in memory has not stayed there: there is less memory than would be of
-/// use. Reading it through the page cache again would push out others of its kind, for several times the work. All
-/// but one in so many such reads go past the page cache, and that one lets in again what is asked for often.
-const EVADED_OF: u64 = 8;
+/// Bytes of the largest file that is read at once.
+pub const WHOLE_BYTES_MAX: u64 = WHOLE_BLOCKS_MAX as u64 * BLOCK_BYTES;
 
 /// See [`First::Prefix`]: two slots for heads of some 2000 bytes each, and the records of 16 MiB.
 pub(crate) const PREFIX_BYTES: u64 = 8 << 10;
@@ -85,10 +81,9 @@ impl Store {
         let blocks = known.map(|known| known.blocks).filter(|&blocks| blocks <= DIRECT_BLOCKS_MAX);
         // Of an entry that is not known yet how it is read is decided by who sends it; its head is read as any file.
         let direct = blocks.is_some_and(|blocks| access.is_direct(u64::from(blocks) * BLOCK_BYTES));
-        let is_rich = || rt::pool().spare_bytes() > rt::pool().bytes_max() / 2;
         let is_whole = |blocks: u32| {
             blocks <= SMALL_BLOCKS_MAX
-                || (blocks <= WHOLE_BLOCKS_MAX && (direct || !access.sends_files) && is_rich())
+                || (blocks <= WHOLE_BLOCKS_MAX && (direct || !access.sends_files) && access.has_room)
         };
         let first = match blocks {
             Some(blocks) if is_whole(blocks) => First::Whole(u64::from(blocks) * BLOCK_BYTES),
@@ -96,7 +91,7 @@ impl Store {
         };
         let reads = if direct { access.direct_via } else { access.via };
         let is_left_to_us = access.direct_from.is_none() && access.calls_directly && reads != DiskVia::Sync;
-        let evades = is_left_to_us && known.is_some_and(|known| known.asked) && self.takes_evasion();
+        let evades = is_left_to_us && known.is_some_and(|known| known.asked) && self.evasion.is_next();
         Way {
             opens: access.via,
             reads,
@@ -106,10 +101,6 @@ impl Store {
             calls_directly: access.calls_directly,
             first,
         }
-    }
-
-    fn takes_evasion(&self) -> bool {
-        !self.evasions.fetch_add(1, Ordering::Relaxed).is_multiple_of(EVADED_OF)
     }
 
     /// Has the rest of a file read past the page cache, where that is this reader's own to decide.
@@ -132,7 +123,12 @@ impl Store {
             });
             held.is_resident(range.start, range.end - range.start)
         };
-        (!way.evades || in_memory()).then_some(held)
+        if !way.evades {
+            return Some(held);
+        }
+        let in_memory = in_memory();
+        self.evasion.note(in_memory);
+        in_memory.then_some(held)
     }
 
     /// Opens the file of a key to be read.
@@ -175,6 +171,9 @@ impl Store {
         buf.set_len(0);
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());
+        if way.evades {
+            self.evasion.note(read.is_ok());
+        }
         read.ok().filter(|&count| count > 0)?;
         Some(buf)
     }

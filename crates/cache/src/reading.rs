@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use io::op::DeviceId;
 use io::{Buf, DiskVia, Errno};
-use rt::File;
+use rt::{Either, File};
 
 use crate::error::StoreError;
 use crate::format::{ALIGN, CHUNK_BYTES, Damage};
@@ -66,16 +66,27 @@ pub(crate) async fn extend_to(
         // A header with so many texts is not written.
         return Err(ReadError::Damaged(Damage::Layout));
     }
+    if (buf.capacity() as u64) < end && is_short_of(end) {
+        drop(buf);
+        buf = read_some(file, 0, end.next_multiple_of(ALIGN), device, via).await?;
+    }
     if (buf.capacity() as u64) < end {
         let mut larger = buffer(end as usize).await?;
         larger.set_len(0);
         larger.append(&buf);
         buf = larger;
     }
+    let mut may_start_over = true;
     while (buf.len() as u64) < end {
         // Where direct reads may start; what is there already is read again.
         let at = buf.len() as u64 / ALIGN * ALIGN;
-        let more = read_some(file, at, (end - at).next_multiple_of(ALIGN), device, via).await?;
+        let bytes = (end - at).next_multiple_of(ALIGN);
+        if std::mem::take(&mut may_start_over) && is_short_of(bytes) {
+            drop(buf);
+            buf = read_some(file, 0, end.next_multiple_of(ALIGN), device, via).await?;
+            continue;
+        }
+        let more = read_some(file, at, bytes, device, via).await?;
         let known = buf.len() - at as usize;
         let room = buf.capacity() - buf.len();
         if more.len() > known {
@@ -106,23 +117,26 @@ async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVi
     }
 }
 
-/// How long a read waits for a buffer where others hold all of them, and how often it looks: answers are being sent
-/// from those, so one comes back before long.
+/// How long a read waits for a buffer where others hold all of them: answers are being sent from those, so one comes
+/// back before long.
 const BUFFER_WAIT_MAX: Duration = Duration::from_secs(10);
-const BUFFER_LOOK: Duration = Duration::from_millis(5);
+
+/// The part of the pool that is left to requests that come in, the bodies of which are read next.
+const SPARED_PART: u64 = 4;
+
+/// Whether a buffer of so many bytes would have to be waited for. Who holds one must not: others would do the same, and
+/// wait for each other.
+fn is_short_of(bytes: u64) -> bool {
+    let pool = rt::pool();
+    pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_PART
+}
 
 /// A buffer of the thread's pool. A stored answer must not be missed because many are being sent at once.
 async fn buffer(bytes: usize) -> Result<Buf, ReadError> {
-    let mut until = None;
-    loop {
-        if let Some(buf) = rt::pool().get(bytes) {
-            return Ok(buf);
-        }
-        let now = rt::now();
-        if now >= *until.get_or_insert(now + BUFFER_WAIT_MAX) {
-            return Err(ReadError::NoMemory);
-        }
-        rt::sleep_until(now + BUFFER_LOOK).await;
+    let spared = rt::pool().bytes_max() / SPARED_PART;
+    match rt::select(rt::buffer(bytes, spared), rt::sleep_until(rt::now() + BUFFER_WAIT_MAX)).await {
+        Either::Left(buf) => Ok(buf),
+        Either::Right(()) => Err(ReadError::NoMemory),
     }
 }
 
@@ -147,6 +161,9 @@ impl Piece {
 /// Chunks that one read brings: the disk has half as much to do as for one each, and two reads in flight take no more
 /// than half a mebibyte.
 const RUN_CHUNKS: u64 = 2;
+
+/// Chunks of one read where buffers are short: then there is one in flight at a time.
+const LONE_RUN_CHUNKS: u64 = 4;
 
 /// Reads a range of a body, so many runs of chunks at once. Dropped, it takes back what is in flight.
 pub struct Reader {
@@ -180,19 +197,25 @@ impl Reader {
     /// Where the run ends that begins with the next chunk: it has no chunk that is not there, unless that is its first
     /// one, so that what is before a hole is answered.
     fn run_end(&self) -> u64 {
-        // Slow clients hold what was read for them: the more of the pool is held, the less is read.
-        let is_rich = rt::pool().spare_bytes() > rt::pool().bytes_max() / 2;
-        let most = if is_rich { RUN_CHUNKS } else { 1 };
+        let most = if self.is_alone() { LONE_RUN_CHUNKS } else { RUN_CHUNKS };
         let last = self.range.end.div_ceil(CHUNK_BYTES).min(self.next + most);
         let is_there =
             |index| self.located.chunks.as_ref().is_none_or(|chunks| chunks.checksum(index).is_some());
         (self.next + 1..last).find(|&index| !is_there(index)).unwrap_or(last.max(self.next + 1))
     }
 
+    /// Whether one read at a time has to do, so that nobody holds one buffer and waits for another.
+    fn is_alone(&self) -> bool {
+        rt::pool().spare_bytes() <= rt::pool().bytes_max() / 2
+    }
+
     /// The next bytes in order; `None` at the end of the range. Damage drops the entry; nobody may be given what would
     /// have followed.
     pub async fn next(&mut self) -> Result<Option<Piece>, StoreError> {
         while self.flights.len() < self.window && self.next * CHUNK_BYTES < self.range.end {
+            if self.is_alone() && !self.flights.is_empty() {
+                break;
+            }
             let run = self.next..self.run_end();
             self.next = run.end;
             let reading = read_run(self.located.clone(), run, self.range.clone());
@@ -272,9 +295,16 @@ pub(crate) async fn read_whole(
 ) -> Result<Buf, ReadError> {
     // Whole blocks, so that a file that is open for direct I/O can be read; what is read too much is cut off.
     let mut buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
+    let mut may_start_over = true;
     while (buf.len() as u64) < wanted {
         let done = buf.len() as u64 / ALIGN * ALIGN;
-        let more = read_some(file, at + done, (wanted - done).next_multiple_of(ALIGN), device, via).await?;
+        let bytes = (wanted - done).next_multiple_of(ALIGN);
+        if std::mem::take(&mut may_start_over) && is_short_of(bytes) {
+            drop(buf);
+            buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
+            continue;
+        }
+        let more = read_some(file, at + done, bytes, device, via).await?;
         let known = buf.len() - done as usize;
         if more.len() > known {
             buf.append(&more[known..]);

@@ -19,6 +19,7 @@ use crate::chunks::Recent;
 use crate::config::{Access, Config};
 use crate::elsewhere::Elsewhere;
 use crate::error::{OpenError, StoreError};
+use crate::evasion::Evasion;
 use crate::find::Image;
 use crate::health::Health;
 use crate::index::{BLOCK_BYTES, Index};
@@ -61,7 +62,7 @@ pub struct Store {
     /// Whether entries lately were in the page cache.
     pub(crate) data: Hunch,
     /// Counts reads that may go past the page cache.
-    pub(crate) evasions: AtomicU64,
+    pub(crate) evasion: Evasion,
     /// Removals under way.
     pub(crate) removals: AtomicUsize,
     /// Wakes the manager: it is to stop, or room is short.
@@ -133,7 +134,7 @@ impl Store {
             is_measured: AtomicBool::new(false),
             names: Hunch::default(),
             data: Hunch::default(),
-            evasions: AtomicU64::new(0),
+            evasion: Evasion::default(),
             is_stopping: AtomicBool::new(false),
             removals: AtomicUsize::new(0),
             bell: crate::bell::Bell::default(),
@@ -224,6 +225,7 @@ impl Store {
             direct_from: self.config.direct.then_some(0),
             direct_via: self.via(),
             sends_files: false,
+            has_room: true,
             calls_directly: self.config.calls_directly,
         }
     }

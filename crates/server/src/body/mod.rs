@@ -14,6 +14,7 @@ mod sendfile;
 mod shared;
 mod sink;
 pub(crate) mod stream;
+pub(crate) mod turns;
 
 use std::fmt;
 use std::ops::Range;

@@ -18,6 +18,11 @@ use crate::body::{BodyError, Piece};
 pub(crate) trait Ranged {
     /// The bytes of a range, which lies within the body.
     fn open(&self, range: Range<u64>) -> Box<dyn Stream>;
+
+    /// See [`Stream::is_read_at_will`].
+    fn is_read_at_will(&self) -> bool {
+        false
+    }
 }
 
 /// Pieces of such a body, in order.
@@ -68,6 +73,10 @@ impl Stream for Pieces {
                 None => return Poll::Ready(Ok(None)),
             }
         }
+    }
+
+    fn is_read_at_will(&self) -> bool {
+        self.source.is_read_at_will()
     }
 }
 

@@ -1,57 +1,17 @@
 //! Read into a buffer, send the buffer; while one chunk is sent the next one is read.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use io::op::Source;
 use io::{Buf, DiskVia, Errno};
 
-use crate::body::{BodyError, FileBody, Sink};
+use crate::body::{BodyError, FileBody, SendError, Sink, turns};
 
 /// Bytes of the first chunk of a large file; it goes out early.
 const FIRST_CHUNK: u64 = 128 << 10;
 
 /// Bytes of further chunks where nothing is configured. Two are in memory for each connection.
 const CHUNK: u64 = 512 << 10;
-
-/// How long an answer waits before it asks again for a buffer, where others hold all of them.
-const BUFFER_WAIT: Duration = Duration::from_millis(10);
-
-/// Bytes that a chunk should have where `wanted` would be best: clients that read slowly hold what was read for them, so
-/// that the more of the pool they hold, the less each further read takes. With the default pool of 256 MiB it
-/// lasts for some three thousand of them on each thread.
-pub(super) fn affordable(wanted: u64) -> u64 {
-    const SMALL: u64 = 64 << 10;
-    const SMALLEST: u64 = 16 << 10;
-    if wanted <= SMALLEST {
-        return wanted;
-    }
-    let (spare, most) = (rt::pool().spare_bytes(), rt::pool().bytes_max());
-    match spare {
-        _ if spare > most / 2 => wanted,
-        _ if spare > most / 4 => wanted.min(SMALL),
-        _ => SMALLEST,
-    }
-}
-
-/// A buffer for a chunk. Where all are in use, others answer at this moment: one of them ends before long, or takes
-/// less. The last of the pool is left to requests that come in and to the logs.
-async fn buffer(body: &FileBody, bytes: u64) -> Result<Buf, BodyError> {
-    let pool = rt::pool();
-    let is_scarce = || pool.spare_bytes() < pool.bytes_max() / 16;
-    let mut until = None;
-    loop {
-        let buf = if is_scarce() { None } else { pool.get(bytes as usize) };
-        if let Some(buf) = buf {
-            return Ok(buf);
-        }
-        let now = rt::now();
-        if now >= *until.get_or_insert(now + body.patience()) {
-            return Err(BodyError::NoMemory);
-        }
-        rt::sleep_until(now + BUFFER_WAIT).await;
-    }
-}
 
 /// Alignment of direct reads: right for every disk with sectors of 512 or 4096 bytes.
 pub(super) const DIRECT_ALIGNMENT: u64 = 4096;
@@ -65,7 +25,7 @@ pub(super) async fn send(
     last: bool,
 ) -> Result<(), BodyError> {
     let mut chunks = Chunks::new(range, sink.chunk_bytes().unwrap_or(CHUNK), body.direct);
-    let Some(chunk) = chunks.next_of(affordable(chunks.chunk)) else { return Ok(()) };
+    let Some(chunk) = next(sink, &mut chunks).await? else { return Ok(()) };
     let buf = read_chunk(body, via, &chunk).await?;
     if chunk.end == chunks.end {
         push(sink, &chunk, buf);
@@ -75,7 +35,7 @@ pub(super) async fn send(
     Box::pin(stream(sink, body, via, chunks, chunk, buf)).await
 }
 
-/// Sends a chunk while the next one is read, to the end of the range.
+/// Sends a chunk while the next one is read, to the end of the range; in turns, one after the other.
 async fn stream(
     sink: &mut Sink<'_>,
     body: &FileBody,
@@ -86,15 +46,34 @@ async fn stream(
 ) -> Result<(), BodyError> {
     loop {
         push(sink, &chunk, buf);
-        let Some(next) = chunks.next_of(affordable(chunks.chunk)) else {
+        if chunks.left() == 0 {
             return Ok(sink.flush(false).await?);
-        };
+        }
+        if turns::are_on() {
+            // Nothing may be held while it waits, and the kernel should not wait for what comes after.
+            sink.flush(false).await?;
+            let Some(next) = next(sink, &mut chunks).await? else { return Ok(()) };
+            buf = read_chunk(body, via, &next).await?;
+            chunk = next;
+            continue;
+        }
+        let Some(next) = chunks.next() else { return Ok(sink.flush(false).await?) };
         // A slow client holds one chunk that is sent and one that was read.
         let (sent, read) = rt::join(sink.flush(true), read_chunk(body, via, &next)).await;
         sent?;
         buf = read?;
         chunk = next;
     }
+}
+
+/// The next chunk to be read: in turns as much as the client takes, when it takes something.
+async fn next(sink: &mut Sink<'_>, chunks: &mut Chunks) -> Result<Option<Chunk>, SendError> {
+    if chunks.left() == 0 || !turns::are_on() {
+        return Ok(chunks.next());
+    }
+    let most = turns::wait(sink, chunks.left().min(chunks.chunk)).await?;
+    chunks.first = false;
+    Ok(chunks.next_of(most))
 }
 
 fn push(sink: &mut Sink<'_>, chunk: &Chunk, buf: Buf) {
@@ -140,13 +119,21 @@ impl Chunks {
         Chunks { position: range.start, end: range.end, chunk, first: true, direct }
     }
 
+    /// Bytes that no chunk was made of yet.
+    fn left(&self) -> u64 {
+        self.end - self.position
+    }
+
     /// The next chunk, of at most so many bytes, or of one aligned block.
     fn next_of(&mut self, most: u64) -> Option<Chunk> {
         if self.position == self.end {
             return None;
         }
         let size = if std::mem::take(&mut self.first) { self.chunk.min(FIRST_CHUNK) } else { self.chunk };
-        let size = size.min(most);
+        let size = match size.min(most) {
+            size if self.direct => (size / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT).max(DIRECT_ALIGNMENT),
+            size => size,
+        };
         let skip = if self.direct { self.position % DIRECT_ALIGNMENT } else { 0 };
         let offset = self.position - skip;
         let end = self.end.min(offset + size);
@@ -167,7 +154,7 @@ impl Iterator for Chunks {
 /// Reads all wanted bytes of a chunk. A short read is continued where it stopped; a file that ends before
 /// is an error, and so is a disk that fails.
 pub(super) async fn read_chunk(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<Buf, BodyError> {
-    let buf = buffer(body, chunk.len).await?;
+    let buf = turns::buffer(body, chunk.len).await?;
     fill(body, via, chunk, buf).await
 }
 
@@ -179,11 +166,13 @@ pub(super) async fn fill(
     mut buf: Buf,
 ) -> Result<Buf, BodyError> {
     let needed = chunk.end - chunk.offset;
-    let mut have = resident(body, via, chunk, &mut buf);
-    if have >= needed {
+    if resident(body, via, chunk, &mut buf) >= needed {
         buf.set_len(needed as usize);
         return Ok(buf);
     }
+    // What was in memory is read once more with the rest: going on behind it would take a second buffer.
+    buf.set_len(0);
+    let mut have = 0;
     loop {
         let (result, returned) = read_once(body, via, chunk, have, buf).await;
         buf = returned.ok_or(BodyError::NoMemory)?;
@@ -239,7 +228,7 @@ async fn read_once(
     }
     // A direct read goes on from an aligned place, and what was read beyond that is read again.
     let start = if chunk.direct { have - have % DIRECT_ALIGNMENT } else { have };
-    let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
+    let Ok(rest) = turns::buffer(body, chunk.len - start).await else {
         return (Err(Errno::NOMEM), Some(buf));
     };
     let len = (chunk.len - start) as u32;

@@ -6,7 +6,7 @@ use io::{DiskVia, Errno};
 
 use crate::body::read::{self, Chunk};
 use crate::body::sink::CHUNK_MAX;
-use crate::body::{BodyError, FileBody, SendError, Sink};
+use crate::body::{BodyError, FileBody, SendError, Sink, turns};
 use io::op::Source;
 
 /// Bytes of one sendfile on the worker thread: it holds up other connections for as long as it takes.
@@ -50,7 +50,7 @@ pub(super) async fn send_resident(
                 rt::yield_now().await;
             }
         } else {
-            let len = read::affordable(len);
+            let len = if turns::are_on() { turns::wait(sink, len).await? } else { len };
             let chunk = Chunk { offset: position, len, skip: 0, end: position + len, direct: false };
             let buf = read::read_chunk(body, otherwise, &chunk).await?;
             sink.push(Source::Buf(buf));

@@ -1,7 +1,7 @@
 //! The way of an answer to its socket: gathers head and body into few sends, keeps the send timeout and the
 //! rate limit, counts bytes.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -195,6 +195,24 @@ impl<'a> Sink<'a> {
         self.sendfile(file, offset, len, device, DiskVia::Sync).await
     }
 
+    /// Waits until the socket takes bytes, `wanted` of them or a good part of what it ever takes; answers how many, not 0.
+    pub(super) async fn room(&mut self, wanted: u64) -> Result<u64, SendError> {
+        self.wait_for_rate().await?;
+        let fd = self.socket.fd().clone();
+        let room = rt::net::room(&fd);
+        if room >= wanted.min(ROOM_MIN) {
+            return Ok(room);
+        }
+        let mut patience = Patience::start(self.timer, self.timeout);
+        let mut writable = pin!(self.socket.writable());
+        let writable = poll_fn(|context| match writable.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(SendError::Gone)),
+            Poll::Pending => patience.poll(context, || rt::net::progress(&fd, u64::MAX)).map(Err),
+        });
+        writable.await?;
+        Ok(rt::net::room(&fd).max(ROOM_LEAST))
+    }
+
     async fn wait_for_rate(&mut self) -> Result<(), SendError> {
         let Some(rate) = self.rate else { return Ok(()) };
         // As in nginx a second's worth may always go at once.
@@ -209,6 +227,13 @@ impl<'a> Sink<'a> {
 
 /// The longest read that is asked for at once: the largest class of buffers.
 pub(super) const CHUNK_MAX: u64 = 1 << 20;
+
+/// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a
+/// third of the buffer is free.
+const ROOM_MIN: u64 = 64 << 10;
+
+/// What is read for a client whose socket says that it takes something, however small its buffer.
+const ROOM_LEAST: u64 = 4 << 10;
 
 /// Sends bytes that are at hand, and gives back the memory of those that the kernel is done with.
 pub(crate) async fn send(

@@ -12,7 +12,7 @@ use io::op::{SEGMENTS_MAX, Source};
 use rt::{Either, select};
 use smallvec::SmallVec;
 
-use crate::body::{BodyError, SendError, Sink, flow};
+use crate::body::{BodyError, SendError, Sink, flow, turns};
 use crate::request::Request;
 use crate::upstream;
 
@@ -33,6 +33,11 @@ pub(crate) trait Stream {
     /// Whether the head is to leave at once where nothing of the body is here, and each piece too: it is read no
     /// faster than it is sent, so that there is nothing to gather.
     fn is_unbuffered(&self) -> bool {
+        false
+    }
+
+    /// Whether its pieces are read from a disk when they are asked for, so that bodies can take turns with it.
+    fn is_read_at_will(&self) -> bool {
         false
     }
 
@@ -86,8 +91,14 @@ pub(crate) async fn send(
     // Unbuffered, the client has its head before the first bytes of a body that takes its time.
     let mut waits = !stream.is_unbuffered();
     loop {
+        let takes_turns = stream.is_read_at_will() && turns::are_on();
+        if takes_turns {
+            turns::wait(sink, turns::TURN_BYTES).await?;
+        }
         let gone = upstream::gone(request, stream.minds_client());
-        let gathered = select(gather(stream, waits, sink.chunk_bytes()), gone).await;
+        // In turns nothing is read that has to wait for what is sent before it.
+        let most = if takes_turns { Some(1) } else { sink.chunk_bytes() };
+        let gathered = select(gather(stream, waits, most), gone).await;
         let (pieces, state) = match gathered {
             Either::Left(gathered) => gathered,
             // Where nothing is sent, nothing would tell.

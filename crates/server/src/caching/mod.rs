@@ -37,7 +37,7 @@ use http::freshness::store::Ignored;
 use http::request::Method;
 use rt::{Either, select};
 
-use crate::body::choose;
+use crate::body::{choose, turns};
 use crate::caching::fetch::Fetch;
 use crate::caching::flight::{Flight, Joined, Outcome};
 use crate::caching::parts::Asked;
@@ -548,9 +548,17 @@ pub(crate) fn access(request: &Request, store: &Store) -> Access {
         direct_from: core.directio,
         direct_via: choose::direct_engine(core, &rt::caps()),
         sends_files: core.sendfile,
+        has_room: !turns::are_on() || is_quick(request),
         // Faults that are asked for are to be met, and they are met in the engine.
         calls_directly: store.config().calls_directly && events.try_cached && events.faults.is_empty(),
     }
+}
+
+/// Whether an answer that is read whole leaves at once, as far as client and configuration are concerned.
+fn is_quick(request: &Request) -> bool {
+    let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
+    let socket = request.conn.socket.borrow();
+    !is_limited && socket.as_ref().is_some_and(|socket| rt::net::room(socket) >= ::cache::WHOLE_BYTES_MAX)
 }
 
 /// Seconds since 1970.

@@ -113,6 +113,10 @@ impl Ranged for Checked {
     fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
         Box::new(CheckedStream { state: Reading::Ready(Box::new(self.0.read(range, READS))) })
     }
+
+    fn is_read_at_will(&self) -> bool {
+        true
+    }
 }
 
 /// A read under way; the reader comes back with what it has read.
