@@ -70,8 +70,19 @@ fn find(buf: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> usize {
             return from + index * 8 + (found.trailing_zeros() / 8) as usize;
         }
     }
-    let is_hit = |&byte: &u8| hits(u64::from(byte)) & 0x80 != 0;
-    from + words.len() * 8 + rest.iter().position(is_hit).unwrap_or(rest.len())
+    let rest_start = buf.len() - rest.len();
+    match buf.last_chunk::<8>() {
+        _ if rest.is_empty() => buf.len(),
+        // What lies before the rest in the last word is shifted out.
+        Some(last) => match hits(u64::from_le_bytes(*last)) >> (64 - 8 * rest.len()) {
+            0 => buf.len(),
+            found => rest_start + (found.trailing_zeros() / 8) as usize,
+        },
+        None => {
+            let is_hit = |&byte: &u8| hits(u64::from(byte)) & 0x80 != 0;
+            rest_start + rest.iter().position(is_hit).unwrap_or(rest.len())
+        }
+    }
 }
 
 /// Whether `name`, which is made of letters, digits and hyphens only, is `lower` but for the case of letters. Among

@@ -43,7 +43,8 @@ pub enum HostError {
 /// # Errors
 /// One of [`HostError`]; all of them mean 400.
 pub fn validate(value: &[u8]) -> Result<Host, HostError> {
-    let name_end = if value.first() == Some(&b'[') { literal_end(value)? } else { name_end(value)? };
+    let is_literal = value.first() == Some(&b'[');
+    let (name_end, seen) = if is_literal { literal_end(value)? } else { name_end(value)? };
     let port = match value.get(name_end) {
         None => None,
         Some(b':') => parse_port(&value[name_end + 1..])?,
@@ -56,7 +57,7 @@ pub fn validate(value: &[u8]) -> Result<Host, HostError> {
     if name.is_empty() {
         return Err(HostError::Empty);
     }
-    Ok(Host { name: Span::new(0, name.len()), port, has_upper: name.iter().any(u8::is_ascii_uppercase) })
+    Ok(Host { name: Span::new(0, name.len()), port, has_upper: seen & UPPER != 0 })
 }
 
 /// Puts `name` in lower case into `out`, which is cleared first.
@@ -65,30 +66,33 @@ pub fn lowercase_into(name: &[u8], out: &mut Vec<u8>) {
     out.extend(name.iter().map(u8::to_ascii_lowercase));
 }
 
-/// End of a registered name: the first colon or the end.
-fn name_end(value: &[u8]) -> Result<usize, HostError> {
-    let mut before = 0;
+/// End of a registered name, the first colon or the end, and the classes of its bytes.
+fn name_end(value: &[u8]) -> Result<(usize, u8), HostError> {
+    let (mut before, mut seen) = (0, 0);
     for (at, &byte) in value.iter().enumerate() {
-        if !HOST_BYTES[usize::from(byte)] && byte != b'%' {
-            return if byte == b':' { Ok(at) } else { Err(HostError::InvalidByte { at: at as u32 }) };
+        let class = CLASS[usize::from(byte)];
+        if class & NAME == 0 {
+            return if byte == b':' { Ok((at, seen)) } else { Err(HostError::InvalidByte { at: at as u32 }) };
         }
-        if byte == b'.' && before == b'.' {
+        if class & before & DOT != 0 {
             return Err(HostError::EmptyLabel { at: at as u32 });
         }
-        before = byte;
+        before = class;
+        seen |= class;
     }
-    Ok(value.len())
+    Ok((value.len(), seen))
 }
 
-/// End of an IP literal after its closing bracket. The address itself is not parsed: a wrong one matches no
-/// server name, so it only ever reaches the default server.
-fn literal_end(value: &[u8]) -> Result<usize, HostError> {
+/// End of an IP literal after its closing bracket, and the classes of its bytes. The address itself is not parsed: a
+/// wrong one matches no server name, so it only ever reaches the default server.
+fn literal_end(value: &[u8]) -> Result<(usize, u8), HostError> {
+    let mut seen = 0;
     for (at, &byte) in value.iter().enumerate().skip(1) {
+        let class = CLASS[usize::from(byte)];
         match byte {
             b']' if at == 1 => return Err(HostError::Empty),
-            b']' => return Ok(at + 1),
-            b':' => {}
-            _ if HOST_BYTES[usize::from(byte)] => {}
+            b']' => return Ok((at + 1, seen)),
+            _ if class & LITERAL != 0 => seen |= class,
             _ => return Err(HostError::InvalidByte { at: at as u32 }),
         }
     }
@@ -104,20 +108,35 @@ fn parse_port(digits: &[u8]) -> Result<Option<u16>, HostError> {
     port.map(Some).ok_or(HostError::InvalidPort)
 }
 
-/// `unreserved` and `sub-delims` of RFC 3986 section 2.
-const HOST_BYTES: [bool; 256] = {
-    let mut table = [false; 256];
+/// In a registered name: `unreserved`, `sub-delims` and the sign of `pct-encoded` (RFC 3986 section 3.2.2).
+const NAME: u8 = 1 << 0;
+/// Between the brackets of an IP literal: the same without that sign, and colons.
+const LITERAL: u8 = 1 << 1;
+const DOT: u8 = 1 << 2;
+const UPPER: u8 = 1 << 3;
+
+/// The classes of each byte.
+const CLASS: [u8; 256] = {
+    let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        if (byte as u8).is_ascii_alphanumeric() {
+            table[byte] = NAME | LITERAL;
+        }
+        if (byte as u8).is_ascii_uppercase() {
+            table[byte] |= UPPER;
+        }
         byte += 1;
     }
     let others = b"-._~!$&'()*+,;=";
     let mut index = 0;
     while index < others.len() {
-        table[others[index] as usize] = true;
+        table[others[index] as usize] = NAME | LITERAL;
         index += 1;
     }
+    table[b'.' as usize] |= DOT;
+    table[b'%' as usize] = NAME;
+    table[b':' as usize] = LITERAL;
     table
 };
 

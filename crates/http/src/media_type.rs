@@ -26,9 +26,9 @@ pub fn lookup<'a, T>(table: &'a [(Box<[u8]>, T)], extension: &[u8]) -> Option<&'
 /// The extension of a path: after the last dot of its last segment, unless that dot starts the segment.
 #[must_use]
 pub fn extension_of(path: &[u8]) -> Option<&[u8]> {
-    let segment = path.rsplit(|&byte| byte == b'/').next()?;
-    let dot = segment.iter().rposition(|&byte| byte == b'.')?;
-    (dot > 0).then(|| &segment[dot + 1..])
+    let dot = path.iter().rposition(|byte| matches!(byte, b'.' | b'/')).filter(|&at| path[at] == b'.')?;
+    let is_first = dot == 0 || path[dot - 1] == b'/';
+    (!is_first).then(|| &path[dot + 1..])
 }
 
 #[cfg(test)]

@@ -4,21 +4,22 @@
 //! In nginx's order: the exact name, the longest name that starts with a wildcard, the longest that ends with
 //! one. Patterns belong to the modules.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
-/// Values by name; names and hosts are in lower case.
+/// Values by name; names and hosts are in lower case. What is in the tables stands in the configuration, so a client
+/// cannot fill them with names that collide, and a fast hash will do.
 #[derive(Clone, Debug)]
 pub(crate) struct HostTable<T> {
-    exact: HashMap<Box<[u8]>, T>,
+    exact: FxHashMap<Box<[u8]>, T>,
     /// `*.example.com` by `example.com`.
-    heads: HashMap<Box<[u8]>, T>,
+    heads: FxHashMap<Box<[u8]>, T>,
     /// `www.example.*` by `www.example`.
-    tails: HashMap<Box<[u8]>, T>,
+    tails: FxHashMap<Box<[u8]>, T>,
 }
 
 impl<T> Default for HostTable<T> {
     fn default() -> Self {
-        HostTable { exact: HashMap::new(), heads: HashMap::new(), tails: HashMap::new() }
+        HostTable { exact: FxHashMap::default(), heads: FxHashMap::default(), tails: FxHashMap::default() }
     }
 }
 
@@ -76,7 +77,7 @@ impl<T: Copy> HostTable<T> {
     }
 }
 
-fn insert<T>(map: &mut HashMap<Box<[u8]>, T>, text: &str, value: T) -> Result<(), Refusal> {
+fn insert<T>(map: &mut FxHashMap<Box<[u8]>, T>, text: &str, value: T) -> Result<(), Refusal> {
     if map.contains_key(text.as_bytes()) {
         return Err(Refusal::Taken);
     }
