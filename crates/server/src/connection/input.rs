@@ -118,6 +118,8 @@ impl Connection {
     /// has closed.
     pub(super) async fn wait_for_request(&mut self) -> Option<bool> {
         let first = self.info.requests.get() == 0;
+        // Many connections end with their first answer: a receive that stays armed would have to be taken back then.
+        self.socket.set_multishot(!first);
         let core = self.core();
         let patience = match (first, self.thread.is_draining()) {
             (true, _) => core.client_header_timeout,

@@ -80,7 +80,11 @@ impl Connection {
             false => Err(head),
         };
         let result = match data {
-            Ok(data) => self.send_at_once(request, core, data).await,
+            Ok(data) => {
+                // The last bytes and the end of the connection leave in one segment.
+                let ends = !request.keepalive && self.closes_at_once(request, core);
+                self.send_at_once(request, core, data, ends).await
+            }
             // Boxed: its state is large, and most answers are at hand.
             Err(head) => Box::pin(self.send_bit_by_bit(request, core, head, rate, go_on == Some(true))).await,
         };
@@ -96,16 +100,17 @@ impl Connection {
         }
     }
 
-    /// Sends an answer that is in memory as a whole.
+    /// Sends an answer that is in memory as a whole; `more` follows at once.
     async fn send_at_once(
         &mut self,
         request: &mut Request,
         core: &Conf,
         data: Segments,
+        more: bool,
     ) -> Result<(), BodyError> {
         let len = data.len() as u64;
         let (socket, timer) = (&mut self.socket, &self.timer);
-        let mut data = body::send_at_once(socket, timer, core.send_timeout, data, false).await?;
+        let mut data = body::send_at_once(socket, timer, core.send_timeout, data, more).await?;
         request.sent = len;
         if let Some(head) = data.take_vec() {
             request.keep_spare(head);
@@ -138,7 +143,7 @@ impl Connection {
         request.keepalive = false;
         let mut data = Segments::new();
         data.push(Source::Vec(head));
-        if let Err(error) = self.send_at_once(request, core, data).await {
+        if let Err(error) = self.send_at_once(request, core, data, false).await {
             return self.failed(request, core, &error);
         }
         let early = std::mem::take(&mut self.input);

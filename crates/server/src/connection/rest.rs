@@ -65,14 +65,24 @@ impl Connection {
     /// Lets the client read the answer before a reset could destroy it: ends our side and reads on for a while.
     pub(super) async fn linger(&mut self, request: &Request) {
         let core = &request.scope().core;
-        let wanted = match core.lingering_close {
+        if self.lingers(request, core) {
+            Box::pin(self.read_on(core)).await;
+        }
+    }
+
+    fn lingers(&self, request: &Request, core: &Conf) -> bool {
+        match core.lingering_close {
             LingeringClose::Off => false,
             LingeringClose::On => self.client_may_send(request),
             LingeringClose::Always => true,
-        };
-        if wanted {
-            Box::pin(self.read_on(core)).await;
         }
+    }
+
+    /// Whether nothing comes between the end of an answer after which the connection is not kept, and its close.
+    pub(super) fn closes_at_once(&self, request: &Request, core: &Conf) -> bool {
+        let has_more_to_do =
+            request.background.is_some() || request.body.is_some() || core.subrequests.post_action.is_some();
+        !has_more_to_do && !self.lingers(request, core)
     }
 
     async fn read_on(&mut self, core: &Conf) {
