@@ -1,6 +1,9 @@
 //! Text with variables in it, compiled when the configuration is read.
 
+use std::sync::Arc;
+
 use conf::{Error, Statement};
+use io::op::Source;
 
 use crate::request::Request;
 use crate::variables::{Registry, VarRef};
@@ -14,7 +17,7 @@ pub struct Template {
 /// A piece of the text.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
-    Text(Box<str>),
+    Text(Arc<str>),
     Variable(VarRef),
 }
 
@@ -86,6 +89,14 @@ impl Template {
         let mut out = Vec::new();
         self.render(request, &mut out);
         out
+    }
+
+    /// As [`Template::rendered`], for an answer: what is the same in each is shared.
+    pub(crate) fn source(&self, request: &Request) -> Source {
+        match self.parts.as_slice() {
+            [Part::Text(text)] => Source::Shared(Arc::clone(text).into()),
+            _ => Source::Vec(self.rendered(request)),
+        }
     }
 }
 

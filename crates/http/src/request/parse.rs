@@ -277,8 +277,11 @@ fn field_line(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<Option<usi
 /// without tabs and without space at its ends, CRLF. Anything else, errors among it, is left to the long way.
 fn plain_line(buf: &[u8], start: usize) -> Option<(Span, Span, usize)> {
     let name_end = find_name_end(buf, start);
+    if name_end == start || buf.get(name_end) != Some(&b':') {
+        return None;
+    }
     let value_end = find_any_control(buf, name_end);
-    if name_end == start || !buf[name_end..].starts_with(b":") || !buf[value_end..].starts_with(b"\r\n") {
+    if !buf[value_end..].starts_with(b"\r\n") {
         return None;
     }
     let value_start = name_end + 1 + usize::from(buf[name_end + 1] == b' ');

@@ -17,6 +17,8 @@ pub(crate) mod input;
 mod proxy;
 pub(crate) mod respond;
 mod rest;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
@@ -349,18 +351,4 @@ fn is_same_machine(peer: &Address, local: &Address) -> bool {
 /// The server that answers before a host is known.
 fn default_server(generation: &Generation, entrance: &Entrance, local: &Address) -> ServerId {
     entrance.listen(generation).map_or(ServerId(0), |listen| listen.lookup(local).0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Many thousands of them wait at the same time, and those at work share the processor's cache.
-    #[test]
-    fn a_connection_is_small() {
-        fn bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
-            size_of::<F>()
-        }
-        assert!(bytes(serve) <= 1408, "{} bytes", bytes(serve));
-    }
 }

@@ -275,7 +275,7 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
         return Step::Status(status);
     }
     // Without a text the body is empty and says so, which keeps the connection usable.
-    let body = text.map_or(Source::Static(b""), |text| Source::Vec(text.rendered(request)));
+    let body = text.map_or(Source::Static(b""), |text| text.source(request));
     let response = &mut request.response;
     response.status = status;
     response.content_type = ContentType::OfUri;
