@@ -32,6 +32,7 @@ struct Client {
 
 impl Client {
     /// Connects, asks once, and learns how long the answer is.
+    #[expect(clippy::disallowed_methods, reason = "to a listening socket of this test")]
     async fn connect(config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Client {
         let edition = Edition::for_tests(config);
         let logs = LogFiles::new(None, 1);
