@@ -8,7 +8,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::cache::{
     checked, entries, get, get_until, object, setup, sized_objects, start, wait_for_entries,
@@ -406,6 +406,66 @@ fn what_cannot_be_read_comes_from_the_origin() {
     SIZES.iter().for_each(|size| drop(get(&server, &format!("/a-{size}"))));
     fs::remove_file(setup.data().join("open")).expect("it is there");
     SIZES.iter().for_each(|size| get_until(&server, &format!("/a-{size}"), "HIT"));
+}
+
+#[test]
+fn a_small_hit_takes_one_read() {
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    for net in NETS {
+        let (_objects, origin) = sized_objects();
+        // The first read succeeds, and each one behind it fails.
+        let fault = "engine_fault read error=EIO after=1 path=@CACHE@/ while=@DATA@/switch;";
+        let setup = setup(&origin, &[("NET", net), ("FAULTS", fault)]);
+        let filling = start(&setup);
+        let targets = ["/a-15530", "/b-15530"];
+        targets.iter().for_each(|target| drop(get(&filling, target)));
+        wait_for_entries(&setup, 2);
+        drop(filling);
+        let server = start(&setup);
+        server.wait_for_log("entries known", Deadline::default());
+        switch(&setup, true);
+        assert_eq!(get(&server, targets[0]), "HIT", "{net}: more than one read");
+        assert_ne!(get(&server, targets[1]), "HIT", "{net}: no read at all");
+    }
+}
+
+/// Bytes of the cache's files that are in the page cache; `None` where the kernel does not tell.
+fn in_page_cache(setup: &Setup) -> Option<u64> {
+    let pages = |path: &PathBuf| {
+        let file = fs::File::open(path).expect("an entry");
+        io::sys::cachestat(&file, 0, 0).ok().map(|found| found.cached)
+    };
+    entries(setup).iter().map(pages).sum::<Option<u64>>().map(|pages| pages * 4096)
+}
+
+#[test]
+fn direct_hits_leave_the_page_cache_alone() {
+    let (_objects, origin) = sized_objects();
+    let locations = "location /direct/ { proxy_pass http://@ORIGIN@; aio on; directio 1; }";
+    for net in NETS {
+        let setup = setup(&origin, &[("NET", net), ("SERVER", locations)]);
+        let filling = start(&setup);
+        SIZES.iter().for_each(|size| drop(get(&filling, &format!("/direct/{size}-{size}"))));
+        let files = wait_for_entries(&setup, SIZES.len());
+        drop(filling);
+        let drop_caches = |path: &PathBuf| {
+            let file = fs::File::open(path).expect("an entry");
+            file.sync_all().expect("a disk that works");
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("a regular file");
+        };
+        files.iter().for_each(drop_caches);
+        if in_page_cache(&setup) != Some(0) {
+            println!("skipped: what is in the page cache cannot be told, or dropped, here");
+            return;
+        }
+        let server = start(&setup);
+        // How an entry is read is decided by its size.
+        server.wait_for_log("entries known", Deadline::default());
+        SIZES.iter().for_each(|size| assert_eq!(get(&server, &format!("/direct/{size}-{size}")), "HIT"));
+        assert_eq!(in_page_cache(&setup), Some(0), "{net}");
+    }
 }
 
 #[test]
