@@ -47,6 +47,8 @@ struct Walk {
     unread: RefCell<Vec<(Folder, Errno)>>,
     /// Entries whose sizes are still to be looked at.
     named: RefCell<Vec<Named>>,
+    /// One list of them is looked at at a time.
+    measuring: Semaphore,
 }
 
 /// A folder of entries, or of such folders.
@@ -146,6 +148,7 @@ impl Store {
             unconfirmed_up_to: wanted.unconfirmed_up_to,
             unread: RefCell::default(),
             named: RefCell::default(),
+            measuring: Semaphore::new(1),
         });
         wanted.folders.into_iter().for_each(|folder| walk.begin_folder(folder));
         walk.gauge.none_left().await;
@@ -280,7 +283,10 @@ impl Walk {
             }
             self.pace.worked(count).await;
             if self.named.borrow().len() >= SIZES_LEFT_MAX {
-                let named = self.named.take();
+                let _turn = self.measuring.acquire().await;
+                // Whoever had the turn before may have taken it.
+                let is_full = self.named.borrow().len() >= SIZES_LEFT_MAX;
+                let named = if is_full { self.named.take() } else { Vec::new() };
                 store.measure(named).await;
             }
         }

@@ -80,14 +80,22 @@ impl Store {
             }
         };
         for (key, stat) in keys.iter().zip(stats) {
-            match blocks_on_disk(stat) {
-                Some(blocks) => self.index.measure(&key.0, blocks),
-                None => self.forget_named(key),
+            match stat.map(blocks_on_disk) {
+                Ok(Some(blocks)) => self.index.measure(&key.0, blocks),
+                Ok(None) | Err(Errno::NOENT | Errno::NOTDIR) => self.forget_named(key),
+                Err(_) => self.keep_guess(key),
             }
         }
     }
 
-    /// Forgets what has a name and no file that can be looked at, unless it was written since.
+    /// Takes the guess for the size of a file that is there and cannot be looked at: known, it can be purged and evicted.
+    fn keep_guess(&self, key: &Key) {
+        if let Some(known) = self.index.peek(&key.0) {
+            self.index.measure(&key.0, known.blocks);
+        }
+    }
+
+    /// Forgets what has a name and no file, unless it was written since.
     fn forget_named(&self, key: &Key) {
         if let Some(known) = self.index.peek(&key.0).filter(|known| !known.measured) {
             self.forget(key, known.version);
@@ -95,9 +103,8 @@ impl Store {
     }
 }
 
-/// What a file takes.
-fn blocks_on_disk(stat: Result<Stat, Errno>) -> Option<u32> {
-    let stat = stat.ok()?;
+/// What a file takes; nothing where it is something else.
+fn blocks_on_disk(stat: Stat) -> Option<u32> {
     if FileType::from_raw_mode(stat.mode) != FileType::RegularFile {
         return None;
     }

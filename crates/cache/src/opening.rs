@@ -167,7 +167,7 @@ impl Store {
         if file.fd().is_direct() || !way.calls_directly || !self.data.is_worth_trying() {
             return None;
         }
-        let mut buf = rt::pool().get(bytes as usize)?;
+        let mut buf = rt::buffer_at_once(bytes as usize)?;
         buf.set_len(0);
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());

@@ -117,9 +117,9 @@ async fn read_rest(file: &File, at: u64, end: u64, device: DeviceId, via: DiskVi
     }
 }
 
-/// How long a read waits for a buffer where others hold all of them: answers are being sent from those, so one comes
-/// back before long.
-const BUFFER_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long a read waits in line for a buffer: as long as bodies of files do that stand in the same line, by default
+/// (`send_timeout`).
+const BUFFER_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The part of the pool that is left to requests that come in, the bodies of which are read next.
 const SPARED_PART: u64 = 4;
@@ -172,6 +172,8 @@ pub struct Reader {
     /// The next chunk to be asked for.
     next: u64,
     window: usize,
+    /// Bytes that the client takes now.
+    room: u64,
     flights: VecDeque<Flight>,
 }
 
@@ -191,13 +193,19 @@ impl Reader {
             // The window is the read-ahead. The kernel's own would fill the page cache for every reader once more.
             located.file.fd().expect_random_reads();
         }
-        Reader { located, range, next, window: window.max(1), flights: VecDeque::new() }
+        Reader { located, range, next, window: window.max(1), room: u64::MAX, flights: VecDeque::new() }
+    }
+
+    /// Says how many bytes the client takes now: where buffers are short no more is read, but for a chunk.
+    pub fn set_room(&mut self, bytes: u64) {
+        self.room = bytes;
     }
 
     /// Where the run ends that begins with the next chunk: it has no chunk that is not there, unless that is its first
     /// one, so that what is before a hole is answered.
     fn run_end(&self) -> u64 {
-        let most = if self.is_alone() { LONE_RUN_CHUNKS } else { RUN_CHUNKS };
+        let lone = (self.room / CHUNK_BYTES).clamp(1, LONE_RUN_CHUNKS);
+        let most = if self.is_alone() { lone } else { RUN_CHUNKS };
         let last = self.range.end.div_ceil(CHUNK_BYTES).min(self.next + most);
         let is_there =
             |index| self.located.chunks.as_ref().is_none_or(|chunks| chunks.checksum(index).is_some());

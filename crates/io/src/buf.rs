@@ -33,8 +33,8 @@ pub const CHUNK_BYTES: usize = 1 << 20;
 const CHUNKS_MIN: usize = 4;
 
 /// Classes below this one are for heads, those from it on for bodies. Of the chunks of a pool each of the two groups has a
-/// quarter that the other one cannot take: requests that are held while their bodies wait for memory leave them some, and
-/// bodies leave requests some.
+/// quarter that the other one cannot cut anew: requests that are held while their bodies wait for memory leave them some,
+/// and bodies leave requests some. At the limit a long head may still borrow an idle buffer of a body.
 const BODY_CLASS: usize = 2;
 
 /// See [`BODY_CLASS`].
@@ -104,9 +104,7 @@ impl Pool {
     /// `None` when the pool is at its limit or the kernel has no memory. At the limit a larger buffer than
     /// was asked for may come, when one is idle. A quarter of the pool is left to heads, and one to bodies.
     pub fn get(&self, bytes: usize) -> Option<Buf> {
-        let class =
-            CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1);
-        let shared = &self.0;
+        let (class, shared) = (class_of(bytes), &self.0);
         let recycled = shared.free[class].borrow_mut().pop().map(|id| (class, id));
         let fresh = || shared.grow(class).map(|id| (class, id));
         let Some((class, id)) = recycled.or_else(fresh).or_else(|| shared.at_limit(class)) else {
@@ -126,6 +124,22 @@ impl Pool {
     pub fn spare_bytes(&self) -> u64 {
         let counters = self.counters();
         self.bytes_max() - (counters.bytes - counters.idle_bytes)
+    }
+
+    /// Whether a buffer of so many bytes would come out of the quarter that is left to bodies, where heads have no use for
+    /// what it leaves.
+    pub fn is_left_to_bodies(&self, bytes: usize) -> bool {
+        let (class, shared) = (class_of(bytes), &self.0);
+        let idle = |class: usize| shared.free[class].borrow().len() * CLASS_BYTES[class] as usize;
+        let idle_bytes: usize = (BODY_CLASS..CLASS_BYTES.len()).map(idle).sum();
+        let lent_bytes = shared.body_chunks.get() * CHUNK_BYTES - idle_bytes;
+        let part_bytes = shared.chunks_max / RESERVED_PART * CHUNK_BYTES;
+        class >= BODY_CLASS && lent_bytes + CLASS_BYTES[class] as usize <= part_bytes
+    }
+
+    /// Whether a buffer of so many bytes is one of those for bodies.
+    pub fn is_for_bodies(bytes: usize) -> bool {
+        class_of(bytes) >= BODY_CLASS
     }
 
     /// The limit of the pool.
@@ -180,6 +194,11 @@ impl Pool {
             exhausted: self.0.exhausted.get(),
         }
     }
+}
+
+/// The class of a buffer with room for so many bytes; the largest for more than it holds.
+fn class_of(bytes: usize) -> usize {
+    CLASS_BYTES.iter().position(|&size| size as usize >= bytes).unwrap_or(CLASS_BYTES.len() - 1)
 }
 
 impl Shared {

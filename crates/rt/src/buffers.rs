@@ -33,9 +33,10 @@ struct Ask {
     waiter: RefCell<Waiter>,
 }
 
-/// Takes a buffer out of the pool where that leaves enough to others.
+/// Takes a buffer out of the pool where that leaves enough to others, or leaves them what they cannot use.
 fn take(pool: &Pool, bytes: usize, spared: u64) -> Option<Buf> {
-    if pool.spare_bytes() < spared.saturating_add(bytes as u64) { None } else { pool.get(bytes) }
+    let leaves_enough = pool.spare_bytes() >= spared.saturating_add(bytes as u64);
+    if leaves_enough || pool.is_left_to_bodies(bytes) { pool.get(bytes) } else { None }
 }
 
 impl Queue {
@@ -62,6 +63,14 @@ impl Queue {
 /// Who waits should hold no other buffer: two who do may wait for each other.
 pub fn buffer(bytes: usize, spared: u64) -> Wanted {
     Wanted { runtime: runtime::current(), bytes, spared, ask: None }
+}
+
+/// A buffer of at least `bytes`, at once or not at all: who waits for one of those for bodies is not passed by.
+pub fn buffer_at_once(bytes: usize) -> Option<Buf> {
+    runtime::with_current(|runtime| {
+        let somebody_waits = !runtime.hungry.0.borrow().is_empty();
+        if somebody_waits && Pool::is_for_bodies(bytes) { None } else { runtime.pool.get(bytes) }
+    })
 }
 
 /// See [`buffer`]. Dropped, it gives its place up, and what it was lent.

@@ -61,7 +61,9 @@ fn who_gives_up_leaves_its_place_and_what_it_was_lent() {
 #[test]
 fn a_part_is_left_to_others() {
     run(|fake| async move {
-        let spared = fake.pool.bytes_max() - LARGE as u64;
+        // A quarter is there for such buffers alone: it is taken first.
+        let _own: Vec<_> = (0..2).map(|_| fake.pool.get(LARGE)).collect();
+        let spared = fake.pool.bytes_max() - 3 * LARGE as u64;
         let one = buffer(LARGE, spared).await;
         let other = watch(async move { buffer(LARGE, spared).await.capacity() });
         settle().await;
@@ -69,6 +71,19 @@ fn a_part_is_left_to_others() {
         drop(one);
         settle().await;
         assert_eq!(other.take(), Some(LARGE));
+    });
+}
+
+#[test]
+fn what_is_left_to_bodies_is_lent_whatever_heads_take() {
+    run(|fake| async move {
+        let heads: Vec<_> = std::iter::from_fn(|| fake.pool.get(4096)).collect();
+        let spared = fake.pool.bytes_max() / 4;
+        assert!(fake.pool.spare_bytes() <= spared, "heads have taken all that they can");
+        let bodies: Vec<_> = (0..8).map(|_| watch(async move { buffer(256 << 10, spared).await })).collect();
+        settle().await;
+        assert!(bodies.iter().all(|body| body.take().is_some()), "two mebibytes of eight");
+        drop(heads);
     });
 }
 

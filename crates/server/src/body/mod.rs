@@ -73,6 +73,10 @@ pub(crate) enum Piece {
 /// Smaller files are read at once, or nearly so: nginx's limit.
 const READ_AHEAD_FROM: u64 = 128 << 10;
 
+/// Bytes that are copied behind their head though sendfile would not: the two calls that it takes beside the send of the
+/// head cost more than the copy.
+const COPIED_MAX: u64 = 16 << 10;
+
 impl FileBody {
     /// The whole file that was opened for this request.
     pub(crate) fn new(opened: Opened, mover: Mover, request: &Request) -> FileBody {
@@ -113,10 +117,13 @@ impl FileBody {
     /// The head and all of the body, when that is a small file in memory which goes out by being read. What is
     /// not at hand takes its way through [`send`].
     pub(crate) fn at_hand(&self, head: &[u8], chunk_max: Option<u64>) -> Option<Buf> {
-        match (self.mover, self.pieces.as_slice()) {
-            (Mover::Read { via, direct: false }, &[Piece::Range { start, end }])
-                if via != DiskVia::Sync && chunk_max.is_none_or(|most| end - start <= most) =>
-            {
+        let most = match self.mover {
+            Mover::Read { via, direct: false } if via != DiskVia::Sync => u64::MAX,
+            Mover::Resident { .. } => COPIED_MAX,
+            _ => return None,
+        };
+        match self.pieces.as_slice() {
+            &[Piece::Range { start, end }] if end - start <= most.min(chunk_max.unwrap_or(most)) => {
                 read::at_hand(self, head, start + self.base..end + self.base)
             }
             _ => None,
@@ -133,8 +140,14 @@ impl FileBody {
             _ => false,
         };
         let is_long = |piece: &Piece| matches!(piece, Piece::Range { end, .. } if *end > READ_AHEAD_FROM);
-        if !self.direct && self.read_ahead() && self.pieces.iter().any(is_long) {
+        if self.direct || !self.pieces.iter().any(is_long) {
+            return;
+        }
+        if self.read_ahead() {
             self.file.fd().expect_sequential_reads();
+        } else if matches!(self.mover, Mover::Read { .. }) && turns::are_on() {
+            // What the kernel would read ahead for so many is dropped again before its turn comes.
+            self.file.fd().expect_random_reads();
         }
     }
 

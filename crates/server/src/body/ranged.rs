@@ -45,7 +45,8 @@ impl RangedBody {
 
     /// The pieces one after the other.
     pub(crate) fn into_stream(self) -> Box<dyn Stream> {
-        Box::new(Pieces { source: self.source, pieces: self.pieces.into_iter(), open: None })
+        let pieces = self.pieces.into_iter();
+        Box::new(Pieces { source: self.source, pieces, open: None, room: u64::MAX })
     }
 }
 
@@ -53,6 +54,8 @@ struct Pieces {
     source: Box<dyn Ranged>,
     pieces: smallvec::IntoIter<[Piece; 1]>,
     open: Option<Box<dyn Stream>>,
+    /// See [`Stream::set_room`].
+    room: u64,
 }
 
 impl Stream for Pieces {
@@ -67,7 +70,9 @@ impl Stream for Pieces {
             match self.pieces.next() {
                 Some(Piece::Text(text)) => return Poll::Ready(Ok(Some(Source::Vec(text)))),
                 Some(Piece::Range { start, end }) if start < end => {
-                    self.open = Some(self.source.open(start..end));
+                    let mut open = self.source.open(start..end);
+                    open.set_room(self.room);
+                    self.open = Some(open);
                 }
                 Some(Piece::Range { .. }) => {}
                 None => return Poll::Ready(Ok(None)),
@@ -77,6 +82,13 @@ impl Stream for Pieces {
 
     fn is_read_at_will(&self) -> bool {
         self.source.is_read_at_will()
+    }
+
+    fn set_room(&mut self, bytes: u64) {
+        self.room = bytes;
+        if let Some(open) = &mut self.open {
+            open.set_room(bytes);
+        }
     }
 }
 

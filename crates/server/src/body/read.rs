@@ -71,7 +71,12 @@ async fn next(sink: &mut Sink<'_>, chunks: &mut Chunks) -> Result<Option<Chunk>,
     if chunks.left() == 0 || !turns::are_on() {
         return Ok(chunks.next());
     }
-    let most = turns::wait(sink, chunks.left().min(chunks.chunk)).await?;
+    // Parts before this one: who waits for a buffer holds none.
+    sink.let_go().await?;
+    let left = chunks.left();
+    let most = turns::wait(sink, left.min(chunks.chunk)).await?;
+    // The tail of a direct file is read with its last aligned block, not by itself.
+    let most = if most == left { turns::TURN_BYTES } else { most };
     chunks.first = false;
     Ok(chunks.next_of(most))
 }
@@ -203,7 +208,7 @@ pub(super) fn at_hand(body: &FileBody, head: &[u8], range: Range<u64>) -> Option
     if len > AT_HAND_MAX {
         return None;
     }
-    let mut buf = rt::pool().get(head.len() + len as usize)?;
+    let mut buf = rt::buffer_at_once(head.len() + len as usize)?;
     buf.append(head);
     let read = body.read_resident(range.start, len as u32, &mut buf);
     (u64::from(read) == len).then_some(buf)
@@ -228,8 +233,8 @@ async fn read_once(
     }
     // A direct read goes on from an aligned place, and what was read beyond that is read again.
     let start = if chunk.direct { have - have % DIRECT_ALIGNMENT } else { have };
-    let Ok(rest) = turns::buffer(body, chunk.len - start).await else {
-        return (Err(Errno::NOMEM), Some(buf));
+    let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
+        return start_over(body, via, chunk, have, buf).await;
     };
     let len = (chunk.len - start) as u32;
     let (result, rest) = body.file.read_at(chunk.offset + start, len, rest, body.device, via).await;
@@ -238,6 +243,24 @@ async fn read_once(
     buf.append(&rest[..count as usize]);
     let new = (start + u64::from(count)).saturating_sub(have);
     (Ok(new as u32), Some(buf))
+}
+
+/// Reads all of a chunk once more, where there is no second buffer: who holds one does not wait for another.
+async fn start_over(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    have: u64,
+    mut buf: Buf,
+) -> (Result<u32, Errno>, Option<Buf>) {
+    buf.set_len(0);
+    let (result, buf) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
+    let new = result.and_then(|count| match u64::from(count).saturating_sub(have) {
+        // Cut at the same byte each time, it would never end.
+        0 => Err(Errno::NOMEM),
+        new => Ok(new as u32),
+    });
+    (new, buf)
 }
 
 #[cfg(test)]

@@ -121,6 +121,12 @@ impl<'a> Sink<'a> {
         self.pieces < SEGMENTS_MAX
     }
 
+    /// Sends what was added if buffers of the pool are among it. A head alone goes on waiting for its body.
+    pub(super) async fn let_go(&mut self) -> Result<(), SendError> {
+        let holds_buffers = self.pending.parts().any(|part| part.buf().is_some());
+        if holds_buffers { self.flush(false).await } else { Ok(()) }
+    }
+
     /// Sends what was added; `more` says that further bytes follow at once.
     pub(crate) async fn flush(&mut self, more: bool) -> Result<(), SendError> {
         if self.pending.is_empty() {

@@ -41,6 +41,9 @@ pub(crate) trait Stream {
         false
     }
 
+    /// How many bytes the client takes now: what is read at will is read in pieces of about so many.
+    fn set_room(&mut self, _bytes: u64) {}
+
     /// Bytes of one send from which on no further piece is asked for.
     fn send_bytes(&self) -> usize {
         SEND_BYTES
@@ -93,7 +96,8 @@ pub(crate) async fn send(
     loop {
         let takes_turns = stream.is_read_at_will() && turns::are_on();
         if takes_turns {
-            turns::wait(sink, turns::TURN_BYTES).await?;
+            let room = turns::wait(sink, turns::TURN_BYTES).await?;
+            stream.set_room(room);
         }
         let gone = upstream::gone(request, stream.minds_client());
         // In turns nothing is read that has to wait for what is sent before it.

@@ -119,6 +119,10 @@ impl Ranged for Holed {
             state,
         })
     }
+
+    fn is_read_at_will(&self) -> bool {
+        true
+    }
 }
 
 struct HoledStream {
@@ -205,6 +209,7 @@ impl Stream for HoledStream {
                         return Poll::Ready(Ok(Some(source)));
                     }
                     Ok(None) => self.state = State::Next,
+                    Err(error @ BodyError::NoMemory) => return Poll::Ready(Err(error)),
                     // What the disk cannot give, or gives wrongly, is a hole like any other.
                     Err(_) => {
                         let rest = part.clone();

@@ -135,6 +135,12 @@ struct CheckedStream {
 }
 
 impl Stream for CheckedStream {
+    fn set_room(&mut self, bytes: u64) {
+        if let Reading::Ready(reader) = &mut self.state {
+            reader.set_room(bytes);
+        }
+    }
+
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         let mut pending = match std::mem::replace(&mut self.state, Reading::Over) {
             Reading::Over => return Poll::Ready(Ok(None)),

@@ -71,6 +71,9 @@ impl Input {
     }
 }
 
+/// How long a connection that is to end waits for bytes that the kernel has.
+const HERE_MAX: Duration = Duration::from_secs(1);
+
 impl Connection {
     /// Reads a head, of which the first bytes are here, into the request.
     pub(super) async fn read_head(&mut self, request: &mut Request) -> Head {
@@ -121,18 +124,18 @@ impl Connection {
         // Many connections end with their first answer: a receive that stays armed would have to be taken back then.
         self.socket.set_multishot(!first);
         let core = self.core();
-        let patience = match (first, self.thread.is_draining()) {
+        let mut patience = match (first, self.thread.is_draining()) {
             (true, _) => core.client_header_timeout,
             // A client that was told to go on may be sending already: it gets a moment.
             (false, true) => core.keepalive_min_timeout,
             (false, false) => core.keepalive_timeout,
         };
-        if !first
-            && patience == Duration::ZERO
-            && self.socket.try_recv().is_none()
-            && self.thread.is_draining()
-        {
-            return None;
+        if !first && patience == Duration::ZERO && self.thread.is_draining() {
+            if self.socket.is_quiet() {
+                return None;
+            }
+            // What is here is a request that the last answer allowed, but it may take a turn of the engine to come.
+            patience = HERE_MAX;
         }
         let (end, kind) = (rt::now() + patience, if first { Waits::First } else { Waits::Idle });
         loop {
@@ -142,7 +145,10 @@ impl Connection {
             let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
             drop(waiting);
             match received {
-                Ok(Ok(received)) => return Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX))),
+                Ok(Ok(received)) => {
+                    self.socket.set_multishot(true);
+                    return Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX)));
+                }
                 // Woken to let go of a configuration: without that it would live as long as the client waits.
                 Err(rt::Elapsed) if may_stay && self.renew() => {}
                 Ok(Err(_)) | Err(rt::Elapsed) => return None,

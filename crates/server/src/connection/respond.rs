@@ -83,7 +83,13 @@ impl Connection {
             Ok(data) => {
                 // The last bytes and the end of the connection leave in one segment.
                 let ends = !request.keepalive && self.closes_at_once(request, core);
-                self.send_at_once(request, core, data, ends).await
+                let sent = self.send_at_once(request, core, data, ends).await;
+                if ends && sent.is_ok() {
+                    // Not left to the close: with bytes in the socket that nobody has read, that is a reset, which would
+                    // take the answer along.
+                    self.socket.shutdown_write();
+                }
+                sent
             }
             // Boxed: its state is large, and most answers are at hand.
             Err(head) => Box::pin(self.send_bit_by_bit(request, core, head, rate, go_on == Some(true))).await,

@@ -212,6 +212,10 @@ impl Ranged for Slices {
         let first = self.first.take();
         Box::new(SliceStream { shared: Rc::clone(&self.shared), range, first, state: State::Next })
     }
+
+    fn is_read_at_will(&self) -> bool {
+        true
+    }
 }
 
 struct SliceStream {
