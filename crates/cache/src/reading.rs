@@ -214,7 +214,7 @@ impl Reader {
 
     /// Whether one read at a time has to do, so that nobody holds one buffer and waits for another.
     fn is_alone(&self) -> bool {
-        rt::pool().spare_bytes() <= rt::pool().bytes_max() / 2
+        rt::pool().spare_bytes() <= rt::pool().bytes_max() / 2 || rt::buffers_are_awaited()
     }
 
     /// The next bytes in order; `None` at the end of the range. Damage drops the entry; nobody may be given what would

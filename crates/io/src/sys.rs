@@ -78,6 +78,25 @@ pub fn send_queue_bytes(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     if failed == 0 { Ok(queued.max(0) as u32) } else { Err(last_error()) }
 }
 
+/// Memory that a socket's send buffer has, and how much of it is in use: more than the bytes that queue there, since each
+/// packet takes some beside its bytes (`SO_MEMINFO`, Linux 4.12).
+pub fn send_buffer(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
+    // The numbers of linux/sock_diag.h: SK_MEMINFO_WMEM_ALLOC, SK_MEMINFO_SNDBUF, SK_MEMINFO_WMEM_QUEUED.
+    const ALLOCATED: usize = 2;
+    const SIZE: usize = 3;
+    const QUEUED: usize = 5;
+    let mut numbers = [0_u32; 9];
+    let mut len = size_of_val(&numbers) as libc::socklen_t;
+    let place = numbers.as_mut_ptr().cast();
+    // SAFETY: the kernel writes at most `len` bytes to `numbers`, which outlives the call.
+    let failed =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, place, &mut len) };
+    if failed != 0 {
+        return Err(last_error());
+    }
+    Ok((numbers[SIZE], numbers[ALLOCATED].max(numbers[QUEUED])))
+}
+
 /// Wakes the one who accepts only when a connection has data, or when `seconds` have passed (0: no such wait),
 /// as `TCP_DEFER_ACCEPT` of tcp(7) says. An error on sockets of other families.
 pub fn set_defer_accept(listener: BorrowedFd<'_>, seconds: u32) -> Result<(), Errno> {

@@ -65,12 +65,15 @@ pub fn buffer(bytes: usize, spared: u64) -> Wanted {
     Wanted { runtime: runtime::current(), bytes, spared, ask: None }
 }
 
+/// Whether somebody waits for a buffer.
+pub fn buffers_are_awaited() -> bool {
+    runtime::with_current(|runtime| !runtime.hungry.0.borrow().is_empty())
+}
+
 /// A buffer of at least `bytes`, at once or not at all: who waits for one of those for bodies is not passed by.
 pub fn buffer_at_once(bytes: usize) -> Option<Buf> {
-    runtime::with_current(|runtime| {
-        let somebody_waits = !runtime.hungry.0.borrow().is_empty();
-        if somebody_waits && Pool::is_for_bodies(bytes) { None } else { runtime.pool.get(bytes) }
-    })
+    let is_passing_by = Pool::is_for_bodies(bytes) && buffers_are_awaited();
+    if is_passing_by { None } else { runtime::with_current(|runtime| runtime.pool.get(bytes)) }
 }
 
 /// See [`buffer`]. Dropped, it gives its place up, and what it was lent.

@@ -35,7 +35,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-pub use buffers::{Wanted, buffer, buffer_at_once};
+pub use buffers::{Wanted, buffer, buffer_at_once, buffers_are_awaited};
 pub use combine::{Either, join, select, yield_now};
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};

@@ -311,12 +311,12 @@ pub fn progress(socket: &Fd, sent: u64) -> u64 {
     })
 }
 
-/// Bytes that a socket would take without waiting for its peer, about: the size of its send buffer (`SO_SNDBUF` of
-/// socket(7)) less what queues in it. 0 where the kernel tells neither.
+/// Bytes that a socket takes without waiting for its peer. A third of the memory that its send buffer has left: packets to
+/// a peer with a small window take more than twice their bytes, and who sends more than fits waits with a buffer in hand.
+/// 0 where the kernel does not tell.
 pub fn room(socket: &Fd) -> u64 {
-    let size = rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0) as u64;
-    let queued = io::sys::send_queue_bytes(socket.as_fd()).map_or(u64::MAX, u64::from);
-    size.saturating_sub(queued)
+    let free = io::sys::send_buffer(socket.as_fd()).map_or(0, |(size, used)| size.saturating_sub(used));
+    u64::from(free / 3)
 }
 
 impl Sending<'_> {

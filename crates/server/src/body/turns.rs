@@ -19,10 +19,11 @@ pub(super) const TURN_BYTES: u64 = 256 << 10;
 /// the logs.
 const SPARED_PART: u64 = 4;
 
-/// Whether bodies take turns now.
+/// Whether bodies take turns now. Also while somebody waits in line: what many have asked for in one turn of the engine
+/// is not lent yet, and would be more than there is.
 pub(crate) fn are_on() -> bool {
     let pool = rt::pool();
-    pool.spare_bytes() <= pool.bytes_max() / 2
+    pool.spare_bytes() <= pool.bytes_max() / 2 || rt::buffers_are_awaited()
 }
 
 /// Waits until the client takes bytes, and answers how many to read for it.

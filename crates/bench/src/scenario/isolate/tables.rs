@@ -105,7 +105,7 @@ fn plot(results: &Results) -> Plot {
     }
     Plot {
         id: "isolate-percentiles".to_owned(),
-        title: "Latency of return 200 by percentile, alone and beside clients of a slow disk".to_owned(),
+        title: "Latency of return 200, alone and beside stuck clients".to_owned(),
         x: Axis { name: "percentile".to_owned(), unit: "%".to_owned(), scale: AxisScale::Percentile },
         y: Axis { name: "latency".to_owned(), unit: "ms".to_owned(), scale: AxisScale::Logarithmic },
         series,
