@@ -59,7 +59,9 @@ fn every_main_engine_has_its_row_for_files_and_for_the_cache() {
     }
     assert!(!list(&section["runs"]).is_empty() && !list(&section["findings"]).is_empty());
     let configurations = list(&section["configurations"]);
-    let ours = configurations.iter().find(|fact| fact["name"] == "ringroad epoll + threads");
+    // Of what was measured: in an instant a busy machine may have had no answer of one of them.
+    let is_ours = |fact: &&Value| fact["name"].as_str().is_some_and(|name| name.starts_with("ringroad "));
+    let ours = configurations.iter().find(is_ours);
     let text = ours.and_then(|fact| fact["value"].as_str()).unwrap_or_default();
     assert!(text.contains("worker_processes 1;"), "{configurations:?}");
 }
