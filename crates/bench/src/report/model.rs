@@ -28,6 +28,9 @@ pub(crate) struct Report {
     /// Servers and tools: version, or why one is missing.
     pub(crate) peers: Vec<Fact>,
     pub(crate) sections: Vec<Section>,
+    /// The aims of the project whose scenarios are among the sections, and how the run stands against them.
+    #[serde(default)]
+    pub(crate) aims: Vec<Aim>,
     /// Why sections are missing that were asked for: the run was interrupted, or is not at its end yet.
     #[serde(default)]
     pub(crate) incomplete: Option<String>,
@@ -188,4 +191,33 @@ pub(crate) struct Run {
 pub(crate) struct Timeline {
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Vec<f64>>,
+}
+
+/// An aim of the project, with what a run found about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Aim {
+    /// The kind of work, and which case of it.
+    pub(crate) row: String,
+    pub(crate) case: String,
+    pub(crate) scenario: String,
+    /// What is measured of it.
+    pub(crate) figure: String,
+    /// Whose figure it is: a mode of this server.
+    pub(crate) ours: String,
+    /// What it is divided by; "" for a figure that stands alone.
+    pub(crate) beside: String,
+    /// How much is wanted, in words.
+    pub(crate) bound: String,
+    /// What was found, or why there is nothing.
+    pub(crate) measured: Cell,
+    pub(crate) standing: Standing,
+}
+
+/// Whether an aim was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Standing {
+    Met,
+    Missed,
+    Unmeasured,
 }

@@ -256,21 +256,27 @@ impl Outcome {
         // What was measured with another case stands there.
         let own = |way: &Way| way.maker != Maker::Machine || limit::is_measured_in(self.case);
         self.by_way.iter().filter(move |(way, _)| own(way)).flat_map(|(way, rounds)| {
-            // Rounds that failed have no figures; their reason stands in the tables.
-            rounds.iter().enumerate().filter_map(|(round, measured)| {
-                let measured = measured.as_ref().ok()?;
+            rounds.iter().enumerate().map(|(round, measured)| {
                 let mut labels = self.case.labels();
                 labels.insert("server".to_owned(), way.name.to_owned());
                 labels.insert("round".to_owned(), round.to_string());
+                let measured = match measured {
+                    Ok(measured) => measured,
+                    // Without figures, so that who reads the measurements alone learns why they are not there.
+                    Err(reason) => {
+                        labels.insert("nothing".to_owned(), reason.clone());
+                        return Run { labels, ..Run::default() };
+                    }
+                };
                 if measured.is_generator_bound {
                     labels.insert("bottleneck".to_owned(), "generator".to_owned());
                 }
-                Some(Run {
+                Run {
                     labels,
                     figures: measured.figures(),
                     disturbed: measured.disturbed.clone(),
                     timeline: Some(measured.timeline.clone()),
-                })
+                }
             })
         })
     }

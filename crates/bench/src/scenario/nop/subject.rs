@@ -134,6 +134,7 @@ impl Subject {
                 label("flags", format!("{:#x}", setup.flags));
                 label("registered_fd", setup.registered_fd.to_string());
                 label("batch", batch.to_string());
+                label("as_engine", (*setup == RingSetup::as_engine(*batch)).to_string());
             }
             Subject::Engine { batch } => {
                 label("subject", "engine".to_owned());
