@@ -122,11 +122,13 @@ pub enum Refused {
     Disk(Errno),
     /// The cache is being stopped.
     Stopping,
+    /// More entries wait for the disk than it takes.
+    Behind,
 }
 
 impl Refused {
     /// All reasons in the order of [`Refused::index`], by name.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 14] = [
         "not_owner",
         "pass_through",
         "no_room",
@@ -140,6 +142,7 @@ impl Refused {
         "no_memory",
         "disk",
         "stopping",
+        "behind",
     ];
 
     /// Place in [`Refused::NAMES`], for counters.
@@ -158,6 +161,7 @@ impl Refused {
             Refused::NoMemory => 10,
             Refused::Disk(_) => 11,
             Refused::Stopping => 12,
+            Refused::Behind => 13,
         }
     }
 

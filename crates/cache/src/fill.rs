@@ -196,6 +196,9 @@ impl Fill {
             Some(length) => length,
             None => self.next,
         };
+        // From here on nobody waits for it but the disk.
+        let store = Arc::clone(&self.store);
+        let _behind = store.backlog.enter();
         // The last chunk of a body whose length was not known, or the only one.
         if !matches!(self.to, To::Memory) {
             let last = self.gather.take().filter(|last| {
@@ -361,6 +364,7 @@ impl Store {
             Some(length) => Layout::large(used, Some(length), false).file_bytes(length),
             None => used as u64,
         };
+        self.backlog.room().await?;
         let reserved = Reserved::new(self, new.key, blocks_of(bytes)).await?;
         let is_large = length.is_some_and(|length| length > CHUNK_BYTES);
         let mut fill = Fill {
@@ -406,6 +410,7 @@ impl Store {
         self.may_write()?;
         let located = hit.located().ok_or(Refused::Unstorable)?;
         let chunks = located.chunks.clone().ok_or(Refused::Unstorable)?;
+        self.backlog.room().await?;
         let lease = self.extending.try_take(&hit.key).ok_or(Refused::Busy)?;
         let file = self.open_to_change(&hit.key, &hit.entry.header).await?.0;
         let header = &hit.entry.header;

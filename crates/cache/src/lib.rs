@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod bell;
 mod change;
 mod chunks;

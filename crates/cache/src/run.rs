@@ -263,8 +263,12 @@ impl Store {
 
     /// Ends the work on the folder, saves the index and lets another process have it.
     async fn finish(self: &Arc<Store>) {
-        self.end_owning();
         let deadline = rt::now() + STOP_MAX;
+        // What clients have had as stored, and only the disk has not.
+        while !self.backlog.is_empty() && rt::now() < deadline {
+            rt::sleep_until(rt::now() + Duration::from_millis(1)).await;
+        }
+        self.end_owning();
         // What had begun before may still change an entry.
         while (!self.leases.is_empty() || self.removals.load(Ordering::Acquire) > 0) && rt::now() < deadline {
             rt::sleep_until(rt::now() + Duration::from_millis(1)).await;

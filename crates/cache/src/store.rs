@@ -15,6 +15,7 @@ use rt::file::Lock;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::rand::GetRandomFlags;
 
+use crate::backlog::Backlog;
 use crate::chunks::Recent;
 use crate::config::{Access, Config};
 use crate::elsewhere::Elsewhere;
@@ -51,6 +52,8 @@ pub struct Store {
     pub(crate) extending: Leases,
     /// Who decides where a variant lies.
     pub(crate) placing: Leases,
+    /// Entries that are whole and wait for the disk.
+    pub(crate) backlog: Backlog,
     pub(crate) counters: Counters,
     lock: Mutex<Option<Lock>>,
     is_owner: AtomicBool,
@@ -127,6 +130,7 @@ impl Store {
             leases: Leases::default(),
             extending: Leases::default(),
             placing: Leases::default(),
+            backlog: Backlog::default(),
             counters: Counters::default(),
             is_owner: AtomicBool::new(lock.is_some()),
             lock: Mutex::new(lock),

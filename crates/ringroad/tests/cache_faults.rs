@@ -351,6 +351,29 @@ fn a_folder_that_takes_no_names_is_passed_by() {
     }
 }
 
+/// What waits for the disk is nobody's connection: it used to count as one, so that nobody was let in any more.
+#[test]
+fn a_disk_that_is_behind_keeps_no_client_out() {
+    if !ours_only("faults come from the fault engine") {
+        return;
+    }
+    let (_objects, origin) = sized_objects();
+    let faults = "worker_connections 16; engine_fault write delay=5s path=@CACHE@/;";
+    let setup = setup(&origin, &[("FAULTS", faults)]);
+    let server = start(&setup);
+    let mut first = Client::connect(server.addr(0));
+    for number in 0..40 {
+        let target = format!("/behind-{number}-4096");
+        assert_eq!(checked(&target, &first.get(&target)), "MISS");
+    }
+    // One is let in before the thread counts.
+    for number in 40..43 {
+        assert_eq!(get(&server, &format!("/behind-{number}-4096")), "MISS");
+    }
+    assert_eq!(entries(&setup).len(), 0, "a new client did not have to wait for the disk");
+    wait_for_entries(&setup, 43);
+}
+
 #[test]
 fn a_disk_that_fails_amid_a_fill_is_noticed_by_nobody_who_reads_it() {
     if !ours_only("faults come from the fault engine") {

@@ -38,6 +38,8 @@ pub(crate) struct Thread {
     pub(crate) connections: Gauge,
     /// Caches that this thread runs.
     pub(crate) caches: Gauge,
+    /// Fetches for caches under way: a thread that ends waits for them too.
+    pub(crate) fetches: Gauge,
     /// What `stub_status` shows of this thread.
     pub(crate) tally: Arc<Tally>,
     waiting: RefCell<WaitList<Timer>>,
@@ -72,6 +74,7 @@ impl Thread {
             draining: Event::new(),
             connections: Gauge::new(),
             caches: Gauge::new(),
+            fetches: Gauge::new(),
             waiting: RefCell::default(),
             connections_max,
             dates: RefCell::new(DateCache::new(0, 0)),

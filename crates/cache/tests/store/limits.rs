@@ -308,6 +308,60 @@ fn purged_files_do_not_come_back_after_a_crash() {
     });
 }
 
+/// Begins a fill of an object with a body of one byte, and has it committed by a task of its own.
+async fn begin_behind(store: &Arc<Store>, number: u64) -> Result<(), Refused> {
+    let mut fill = store.begin(new(store, number, Some(1))).await?;
+    fill.write(0, b"x").await.unwrap();
+    rt::spawn(async move { fill.commit().await.unwrap() });
+    rt::yield_now().await;
+    Ok(())
+}
+
+/// Entries that may wait for the disk.
+const BEHIND_MAX: u64 = 256;
+
+/// Who asks as fast as an upstream answers does not make more wait than a disk can take, and nothing is left out.
+#[test]
+fn fills_wait_for_a_disk_that_is_behind() {
+    let place = Place::new();
+    PLAIN.run_with("write delay=20ms", async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        let mut most = 0;
+        for number in 0..3 * BEHIND_MAX {
+            begin_behind(&store, number).await.unwrap();
+            most = most.max(store.stats().fills - store.stats().commits);
+        }
+        assert!((BEHIND_MAX..BEHIND_MAX + 8).contains(&most), "{most} were behind");
+        stop(&store).await;
+        assert_eq!(store.stats().refused.iter().sum::<u64>(), 0);
+        assert_eq!(store.stats().commits, 3 * BEHIND_MAX, "a stop waits for those");
+    });
+    assert_eq!(place.files().len() as u64, 3 * BEHIND_MAX);
+}
+
+#[test]
+fn fills_do_not_wait_long_for_a_disk_that_takes_nothing() {
+    let place = Place::new();
+    PLAIN.run_with("write delay=3s", async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        for number in 0..BEHIND_MAX {
+            begin_behind(&store, number).await.unwrap();
+        }
+        let asked = rt::now();
+        assert_eq!(begin_behind(&store, 1000).await, Err(Refused::Behind));
+        let waited = rt::now();
+        assert!((1000..2500).contains(&(waited - asked).as_millis()), "{:?}", waited - asked);
+        assert_eq!(begin_behind(&store, 1001).await, Err(Refused::Behind));
+        assert!((rt::now() - waited).as_millis() < 500, "one has found it out for all");
+        until(|| store.stats().commits == BEHIND_MAX).await;
+        begin_behind(&store, 1002).await.unwrap();
+        stop(&store).await;
+    });
+    assert_eq!(place.files().len() as u64, BEHIND_MAX + 1);
+}
+
 #[test]
 fn the_purger_removes_files_and_forgets_the_purges() {
     let place = Place::new();

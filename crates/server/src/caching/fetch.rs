@@ -337,7 +337,7 @@ impl Fetch {
     fn start(&self, request: &Request, filler: Option<Filler>, lead: Option<Lead>) {
         let Some(filler) = filler else { return };
         let cache = Arc::clone(&self.cache);
-        let counted = request.conn.thread.enter();
+        let counted = request.conn.thread.fetches.enter();
         let finishes = self.conf(request).finishes_fills;
         rt::spawn(async move {
             filler.pump(&cache, finishes).await;
@@ -482,8 +482,8 @@ pub(crate) fn detached(request: &Request) -> Option<Box<Request>> {
 
 /// Starts the task of a fetch.
 fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<Handed>) {
-    // A worker that ends waits for it as for a connection.
-    let counted = child.conn.thread.enter();
+    // A worker that ends waits for it.
+    let counted = child.conn.thread.fetches.enter();
     rt::spawn(async move {
         let (answered, fill) = fetch.ask(&mut child, true).await;
         let outcome = match (&answered, &fill) {

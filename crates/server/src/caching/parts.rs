@@ -235,7 +235,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
     }
     let settings = (fetch.origin.upstream)(request.scope());
     let body = reply.body.into_body(request, settings, false);
-    let counted = request.conn.thread.enter();
+    let counted = request.conn.thread.fetches.enter();
     rt::spawn(async move {
         pump(filling, body, writing).await;
         drop(counted);

@@ -106,6 +106,7 @@ async fn quit(
     let last = async {
         doors.closed().await;
         thread.connections.none_left().await;
+        thread.fetches.none_left().await;
         // What is known of a cache is saved, so that the next process has it at once.
         caching::tasks::ended(thread).await;
     };

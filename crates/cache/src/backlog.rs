@@ -1,0 +1,114 @@
+//! Entries that are whole and wait for the disk, which may be slower than what comes: [`Backlog`] lets no more begin than
+//! it can take.
+//!
+//! ```text
+//!   begin --fewer than MOST wait--> fill --its readers have all--> waits for the disk --> entry
+//!     |
+//!     +--as many wait--> until one has got there; --PATIENCE is over--> refused, and so is at once who comes then,
+//!                                                                       until the disk has taken something
+//! ```
+//! Readers do not wait for the disk, so without this limit they could ask for more as fast as the upstream answers, and
+//! what waits would grow until memory or descriptors are used up.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use rt::Either;
+
+use crate::error::Refused;
+
+/// Entries that wait for the disk at once before no further fill begins: far more than a disk works on at the same time.
+pub(crate) const MOST: usize = 256;
+
+/// How long a fill waits for a disk that takes nothing: longer than a journal takes to be written, and no longer than a
+/// client should wait for an answer that could be had without a cache.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Those that wait for the disk, of all threads.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    count: usize,
+    /// Who waits to begin. A waker of somebody who waits no longer may be among them; the next one that is done wakes
+    /// another.
+    waiting: VecDeque<Waker>,
+    /// Somebody has lost his patience, and nothing has got to the disk since.
+    is_stuck: bool,
+}
+
+/// One entry that waits, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Behind<'a>(&'a Backlog);
+
+impl Backlog {
+    /// Waits until another fill may begin.
+    pub(crate) async fn room(&self) -> Result<(), Refused> {
+        match self.has_room() {
+            Some(true) => return Ok(()),
+            Some(false) => return Err(Refused::Behind),
+            None => {}
+        }
+        let room = poll_fn(|context| match self.has_room() {
+            Some(true) => Poll::Ready(Ok(())),
+            Some(false) => Poll::Ready(Err(Refused::Behind)),
+            None => {
+                self.state().waiting.push_back(context.waker().clone());
+                Poll::Pending
+            }
+        });
+        match rt::select(room, rt::sleep_until(rt::now() + PATIENCE)).await {
+            Either::Left(room) => room,
+            Either::Right(()) => {
+                let mut state = self.state();
+                state.is_stuck = true;
+                // Nobody else has to find it out.
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                waiting.into_iter().for_each(Waker::wake);
+                Err(Refused::Behind)
+            }
+        }
+    }
+
+    /// Counts an entry that is whole and not on the disk yet.
+    pub(crate) fn enter(&self) -> Behind<'_> {
+        self.state().count += 1;
+        Behind(self)
+    }
+
+    /// Whether none waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state().count == 0
+    }
+
+    /// Whether a fill may begin; `None` while that is not known.
+    fn has_room(&self) -> Option<bool> {
+        let state = self.state();
+        match state.count < MOST {
+            true => Some(true),
+            false => state.is_stuck.then_some(false),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Behind<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.count -= 1;
+        state.is_stuck = false;
+        let next = state.waiting.pop_front();
+        drop(state);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
