@@ -1,4 +1,4 @@
-//! Web servers of a run: ours, nginx, lighttpd. Each is started in the same way, with a configuration in its own
+//! Web servers of a run: ours, nginx, lighttpd, H2O. Each is started in the same way, with a configuration in its own
 //! language, on a port that is free, with files in a folder of its own; and is ended with all its processes.
 
 use std::fmt;
@@ -30,6 +30,7 @@ pub(crate) enum Program {
     Ringroad(PathBuf),
     Nginx(Tool),
     Lighttpd(Tool),
+    H2o(Tool),
 }
 
 impl Program {
@@ -42,7 +43,7 @@ impl Program {
     fn path(&self) -> &Path {
         match self {
             Program::Ringroad(path) => path,
-            Program::Nginx(tool) | Program::Lighttpd(tool) => &tool.path,
+            Program::Nginx(tool) | Program::Lighttpd(tool) | Program::H2o(tool) => &tool.path,
         }
     }
 
@@ -62,6 +63,14 @@ impl Program {
                  server.errorlog = \"{folder}/logs/error.log\"\n",
                 place.port
             ),
+            Program::H2o(_) => {
+                let user = if rustix::process::geteuid().is_root() { "user: root\n" } else { "" };
+                format!(
+                    "pid-file: {folder}/logs/pid\nerror-log: {folder}/logs/error.log\n{user}\
+                     listen:\n  host: 127.0.0.1\n  port: {}\n",
+                    place.port
+                )
+            }
         }
     }
 
@@ -76,6 +85,7 @@ impl Program {
                 vec!["-p".to_owned(), prefix, "-c".to_owned(), conf, "-e".to_owned(), log]
             }
             Program::Lighttpd(_) => vec!["-D".to_owned(), "-f".to_owned(), conf],
+            Program::H2o(_) => vec!["-c".to_owned(), conf],
         }
     }
 }
@@ -113,7 +123,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts it and waits for its first answer, of whatever status. `configuration` writes all that follows the head
-    /// of [`Program`] (process id, error log, foreground; for lighttpd the address too).
+    /// of [`Program`] (process id, error log, foreground; for lighttpd and H2O the address too).
     pub(crate) fn start(
         bench: &Bench,
         label: &str,

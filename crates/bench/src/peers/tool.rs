@@ -18,6 +18,8 @@ pub(crate) enum Peer {
     Nginx,
     /// The web server of write-up 001.
     Lighttpd,
+    /// A web server that is quick with small files.
+    H2o,
     /// Checks the figures of `bench disk`.
     Fio,
     /// Checks the generator.
@@ -25,13 +27,14 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    pub(crate) const ALL: [Peer; 4] = [Peer::Nginx, Peer::Lighttpd, Peer::Fio, Peer::Wrk];
+    pub(crate) const ALL: [Peer; 5] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::Wrk];
 
     /// Of the program, and of Debian's package.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Peer::Nginx => "nginx",
             Peer::Lighttpd => "lighttpd",
+            Peer::H2o => "h2o",
             Peer::Fio => "fio",
             Peer::Wrk => "wrk",
         }
@@ -41,7 +44,7 @@ impl Peer {
     fn version_option(self) -> &'static str {
         match self {
             Peer::Nginx | Peer::Lighttpd => "-V",
-            Peer::Fio => "--version",
+            Peer::Fio | Peer::H2o => "--version",
             Peer::Wrk => "-v",
         }
     }

@@ -164,7 +164,7 @@ fn short() -> Vec<Wanted> {
             ours(row, case, Cpu, ("http", either), &at, Bound::AtMost(1.0)).of(&["nginx, deferred"]),
         ]
     };
-    let file = "file=1k; connections kept=short";
+    let file = "file=1k; reuse=short";
     let of_file = |bound, theirs| {
         ours(row, "file of 1k".to_owned(), Cpu, ("http", RING), file, Bound::AtMost(bound)).of(theirs)
     };
@@ -174,7 +174,7 @@ fn short() -> Vec<Wanted> {
 
 fn warm() -> Vec<Wanted> {
     let of = |(size, bound): (&str, f64)| {
-        let at = format!("file={size}; connections kept=long");
+        let at = format!("file={size}; reuse=long");
         let beside = move |bound: f64, theirs| {
             ours("warm file", size.to_owned(), Cpu, ("http", RING), &at, Bound::AtMost(bound)).of(theirs)
         };

@@ -50,6 +50,11 @@ impl Way {
         Way { published: Some(row), ..self }
     }
 
+    /// nginx over its cache is fastest where threads read ahead of sendfile.
+    pub(super) fn is_best_of_hits(&self) -> bool {
+        self.maker == Maker::Nginx && self.location == "aio threads; sendfile on;"
+    }
+
     /// Whether it needs libaio of nginx.
     pub(super) fn needs_file_aio(&self) -> bool {
         self.maker == Maker::Nginx && self.location.contains("aio on;")

@@ -16,7 +16,10 @@
 //! all, but where several rings wait at one listener the first would get every connection: so this server uses it
 //! where a thread has its listener for itself, with one worker or with `reuseport`.
 //!
-//! Beside them a small file that is in memory ([`warm`]), where nginx is not the only peer that counts.
+//! With `deferred` a listener tells of a connection when its first request is there, which saves a turn for each: it
+//! stands beside the same without it for short connections to one worker.
+//!
+//! Beside them files that are in memory ([`warm`]), where nginx is not the only peer that counts.
 //!
 //! Here: what is measured, and the measuring. What is made of it: [`tables`].
 
@@ -67,25 +70,64 @@ enum Way {
     Ring,
     /// Ours on the ring with a listener for each worker (`reuseport`): one multishot accept brings all.
     RingOwnListener,
+    /// Ours on the ring, told of a connection when its request is there (`deferred`).
+    RingDeferred,
     Nginx,
+    NginxDeferred,
 }
 
 impl Way {
-    const ALL: [Way; 4] = [Way::Epoll, Way::Ring, Way::RingOwnListener, Way::Nginx];
+    const ALL: [Way; 6] =
+        [Way::Epoll, Way::Ring, Way::RingOwnListener, Way::RingDeferred, Way::Nginx, Way::NginxDeferred];
 
     fn name(self) -> &'static str {
         match self {
             Way::Epoll => "epoll",
             Way::Ring => "io_uring",
             Way::RingOwnListener => "io_uring, own listeners",
+            Way::RingDeferred => "io_uring, deferred",
             Way::Nginx => "nginx",
+            Way::NginxDeferred => "nginx, deferred",
+        }
+    }
+
+    fn is_nginx(self) -> bool {
+        matches!(self, Way::Nginx | Way::NginxDeferred)
+    }
+
+    fn is_deferred(self) -> bool {
+        matches!(self, Way::RingDeferred | Way::NginxDeferred)
+    }
+
+    /// Whether it is measured with so many workers at all.
+    fn is_of(self, workers: usize) -> bool {
+        match self {
+            // One worker has its listener for itself in any case.
+            Way::RingOwnListener => workers > 1,
+            Way::RingDeferred | Way::NginxDeferred => workers == 1,
+            Way::Epoll | Way::Ring | Way::Nginx => true,
+        }
+    }
+
+    /// Whether it differs there from the same without what its name says.
+    fn takes_part(self, point: Point) -> bool {
+        match self {
+            // Whose listener it is makes no difference to connections that are kept.
+            Way::RingOwnListener => point.kind == Kind::Short,
+            // Nor does one client that connects and asks make a listener busy.
+            Way::RingDeferred | Way::NginxDeferred => point.kind == Kind::Short && point.connections > 1,
+            Way::Epoll | Way::Ring | Way::Nginx => true,
         }
     }
 
     /// nginx's directives are ours too, so one text serves all. The location is the write-up's.
     fn configuration(self, place: &Place, workers: usize) -> String {
-        let engine = if self == Way::Epoll || self == Way::Nginx { "epoll" } else { "io_uring" };
-        let listener = if self == Way::RingOwnListener { " reuseport" } else { "" };
+        let engine = if self == Way::Epoll || self.is_nginx() { "epoll" } else { "io_uring" };
+        let listener = match self {
+            Way::RingOwnListener => " reuseport",
+            _ if self.is_deferred() => " deferred",
+            _ => "",
+        };
         format!(
             "worker_processes {workers};\n\
              events {{ worker_connections 8192; use {engine}; }}\n\
@@ -179,13 +221,11 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     for &workers in &points.workers {
         let place = ServerCpus::new(bench, Split::of(&cpus, workers));
         let mut servers = Vec::new();
-        for way in Way::ALL {
-            let program = match (way, &nginx) {
-                (Way::Nginx, None) => continue,
-                (Way::Nginx, Some(tool)) => Program::Nginx(tool.clone()),
-                // One worker has its listener for itself in any case.
-                (Way::RingOwnListener, _) if workers == 1 => continue,
-                _ => Program::ours(bench),
+        for way in Way::ALL.into_iter().filter(|way| way.is_of(workers)) {
+            let program = match (way.is_nginx(), &nginx) {
+                (true, None) => continue,
+                (true, Some(tool)) => Program::Nginx(tool.clone()),
+                (false, _) => Program::ours(bench),
             };
             let mut conditions = place.conditions();
             // One after the other from the one that was named.
@@ -288,10 +328,8 @@ fn measure(
     point: Point,
     split: &Split,
 ) -> Result<Vec<Measured>, Failure> {
-    // Whose listener it is makes no difference to connections that are kept.
-    let takes_part = |way: Way| way != Way::RingOwnListener || point.kind == Kind::Short;
     let mut chosen: Vec<&mut (Way, Server)> =
-        servers.iter_mut().filter(|(way, _)| takes_part(*way)).collect();
+        servers.iter_mut().filter(|(way, _)| way.takes_part(point)).collect();
     let load = |server: &Server| -> Result<Plan, Failure> {
         let plan = served::plan(bench, &server.url("/"), split, point.connections)?;
         let reuse = match point.kind {
@@ -343,5 +381,8 @@ mod tests {
             text(Way::RingOwnListener),
             text(Way::Ring).replace("backlog=4096", "backlog=4096 reuseport")
         );
+        let deferred = |way| text(way).replace("backlog=4096", "backlog=4096 deferred");
+        assert_eq!(text(Way::RingDeferred), deferred(Way::Ring));
+        assert_eq!(text(Way::NginxDeferred), deferred(Way::Nginx));
     }
 }

@@ -1,14 +1,18 @@
-//! A file of 1 KiB that is in memory: what a server adds to `return 200` when it has to look for what it sends. No
-//! write-up has this row. It is the one where nginx is not the fastest of the others, so lighttpd stands beside it, and
-//! nginx twice: with its cache of open files it saves the look-up, and notices a changed file later.
+//! Files that are in memory: what a server adds to `return 200` when it has to look for what it sends, and what a byte
+//! costs it. No write-up has these rows. They are those where nginx is not the fastest of the others, so lighttpd and
+//! H2O stand beside it, and nginx twice: with its cache of open files it saves the look-up, and notices a changed file
+//! later.
+//!
+//! The smallest file is also asked for over a connection for each request, as by clients that fetch one thing and go.
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
-use super::{LENGTH, Way};
+use super::{Kind, Way};
 use crate::context::Bench;
 use crate::failure::Failure;
-use crate::load::{Length, Plan};
+use crate::load::{Length, Plan, Reuse};
 use crate::method::pin::{self, Split};
 use crate::method::rounds::in_turns;
 use crate::peers::server::{Place, Program, Server};
@@ -19,58 +23,90 @@ use crate::scenario::served::{self, Served, ServerCpus};
 
 /// As many as in the project's other comparisons of a request's cost.
 const CONNECTIONS: u32 = 100;
-/// Bytes of the file.
-const BYTES: usize = 1024;
+
+/// Length of one measurement in a result for keeping: there are many, and each compares servers within seconds.
+const LENGTH: Duration = Duration::from_millis(1200);
+
+/// Names of the files, and their bytes.
+const FILES: [(&str, usize); 4] = [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
+
+/// What is asked for in one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    /// One of [`FILES`].
+    file: (&'static str, usize),
+    kind: Kind,
+}
+
+impl Case {
+    fn all() -> impl Iterator<Item = Case> {
+        let long = FILES.into_iter().map(|file| Case { file, kind: Kind::Long });
+        long.chain([Case { file: FILES[0], kind: Kind::Short }])
+    }
+
+    fn title(self) -> String {
+        let (name, kind) = (self.file.0, self.kind.name());
+        format!("A file of {name} in memory, one worker, {CONNECTIONS} {kind} connections")
+    }
+}
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Server1k {
+enum Who {
     Ring,
     Epoll,
     Nginx,
     NginxOpenFiles,
     Lighttpd,
+    H2o,
 }
 
-impl Server1k {
+impl Who {
     /// Ours first, then the others.
-    const ALL: [Server1k; 5] =
-        [Server1k::Ring, Server1k::Epoll, Server1k::Nginx, Server1k::NginxOpenFiles, Server1k::Lighttpd];
+    const ALL: [Who; 6] = [Who::Ring, Who::Epoll, Who::Nginx, Who::NginxOpenFiles, Who::Lighttpd, Who::H2o];
 
     fn name(self) -> &'static str {
         match self {
-            Server1k::Ring => Way::Ring.name(),
-            Server1k::Epoll => Way::Epoll.name(),
-            Server1k::Nginx => Way::Nginx.name(),
-            Server1k::NginxOpenFiles => "nginx, open_file_cache",
-            Server1k::Lighttpd => "lighttpd",
+            Who::Ring => Way::Ring.name(),
+            Who::Epoll => Way::Epoll.name(),
+            Who::Nginx => Way::Nginx.name(),
+            Who::NginxOpenFiles => "nginx, open_file_cache",
+            Who::Lighttpd => "lighttpd",
+            Who::H2o => "h2o",
         }
     }
 
     /// The program, or why there is none.
     fn program(self, bench: &Bench) -> Result<Program, String> {
-        match self {
-            Server1k::Ring | Server1k::Epoll => Ok(Program::ours(bench)),
-            Server1k::Nginx | Server1k::NginxOpenFiles => {
-                Peer::Nginx.find(bench).map(Program::Nginx).map_err(|missing| missing.to_string())
-            }
-            Server1k::Lighttpd => {
-                Peer::Lighttpd.find(bench).map(Program::Lighttpd).map_err(|missing| missing.to_string())
-            }
-        }
+        let (peer, program): (Peer, fn(_) -> Program) = match self {
+            Who::Ring | Who::Epoll => return Ok(Program::ours(bench)),
+            Who::Nginx | Who::NginxOpenFiles => (Peer::Nginx, Program::Nginx),
+            Who::Lighttpd => (Peer::Lighttpd, Program::Lighttpd),
+            Who::H2o => (Peer::H2o, Program::H2o),
+        };
+        peer.find(bench).map(program).map_err(|missing| missing.to_string())
     }
 
     /// As their packages come: `sendfile on` is in nginx's own configuration.
     fn configuration(self, place: &Place, files: &Path) -> String {
         let files = files.display();
-        if self == Server1k::Lighttpd {
-            return format!(
-                "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
-                 server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n"
-            );
+        match self {
+            Who::Lighttpd => {
+                return format!(
+                    "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
+                     server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n"
+                );
+            }
+            Who::H2o => {
+                return format!(
+                    "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    paths:\n      /:\n        \
+                     file.dir: {files}\n"
+                );
+            }
+            Who::Ring | Who::Epoll | Who::Nginx | Who::NginxOpenFiles => {}
         }
-        let engine = if self == Server1k::Ring { "io_uring" } else { "epoll" };
-        let cache = if self == Server1k::NginxOpenFiles { "open_file_cache max=100; " } else { "" };
+        let engine = if self == Who::Ring { "io_uring" } else { "epoll" };
+        let cache = if self == Who::NginxOpenFiles { "open_file_cache max=100; " } else { "" };
         format!(
             "worker_processes 1;\n\
              events {{ worker_connections 8192; use {engine}; }}\n\
@@ -79,7 +115,7 @@ impl Server1k {
              \x20   keepalive_requests 1000000000;\n\
              \x20   sendfile on;\n\
              \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port};\n\
+             \x20       listen 127.0.0.1:{port} backlog=4096;\n\
              \x20       location / {{ {cache}root {files}; }}\n\
              \x20   }}\n\
              }}\n",
@@ -90,57 +126,72 @@ impl Server1k {
 
 /// One server's row.
 struct Measured {
-    server: Server1k,
+    who: Who,
     rounds: Rounds<Served>,
     calls: Result<f64, String>,
 }
 
-/// Adds the table of it to the section of `bench http`.
+/// Adds the tables of them to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.folder("warm")?;
-    let path = files.join("1k");
-    let written = fs::write(&path, [b'x'; BYTES]);
-    written.map_err(|error| Failure::File { path: path.clone(), doing: "write", error })?;
+    for (name, bytes) in FILES {
+        let path = files.join(name);
+        let written = fs::write(&path, vec![b'x'; bytes]);
+        written.map_err(|error| Failure::File { path: path.clone(), doing: "write", error })?;
+    }
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
     let (mut servers, mut missing) = (Vec::new(), Vec::new());
-    for one in Server1k::ALL {
-        let program = match one.program(bench) {
-            Ok(program) => program,
-            Err(reason) => {
-                missing.push((one, reason));
-                continue;
+    for who in Who::ALL {
+        match who.program(bench) {
+            Ok(program) => {
+                let server = Server::start(bench, who.name(), &program, &place.conditions(), |place| {
+                    who.configuration(place, &files)
+                })?;
+                let name = format!("{}, warm files", who.name());
+                section.configurations.push(Fact { name, value: server.configuration().to_owned() });
+                servers.push((who, server));
             }
-        };
-        let server = Server::start(bench, one.name(), &program, &place.conditions(), |place| {
-            one.configuration(place, &files)
-        })?;
-        let name = format!("{}, 1 KiB file", one.name());
-        section.configurations.push(Fact { name, value: server.configuration().to_owned() });
-        servers.push((one, server));
+            Err(reason) => {
+                section.skip(&format!("{}, warm files", who.name()), &reason);
+                missing.push((who, reason));
+            }
+        }
     }
-    bench.progress(format_args!("http: a file of 1 KiB, {CONNECTIONS} connections"));
-    let mut measured = measure(bench, &mut servers, &place.split)?;
+    for case in Case::all() {
+        bench.progress(format_args!(
+            "http: a file of {}, {CONNECTIONS} {} connections",
+            case.file.0,
+            case.kind.name()
+        ));
+        let mut measured = measure(bench, &mut servers, case, &place.split)?;
+        measured.extend(missing.iter().map(|(who, reason)| Measured {
+            who: *who,
+            rounds: vec![Err(reason.clone())],
+            calls: Err(reason.clone()),
+        }));
+        section.tables.push(table(case, &measured));
+        section.runs.extend(measured.iter().flat_map(|one| runs(case, one)));
+    }
     // Before the control group that they are in.
     servers.into_iter().for_each(|(_, server)| server.end());
-    for (server, reason) in missing {
-        section.skip(&format!("{}, 1 KiB file", server.name()), &reason);
-        measured.push(Measured { server, rounds: vec![Err(reason.clone())], calls: Err(reason) });
-    }
-    section.tables.push(table(&measured));
-    section.runs.extend(measured.iter().flat_map(runs));
     Ok(())
 }
 
 fn measure(
     bench: &Bench,
-    servers: &mut [(Server1k, Server)],
+    servers: &mut [(Who, Server)],
+    case: Case,
     split: &Split,
 ) -> Result<Vec<Measured>, Failure> {
+    let (name, bytes) = case.file;
     let load = |server: &Server| -> Result<Plan, Failure> {
-        let mut plan = served::plan(bench, &server.url("/1k"), split, CONNECTIONS)?;
+        let mut plan = served::plan(bench, &server.url(&format!("/{name}")), split, CONNECTIONS)?;
+        if case.kind == Kind::Short {
+            plan.reuse = Reuse::PerRequest;
+        }
         plan.length = Length::Time(bench.length(LENGTH));
         plan.expect.status = Some(200);
-        plan.expect.length = Some(BYTES as u64);
+        plan.expect.length = Some(bytes as u64);
         Ok(plan)
     };
     for (_, server) in servers.iter() {
@@ -151,16 +202,16 @@ fn measure(
         served::measure(bench, server, &plan).map(Ok)
     })?;
     let mut measured = Vec::new();
-    for ((one, server), rounds) in servers.iter().zip(rounds) {
+    for ((who, server), rounds) in servers.iter().zip(rounds) {
         bench.check_interrupted()?;
         let calls = served::calls_per_answer(bench, server, &load(server)?);
-        measured.push(Measured { server: *one, rounds, calls });
+        measured.push(Measured { who: *who, rounds, calls });
     }
     Ok(measured)
 }
 
 /// The processor time of a request, for who asks which server to take; the ratio is to nginx as it comes.
-fn table(measured: &[Measured]) -> Table {
+fn table(case: Case, measured: &[Measured]) -> Table {
     let cpu = |rounds: &Rounds<Served>| -> Result<Vec<f64>, String> {
         let figure = |round: &Result<Served, String>| {
             let served = round.as_ref().map_err(String::clone)?;
@@ -168,7 +219,7 @@ fn table(measured: &[Measured]) -> Table {
         };
         rounds.iter().map(figure).collect()
     };
-    let nginx = measured.iter().find(|one| one.server == Server1k::Nginx);
+    let nginx = measured.iter().find(|one| one.who == Who::Nginx);
     let nginx = nginx.map_or_else(|| Err("nginx was not measured".to_owned()), |one| cpu(&one.rounds));
     let rows = measured.iter().map(|one| {
         let latency =
@@ -181,10 +232,10 @@ fn table(measured: &[Measured]) -> Table {
             ratio_cell(&cpu(&one.rounds), &nginx, 2),
             cell(&one.calls.clone().map(|calls| vec![calls]), 3),
         ];
-        row(one.server.name(), cells)
+        row(one.who.name(), cells)
     });
     Table {
-        title: format!("A file of 1 KiB in memory, one worker, {CONNECTIONS} long connections"),
+        title: case.title(),
         columns: vec![
             column("requests", "1/s"),
             column("p50", "ms"),
@@ -197,11 +248,13 @@ fn table(measured: &[Measured]) -> Table {
     }
 }
 
-fn runs(measured: &Measured) -> impl Iterator<Item = Run> {
+fn runs(case: Case, measured: &Measured) -> Vec<Run> {
     let run = |(round, served): (usize, &Result<Served, String>)| {
         let labels = [
-            ("server", measured.server.name().to_owned()),
-            ("file", format!("{BYTES} bytes, in memory")),
+            ("server", measured.who.name().to_owned()),
+            ("file", case.file.0.to_owned()),
+            // Not the label of `return 200`, which who looks for that would find here too.
+            ("reuse", case.kind.name().to_owned()),
             ("workers", "1".to_owned()),
             ("connections", CONNECTIONS.to_string()),
             ("round", round.to_string()),
@@ -212,7 +265,7 @@ fn runs(measured: &Measured) -> impl Iterator<Item = Run> {
         }
         Some(run)
     };
-    measured.rounds.iter().enumerate().filter_map(run)
+    measured.rounds.iter().enumerate().filter_map(run).collect()
 }
 
 #[cfg(test)]
@@ -222,11 +275,20 @@ mod tests {
     #[test]
     fn servers_differ_in_what_their_names_say() {
         let place = Place { port: 8080, folder: "/x".into() };
-        let text = |server: Server1k| server.configuration(&place, Path::new("/files"));
-        assert_eq!(text(Server1k::Epoll), text(Server1k::Nginx));
-        assert_eq!(text(Server1k::Ring), text(Server1k::Epoll).replace("use epoll", "use io_uring"));
-        let cached = text(Server1k::NginxOpenFiles);
-        assert_eq!(cached, text(Server1k::Nginx).replace("root", "open_file_cache max=100; root"));
-        assert!(text(Server1k::Lighttpd).contains("server.document-root = \"/files\""));
+        let text = |who: Who| who.configuration(&place, Path::new("/files"));
+        assert_eq!(text(Who::Epoll), text(Who::Nginx));
+        assert_eq!(text(Who::Ring), text(Who::Epoll).replace("use epoll", "use io_uring"));
+        let cached = text(Who::NginxOpenFiles);
+        assert_eq!(cached, text(Who::Nginx).replace("root", "open_file_cache max=100; root"));
+        assert!(text(Who::Lighttpd).contains("server.document-root = \"/files\""));
+        assert!(text(Who::H2o).contains("file.dir: /files"));
+    }
+
+    #[test]
+    fn the_smallest_file_is_asked_for_in_both_ways() {
+        let titles: Vec<String> = Case::all().map(Case::title).collect();
+        assert_eq!(titles.len(), FILES.len() + 1);
+        assert_eq!(titles[0], "A file of 1k in memory, one worker, 100 long connections");
+        assert_eq!(titles[4], "A file of 1k in memory, one worker, 100 short connections");
     }
 }
