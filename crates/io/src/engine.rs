@@ -156,6 +156,10 @@ pub struct EngineConfig {
     pub recv_buffers: u16,
     /// Bytes of each of them: the size of a usual request head and some more.
     pub recv_buffer_bytes: u32,
+    /// How often the ring looks at connections that have brought bytes and been sent nothing since, for an end that the
+    /// kernel may not have told: zero for each turn. A caller that turns often and does not mind to hear late of a
+    /// peer's reset saves the look.
+    pub ends_looked_for: Duration,
     /// Most bytes that this thread's buffer pool takes from the kernel.
     pub pool_bytes_max: usize,
     /// Kernel workers of the ring for operations on files (`IORING_REGISTER_IOWQ_MAX_WORKERS`, bounded).
@@ -185,6 +189,7 @@ impl Default for EngineConfig {
             ops_max: 4096,
             recv_buffers: 1024,
             recv_buffer_bytes: 4096,
+            ends_looked_for: Duration::ZERO,
             pool_bytes_max: 256 << 20,
             iowq_workers: 128,
             device_share: 4,

@@ -11,6 +11,7 @@
 //! is cancelled and armed anew, which finds the end. With answers that follow requests at once the look is never made.
 
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use super::flight::{Flight, Phase};
 use super::{Uring, entry};
@@ -25,8 +26,31 @@ const ENDED: libc::c_short = libc::POLLERR | libc::POLLHUP | libc::POLLRDHUP;
 #[derive(Default)]
 pub(super) struct Doubts {
     streams: Vec<OpId>,
+    /// How often they are looked at, and when they are next.
+    every: Duration,
+    next: Option<Instant>,
     /// The question to the kernel, entry by entry about `streams`; kept for its memory.
     polled: Vec<libc::pollfd>,
+}
+
+impl Doubts {
+    /// Streams that are looked at that often.
+    pub(super) fn every(every: Duration) -> Doubts {
+        Doubts { every, ..Doubts::default() }
+    }
+
+    /// Whether the time for a look has not come yet.
+    fn can_wait(&mut self) -> bool {
+        if self.every.is_zero() {
+            return false;
+        }
+        let now = Instant::now();
+        if self.next.is_some_and(|next| now < next) {
+            return true;
+        }
+        self.next = Some(now + self.every);
+        false
+    }
 }
 
 impl Uring {
@@ -39,7 +63,7 @@ impl Uring {
 
     /// Looks at the streams that are still in doubt, and starts those anew whose sockets have ended.
     pub(super) fn settle_doubts(&mut self, slots: &mut Slots) {
-        if self.doubts.streams.is_empty() {
+        if self.doubts.streams.is_empty() || self.doubts.can_wait() {
             return;
         }
         let mut doubts = std::mem::take(&mut self.doubts);

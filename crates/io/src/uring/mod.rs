@@ -185,7 +185,7 @@ impl Uring {
             backlog: VecDeque::new(),
             starved: VecDeque::new(),
             early: Vec::new(),
-            doubts: Doubts::default(),
+            doubts: Doubts::every(config.ends_looked_for),
             recancel: Vec::new(),
             batch: Vec::new(),
             fixing,

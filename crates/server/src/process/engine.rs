@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind};
@@ -69,6 +70,8 @@ impl Choice {
             ops_max: events.worker_connections.saturating_mul(4).max(1024),
             recv_buffers: events.recv_buffers.0 as u16,
             recv_buffer_bytes: events.recv_buffers.1,
+            // A connection whose end was not told would be held until its timeout.
+            ends_looked_for: Duration::ZERO,
             pool_bytes_max: events
                 .buffer_pool
                 .unwrap_or_else(|| buffer_pool(io::memory_limit(), config.main().workers.count())),
