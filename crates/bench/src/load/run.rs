@@ -196,6 +196,8 @@ impl<'a> Crew<'a> {
     /// The life of a thread: pinned first, so that its memory is made where it runs; then connections, then the load.
     fn work(&self, told: &Sender<News>, window: &Receiver<Window>) -> Result<Use, Failure> {
         pin::this_thread(self.cpu)?;
+        // Requests are due to the microsecond; by default the kernel wakes a thread up to 50 us late.
+        let _refused = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut worker = Worker::new(self.plan, self.net, self.share)?;
         *self.slot.lock() = Some(Box::new(Counted { warm_up: Tally::new(), counted: Tally::new() }));
         worker.connect()?;
@@ -248,13 +250,15 @@ impl Watch for Watcher<'_> {
 
 /// What this thread has spent since it began.
 pub(crate) fn thread_use(engine: &dyn Engine) -> ThreadUse {
-    let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // The kernel has this clock on every machine, so that it cannot be missing.
+    let cpu = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    let cpu_seconds = cpu.map_or(0.0, |cpu| cpu.tv_sec() as f64 + cpu.tv_nsec() as f64 / 1e9);
     // "ran, waited for a processor, time slices", in nanoseconds (kernel: Documentation/scheduler/sched-stats).
     let schedstat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let delayed = schedstat.split_ascii_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok());
     ThreadUse {
         cpu: None,
-        cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
+        cpu_seconds,
         delayed_seconds: delayed.unwrap_or(0) as f64 / 1e9,
         kernel_entries: engine.counters().kernel_entries,
     }

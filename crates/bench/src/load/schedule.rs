@@ -53,10 +53,7 @@ impl Schedule {
         if let Some(due) = self.given_back.pop_front() {
             return Some(due);
         }
-        let due = self.next_due(now)?;
-        if due > now || due >= self.end {
-            return None;
-        }
+        let due = self.next_due(now).filter(|&due| due <= now)?;
         if let Timing::Open { next, .. } = &mut self.pace {
             *next += 1;
         }
@@ -66,16 +63,18 @@ impl Schedule {
         Some(due)
     }
 
-    /// When the next request is due: at once in a closed loop. Never, when there is none left.
+    /// When the next request is due: at once in a closed loop. Never, when there is none left, or it would be due after
+    /// the end.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         if self.left == Some(0) {
             return None;
         }
-        match self.pace {
-            Timing::Closed => Some(now),
+        let due = match self.pace {
+            Timing::Closed => now,
             // Multiplied, not added up: the rate holds over any length.
-            Timing::Open { start, interval, next } => Some(start + (interval * next as f64) as u64),
-        }
+            Timing::Open { start, interval, next } => start + (interval * next as f64) as u64,
+        };
+        (due < self.end).then_some(due)
     }
 
     /// Puts a request back whose connection ended before its turn.
@@ -85,11 +84,7 @@ impl Schedule {
 
     /// Whether nothing will be due any more, and nothing is.
     pub(crate) fn is_over(&self, now: u64) -> bool {
-        let is_used_up = match self.next_due(now) {
-            None => true,
-            Some(due) => due >= self.end,
-        };
-        is_used_up && self.given_back.is_empty()
+        self.next_due(now).is_none() && self.given_back.is_empty()
     }
 }
 

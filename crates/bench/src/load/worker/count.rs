@@ -26,6 +26,7 @@ impl Worker<'_> {
         if !self.counts(pending.due) {
             return;
         }
+        self.has_outcome = true;
         let tally = &mut self.tally;
         tally.answers += 1;
         tally.body_bytes += answer.body_bytes;
@@ -55,6 +56,7 @@ impl Worker<'_> {
         if !self.counts(due) {
             return;
         }
+        self.has_outcome = true;
         let errors = &mut self.tally.errors;
         match failed {
             Failed::Connect => errors.connect += 1,

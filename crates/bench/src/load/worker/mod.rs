@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 use io::engine::{EngineConfig, NetKind};
 use io::{Completion, Engine, Errno, Op, OpId, Wait};
+use rustix::time::Timespec;
 
 use super::link::{Link, Pending, State};
 use super::outcome::Tally;
-use super::plan::{Length, Pace, Plan, Reuse};
+use super::plan::{GRAIN, GRAIN_FROM, Length, Pace, Plan, Reuse};
 use super::reader::Heads;
 
 use super::request::Requests;
@@ -57,10 +58,16 @@ pub(crate) struct Worker<'a> {
     clock: Instant,
     /// When the last turn ended.
     now: u64,
+    /// When the last wait did.
+    woken: u64,
+    /// What is due within such a time goes out together; 0 where each request has its own time.
+    grain: u64,
     /// What is due earlier belongs to the warm-up.
     counted_from: u64,
     /// Counts since the last report.
     tally: Tally,
+    /// Whether a request has ended since counting began.
+    has_outcome: bool,
     /// Whether there has been a connection at all.
     has_connected: bool,
     /// What ends the load at once.
@@ -119,6 +126,8 @@ impl<'a> Worker<'a> {
             disk_ring: false,
             ops_max: (connections as u32).saturating_mul(4).saturating_add(OPS_SPARE),
             recv_buffer_bytes: plan.receive_bytes,
+            // A reset that is told late is an error of its request all the same.
+            ends_looked_for: Duration::from_nanos(SWEEP),
             ..EngineConfig::default()
         };
         let engine = io::build(config).map_err(|error| Failure::Other(error.to_string()))?;
@@ -145,8 +154,11 @@ impl<'a> Worker<'a> {
             under_way: 0,
             clock: Instant::now(),
             now: 0,
+            woken: 0,
+            grain: grain(plan, share.1),
             counted_from: 0,
             tally: Tally::new(),
+            has_outcome: false,
             has_connected: false,
             failure: None,
             batch: Vec::with_capacity(connections * 2),
@@ -205,7 +217,9 @@ impl<'a> Worker<'a> {
             if self.is_done(end) {
                 break;
             }
-            self.wait(self.wake_at(next_sweep.min(end)))?;
+            // Behind the end there are only answers to wait for.
+            let next_look = if self.now < end { next_sweep.min(end) } else { next_sweep };
+            self.pause(next_look)?;
         }
         if !is_stopped {
             self.count_unanswered();
@@ -224,6 +238,7 @@ impl<'a> Worker<'a> {
         self.tally.clear();
         if progress.is_warm_up && self.now >= progress.counted_from {
             progress.is_warm_up = false;
+            self.has_outcome = false;
             progress.next = progress.counted_from;
             watch.boundary(&*self.engine);
         }
@@ -231,6 +246,29 @@ impl<'a> Worker<'a> {
         if progress.is_warm_up {
             progress.next = progress.next.min(progress.counted_from);
         }
+    }
+
+    /// Waits until there is something to do, until `latest` at most.
+    fn pause(&mut self, latest: u64) -> Result<(), Failure> {
+        let due = self.wake_at(latest);
+        let tick = self.woken + self.grain;
+        if self.idle.is_empty() || due >= tick.min(latest) {
+            self.wait(due)?;
+            self.woken = self.now;
+            return Ok(());
+        }
+        // The next request is due within the grain: it goes out with all that are due by the end of it. Meanwhile answers
+        // gather, so that nothing wakes this thread. They are counted from when each was due, so that a latency may be
+        // as much as the grain too long, and is never too short.
+        self.turn(Wait::No)?;
+        self.complete_batch();
+        let left = tick.saturating_sub(self.now);
+        if left > 0 {
+            sleep(Duration::from_nanos(left));
+            self.read_clock();
+        }
+        self.woken = self.now;
+        Ok(())
     }
 
     /// When there will be something to do even if nothing comes.
@@ -241,21 +279,24 @@ impl<'a> Worker<'a> {
         self.schedule.next_due(self.now).map_or(latest, |due| due.min(latest)).max(self.now)
     }
 
-    /// Whether the load is over. A closed loop stops at its end; an open one, and one of a number of requests, waits
-    /// for what is still to be answered, as long as an answer may take.
+    /// Whether the load is over. A closed loop stops at its end, or with its first outcome if that comes later: on a busy
+    /// machine a thread may not have run at all in a short time. An open loop, and one of a number of requests, waits for
+    /// what is still to be answered. Either waits as long as an answer may take.
     fn is_done(&self, end: u64) -> bool {
+        let is_past_patience = self.now >= end.saturating_add(nanos(self.plan.timeout));
         match (self.plan.pace, self.plan.length) {
-            (Pace::Closed, Length::Time(_)) => self.now >= end,
-            _ => {
-                let is_answered = self.under_way == 0 && self.schedule.is_over(self.now);
-                is_answered || self.now >= end.saturating_add(nanos(self.plan.timeout))
-            }
+            (Pace::Closed, Length::Time(_)) if self.has_outcome => self.now >= end,
+            (Pace::Closed, Length::Time(_)) => is_past_patience,
+            _ => (self.under_way == 0 && self.schedule.is_over(self.now)) || is_past_patience,
         }
     }
 
     /// Waits for completions, until `latest` at most. They share the time of the turn: they were there when it ended.
     fn wait(&mut self, latest: u64) -> Result<(), Failure> {
-        let wait = Wait::Until(self.clock + Duration::from_nanos(latest));
+        self.turn(Wait::Until(self.clock + Duration::from_nanos(latest)))
+    }
+
+    fn turn(&mut self, wait: Wait) -> Result<(), Failure> {
         let turned = self.engine.turn(wait, &mut self.batch);
         turned.map_err(|errno| Failure::Kernel { doing: "the engine".to_owned(), error: errno.into() })?;
         self.read_clock();
@@ -371,6 +412,23 @@ impl<'a> Worker<'a> {
 
 /// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
+
+/// What is due within such a time goes out together, with so many threads.
+fn grain(plan: &Plan, threads: usize) -> u64 {
+    match (plan.pace, plan.reuse, plan.grain) {
+        // A connection for each request takes several turns, which would wait for one another.
+        (_, Reuse::PerRequest, _) | (Pace::Closed, ..) => 0,
+        (.., Some(grain)) => nanos(grain),
+        (Pace::Open { rate }, ..) if rate / threads as f64 >= GRAIN_FROM => nanos(GRAIN),
+        (Pace::Open { .. }, ..) => 0,
+    }
+}
+
+/// Sleeps so long, or until a signal comes.
+fn sleep(time: Duration) {
+    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+    let _interrupted = rustix::thread::nanosleep(&time);
+}
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -3,25 +3,27 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use io::engine::NetKind;
 use io::probe::Probe;
 
 use super::{Watch, Window, Worker};
 use crate::load::outcome::Tally;
-use crate::load::plan::{Length, Plan, Reuse};
+use crate::load::plan::{Length, Pace, Plan, Reuse};
 use crate::load::target::Target;
 
-/// Adds up what a worker counts.
-struct Counter(Tally);
+/// Adds up what a worker counts, and how often it had entered the kernel at its last boundary.
+struct Counter(Tally, u64);
 
 impl Watch for Counter {
     fn counted(&mut self, tally: &Tally, _is_warm_up: bool) {
         self.0.add(tally);
     }
 
-    fn boundary(&mut self, _engine: &dyn io::Engine) {}
+    fn boundary(&mut self, engine: &dyn io::Engine) {
+        self.1 = engine.counters().kernel_entries;
+    }
 
     fn is_stopped(&self) -> bool {
         false
@@ -60,11 +62,46 @@ fn server() -> String {
     format!("http://{address}/file-{{000-999}}")
 }
 
+/// The engines that this machine has.
+fn engines() -> Vec<NetKind> {
+    let uring = Probe::run().uring_refusal().is_none().then_some(NetKind::Uring);
+    [NetKind::Epoll].into_iter().chain(uring).collect()
+}
+
+#[test]
+fn what_is_due_within_a_grain_goes_out_together_and_counts_from_when_it_was_due() {
+    const GRAIN: Duration = Duration::from_millis(10);
+    const REQUESTS: u64 = 1000;
+    for net in engines() {
+        let plan = Plan {
+            connections: 64,
+            pace: Pace::Open { rate: 5_000.0 },
+            grain: Some(GRAIN),
+            length: Length::Requests(REQUESTS),
+            stop: Arc::default(),
+            ..Plan::new(vec![Target::parse(&server()).unwrap()])
+        };
+        let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
+        worker.connect().unwrap();
+        let connected = worker.engine.counters().kernel_entries;
+        let mut counter = Counter(Tally::new(), 0);
+        let start = Instant::now();
+        worker.run(Window { start, counted_from: start, end: None }, &mut counter).unwrap();
+        let Counter(tally, entries) = counter;
+        assert_eq!((tally.answers, tally.errors.total()), (REQUESTS, 0));
+        // A request waits half of the grain in the middle, and its answer is seen at the end of one at the latest.
+        let median = Duration::from_nanos(tally.latency.value_at_quantile(0.5));
+        assert!(median >= GRAIN / 3, "{median:?} on {net:?}");
+        // Each answer has its own entry where nothing is put together; epoll sends within `submit`.
+        let sends = if net == NetKind::Epoll { 2 * REQUESTS } else { 0 };
+        let waits = (entries - connected).saturating_sub(sends);
+        assert!(waits < REQUESTS / 4, "{waits} entries for {REQUESTS} requests on {net:?}");
+    }
+}
+
 #[test]
 fn a_request_allocates_nothing() {
-    let mut engines = vec![NetKind::Epoll];
-    engines.extend(Probe::run().uring_refusal().is_none().then_some(NetKind::Uring));
-    for net in engines {
+    for net in engines() {
         for depth in [1, 4] {
             let plan = Plan {
                 connections: 4,
@@ -75,7 +112,7 @@ fn a_request_allocates_nothing() {
             };
             let mut worker = Worker::new(&plan, net, (0, 1)).unwrap();
             worker.connect().unwrap();
-            let mut counter = Counter(Tally::new());
+            let mut counter = Counter(Tally::new(), 0);
             let now = || Window { start: Instant::now(), counted_from: Instant::now(), end: None };
             // Until every table, queue and buffer has its size.
             worker.run(now(), &mut counter).unwrap();
@@ -86,4 +123,30 @@ fn a_request_allocates_nothing() {
             assert!(count <= 10, "{count} allocations in 1000 requests, {net:?}, {depth} at once");
         }
     }
+}
+
+#[test]
+fn a_load_that_is_too_short_ends_with_its_first_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let Ok((mut stream, _)) = listener.accept() else { return };
+        // Longer than the load, as a busy machine may be.
+        let late = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let _ = rustix::thread::nanosleep(&late);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.read(&mut [0; 4096]);
+    });
+    let plan = Plan {
+        connections: 1,
+        cpus: super::super::run::allowed_cpus().unwrap().into_iter().take(1).collect(),
+        warm_up: Duration::ZERO,
+        length: Length::Time(Duration::from_millis(1)),
+        stop: Arc::default(),
+        ..Plan::new(vec![Target::parse(&url).unwrap()])
+    };
+    let outcome = crate::load::run(&plan).unwrap();
+    assert_eq!((outcome.tally.answers, outcome.tally.errors.total()), (1, 0));
+    assert!(outcome.seconds > 0.05, "the rate is of the time that it took: {}", outcome.seconds);
 }
