@@ -229,9 +229,13 @@ fn http_runs_with_what_is_installed() {
 #[test]
 fn scenarios_run_without_peers_and_name_them() {
     let without = ["--peer", "nginx=none", "--peer", "lighttpd=none", "--peer", "h2o=none"];
-    for (scenario, more) in
-        [("http", &["--connections", "2"][..]), ("isolate", &[]), ("large", &["--clients", "1,2"])]
-    {
+    for (scenario, more) in [
+        ("http", &["--connections", "2"][..]),
+        ("crowd", &[]),
+        ("fill", &[]),
+        ("isolate", &[]),
+        ("large", &["--clients", "1,2"]),
+    ] {
         let bench = Bench::new("bench-alone");
         let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());
         assert_complete(&report, scenario);
@@ -252,11 +256,18 @@ fn scenarios_run_without_peers_and_name_them() {
 }
 
 #[test]
-fn isolate_and_large_run_with_what_is_installed() {
-    for (scenario, more) in [("isolate", &["--stuck", "20"][..]), ("large", &["--clients", "1,2"])] {
+fn the_others_run_with_what_is_installed() {
+    for (scenario, more) in [
+        ("crowd", &[][..]),
+        ("fill", &["--connections", "8"]),
+        ("isolate", &["--stuck", "20"]),
+        ("large", &["--clients", "1,2"]),
+    ] {
         let bench = Bench::new("bench-files");
         let report = bench.report(&[&[scenario, "--instant"], more].concat());
         assert_complete(&report, scenario);
+        let aims = report["aims"].as_array().expect("aims");
+        assert!(!aims.is_empty() && aims.iter().all(|aim| aim["scenario"] == scenario), "{aims:?}");
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod cgroup;
 pub(crate) mod disturbance;
 pub(crate) mod enter;
 pub(crate) mod machine;
+pub(crate) mod memory;
 pub(crate) mod namespace;
 pub(crate) mod page_cache;
 pub(crate) mod pin;
@@ -19,7 +20,7 @@ pub(crate) mod timeline;
 pub(crate) mod workspace;
 
 // `process` starts programs through `enter`; `cgroup`, `page_cache`, `namespace` and `pin` set the conditions;
-// `disturbance`, `machine`, `syscalls` and `timeline` look, over `proc_stat` and `system_stat`; `rounds` and `stats`
+// `disturbance`, `machine`, `memory`, `syscalls` and `timeline` look, over `proc_stat` and `system_stat`; `rounds` and `stats`
 // make figures of what was measured.
 
 use std::time::Duration;

@@ -1,9 +1,11 @@
 //! What can be measured: one module for each command of the suite, in one table.
 
 mod cold;
+mod crowd;
 mod disk;
 mod echo;
 mod figures;
+mod fill;
 mod http;
 mod isolate;
 mod large;
@@ -57,10 +59,22 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         prepare: http::prepare,
     },
     Scenario {
+        name: "crowd",
+        help: "Ten thousand connections of which most are idle: processor time and memory; latencies at half load",
+        augment: crowd::Options::augment_args,
+        prepare: crowd::prepare,
+    },
+    Scenario {
         name: "cold",
         help: "Files that do not fit into memory: every engine, nginx in each of its modes, and the proxy cache",
         augment: cold::Options::augment_args,
         prepare: cold::prepare,
+    },
+    Scenario {
+        name: "fill",
+        help: "A proxy cache that is being filled: misses of three sizes, and what is written to the disk for them",
+        augment: fill::Options::augment_args,
+        prepare: fill::prepare,
     },
     Scenario {
         name: "large",

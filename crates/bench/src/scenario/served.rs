@@ -198,8 +198,8 @@ impl ServerCpus {
     }
 }
 
-/// Raises this process's limit of descriptors, which servers inherit, as far as it goes.
-pub(crate) fn raise_descriptors() {
+/// Raises this process's limit of descriptors, which servers inherit, as far as it goes; answers how far.
+pub(crate) fn raise_descriptors() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS);
@@ -207,7 +207,8 @@ pub(crate) fn raise_descriptors() {
         // What cannot be raised shows as refused connections, which are counted.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
     }
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Descriptors that a server may open: a thousand connections with a file each, and some.
-const DESCRIPTORS: u64 = 8192;
+/// Descriptors that a server may open: ten thousand connections, and a thousand of them with a file each.
+const DESCRIPTORS: u64 = 16_384;

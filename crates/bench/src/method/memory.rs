@@ -1,0 +1,33 @@
+//! Memory that processes have in user space: their heaps, stacks and shared mappings. Text and mapped files are left out
+//! (the page cache keeps them for all), and so is what the kernel has for a socket.
+
+use std::fs;
+
+/// Of all these processes together (proc_pid_status(5)).
+pub(crate) fn user_space_bytes(ids: impl IntoIterator<Item = u32>) -> u64 {
+    let status = |id: u32| fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    ids.into_iter().map(|id| parse(&status(id))).sum()
+}
+
+/// What nobody else backs: anonymous memory, and shared memory, which engines use for rings and buffers.
+fn parse(status: &str) -> u64 {
+    let kib = |line: &str| {
+        let (name, value) = line.split_once(':')?;
+        let is_wanted = matches!(name, "RssAnon" | "RssShmem");
+        value.trim().strip_suffix(" kB").filter(|_| is_wanted)?.parse::<u64>().ok()
+    };
+    status.lines().filter_map(kib).sum::<u64>() << 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_not_counted() {
+        let text = "Name:\tx\nVmRSS:\t  100 kB\nRssAnon:\t  10 kB\nRssFile:\t  88 kB\nRssShmem:\t  2 kB\n";
+        assert_eq!(parse(text), 12 << 10);
+        assert!(user_space_bytes([std::process::id()]) > 0);
+        assert_eq!(user_space_bytes([]), 0);
+    }
+}
