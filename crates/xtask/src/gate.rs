@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Failure, engines, licences, reference, suite, tidy, workspace};
+use crate::{Failure, engines, instructions, licences, reference, suite, tidy, workspace};
 
 /// What a step's time is counted towards. The budgets are for 2 cores and an empty target directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         cargo(&["doc", "--workspace", "--no-deps"], Some(("RUSTDOCFLAGS", flags)))
     });
     gate.step("reference", Budget::DocsAndTidy, reference::check);
+    gate.step("instructions", Budget::BuildAndClippy, instructions::check);
     let mut tally = suite::Tally::default();
     gate.step("tests", Budget::Tests, || {
         let outcome = suite::run(&[])?;

@@ -1,7 +1,7 @@
 //! Which crate may depend on which: the arrows of the architecture, checked from `cargo metadata`.
 //!
 //! Dependencies point down one line, `io` <- `rt` <- `cache` <- `server` <- `ringroad`; `http` and `conf`
-//! stand alone; `bench` measures and serves nobody; `testkit` and `xtask` are for development.
+//! stand alone; `bench` measures and serves nobody; `instructions`, `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 
@@ -17,6 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("server", &["io", "rt", "http", "conf", "cache"]),
     ("bench", &["io", "rt", "http"]),
     ("ringroad", &["io", "rt", "http", "conf", "cache", "server", "bench"]),
+    ("instructions", &["http", "cache"]),
     ("testkit", &[]),
     ("xtask", &[]),
 ];

@@ -3,6 +3,7 @@
 //! * [`gate`]: everything, with the time it took; what `.ci/run` calls.
 //! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised.
 //! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`], [`commits`].
+//! * [`instructions`] of pure hot code, against the committed figures.
 //! * [`licences`] of the dependencies, and the generated [`reference`](mod@reference) of directives.
 //!
 //! Nothing here is part of the product: no other crate depends on this one.
@@ -13,6 +14,7 @@
 mod commits;
 mod engines;
 mod gate;
+mod instructions;
 mod layers;
 mod licences;
 mod metadata;
@@ -33,6 +35,9 @@ Usage: cargo xtask COMMAND
   test [ARGS]           cargo test for the workspace, with ARGS; sums up the engines at the end
                         (the heavy tests: cargo xtask test -- --ignored)
   tidy [--tighten]      shape of the sources; --tighten lowers crates/xtask/ratchet.txt to what is reached
+  instructions [--bless]
+                        counts the instructions of pure hot code (needs valgrind) and compares with the committed
+                        figures; --bless writes those anew
   licences              licences of all dependencies
   reference [--check]   writes docs/directives.md from the directive tables, or checks that it is current
 ";
@@ -45,6 +50,8 @@ fn main() -> ExitCode {
         ["test", rest @ ..] => suite::run_alone(rest),
         ["tidy"] => tidy::check(),
         ["tidy", "--tighten"] => tidy::tighten(),
+        ["instructions"] => instructions::check(),
+        ["instructions", "--bless"] => instructions::bless(),
         ["licences"] => licences::check(),
         ["reference"] => reference::write(),
         ["reference", "--check"] => reference::check(),

@@ -1,0 +1,32 @@
+//! Runs pieces of pure hot code some thousand times, so that callgrind can count the instructions of each. What a
+//! request costs in these is exact on any machine, where times are not: `cargo xtask instructions` runs it, divides, and
+//! compares with `counts.txt` beside this crate.
+//!
+//! Each piece is a function of [`pieces`] that callgrind finds by its name. It is called twice, with as many repetitions
+//! more the second time: the difference has nothing in it of what a piece prepares, nor of what happens once.
+#![forbid(unsafe_code)]
+
+mod pieces;
+
+/// Repetitions of the first call, and how many more the second one has. `crates/xtask/src/instructions.rs` divides by it.
+const REPETITIONS: u32 = 1000;
+
+/// Nothing is chosen on the command line: all of them take less time than callgrind needs to start.
+fn main() {
+    for piece in pieces::ALL {
+        fewer(piece);
+        more(piece);
+    }
+}
+
+/// A function of its own, by which the two calls are told apart.
+#[inline(never)]
+fn fewer(piece: fn(u32)) {
+    piece(REPETITIONS);
+}
+
+/// The other one.
+#[inline(never)]
+fn more(piece: fn(u32)) {
+    piece(2 * REPETITIONS);
+}

@@ -1,0 +1,270 @@
+//! The pieces. Each prepares what it needs and then repeats one thing.
+//!
+//! They are what a request passes through that does no I/O: the head that is read, the name in it, the conditions, the
+//! head that is written; and for a proxy the head of the other side, the key and the index of the cache. What is added
+//! here gets its figure by `cargo xtask instructions --bless`.
+//!
+//! They are not inlined, so that each is a function of its own for callgrind, and what they are given and answer goes
+//! through [`black_box`], so that the compiler knows neither.
+
+use std::hint::black_box;
+
+use cache::Key;
+use cache::index::{Index, Origin};
+use http::cache_control::CacheControl;
+use http::conditional::{self, IfModifiedSince, Validators};
+use http::range::ByteRange;
+use http::reply::{self, Limits, ReplyHead};
+use http::request::{self, Head, HeaderId, Policy};
+use http::response::{ConnectionField, HeadWriter, ResponseHead};
+use http::{StatusCode, date, host, range, uri};
+
+/// All of them, in the order in which a request meets them.
+pub(crate) const ALL: [fn(u32); 16] = [
+    request_head_small,
+    request_head_browser,
+    host_name,
+    uri_clean,
+    uri_escaped,
+    range_of_file,
+    condition_met,
+    response_head_small,
+    response_head_file,
+    date_written,
+    date_read,
+    reply_head,
+    cache_control,
+    cache_key,
+    index_hit,
+    index_insert,
+];
+
+/// What load generators and health checks send.
+const SMALL: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: www.example.org\r\n\r\n";
+
+/// What a browser sends for a page that it has seen before.
+const BROWSER: &[u8] = b"GET /articles/2026/november?page=2&sort=date HTTP/1.1\r\n\
+    Host: www.example.org\r\n\
+    Connection: keep-alive\r\n\
+    sec-ch-ua: \"Chromium\";v=\"142\", \"Not_A Brand\";v=\"99\"\r\n\
+    sec-ch-ua-mobile: ?0\r\n\
+    sec-ch-ua-platform: \"Linux\"\r\n\
+    Upgrade-Insecure-Requests: 1\r\n\
+    User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36\r\n\
+    Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8\r\n\
+    Sec-Fetch-Site: same-origin\r\n\
+    Sec-Fetch-Mode: navigate\r\n\
+    Sec-Fetch-User: ?1\r\n\
+    Sec-Fetch-Dest: document\r\n\
+    Referer: https://www.example.org/articles/\r\n\
+    Accept-Encoding: gzip, deflate, br, zstd\r\n\
+    Accept-Language: en-GB,en;q=0.9\r\n\
+    Cookie: session=0123456789abcdef0123456789abcdef; theme=dark\r\n\
+    If-None-Match: \"6561f2a0-1a2b\"\r\n\
+    If-Modified-Since: Sun, 22 Nov 2026 10:00:00 GMT\r\n\r\n";
+
+/// What an origin answers.
+const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nServer: origin\r\nDate: Sun, 22 Nov 2026 10:00:00 GMT\r\n\
+    Content-Type: text/html; charset=utf-8\r\nContent-Length: 12345\r\nCache-Control: public, max-age=3600\r\n\
+    ETag: \"6561f2a0-1a2b\"\r\nVary: Accept-Encoding\r\nLast-Modified: Sat, 21 Nov 2026 09:00:00 GMT\r\n\r\n";
+
+/// A moment of November 2026.
+const NOW_S: i64 = 1_795_341_600;
+
+/// The head is kept between requests, as a connection keeps it: only the first one makes room for fields.
+fn parse_request(text: &[u8], repetitions: u32) {
+    let (mut head, policy) = (Head::new(), Policy::default());
+    for _ in 0..repetitions {
+        head.clear();
+        let parsed = request::parse(&mut head, black_box(text), &policy);
+        assert!(parsed.is_ok(), "the head is well formed");
+        black_box(&head);
+    }
+}
+
+/// Three lines: what it costs to read a head at all.
+#[inline(never)]
+fn request_head_small(repetitions: u32) {
+    parse_request(SMALL, repetitions);
+}
+
+/// Eighteen fields, a dozen of which no server looks at: what it costs to step over a line.
+#[inline(never)]
+fn request_head_browser(repetitions: u32) {
+    parse_request(BROWSER, repetitions);
+}
+
+/// With a port, which is cut off.
+#[inline(never)]
+fn host_name(repetitions: u32) {
+    for _ in 0..repetitions {
+        let _ = black_box(host::validate(black_box(b"www.example.org:8080")));
+    }
+}
+
+/// Nothing to decode and nothing to merge: it is looked at once and not copied.
+#[inline(never)]
+fn uri_clean(repetitions: u32) {
+    let mut out = Vec::new();
+    for _ in 0..repetitions {
+        let _ = black_box(uri::normalise(black_box(b"/static/images/2026/logo.png?v=17"), true, &mut out));
+    }
+}
+
+/// Everything that makes a path be written anew: escapes, slashes in a row, segments with dots.
+#[inline(never)]
+fn uri_escaped(repetitions: u32) {
+    let mut out = Vec::new();
+    for _ in 0..repetitions {
+        let _ = black_box(uri::normalise(black_box(b"/a%20b//c/./d/../e%2Ff.txt?x=%41"), true, &mut out));
+    }
+}
+
+/// One range, as players and downloads ask for it.
+#[inline(never)]
+fn range_of_file(repetitions: u32) {
+    let mut ranges: Vec<ByteRange> = Vec::new();
+    for _ in 0..repetitions {
+        ranges.clear();
+        black_box(range::parse(black_box(b"bytes=1048576-2097151"), 100 << 20, 16, &mut ranges));
+    }
+}
+
+/// The browser's head above asks whether what it has is still good.
+#[inline(never)]
+fn condition_met(repetitions: u32) {
+    let mut head = Head::new();
+    let parsed = request::parse(&mut head, BROWSER, &Policy::default());
+    assert!(parsed.is_ok() && head.field(HeaderId::IfNoneMatch).is_some(), "the head is well formed");
+    let validators = Validators { etag: Some(b"\"6561f2a0-1a2b\""), last_modified: Some(NOW_S) };
+    for _ in 0..repetitions {
+        black_box(conditional::evaluate(&head, black_box(BROWSER), validators, IfModifiedSince::Exact));
+    }
+}
+
+/// Into a buffer that is there, as answers are written into the connection's.
+fn write_response(head: &ResponseHead<'_>, more: &[(&[u8], &[u8])], repetitions: u32) {
+    let mut out = Vec::with_capacity(1024);
+    for _ in 0..repetitions {
+        out.clear();
+        let Ok(mut writer) = HeadWriter::begin(&mut out, black_box(head)) else { return };
+        for (name, value) in more {
+            let _ = writer.field(name, value);
+        }
+        writer.finish();
+        black_box(&out);
+    }
+}
+
+/// As for `return 200`.
+#[inline(never)]
+fn response_head_small(repetitions: u32) {
+    let date = date::http(NOW_S);
+    let head = ResponseHead {
+        server: Some(b"ringroad"),
+        content_type: Some(b"text/plain"),
+        content_length: Some(0),
+        connection: ConnectionField::KeepAlive { timeout_s: None },
+        ..ResponseHead::new(StatusCode::OK, &date)
+    };
+    write_response(&head, &[], repetitions);
+}
+
+/// As for a file.
+#[inline(never)]
+fn response_head_file(repetitions: u32) {
+    let date = date::http(NOW_S);
+    let head = ResponseHead {
+        server: Some(b"ringroad"),
+        content_type: Some(b"text/html"),
+        charset: Some(b"utf-8"),
+        content_length: Some(12_345),
+        last_modified: Some(NOW_S - 100_000),
+        connection: ConnectionField::KeepAlive { timeout_s: None },
+        ..ResponseHead::new(StatusCode::OK, &date)
+    };
+    write_response(&head, &[(b"ETag", b"\"6561f2a0-1a2b\""), (b"Accept-Ranges", b"bytes")], repetitions);
+}
+
+/// Another second each time, as nothing would be written for the same one.
+#[inline(never)]
+fn date_written(repetitions: u32) {
+    for second in 0..i64::from(repetitions) {
+        black_box(date::http(black_box(NOW_S + second)));
+    }
+}
+
+/// The form that everybody sends; the other two are rare.
+#[inline(never)]
+fn date_read(repetitions: u32) {
+    for _ in 0..repetitions {
+        black_box(date::parse_http(black_box(b"Sun, 22 Nov 2026 10:00:00 GMT")));
+    }
+}
+
+/// What a proxy reads of its origin.
+#[inline(never)]
+fn reply_head(repetitions: u32) {
+    let (mut head, limits) = (ReplyHead::new(), Limits::default());
+    for _ in 0..repetitions {
+        head.clear();
+        let parsed = reply::parse(&mut head, black_box(REPLY), &limits);
+        assert!(parsed.is_ok(), "the head is well formed");
+        black_box(&head);
+    }
+}
+
+/// What decides whether an answer is stored, and for how long.
+#[inline(never)]
+fn cache_control(repetitions: u32) {
+    for _ in 0..repetitions {
+        let value: &[u8] = black_box(b"public, max-age=3600, stale-while-revalidate=60");
+        black_box(CacheControl::parse([value]));
+    }
+}
+
+/// MD5, as nginx names its entries.
+#[inline(never)]
+fn cache_key(repetitions: u32) {
+    for _ in 0..repetitions {
+        black_box(Key::of(black_box(b"http://www.example.org/static/images/2026/logo.png?v=17")));
+    }
+}
+
+/// Room for a hundred thousand entries; the seed is fixed, so that all runs have the same buckets.
+fn index() -> Index {
+    Index::new(6 << 20, [1, 2])
+}
+
+/// Few enough to stay in the processor's cache: callgrind counts instructions and no misses.
+fn keys() -> Vec<Key> {
+    (0..64_u32).map(|number| Key::of(&number.to_le_bytes())).collect()
+}
+
+/// Hash, lock, look-up, and the note that it was asked for.
+#[inline(never)]
+fn index_hit(repetitions: u32) {
+    let (index, keys) = prepared_index();
+    for at in 0..repetitions as usize {
+        black_box(index.touch(black_box(&keys[at % keys.len()].0), 7));
+    }
+}
+
+/// With all keys in it, so that each look-up is a hit.
+fn prepared_index() -> (Index, Vec<Key>) {
+    let (index, keys) = (index(), keys());
+    for key in &keys {
+        index.insert(&key.0, 1, Origin::Written, 1);
+    }
+    (index, keys)
+}
+
+/// In the place of an earlier entry of the key.
+#[inline(never)]
+fn index_insert(repetitions: u32) {
+    let (index, keys) = prepared_index();
+    // The same keys again and again: a full index, which has to let others go, is another matter.
+    for at in 0..repetitions as usize {
+        black_box(index.insert(black_box(&keys[at % keys.len()].0), 2, Origin::Written, 7));
+    }
+}

@@ -1,0 +1,245 @@
+//! `cargo xtask instructions`: how many instructions pieces of pure hot code take, against the committed figures.
+//!
+//! callgrind (of valgrind) counts what the program of crate `instructions` executes, without a special right and the same
+//! on every machine of one kind. Times would need a quiet machine and a margin of a fifth; here 2 % more is a change that
+//! somebody made, on purpose or not. `--bless` writes down what is there.
+//!
+//! Another compiler makes other code. So the committed file says what it was made with, and anything else only
+//! reports: the comparison is for changes of the sources.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::{Command, Stdio};
+
+use crate::{Failure, workspace};
+
+/// The committed figures.
+const FILE: &str = "crates/instructions/counts.txt";
+
+/// More than so much of the committed figure is a problem.
+const MORE_MAX: f64 = 1.02;
+
+/// Less than so much should be written down, so that it is kept.
+const LESS_MIN: f64 = 0.98;
+
+/// By how many repetitions the second call of a piece is longer than the first; see the program.
+const REPETITIONS: u64 = 1000;
+
+const HEADER: &str = "\
+# Instructions of pieces of pure hot code, each once: `cargo xtask instructions` counts them with callgrind and fails when
+# one takes over 2 % more; `cargo xtask instructions --bless` writes this file. The pieces are the functions of
+# crates/instructions/src/pieces.rs. The counts belong to what they were made with, other compilers are only reported.
+";
+
+/// Instructions by the name of a piece.
+type Counts = BTreeMap<String, u64>;
+
+/// Counts and compares; what is missing on this machine is said and fails nothing.
+pub(crate) fn check() -> Result<(), Failure> {
+    let Some((made_with, counts)) = count()? else { return Ok(()) };
+    let (known_with, known) = parse(&workspace::read(FILE)?);
+    print!("{}", table(&known, &counts));
+    if made_with != known_with {
+        println!("only reported: the committed figures were made with {known_with}, these with {made_with}");
+        return Ok(());
+    }
+    if counts.iter().any(|(name, &count)| ratio(&known, name, count).is_some_and(|ratio| ratio < LESS_MIN)) {
+        println!("some take less than before: `cargo xtask instructions --bless` keeps that");
+    }
+    Failure::unless_empty("the count of instructions (--bless if they are wanted)", problems(&known, &counts))
+}
+
+/// Counts and writes the file.
+pub(crate) fn bless() -> Result<(), Failure> {
+    let Some((made_with, counts)) = count()? else { return Ok(()) };
+    let (_, known) = parse(&workspace::read(FILE).unwrap_or_default());
+    print!("{}", table(&known, &counts));
+    let mut text = format!("{HEADER}made with {made_with}\n");
+    for (name, count) in &counts {
+        let _ = writeln!(text, "{name} {count}");
+    }
+    workspace::write(FILE, &text)
+}
+
+/// What was counted, and with what; none where callgrind is not installed.
+fn count() -> Result<Option<(String, Counts)>, Failure> {
+    let version = Command::new("valgrind").arg("--version").stderr(Stdio::null()).output();
+    let Ok(version) = version else {
+        println!("not counted: valgrind is not installed (apt-get install valgrind)");
+        return Ok(None);
+    };
+    let valgrind = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+    let rustc = workspace::output(Command::new("rustc").arg("-vV").current_dir(workspace::root()))?;
+    let line = |name: &str| rustc.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("unknown");
+    let (host, release) = (line("host: ").to_owned(), line("release: ").to_owned());
+    let folder = workspace::root().join("target/instructions");
+    let file = |error| Failure::File { path: folder.clone(), error };
+    std::fs::create_dir_all(&folder).map_err(file)?;
+    let profile = folder.join("callgrind.out");
+    let runner = format!(
+        "valgrind --tool=callgrind --quiet --error-exitcode=1 --callgrind-out-file={}",
+        profile.display()
+    );
+    let variable = format!("CARGO_TARGET_{}_RUNNER", host.to_uppercase().replace('-', "_"));
+    workspace::run(
+        workspace::cargo(&["run", "--quiet", "--profile", "instructions", "-p", "instructions"])
+            .env(variable, runner),
+    )?;
+    let text =
+        std::fs::read_to_string(&profile).map_err(|error| Failure::File { path: profile.clone(), error })?;
+    let counts = instructions(&text);
+    if counts.is_empty() {
+        return Err(Failure::Format { what: "callgrind's output", detail: "no piece is in it".to_owned() });
+    }
+    // memchr chooses by the processor, and valgrind passes on what that has.
+    let avx2 = if has_avx2() { "with AVX2" } else { "without AVX2" };
+    Ok(Some((format!("rustc {release}, {host} {avx2}, {valgrind}"), counts)))
+}
+
+fn has_avx2() -> bool {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    text.lines().find(|line| line.starts_with("flags")).is_some_and(|line| line.contains(" avx2"))
+}
+
+/// Instructions of each piece out of a profile of callgrind
+/// (<https://valgrind.org/docs/manual/cl-format.html>): what the longer call had more than the shorter one.
+///
+/// ```text
+/// fn=(12) instructions::fewer
+/// cfn=(14) instructions::pieces::cache_key      a name stands where it occurs first, then only its number
+/// calls=1 180
+/// 42 1234567                                    where the call is, and what it took with all below it
+/// ```
+fn instructions(profile: &str) -> Counts {
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    let (mut caller, mut called, mut is_call) = ("", "", false);
+    let (mut fewer, mut more) = (Counts::new(), Counts::new());
+    for line in profile.lines() {
+        if is_call {
+            is_call = false;
+            let cost = line.split_ascii_whitespace().next_back().and_then(|cost| cost.parse::<u64>().ok());
+            if let (Some(piece), Some(cost)) = (called.strip_prefix("instructions::pieces::"), cost) {
+                match caller {
+                    "instructions::fewer" => *fewer.entry(piece.to_owned()).or_default() += cost,
+                    "instructions::more" => *more.entry(piece.to_owned()).or_default() += cost,
+                    _ => {}
+                }
+            }
+        } else if line.starts_with("calls=") {
+            is_call = true;
+        } else if let Some(name) = line.strip_prefix("fn=") {
+            caller = resolve(&mut names, name);
+        } else if let Some(name) = line.strip_prefix("cfn=") {
+            called = resolve(&mut names, name);
+        }
+    }
+    let of = |(name, cost): (&String, &u64)| {
+        let less = fewer.get(name)?;
+        // To the nearest: a table that grows on the way costs parts of one.
+        Some((name.clone(), (cost.saturating_sub(*less) + REPETITIONS / 2) / REPETITIONS))
+    };
+    more.iter().filter_map(of).collect()
+}
+
+/// `(14) name` or `(14)`.
+fn resolve<'a>(names: &mut BTreeMap<&'a str, &'a str>, text: &'a str) -> &'a str {
+    match text.split_once(' ') {
+        Some((number, name)) => {
+            names.insert(number, name);
+            name
+        }
+        None => names.get(text).copied().unwrap_or_default(),
+    }
+}
+
+/// The committed file: what it was made with, and the counts.
+fn parse(text: &str) -> (String, Counts) {
+    let made_with = text.lines().find_map(|line| line.strip_prefix("made with ")).unwrap_or("nothing");
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.starts_with("made with"));
+    let count = |line: &str| {
+        let (name, count) = line.split_once(' ')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    };
+    (made_with.to_owned(), lines.filter_map(count).collect())
+}
+
+/// The present count by the committed one.
+fn ratio(known: &Counts, name: &str, count: u64) -> Option<f64> {
+    known.get(name).map(|&before| count as f64 / before.max(1) as f64)
+}
+
+fn table(known: &Counts, counts: &Counts) -> String {
+    let mut text = format!("{:24} {:>9} {:>9} {:>8}\n", "instructions", "committed", "now", "");
+    for (name, &count) in counts {
+        let before = known.get(name).map_or_else(|| "–".to_owned(), u64::to_string);
+        let change = ratio(known, name, count).map_or_else(String::new, |ratio| format!("{ratio:.3}"));
+        let _ = writeln!(text, "{name:24} {before:>9} {count:>9} {change:>8}");
+    }
+    text
+}
+
+/// What takes more than it did, and what only one of the two has.
+fn problems(known: &Counts, counts: &Counts) -> Vec<String> {
+    let gone = known.keys().filter(|name| !counts.contains_key(*name));
+    let gone = gone.map(|name| format!("{name} stands in {FILE} and was not counted"));
+    let more = counts.iter().filter_map(|(name, &count)| match known.get(name) {
+        None => Some(format!("{name} is not in {FILE}")),
+        Some(before) if ratio(known, name, count)? > MORE_MAX => {
+            Some(format!("{name} takes {count} instructions, {before} before"))
+        }
+        Some(_) => None,
+    });
+    gone.chain(more).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROFILE: &str = "\
+version: 1
+events: Ir
+fn=(1) instructions::fewer
+10 5
+cfn=(3) instructions::pieces::cache_key
+calls=1 180
+12 501000
+
+fn=(2) instructions::more
+20 5
+cfn=(3)
+calls=1 180
++2 801400
+fn=(3)
+180 1302400
+cfn=(4) instructions::pieces::index
+calls=2 1
+180 99
+";
+
+    fn counts(of: &[(&str, u64)]) -> Counts {
+        of.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+    }
+
+    #[test]
+    fn what_is_prepared_cancels_out_and_calls_of_pieces_do_not_count() {
+        assert_eq!(instructions(PROFILE), counts(&[("cache_key", 300)]));
+    }
+
+    #[test]
+    fn the_file_is_read_as_it_is_written() {
+        let text = format!("{HEADER}made with rustc 1.0, x, y\ncache_key 300\n");
+        assert_eq!(parse(&text), ("rustc 1.0, x, y".to_owned(), counts(&[("cache_key", 300)])));
+    }
+
+    #[test]
+    fn more_is_a_problem_and_less_is_not() {
+        let known = counts(&[("a", 1000), ("b", 1000), ("c", 1000), ("gone", 1)]);
+        let now = counts(&[("a", 1021), ("b", 1019), ("c", 10), ("new", 1)]);
+        let found = problems(&known, &now);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].starts_with("gone stands in"));
+        assert_eq!(found[1], "a takes 1021 instructions, 1000 before");
+        assert!(found[2].starts_with("new is not in"));
+    }
+}
