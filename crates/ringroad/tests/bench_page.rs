@@ -1,25 +1,30 @@
 //! The report of `ringroad bench` in a real browser: every plot has its series, nothing is wider than a phone, no message
 //! on the console, and the page follows the reader's choice of dark or light.
 //!
-//! The page is rendered by `ringroad bench report` from a made-up report that has everything a report can have. Debian's
-//! chromium loads it inside a frame of a phone's width, where a script of the test looks at it: the page itself has none,
-//! and its policy would not let it run one. Where there is no chromium the tests say so and pass.
+//! The pages are of a made-up report that has everything a report can have, of an instant run of all scenarios, and of the
+//! whole runs that are kept. Debian's chromium loads each inside a frame as wide as a phone and as a desktop, dark and
+//! light, where a script of the test looks at it: the page itself has none, and its policy would not let it run one. Where there is no chromium the tests say so and pass.
 #![forbid(unsafe_code)]
 
 mod control;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use control::BINARY;
 use serde_json::Value;
 use testkit::TempDir;
-use testkit::program::run;
+use testkit::program::{Program, run};
+use testkit::wait::Deadline;
 
 const MADE_UP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/fixtures/made-up.json");
 
 /// What the browser may take, in seconds: it starts in two, and a busy machine is slow.
 const BROWSER_SECONDS_MAX: &str = "120";
+
+/// What an instant run of all scenarios may take: one minute where nothing else runs.
+const RUN_MAX: Duration = Duration::from_secs(300);
 
 /// Looks at the page in the frame and writes one line for each thing it sees.
 const SCRIPT: &str = r#"
@@ -27,7 +32,8 @@ frame.onload = () => {
   const page = frame.contentDocument, lines = [];
   const root = page.documentElement;
   lines.push(`width ${root.clientWidth} of ${frame.contentWindow.innerWidth}, reaches ${root.scrollWidth}`);
-  lines.push('background ' + frame.contentWindow.getComputedStyle(page.body).backgroundColor);
+  const background = frame.contentWindow.getComputedStyle(page.body).backgroundColor;
+  lines.push('background ' + background);
   // What is folded is looked at, too.
   for (const details of page.querySelectorAll('details')) details.open = true;
   lines.push(`unfolded reaches ${root.scrollWidth}`);
@@ -37,7 +43,8 @@ frame.onload = () => {
     const drawn = [...drawing.querySelectorAll('g.series')].filter(series => {
       const line = series.querySelector('path.line');
       const stroke = frame.contentWindow.getComputedStyle(line).stroke;
-      const visible = stroke !== 'none' && stroke !== '' && parseFloat(drawing.getBoundingClientRect().height) > 150;
+      const painted = stroke !== 'none' && stroke !== '' && stroke !== background;
+      const visible = painted && parseFloat(drawing.getBoundingClientRect().height) > 150;
       return visible && (line.getTotalLength() > 0 || series.querySelector('.mark'));
     });
     lines.push(`plot ${figure.id} drawn ${drawn.length} keys ${figure.querySelectorAll('ul.keys li').length}`);
@@ -55,6 +62,21 @@ frame.onload = () => {
   result.textContent = lines.join('\n') + '\nend';
 };
 "#;
+
+/// How a reader looks at the page.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    width: u32,
+    dark: bool,
+}
+
+const PHONE: View = View { width: 390, dark: false };
+const VIEWS: [View; 4] = [
+    PHONE,
+    View { width: 390, dark: true },
+    View { width: 1280, dark: false },
+    View { width: 1280, dark: true },
+];
 
 /// The browser, where there is one.
 fn browser() -> Option<PathBuf> {
@@ -102,15 +124,16 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// What the script sees of a page in a frame of a phone's width.
-fn look(browser: &Path, folder: &TempDir, page: &str, dark: bool) -> Vec<String> {
+/// What the script sees of a page in a frame of the view's width.
+fn look(browser: &Path, folder: &TempDir, page: &str, view: View) -> Vec<String> {
     let frame = format!(
-        "<!DOCTYPE html><html><body><iframe id=\"frame\" style=\"width:390px;height:844px;border:0\" srcdoc=\"{}\">\
+        "<!DOCTYPE html><html><body><iframe id=\"frame\" style=\"width:{}px;height:844px;border:0\" srcdoc=\"{}\">\
          </iframe><pre id=\"result\"></pre><script>{SCRIPT}</script></body></html>",
+        view.width,
         escape(page)
     );
     let file = folder.write("frame.html", frame);
-    let (dom, said) = load(browser, folder, dark, &file);
+    let (dom, said) = load(browser, folder, view.dark, &file);
     assert!(!said.contains(":CONSOLE"), "messages on the console:\n{said}");
     let result = dom.split("<pre id=\"result\">").nth(1).and_then(|rest| rest.split("</pre>").next());
     let lines: Vec<String> = result.unwrap_or_default().lines().map(str::to_owned).collect();
@@ -145,24 +168,41 @@ fn expected_plots(json: &Path) -> Vec<(String, u32)> {
         .collect()
 }
 
-/// Looks at a page and compares what is drawn with what the JSON file has; nothing touches, nothing is too wide.
+/// Looks at a page in every view and compares what is drawn with what the JSON file has; nothing touches, nothing is too
+/// wide.
 fn check(browser: &Path, folder: &TempDir, page: &str, json: &Path) {
-    let lines = look(browser, folder, page, false);
-    let wide =
-        |line: &String| line.contains("reaches") && figure(line, "reaches") > figure(&lines[0], "width");
-    let wrong: Vec<&String> = lines.iter().filter(|line| line.starts_with("label") || wide(line)).collect();
-    assert!(wrong.is_empty(), "{wrong:#?}\n{}", lines[0]);
+    check_views(browser, folder, page, json, true);
+}
+
+/// As [`check`]; with `places` also that nothing touches.
+fn check_views(browser: &Path, folder: &TempDir, page: &str, json: &Path, places: bool) {
     let plots = expected_plots(json);
     assert!(!plots.is_empty());
-    for (id, series) in plots {
-        let line =
-            lines.iter().find(|line| line.starts_with(&format!("plot {id} "))).expect("a line for each plot");
-        assert_eq!(figure(line, "drawn"), series, "{line}");
+    for view in VIEWS {
+        let lines = look(browser, folder, page, view);
+        let wide =
+            |line: &String| line.contains("reaches") && figure(line, "reaches") > figure(&lines[0], "width");
+        let wrong: Vec<&String> =
+            lines.iter().filter(|line| line.starts_with("label") || wide(line)).collect();
+        assert!(wrong.is_empty() || !places, "{view:?}: {wrong:#?}\n{}", lines[0]);
+        for (id, series) in &plots {
+            let start = format!("plot {id} ");
+            let line = lines.iter().find(|line| line.starts_with(&start)).expect("a line for each plot");
+            assert_eq!(figure(line, "drawn"), *series, "{view:?}: {line}");
+        }
+        // Plots of the machine once a second are made of the recordings, so they are in the page alone.
+        for line in lines.iter().filter(|line| line.starts_with("plot s")) {
+            assert_eq!(figure(line, "drawn"), figure(line, "keys"), "{view:?}: {line}");
+        }
     }
-    // Plots of the machine once a second are made of the recordings, so they are in the page alone.
-    for line in lines.iter().filter(|line| line.starts_with("plot s")) {
-        assert_eq!(figure(line, "drawn"), figure(line, "keys"), "{line}");
-    }
+}
+
+/// Names of the scenarios that a report has results of.
+fn scenarios(json: &Path) -> Vec<String> {
+    let report: Value =
+        serde_json::from_str(&std::fs::read_to_string(json).expect("a report")).expect("JSON");
+    let sections = report["sections"].as_array().expect("sections");
+    sections.iter().map(|section| section["scenario"].as_str().expect("a name").to_owned()).collect()
 }
 
 #[test]
@@ -176,6 +216,7 @@ fn every_plot_has_its_series_and_nothing_is_wider_than_a_phone() {
     check(&browser, &folder, &page, Path::new(MADE_UP));
 }
 
+/// Every scenario, so that a plot of any of them is seen.
 #[test]
 fn a_report_of_this_machine_is_drawn_as_well() {
     let Some(browser) = browser() else {
@@ -184,10 +225,41 @@ fn a_report_of_this_machine_is_drawn_as_well() {
     };
     let folder = TempDir::new("page");
     let (work, out) = (folder.path().display().to_string(), folder.path().join("out").display().to_string());
-    let finished = run(BINARY, &["bench", "nop", "--instant", "--work", &work, "--out", &out]);
-    assert!(finished.status.success(), "{}", finished.stderr);
+    let mut program =
+        Program::start(BINARY, &["bench", "all", "--instant", "--work", &work, "--out", &out]);
+    let status = program.wait_until_ended(Deadline::after(RUN_MAX));
+    // With status 1 a scenario has failed, and the report has the reason.
+    assert!(matches!(status.code(), Some(0 | 1)), "{}", program.stderr());
+    let json = folder.path().join("out/report.json");
     let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
-    check(&browser, &folder, &page, &folder.path().join("out/report.json"));
+    check(&browser, &folder, &page, &json);
+    let scenarios = scenarios(&json);
+    assert_eq!(scenarios.len(), 7, "{scenarios:?}\n{}", program.stderr());
+}
+
+/// The reports of whole runs that are kept with the source, as they are and as they would be written today.
+#[test]
+fn the_reports_of_whole_runs_are_drawn() {
+    let Some(browser) = browser() else {
+        println!("skipped: no chromium in PATH");
+        return;
+    };
+    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
+    let folders = std::fs::read_dir(results).expect("the results").flatten().map(|entry| entry.path());
+    let reports: Vec<PathBuf> = folders.filter(|path| path.join("report.html").is_file()).collect();
+    assert!(!reports.is_empty());
+    for report in reports {
+        let folder = TempDir::new("page");
+        let json = report.join("report.json");
+        let page = std::fs::read_to_string(report.join("report.html")).expect("the page");
+        // Where labels stand is a matter of the program that wrote the page.
+        check_views(&browser, &folder, &page, &json, false);
+        let out = folder.path().join("out").display().to_string();
+        let finished = run(BINARY, &["bench", "report", &json.display().to_string(), "--out", &out]);
+        assert!(finished.status.success(), "{}", finished.stderr);
+        let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
+        check(&browser, &folder, &page, &json);
+    }
 }
 
 #[test]
@@ -199,7 +271,7 @@ fn the_page_is_dark_for_who_wants_it_dark() {
     let folder = TempDir::new("page");
     let page = render(&folder);
     let brightness = |dark: bool| {
-        let lines = look(&browser, &folder, &page, dark);
+        let lines = look(&browser, &folder, &page, View { dark, ..PHONE });
         let line = lines.iter().find(|line| line.starts_with("background")).expect("the background");
         figure(line, "rgb(")
     };
@@ -220,7 +292,7 @@ fn a_page_with_faults_is_noticed() {
     let faulty = page
         .replace("<main>", "<main><div style=\"width:700px\">wide</div>")
         .replace(".line { fill: none; stroke: var(--c);", ".line { fill: none; stroke: none;");
-    let lines = look(&browser, &folder, &faulty, false);
+    let lines = look(&browser, &folder, &faulty, PHONE);
     assert!(figure(&lines[0], "reaches") > figure(&lines[0], "width"), "{}", lines[0]);
     let line =
         lines.iter().find(|line| line.starts_with(&format!("plot {id} "))).expect("a line for each plot");

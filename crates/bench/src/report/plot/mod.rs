@@ -39,6 +39,9 @@ const BOTTOM: f64 = 52.0;
 /// The width of a letter at the most: a label at the end of an axis stays inside.
 const LETTER_WIDTH: f64 = 10.0;
 
+/// How far labels of x stand below their axis: clear of the lowest one of y, also in the larger letters of a phone.
+const X_LABEL_BELOW: f64 = 25.0;
+
 /// Labels that have room at each axis.
 const X_LABELS: usize = 7;
 const Y_LABELS: usize = 5;
@@ -219,7 +222,7 @@ fn axes(plot: &Plot, x: &Scale, y: &Scale) -> String {
             "<path class=\"base\" d=\"M{at:.1} {bottom}v4\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>",
             at.min(WIDTH - label.len() as f64 * LETTER_WIDTH / 2.0),
-            bottom + 20.0
+            bottom + X_LABEL_BELOW
         );
     }
     let _ = writeln!(
