@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
     /// Microseconds within which requests of an open loop go out together, by which a latency may be too long
-    /// [default: 250 from 50000 requests a second and thread on, else 0]
+    /// [default: 400 from 50000 requests a second and thread on, else 0]
     #[arg(long, value_name = "US", requires = "rate", value_parser = value_parser!(u64).range(..=GRAIN_US_MAX))]
     grain: Option<u64>,
     /// Requests under way at once on each connection

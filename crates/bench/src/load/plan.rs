@@ -74,8 +74,8 @@ pub(crate) enum Reuse {
 pub(crate) const PIPELINE_MAX: u16 = 1024;
 
 /// See [`Plan::grain`]. A wake-up of the generator, and of the server by it, costs a virtual machine several microseconds,
-/// as much as a request: a quarter of a millisecond leaves 4 000 of them a second.
-pub(crate) const GRAIN: Duration = Duration::from_micros(250);
+/// as much as a request: this leaves 2 500 of them a second, and 0.8 ms at most by which a latency is too long.
+pub(crate) const GRAIN: Duration = Duration::from_micros(400);
 
 /// See [`Plan::grain`]: slower threads have time to spare for a wake-up of each request and each answer.
 pub(crate) const GRAIN_FROM: f64 = 50_000.0;
