@@ -735,14 +735,14 @@ pub enum Payload {
     Accepted(OwnedFd),
     /// An open file.
     Opened(OwnedFd),
-    /// Facts about a file.
-    Stat(Stat),
+    /// Facts about a file. Boxed as all that is large and rare: each completion has room for the largest of these.
+    Stat(Box<Stat>),
     /// Entries of a folder.
     Entries(Vec<DirEntry>),
     /// What was found at many names.
     Stats(Vec<Result<Stat, Errno>>),
     /// Space on a file system.
-    Space(Space),
+    Space(Box<Space>),
 }
 
 /// The end of an operation, or one of several results of it.
@@ -758,3 +758,6 @@ pub struct Completion {
     /// What comes back.
     pub payload: Payload,
 }
+
+// Both are moved from place to place on their way; what is larger is boxed.
+const _: () = assert!(size_of::<Op>() <= 64 && size_of::<Completion>() <= 56);

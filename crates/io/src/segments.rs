@@ -2,16 +2,29 @@
 //!
 //! [`Segments`] hold [`Segment`]s, each a part of what a [`Source`] owns. Nothing here submits I/O.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::buf::Buf;
 
-/// The bytes of one send or write: a few owned pieces, in order.
+/// The bytes of one send or write: a few owned pieces, in order. They lie behind a pointer, so that operations and
+/// completions are small: each of them is moved a dozen times on its way.
 #[derive(Debug, Default)]
 pub struct Segments {
-    parts: SmallVec<[Segment; 2]>,
+    /// `None` as long as there is none.
+    list: Option<Box<List>>,
+}
+
+type List = SmallVec<[Segment; 2]>;
+
+/// Lists that a thread keeps for the next sends: as many as it has under way in a busy turn.
+const SPARE_MAX: usize = 512;
+
+thread_local! {
+    #[allow(clippy::vec_box, reason = "they are used again as boxes")]
+    static SPARE: RefCell<Vec<Box<List>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// One piece and the part of it that is still to go.
@@ -86,31 +99,40 @@ impl Segments {
     /// When the range is not inside `source`, when it is longer than 4 GiB, or above [`SEGMENTS_MAX`].
     pub fn push_range(&mut self, source: Source, start: usize, end: usize) {
         assert!(start <= end && end <= source.bytes().len(), "segment outside of its source");
-        assert!(self.parts.len() < SEGMENTS_MAX, "a send has at most {SEGMENTS_MAX} segments");
+        assert!(self.all().len() < SEGMENTS_MAX, "a send has at most {SEGMENTS_MAX} segments");
         if start < end {
             let end = u32::try_from(end).expect("a segment is shorter than 4 GiB");
-            self.parts.push(Segment { source, start: start as u32, end });
+            let list = self.list.get_or_insert_with(|| SPARE.with_borrow_mut(Vec::pop).unwrap_or_default());
+            list.push(Segment { source, start: start as u32, end });
         }
+    }
+
+    fn all(&self) -> &[Segment] {
+        self.list.as_deref().map_or(&[], |list| list)
+    }
+
+    fn all_mut(&mut self) -> &mut [Segment] {
+        self.list.as_deref_mut().map_or(&mut [], |list| list)
     }
 
     /// The pieces that still have bytes.
     pub fn parts(&self) -> impl Iterator<Item = &Segment> {
-        self.parts.iter().filter(|part| part.start < part.end)
+        self.all().iter().filter(|part| part.start < part.end)
     }
 
     /// Bytes still to go.
     pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| (part.end - part.start) as usize).sum()
+        self.all().iter().map(|part| (part.end - part.start) as usize).sum()
     }
 
     /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
-        self.parts.iter().all(|part| part.start == part.end)
+        self.all().iter().all(|part| part.start == part.end)
     }
 
     /// Takes `count` bytes off the front: they are done.
     pub fn advance(&mut self, mut count: usize) {
-        for part in &mut self.parts {
+        for part in self.all_mut() {
             let taken = count.min((part.end - part.start) as usize);
             part.start += taken as u32;
             count -= taken;
@@ -120,8 +142,8 @@ impl Segments {
 
     /// Cuts to the first `len` bytes and answers the rest's ends, for [`Segments::restore`].
     pub(crate) fn cut(&mut self, mut len: usize) -> Ends {
-        let ends = self.parts.iter().map(|part| part.end).collect();
-        for part in &mut self.parts {
+        let ends = self.all().iter().map(|part| part.end).collect();
+        for part in self.all_mut() {
             let kept = len.min((part.end - part.start) as usize);
             part.end = part.start + kept as u32;
             len -= kept;
@@ -131,18 +153,35 @@ impl Segments {
 
     /// Undoes [`Segments::cut`].
     pub(crate) fn restore(&mut self, ends: &Ends) {
-        for (part, &end) in self.parts.iter_mut().zip(ends) {
+        for (part, &end) in self.all_mut().iter_mut().zip(ends) {
             part.end = end;
         }
     }
 
     /// Takes a vector among the segments out, to be used again.
     pub fn take_vec(&mut self) -> Option<Vec<u8>> {
-        let found = self.parts.iter().position(|part| matches!(part.source, Source::Vec(_)))?;
-        match self.parts.remove(found).source {
-            Source::Vec(bytes) => Some(bytes),
+        self.all_mut().iter_mut().find_map(|part| match &mut part.source {
+            Source::Vec(bytes) => {
+                (part.start, part.end) = (0, 0);
+                Some(std::mem::take(bytes))
+            }
             _ => None,
-        }
+        })
+    }
+}
+
+impl Drop for Segments {
+    /// Keeps the list for a later send of this thread.
+    fn drop(&mut self) {
+        let Some(mut list) = self.list.take() else { return };
+        list.clear();
+        // Where the thread is about to end it is freed.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push(list);
+            }
+        });
     }
 }
 

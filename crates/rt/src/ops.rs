@@ -133,7 +133,9 @@ impl Waits {
         wait.owner = Owner::Somebody;
         wait.waiter = Waiter::Nobody;
         wait.first = None;
-        wait.rest.clear();
+        if !wait.rest.is_empty() {
+            wait.rest.clear();
+        }
         self.free.push(id.index);
         self.live -= 1;
     }
@@ -291,16 +293,19 @@ impl Inner {
 
     /// The next result of a wait; after one without `more` the wait is gone.
     pub(crate) fn poll_wait(&self, id: WaitId, context: &mut Context<'_>) -> Poll<Outcome> {
-        if let Some(outcome) = self.try_wait(id) {
-            return Poll::Ready(outcome);
-        }
         let mut waits = self.waits.borrow_mut();
-        match waits.get(id) {
-            Some(wait) => {
+        let wait = waits.get(id).expect("a wait is not asked again after its terminal result");
+        match wait.pop() {
+            Some(outcome) => {
+                if !outcome.more {
+                    waits.release(id);
+                }
+                Poll::Ready(outcome)
+            }
+            None => {
                 wait.waiter.register(self.running.get(), context);
                 Poll::Pending
             }
-            None => panic!("a wait is asked again after its terminal result"),
         }
     }
 

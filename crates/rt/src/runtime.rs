@@ -310,18 +310,21 @@ impl Inner {
 
     /// Polls one task. A panic ends that task and is reported, nothing else.
     fn run_task(&self, id: TaskId) {
-        let Some(mut body) = self.tasks.borrow_mut().take(id) else { return };
+        let Some(task) = self.tasks.borrow_mut().take(id) else { return };
+        let mut place = task.future.borrow_mut();
+        let Some(future) = place.as_mut() else { return };
         self.polls.set(self.polls.get() + 1);
-        self.running.set(Some((id, body.waker.data())));
-        let mut context = Context::from_waker(&body.waker);
-        let polled = catch_unwind(AssertUnwindSafe(|| body.future.as_mut().poll(&mut context)));
+        self.running.set(Some((id, task.waker.data())));
+        let mut context = Context::from_waker(&task.waker);
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
         self.running.set(None);
         if let Ok(Poll::Pending) = polled {
-            self.tasks.borrow_mut().put_back(id, body);
             return;
         }
         // What the task owns is dropped before its slot is free: it may wake the task once more.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(body)));
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(place.take())));
+        drop(place);
+        drop(task);
         self.tasks.borrow_mut().end(id);
         if let Some(panic) = polled.err().or(dropped.err()) {
             self.panics.set(self.panics.get() + 1);
@@ -407,12 +410,12 @@ impl Inner {
             return Drained::Clean;
         }
         loop {
-            let taken = self.tasks.borrow_mut().take_any();
-            let Some((id, body)) = taken else { break };
+            let Some((id, task)) = self.tasks.borrow().any() else { break };
             // A panic while a task is dropped must not keep the others from being dropped.
-            if catch_unwind(AssertUnwindSafe(|| drop(body))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| drop(task.future.take()))).is_err() {
                 self.panics.set(self.panics.get() + 1);
             }
+            drop(task);
             self.tasks.borrow_mut().end(id);
         }
         self.ready.borrow_mut().clear();

@@ -4,8 +4,10 @@
 //! waker on another thread never owns, runs or drops what belongs to this one. Inside the runtime a waiting
 //! task is remembered by its name ([`Waiter::Task`]), which costs no atomic operation.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
@@ -33,10 +35,13 @@ impl Wake for Header {
     }
 }
 
-/// A future that can be polled, away from the table while it runs.
-pub(crate) struct Body {
-    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
+/// A future and its waker. It stays where it is while it is polled.
+pub(crate) struct Task {
+    header: Arc<Header>,
+    /// Over `header`.
     pub(crate) waker: Waker,
+    /// `None` once it has ended.
+    pub(crate) future: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
 }
 
 /// All tasks of a runtime.
@@ -47,22 +52,14 @@ pub(crate) struct Tasks {
     live: usize,
 }
 
-#[derive(Default)]
 struct Slot {
     generation: u32,
     /// Whether the task is in the ready queue.
     queued: bool,
-    state: State,
-    /// Kept for the slot's next task when no waker of the last one is left.
-    header: Option<Arc<Header>>,
-}
-
-#[derive(Default)]
-enum State {
-    #[default]
-    Free,
-    Waiting(Body),
-    Running,
+    /// Whether there is a task that has not ended.
+    live: bool,
+    /// The last task; its memory is used again for the next one when nobody can wake it any more.
+    task: Rc<Task>,
 }
 
 impl Tasks {
@@ -77,72 +74,74 @@ impl Tasks {
         future: Pin<Box<dyn Future<Output = ()>>>,
         remote: &Arc<Remote>,
     ) -> TaskId {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            (self.slots.len() - 1) as u32
-        });
+        self.live += 1;
+        let Some(place) = self.free.pop() else {
+            let id = TaskId { slot: self.slots.len() as u32, generation: 0 };
+            let task = Task::new(id, future, remote);
+            self.slots.push(Slot { generation: id.generation, queued: false, live: true, task });
+            return id;
+        };
         let slot = &mut self.slots[place as usize];
         let id = TaskId { slot: place, generation: slot.generation };
-        let header = recycled(slot.header.take(), id)
-            .unwrap_or_else(|| Arc::new(Header { id, remote: Arc::clone(remote) }));
-        let waker = Waker::from(Arc::clone(&header));
-        slot.header = Some(header);
-        slot.state = State::Waiting(Body { future, waker });
-        self.live += 1;
+        slot.live = true;
+        if Rc::get_mut(&mut slot.task).is_some_and(|task| task.rename(id)) {
+            slot.task.future.replace(Some(future));
+        } else {
+            slot.task = Task::new(id, future, remote);
+        }
         id
     }
 
     /// Marks a task as queued; `false` when it is so already, or has ended.
     pub(crate) fn queue(&mut self, id: TaskId) -> bool {
-        match self.slots.get_mut(id.slot as usize) {
-            Some(slot) if slot.generation == id.generation && !matches!(slot.state, State::Free) => {
-                !std::mem::replace(&mut slot.queued, true)
-            }
-            _ => false,
-        }
+        self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.queued, true))
     }
 
-    /// Takes a queued task out to be polled.
-    pub(crate) fn take(&mut self, id: TaskId) -> Option<Body> {
-        let slot = self.slots.get_mut(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+    /// A queued task, to be polled.
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<Rc<Task>> {
+        let slot = self.slot(id)?;
         slot.queued = false;
-        match std::mem::replace(&mut slot.state, State::Running) {
-            State::Waiting(body) => Some(body),
-            state => {
-                slot.state = state;
-                None
-            }
-        }
+        Some(Rc::clone(&slot.task))
     }
 
-    /// Puts a task back that is not done.
-    pub(crate) fn put_back(&mut self, id: TaskId, body: Body) {
-        self.slots[id.slot as usize].state = State::Waiting(body);
+    /// The slot of a task that has not ended.
+    fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        (slot.generation == id.generation && slot.live).then_some(slot)
     }
 
-    /// Frees the slot of a task that was taken and has ended.
+    /// Frees the slot of a task that has ended.
     pub(crate) fn end(&mut self, id: TaskId) {
         let slot = &mut self.slots[id.slot as usize];
-        slot.state = State::Free;
-        slot.queued = false;
+        (slot.live, slot.queued) = (false, false);
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);
         self.live -= 1;
     }
 
-    /// Takes any task that waits, for the end of the runtime.
-    pub(crate) fn take_any(&mut self) -> Option<(TaskId, Body)> {
-        let place = self.slots.iter().position(|slot| matches!(slot.state, State::Waiting(_)))?;
-        let id = TaskId { slot: place as u32, generation: self.slots[place].generation };
-        self.take(id).map(|body| (id, body))
+    /// Any task that has not ended, for the end of the runtime.
+    pub(crate) fn any(&self) -> Option<(TaskId, Rc<Task>)> {
+        let place = self.slots.iter().position(|slot| slot.live)?;
+        let slot = &self.slots[place];
+        Some((TaskId { slot: place as u32, generation: slot.generation }, Rc::clone(&slot.task)))
     }
 }
 
-/// The header of a slot's last task for its next one, if nobody can wake the last one any more.
-fn recycled(header: Option<Arc<Header>>, id: TaskId) -> Option<Arc<Header>> {
-    let mut header = header?;
-    Arc::get_mut(&mut header)?.id = id;
-    Some(header)
+impl Task {
+    fn new(id: TaskId, future: Pin<Box<dyn Future<Output = ()>>>, remote: &Arc<Remote>) -> Rc<Task> {
+        let header = Arc::new(Header { id, remote: Arc::clone(remote) });
+        let waker = Waker::from(Arc::clone(&header));
+        Rc::new(Task { header, waker, future: RefCell::new(Some(future)) })
+    }
+
+    /// Gives an ended task another name; `false` while somebody may still wake it by the old one.
+    fn rename(&mut self, id: TaskId) -> bool {
+        self.waker = Waker::noop().clone();
+        let Some(header) = Arc::get_mut(&mut self.header) else { return false };
+        header.id = id;
+        self.waker = Waker::from(Arc::clone(&self.header));
+        true
+    }
 }
 
 /// Who is to be told about an event.

@@ -317,10 +317,10 @@ impl Outcome {
         }
         let payload = match (self.brought, op) {
             (Brought::Opened(fd), _) => Payload::Opened(fd),
-            (Brought::Stat(stat), _) => Payload::Stat(stat),
+            (Brought::Stat(stat), _) => Payload::Stat(Box::new(stat)),
             (Brought::Entries(entries), _) => Payload::Entries(entries),
             (Brought::Stats(stats), _) => Payload::Stats(stats),
-            (Brought::Space(space), _) => Payload::Space(space),
+            (Brought::Space(space), _) => Payload::Space(Box::new(space)),
             (Brought::Nothing, Some(Op::Read { mut buf, .. })) => {
                 buf.set_len(self.result.unwrap_or(0) as usize);
                 Payload::Buf(buf)

@@ -258,7 +258,9 @@ impl Uring {
         let (result, payload) = match (op, result) {
             (Some(Op::Accept { .. }), Ok(fd)) => (Ok(0), Payload::Accepted(adopt(fd))),
             (Some(Op::Open { .. }), Ok(fd)) => (Ok(0), Payload::Opened(adopt(fd))),
-            (Some(Op::Stat { .. }), Ok(_)) => (Ok(0), Payload::Stat(self.flights.scratch(id).stat())),
+            (Some(Op::Stat { .. }), Ok(_)) => {
+                (Ok(0), Payload::Stat(Box::new(self.flights.scratch(id).stat())))
+            }
             (Some(op), result) => (result, owned(op, result)),
             (None, result) => (result, Payload::None),
         };

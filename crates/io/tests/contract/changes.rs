@@ -162,7 +162,7 @@ fn lengths_and_space_are_changed() {
             let Payload::Space(space) = done.payload else { panic!("{:?} without facts", done.result) };
             assert!(space.block_bytes.is_power_of_two(), "{space:?}");
             assert!(space.total_bytes > 0 && space.available_bytes <= space.total_bytes, "{space:?}");
-            assert_ne!(space, Space::default());
+            assert_ne!(*space, Space::default());
         }
         let target = StatTarget::Path(c_path(&dir.path("none")));
         assert_eq!(bench.run(Op::Space { target, device: DEVICE, via }).result, Err(Errno::NOENT));

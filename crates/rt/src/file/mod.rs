@@ -392,7 +392,7 @@ fn facts(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
 async fn stat(runtime: &Rc<Inner>, op: Op) -> Result<Stat, Errno> {
     let outcome = Running::new(runtime, op).last().await;
     match (outcome.result, outcome.payload) {
-        (Ok(_), Payload::Stat(stat)) => Ok(stat),
+        (Ok(_), Payload::Stat(stat)) => Ok(*stat),
         (Ok(_), _) => Err(Errno::IO),
         (Err(errno), _) => Err(errno),
     }

@@ -63,7 +63,7 @@ pub async fn space(path: CString, device: DeviceId, via: DiskVia) -> Result<Spac
 pub(super) async fn space_of(runtime: &Rc<Inner>, op: Op) -> Result<Space, Errno> {
     let outcome = Running::new(runtime, op).last().await;
     match (outcome.result, outcome.payload) {
-        (Ok(_), Payload::Space(space)) => Ok(space),
+        (Ok(_), Payload::Space(space)) => Ok(*space),
         (Ok(_), _) => Err(Errno::IO),
         (Err(errno), _) => Err(errno),
     }

@@ -143,7 +143,7 @@ fn paths_are_looked_at_and_removed() {
         let stat = watch(file::stat_path(c"/a".into(), DEVICE, VIA));
         settle().await;
         let facts = io::op::Stat { size: 7, ..Default::default() };
-        fake.complete(fake.only("Stat"), Ok(0), Payload::Stat(facts));
+        fake.complete(fake.only("Stat"), Ok(0), Payload::Stat(Box::new(facts)));
         settle().await;
         assert_eq!(stat.take().unwrap().unwrap().size, 7);
         let gone = watch(file::unlink(c"/a".into(), DEVICE, VIA));
