@@ -68,19 +68,27 @@ pub fn lowercase_into(name: &[u8], out: &mut Vec<u8>) {
 
 /// End of a registered name, the first colon or the end, and the classes of its bytes.
 fn name_end(value: &[u8]) -> Result<(usize, u8), HostError> {
-    let (mut before, mut seen) = (0, 0);
+    let (mut before, mut seen, mut doubled) = (0, 0, 0);
+    let mut end = value.len();
     for (at, &byte) in value.iter().enumerate() {
         let class = CLASS[usize::from(byte)];
         if class & NAME == 0 {
-            return if byte == b':' { Ok((at, seen)) } else { Err(HostError::InvalidByte { at: at as u32 }) };
+            end = at;
+            break;
         }
-        if class & before & DOT != 0 {
-            return Err(HostError::EmptyLabel { at: at as u32 });
-        }
+        doubled |= class & before;
         before = class;
         seen |= class;
     }
-    Ok((value.len(), seen))
+    match value.get(end) {
+        // The first fault is the one that is told.
+        _ if doubled & DOT != 0 => {
+            let second = value.windows(2).position(|two| two == b"..").map_or(end, |first| first + 1);
+            Err(HostError::EmptyLabel { at: second as u32 })
+        }
+        None | Some(b':') => Ok((end, seen)),
+        Some(_) => Err(HostError::InvalidByte { at: end as u32 }),
+    }
 }
 
 /// End of an IP literal after its closing bracket, and the classes of its bytes. The address itself is not parsed: a

@@ -89,14 +89,68 @@ pub struct HeadWriter<'b> {
     out: &'b mut Vec<u8>,
 }
 
+/// How the last head began: status line, `Server` and `Date`. Most heads of a second begin alike and need no more than
+/// a copy of it.
+#[derive(Debug)]
+pub struct Opening {
+    status: StatusCode,
+    server: Option<Vec<u8>>,
+    date: [u8; date::HTTP_LEN],
+    /// Empty before the first one.
+    text: Vec<u8>,
+}
+
+impl Default for Opening {
+    fn default() -> Self {
+        Self { status: StatusCode::OK, server: None, date: [0; date::HTTP_LEN], text: Vec::new() }
+    }
+}
+
+impl Opening {
+    /// Whether `head` begins so.
+    fn fits(&self, head: &ResponseHead<'_>) -> bool {
+        head.reason.is_none()
+            && !self.text.is_empty()
+            && self.status == head.status
+            && self.server.as_deref() == head.server
+            && self.date == *head.date
+    }
+
+    /// Appends how `head` begins, and remembers it.
+    fn push(&mut self, out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
+        if self.fits(head) {
+            out.extend_from_slice(&self.text);
+            return Ok(());
+        }
+        let before = out.len();
+        push_opening(out, head)?;
+        if head.reason.is_none() {
+            (self.status, self.date) = (head.status, *head.date);
+            let mut kept = self.server.take().unwrap_or_default();
+            self.server = head.server.map(|server| {
+                kept.clear();
+                kept.extend_from_slice(server);
+                kept
+            });
+            self.text.clear();
+            self.text.extend_from_slice(&out[before..]);
+        }
+        Ok(())
+    }
+}
+
 impl<'b> HeadWriter<'b> {
-    /// Appends status line and the fields of `head`.
+    /// Appends status line and the fields of `head`; `opening` is that of the head before.
     ///
     /// # Errors
     /// [`InvalidField`] when one of the values must not be sent; `out` is unchanged then.
-    pub fn begin(out: &'b mut Vec<u8>, head: &ResponseHead<'_>) -> Result<Self, InvalidField> {
+    pub fn begin(
+        out: &'b mut Vec<u8>,
+        head: &ResponseHead<'_>,
+        opening: &mut Opening,
+    ) -> Result<Self, InvalidField> {
         let before = out.len();
-        if let Err(error) = push_standard(out, head) {
+        if let Err(error) = opening.push(out, head).and_then(|()| push_standard(out, head)) {
             out.truncate(before);
             return Err(error);
         }
@@ -118,12 +172,16 @@ impl<'b> HeadWriter<'b> {
     }
 }
 
-fn push_standard(out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
+fn push_opening(out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
     push_status_line(out, head)?;
     if let Some(server) = head.server {
         push_known(out, b"Server: ", server)?;
     }
     push_date(out, b"Date: ", head.date);
+    Ok(())
+}
+
+fn push_standard(out: &mut Vec<u8>, head: &ResponseHead<'_>) -> Result<(), InvalidField> {
     if let Some(content_type) = head.content_type {
         push_content_type(out, content_type, head.charset)?;
     }
@@ -292,12 +350,36 @@ mod tests {
 
     fn written(head: &ResponseHead<'_>, fields: &[(&str, &str)]) -> String {
         let mut out = Vec::new();
-        let mut writer = HeadWriter::begin(&mut out, head).expect("valid head");
+        let mut writer = HeadWriter::begin(&mut out, head, &mut Opening::default()).expect("valid head");
         for (name, value) in fields {
             writer.field(name.as_bytes(), value.as_bytes()).expect("valid field");
         }
         writer.finish();
         String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn an_opening_is_used_again_only_for_the_same_one() {
+        let mut opening = Opening::default();
+        let other_date = b"Mon, 07 Nov 1994 08:49:37 GMT";
+        let mut heads = Vec::new();
+        for server in [None, Some(&b"one"[..]), Some(b"two")] {
+            for date in [DATE, other_date] {
+                for (status, reason) in [(200, None), (200, Some(&b"Fine"[..])), (404, None)] {
+                    let status = StatusCode::new(status).expect("a status");
+                    heads.push(ResponseHead { server, reason, ..ResponseHead::new(status, date) });
+                }
+            }
+        }
+        // Each behind each other one.
+        for (first, second) in heads.iter().flat_map(|first| heads.iter().map(move |second| (first, second)))
+        {
+            for head in [first, second, second] {
+                let mut out = Vec::new();
+                HeadWriter::begin(&mut out, head, &mut opening).expect("valid head").finish();
+                assert_eq!(String::from_utf8(out).expect("text"), written(head, &[]));
+            }
+        }
     }
 
     #[test]
@@ -381,7 +463,10 @@ mod tests {
                 ResponseHead { reason: Some(bad), ..ResponseHead::new(StatusCode::OK, DATE) },
             ] {
                 let mut out = b"before".to_vec();
-                assert_eq!(HeadWriter::begin(&mut out, &head).err(), Some(InvalidField::Value));
+                assert_eq!(
+                    HeadWriter::begin(&mut out, &head, &mut Opening::default()).err(),
+                    Some(InvalidField::Value)
+                );
                 assert_eq!(out, b"before");
             }
             let mut out = Vec::new();

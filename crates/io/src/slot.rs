@@ -177,6 +177,35 @@ impl Slots {
         }
     }
 
+    /// Ends an operation: its slot is free afterwards, and the kernel must be done with what it owned. `conclude` says
+    /// with which result, and what it gives back.
+    pub(crate) fn end(
+        &mut self,
+        id: OpId,
+        out: &mut Vec<Completion>,
+        conclude: impl FnOnce(Op) -> (Result<u32, Errno>, Payload),
+    ) {
+        let Some(slot) = self.get(id) else {
+            self.stray += 1;
+            debug_assert!(false, "an end of {id:?}, which is not in flight");
+            return;
+        };
+        let abandoned = slot.state == State::Abandoned;
+        let op = slot.op.take();
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        if let Some(device) = slot.gated.take() {
+            self.released.push(device);
+        }
+        self.retired.push(id.slot);
+        self.live -= 1;
+        self.completed += 1;
+        let (result, payload) = conclude(op.expect("an operation is in its slot until it ends"));
+        if !abandoned {
+            out.push(Completion { id, result, more: false, payload });
+        }
+    }
+
     /// Names of all operations in flight.
     pub(crate) fn in_flight(&self) -> Vec<OpId> {
         let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();

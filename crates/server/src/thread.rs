@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::date::DateCache;
+use http::response::Opening;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
@@ -46,6 +47,8 @@ pub(crate) struct Thread {
     /// Connections that may be open at once (`worker_connections`).
     pub(crate) connections_max: Cell<usize>,
     dates: RefCell<DateCache>,
+    /// How the head that was written last began.
+    pub(crate) opening: RefCell<Opening>,
     /// The machine's time zone.
     pub(crate) zone: Zone,
     /// Ended requests, with their memory, to be used again: the last one first, as it is in the cache.
@@ -78,6 +81,7 @@ impl Thread {
             waiting: RefCell::default(),
             connections_max,
             dates: RefCell::new(DateCache::new(0, 0)),
+            opening: RefCell::default(),
             zone: Zone::default(),
             encoders: Pool::default(),
             links: Pools::default(),

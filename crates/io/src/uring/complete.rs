@@ -112,6 +112,10 @@ impl Uring {
         };
         let more = cqe.flags & MORE != 0;
         match kind {
+            // One completion, as nearly all of them have.
+            Kind::Send { zero_copy: false } if flight.phase == Phase::Kernel => {
+                self.finish(id, result, out.slots, out.done);
+            }
             Kind::Send { zero_copy } => self.sent(id, result, cqe.flags, zero_copy, out),
             Kind::RecvPool => self.received(id, result, more, buf, out),
             Kind::RecvStream => match result {
@@ -254,18 +258,14 @@ impl Uring {
     }
 
     fn once_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
-        let op = out.slots.get(id).and_then(|slot| slot.op.take());
-        let (result, payload) = match (op, result) {
-            (Some(Op::Accept { .. }), Ok(fd)) => (Ok(0), Payload::Accepted(adopt(fd))),
-            (Some(Op::Open { .. }), Ok(fd)) => (Ok(0), Payload::Opened(adopt(fd))),
-            (Some(Op::Stat { .. }), Ok(_)) => {
-                (Ok(0), Payload::Stat(Box::new(self.flights.scratch(id).stat())))
-            }
-            (Some(op), result) => (result, owned(op, result)),
-            (None, result) => (result, Payload::None),
-        };
+        let flights = &mut self.flights;
+        out.slots.end(id, out.done, |op| match (op, result) {
+            (Op::Accept { .. }, Ok(fd)) => (Ok(0), Payload::Accepted(adopt(fd))),
+            (Op::Open { .. }, Ok(fd)) => (Ok(0), Payload::Opened(adopt(fd))),
+            (Op::Stat { .. }, Ok(_)) => (Ok(0), Payload::Stat(Box::new(flights.scratch(id).stat()))),
+            (op, result) => (result, owned(op, result)),
+        });
         self.flights.end(id);
-        out.slots.finish(id, result, false, payload, out.done);
     }
 }
 

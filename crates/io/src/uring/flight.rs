@@ -138,8 +138,9 @@ impl Flights {
     pub(super) fn end(&mut self, id: OpId) {
         let Some(flight) = self.get(id) else { return };
         flight.phase = Phase::Idle;
-        let scratch = flight.scratch.take();
-        self.spare.extend(scratch);
+        if let Some(scratch) = flight.scratch.take() {
+            self.spare.push(scratch);
+        }
         self.live -= 1;
     }
 

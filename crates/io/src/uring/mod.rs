@@ -38,7 +38,7 @@ use self::setup::{LADDER, Mode, POLLED_LADDER};
 pub use self::setup::{Refusal, SetupError, Stage};
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Note, Wait};
-use crate::op::{Completion, Fd, Op, OpId, Payload};
+use crate::op::{Completion, Fd, Op, OpId};
 use crate::slot::Slots;
 
 /// Completions without an operation of their own that may be in the queue: failed cancellations and the
@@ -233,13 +233,16 @@ impl Uring {
     /// Stages the operation in the slot. It completes in a later turn; what can be told at once to fail
     /// goes to `done` now.
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
-        self.flights.begin(id);
-        match slots.get(id).and_then(|slot| slot.op.as_ref()) {
-            Some(Op::Send { socket, .. }) => socket.note_send(),
-            Some(Op::Recv { socket, .. }) => socket.note_receive(),
+        let op = slots.op(id);
+        match op {
+            Op::Send { socket, .. } => socket.note_send(),
+            Op::Recv { socket, .. } => socket.note_receive(),
             _ => {}
         }
-        self.stage(id, slots, done);
+        self.flights.begin(id);
+        if let Err(errno) = self.stage_op(id, op) {
+            self.finish(id, Err(errno), slots, done);
+        }
     }
 
     /// Asks for an early end of an operation on a socket or of a poll. Operations on files run to their
@@ -352,12 +355,17 @@ impl Uring {
     /// Builds the entry of an operation and puts it into the queue.
     fn stage(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let Some(op) = slots.get(id).and_then(|slot| slot.op.as_mut()) else { return };
-        let copying = self.flights.get(id).is_some_and(|flight| flight.copying) || !self.zero_copy;
-        let fixed = self.fixed_place(op, copying);
-        match entry::build(id, op, &mut self.flights, fixed, copying) {
-            Ok(entry) => self.push(entry),
-            Err(errno) => self.finish(id, Err(errno), slots, done),
+        if let Err(errno) = self.stage_op(id, op) {
+            self.finish(id, Err(errno), slots, done);
         }
+    }
+
+    fn stage_op(&mut self, id: OpId, op: &mut Op) -> Result<(), Errno> {
+        let copying = !self.zero_copy || self.flights.get(id).is_some_and(|flight| flight.copying);
+        let fixed = self.fixed_place(op, copying);
+        let entry = entry::build(id, op, &mut self.flights, fixed, copying)?;
+        self.push(entry);
+        Ok(())
     }
 
     /// The place of an operation's buffer in the ring's table: for direct reads and writes and for
@@ -479,10 +487,8 @@ impl Uring {
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
-        let op = slots.get(id).and_then(|slot| slot.op.take());
-        let payload = op.map_or(Payload::None, |op| complete::owned(op, result));
         self.flights.end(id);
-        slots.finish(id, result, false, payload, done);
+        slots.end(id, done, |op| (result, complete::owned(op, result)));
     }
 }
 

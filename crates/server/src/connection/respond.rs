@@ -389,7 +389,8 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
         vary_accept_encoding: response.vary_accept_encoding && request.scope().gzip_clients.vary,
         ..ResponseHead::new(status, &date)
     };
-    let Ok(mut writer) = HeadWriter::begin(out, &head) else { return false };
+    let mut opening = request.conn.thread.opening.borrow_mut();
+    let Ok(mut writer) = HeadWriter::begin(out, &head, &mut opening) else { return false };
     let mut ok = true;
     let mut field = |name: &[u8], value: &[u8]| ok &= writer.field(name, value).is_ok();
     // Where nginx has it: the access phase is behind it when other fields are made.

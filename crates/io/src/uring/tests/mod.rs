@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use super::setup::{COOP_TASKRUN, DEFER_TASKRUN, NO_SQARRAY, SINGLE_ISSUER, TASKRUN_FLAG};
 use super::*;
 use crate::engine::NetKind;
-use crate::op::{DeviceId, DiskVia, Interest, PeerAddr, RecvInto, Segments, Source};
+use crate::op::{DeviceId, DiskVia, Interest, Payload, PeerAddr, RecvInto, Segments, Source};
 
 const SOON: Duration = Duration::from_secs(5);
 

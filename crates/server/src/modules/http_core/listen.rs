@@ -420,9 +420,10 @@ fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) 
     let servers = entry.servers.iter().map(|&place| &drafts[place]);
     let named: Vec<(&ServerName, ServerId)> =
         servers.flat_map(|draft| draft.names.iter().map(|name| (name, draft.id))).collect();
-    let names = NameTable::build(&named, &entry.spec.addr, entry.servers.len() > 1, warnings)?;
     let first = drafts[entry.servers[0]].id;
     let default_server = entry.default_server.unwrap_or(first);
+    let several = entry.servers.len() > 1;
+    let names = NameTable::build(&named, default_server, &entry.spec.addr, several, warnings)?;
     Ok(Servers { default_server, names, proxy_protocol: entry.proxy_protocol })
 }
 

@@ -70,6 +70,8 @@ impl ServerName {
 pub(crate) struct NameTable {
     names: HostTable<ServerId>,
     patterns: Vec<(Arc<Pattern>, ServerId)>,
+    /// Whether a name leads to another server than the default one, so that it is worth being looked up.
+    decides: bool,
 }
 
 impl NameTable {
@@ -77,11 +79,13 @@ impl NameTable {
     /// server (`!several`) its names decide nothing, and nginx does not look at them closely.
     pub(crate) fn build(
         names: &[(&ServerName, ServerId)],
+        default: ServerId,
         addr: &ListenAddr,
         several: bool,
         warnings: &mut Vec<Error>,
     ) -> Result<NameTable, Error> {
-        let mut table = NameTable::default();
+        let decides = names.iter().any(|(name, server)| *server != default || name.pattern.is_some());
+        let mut table = NameTable { decides, ..NameTable::default() };
         for &(name, server) in names {
             let text = &name.text;
             if let Some(pattern) = &name.pattern {
@@ -106,6 +110,9 @@ impl NameTable {
 
     /// The server of a host, given in lower case and without port.
     pub(crate) fn find(&self, host: &[u8]) -> Result<Option<Named<'_>>, GaveUp<'_>> {
+        if !self.decides {
+            return Ok(None);
+        }
         if let Some(server) = self.names.find(host) {
             return Ok(Some(Named { server, matched: None }));
         }
