@@ -16,7 +16,7 @@ use http::conditional::{self, IfModifiedSince, Validators};
 use http::range::ByteRange;
 use http::reply::{self, Limits, ReplyHead};
 use http::request::{self, Head, HeaderId, Policy};
-use http::response::{ConnectionField, HeadWriter, ResponseHead};
+use http::response::{ConnectionField, HeadWriter, Opening, ResponseHead};
 use http::{StatusCode, date, host, range, uri};
 
 /// All of them, in the order in which a request meets them.
@@ -142,12 +142,12 @@ fn condition_met(repetitions: u32) {
     }
 }
 
-/// Into a buffer that is there, as answers are written into the connection's.
+/// Into a buffer that is there, as answers are written into the connection's; the head before began alike, as most do.
 fn write_response(head: &ResponseHead<'_>, more: &[(&[u8], &[u8])], repetitions: u32) {
-    let mut out = Vec::with_capacity(1024);
+    let (mut out, mut opening) = (Vec::with_capacity(1024), Opening::default());
     for _ in 0..repetitions {
         out.clear();
-        let Ok(mut writer) = HeadWriter::begin(&mut out, black_box(head)) else { return };
+        let Ok(mut writer) = HeadWriter::begin(&mut out, black_box(head), &mut opening) else { return };
         for (name, value) in more {
             let _ = writer.field(name, value);
         }
