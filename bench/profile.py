@@ -3,8 +3,8 @@
 under perf.
 
 First its counters (instructions of user and kernel, cycles, cache misses) by request, then samples of its stacks: the most
-expensive functions as text, and all of them as a flame graph (SVG, width is time). Both are kept in
-bench/results/profile-DATE-COMMIT/. Nothing is compared here: a profile says why a figure is what it is.
+expensive functions as text, and all of them as a flame graph (SVG, width is time); then the functions with the most
+instructions of its own. All is kept in bench/results/profile-DATE-COMMIT/. Nothing is compared here: a profile says why a figure is what it is.
 """
 
 import html
@@ -140,6 +140,13 @@ def flame(folded, title):
     return "\n".join(out + ["</svg>", ""])
 
 
+def functions(data):
+    """The most expensive ones of a recording, a line each."""
+    command = ["perf", "report", "-i", data, "--stdio", "--no-children", "-g", "none", "--percent-limit", "0.2", "--sort", "symbol"]
+    report = subprocess.run(command, capture_output=True, text=True).stdout
+    return [line.rstrip(" -") for line in report.splitlines() if re.match(r"\s+[0-9.]+%", line)][:FUNCTIONS]
+
+
 def profile(session, options, name, folder):
     conf, path, more, size, cold = ROWS[name]
     session.say(f"\n== {name}")
@@ -166,17 +173,18 @@ def profile(session, options, name, folder):
         lib.drop_caches()
     data = str(session.dir / f"{name}.data")
     under(["perf", "record", "-q", "-F", str(FREQUENCY), "-g", "-p", pids, "-o", data], load(options, url, more))
-    report = subprocess.run(
-        ["perf", "report", "-i", data, "--stdio", "--no-children", "-g", "none", "--percent-limit", "0.2", "--sort", "symbol"],
-        capture_output=True, text=True).stdout
-    functions = [line.rstrip(" -") for line in report.splitlines() if re.match(r"\s+[0-9.]+%", line)][:FUNCTIONS]
-    lines += ["", f"the {len(functions)} most expensive functions, without what they call:", *functions]
+    lines += ["", f"the {FUNCTIONS} most expensive functions, without what they call:", *functions(data)]
+    # Which of our own steps are many, whatever they wait for: what a time profile shows as a thin line.
+    own = str(session.dir / f"{name}-own.data")
+    under(["perf", "record", "-q", "-e", "instructions:u", "-c", "1000003", "-p", pids, "-o", own], load(options, url, more))
+    lines += ["", f"the {FUNCTIONS} functions with the most instructions in user space:", *functions(own)]
     for line in lines:
         session.say(line)
     (folder / f"{name}.txt").write_text("\n".join(session.head + lines) + "\n")
     (folder / f"{name}.svg").write_text(flame(stacks(data), f"ringroad, io_uring: {name}"))
     server.stop()
     os.unlink(data)
+    os.unlink(own)
     if size:
         shutil.rmtree(files)
 

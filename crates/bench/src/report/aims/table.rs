@@ -333,6 +333,9 @@ fn crowd() -> Vec<Wanted> {
         [
             ours(row, case.to_owned(), Cpu, ("crowd", servers), &at("10000"), Bound::AtMost(1.25))
                 .of_itself("its value with 100", &at("100")),
+            // As many ask there, so that this is what the idle ones alone cost.
+            ours(row, case.to_owned(), Cpu, ("crowd", servers), &at("10000"), Bound::AtMost(1.25))
+                .of_itself("its value with 1000", &at("1000")),
             ours(row, case.to_owned(), IdleMemory, ("crowd", servers), &at("10000"), Bound::AtMost(4096.0)),
         ]
     };
