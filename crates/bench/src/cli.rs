@@ -59,6 +59,7 @@ struct Common {
     host_network: bool,
 }
 
+/// A length that ends: above zero and an hour at most.
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
@@ -66,6 +67,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A peer's name and where its program is.
 fn peer(text: &str) -> Result<(String, PathBuf), String> {
     let (name, path) = text.split_once('=').ok_or("NAME=PATH, such as nginx=/opt/nginx/sbin/nginx")?;
     Ok((name.to_owned(), PathBuf::from(path)))
@@ -109,6 +111,7 @@ pub(crate) fn usage(error: &clap::Error) -> Failure {
     Failure::Usage(line.trim_start_matches("error: ").to_owned())
 }
 
+/// All commands with all options, for the parser and for help.
 fn command() -> Command {
     let all = Command::new("all").about("Every scenario, one after the other");
     let scenarios =
@@ -210,6 +213,7 @@ fn complete(report: &Report) -> Result<(), Failure> {
 }
 
 impl Common {
+    /// What all scenarios share: the folder of the run, the scale, the peers, the length of a measurement.
     fn bench(&self) -> Result<Bench, Failure> {
         let scale = match (self.instant, self.quick, self.full) {
             (true, ..) => Scale::Instant,

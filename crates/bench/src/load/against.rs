@@ -101,6 +101,7 @@ fn common_ground(plan: &Plan) -> Result<(String, f64), Failure> {
     }
 }
 
+/// wrk as fast as it can: its rate, and what the kernel counted for it.
 fn run_wrk(path: &Path, plan: &Plan, cpus: &[usize], seconds: f64, url: &str) -> Result<Cost, Failure> {
     let connections = (plan.connections as usize).max(cpus.len());
     let mut arguments =
@@ -121,6 +122,7 @@ fn run_wrk(path: &Path, plan: &Plan, cpus: &[usize], seconds: f64, url: &str) ->
     cost(answers.ok_or_else(failed)?, time.ok_or_else(failed)?, cpu_seconds).ok_or_else(failed)
 }
 
+/// This generator at the rate that wrk had, without a warm-up, which wrk has not either.
 fn run_ringroad(
     path: &Path,
     plan: &Plan,
@@ -146,6 +148,7 @@ fn run_ringroad(
     cost(figure("answers")?, figure("seconds")?, cpu_seconds).ok_or_else(failed)
 }
 
+/// What an answer cost; nothing where there was none.
 fn cost(answers: f64, seconds: f64, cpu_seconds: f64) -> Option<Cost> {
     let is_usable = answers > 0.0 && seconds > 0.0;
     is_usable.then(|| Cost {

@@ -93,6 +93,7 @@ const GRAIN_US_MAX: u64 = 100_000;
 /// Turns of both with --against-wrk where --repeat says nothing.
 const PAIRS: u32 = 3;
 
+/// The engines by their names on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum EngineName {
     #[value(name = "uring", alias = "io_uring")]
@@ -100,6 +101,7 @@ enum EngineName {
     Epoll,
 }
 
+/// Numbers of processors, as clap takes them for one value.
 #[derive(Clone, Debug)]
 struct Cpus(Vec<usize>);
 
@@ -123,14 +125,17 @@ fn between(text: &str, low: f64, high: f64) -> Option<f64> {
     text.parse::<f64>().ok().filter(|number| (low..=high).contains(number))
 }
 
+/// Slower than once in a quarter of an hour nobody would see a load.
 fn rate(text: &str) -> Result<f64, String> {
     between(text, 0.001, 1e9).ok_or_else(|| "requests a second, from 0.001 to 1e9".to_owned())
 }
 
+/// None at all is allowed: then what a server has to learn is measured, too.
 fn warm_up(text: &str) -> Result<f64, String> {
     between(text, 0.0, 3600.0).ok_or_else(|| "seconds, from 0 to 3600".to_owned())
 }
 
+/// Zero would fail every request.
 fn timeout(text: &str) -> Result<f64, String> {
     between(text, 0.001, 3600.0).ok_or_else(|| "seconds, from 0.001 to 3600".to_owned())
 }
@@ -148,6 +153,7 @@ fn header(text: &str) -> Result<String, String> {
     if is_line && is_clean { Ok(text.to_owned()) } else { Err("NAME: VALUE on one line".to_owned()) }
 }
 
+/// As checksums are printed by this program.
 fn checksum(text: &str) -> Result<u32, String> {
     parse_crc32c(text).ok_or_else(|| "eight hexadecimal digits".to_owned())
 }
@@ -173,6 +179,7 @@ pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>, repeat: Option<u32
     Ok(())
 }
 
+/// With the end of line that a terminal wants.
 fn json(data: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string_pretty(data).map_err(|error| Failure::Other(error.to_string()))?;
     Ok(text + "\n")
@@ -222,6 +229,7 @@ impl Options {
 }
 
 impl Options {
+    /// Measures both generators, and prints what came of it.
     fn compare(&self, plan: &Plan, pairs: u32) -> Result<(), Failure> {
         let cpus = if plan.cpus.is_empty() { allowed_cpus()? } else { plan.cpus.clone() };
         let comparison = against::compare(plan, &cpus, pairs)?;
@@ -230,6 +238,7 @@ impl Options {
     }
 }
 
+/// What is in a file, or a line that names the file and what is wrong.
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(path).map_err(|error| Failure::File { path: path.to_owned(), doing: "read", error })
 }

@@ -15,11 +15,15 @@ use super::reader::Reader;
 
 /// One connection.
 pub(crate) struct Link {
+    /// How far it has come.
     pub(crate) state: State,
+    /// Shared with the operations under way, which keep it open until they end.
     pub(crate) socket: Option<Fd>,
     /// Operations under way.
     pub(crate) connect: Option<OpId>,
+    /// The receive that stays armed.
     pub(crate) recv: Option<OpId>,
+    /// The one send at a time: what comes meanwhile waits in `out`.
     pub(crate) send: Option<OpId>,
     /// Requests that were written or wait to be, in order.
     pub(crate) pending: VecDeque<Pending>,
@@ -27,6 +31,7 @@ pub(crate) struct Link {
     pub(crate) out: Vec<u8>,
     /// The vector that is not being sent now.
     pub(crate) spare: Vec<u8>,
+    /// Where it stands in the answer that is coming.
     pub(crate) reader: Reader,
     /// Number of its server.
     pub(crate) origin: u16,
@@ -59,6 +64,7 @@ pub(crate) struct Pending {
     pub(crate) due: u64,
     /// When it was.
     pub(crate) sent: u64,
+    /// Number of what is asked for, which knows what the answer must be.
     pub(crate) target: u32,
 }
 

@@ -19,9 +19,11 @@ pub(crate) struct Outcome {
     pub(crate) engine: &'static str,
     /// Length of what was counted.
     pub(crate) seconds: f64,
+    /// Everything that was counted after the warm-up.
     pub(crate) tally: Tally,
     /// What each thread of the generator spent meanwhile.
     pub(crate) threads: Vec<ThreadUse>,
+    /// Whether a rate was set, which decides what a latency counts from.
     pub(crate) pace: Pace,
     /// The load second by second, without the warm-up.
     pub(crate) series: Vec<Second>,
@@ -40,6 +42,7 @@ pub(crate) struct Tally {
     pub(crate) sent_bytes: u64,
     /// Connections that were made; those that the load began with are not among them.
     pub(crate) connections: u64,
+    /// Requests without a right answer, by kind.
     pub(crate) errors: Errors,
     /// Answers by status.
     pub(crate) statuses: Statuses,
@@ -93,12 +96,17 @@ pub(crate) struct ThreadUse {
 pub(crate) struct Second {
     /// Its end, in seconds since the warm-up.
     pub(crate) at: f64,
+    /// Answers that came, wrong ones included.
     pub(crate) answers: u64,
+    /// Bytes received, heads included.
     pub(crate) bytes: u64,
+    /// Requests that failed.
     pub(crate) errors: u64,
     /// Of its latencies.
     pub(crate) p50_us: f64,
+    /// 99 of 100 answers took no longer.
     pub(crate) p99_us: f64,
+    /// The longest.
     pub(crate) max_us: f64,
     /// Whether it belongs to the warm-up.
     pub(crate) is_warm_up: bool,

@@ -25,10 +25,13 @@ pub(crate) struct Plan {
     pub(crate) connections: u32,
     /// A thread is pinned to each of these processors. None at all: one thread for each that this process may use.
     pub(crate) cpus: Vec<usize>,
+    /// When requests are sent.
     pub(crate) pace: Pace,
+    /// How many requests a connection is for.
     pub(crate) reuse: Reuse,
     /// Load before anything is counted. Nothing with [`Length::Requests`].
     pub(crate) warm_up: Duration,
+    /// When it ends.
     pub(crate) length: Length,
     /// The longest wait for a connection, and for an answer after its request was sent.
     pub(crate) timeout: Duration,

@@ -14,6 +14,7 @@ const HEAD_BYTES_MAX: u32 = 64 << 10;
 /// A complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
+    /// Of its status line.
     pub(crate) status: u16,
     /// Bytes of its body, without framing.
     pub(crate) body_bytes: u64,
@@ -109,6 +110,7 @@ enum Place {
 }
 
 impl Reader {
+    /// At the beginning of the first head.
     pub(crate) fn new() -> Reader {
         let answer = Answer { status: 0, body_bytes: 0, crc32c: 0, is_kept: false };
         Reader { place: Place::Head, partial: Vec::new(), answer }

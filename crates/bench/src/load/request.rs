@@ -39,6 +39,7 @@ enum Part {
 }
 
 impl Requests {
+    /// The share of a thread among so many; each has random numbers of its own.
     pub(crate) fn new(plan: &Plan, thread: usize, threads: usize) -> Requests {
         let mut origins: Vec<Origin> = Vec::new();
         for (index, target) in plan.targets.iter().enumerate() {
@@ -64,6 +65,7 @@ impl Requests {
         self.origins.len()
     }
 
+    /// The address of a server.
     pub(crate) fn peer(&self, origin: usize) -> &PeerAddr {
         &self.origins[origin].peer
     }

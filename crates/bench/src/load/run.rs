@@ -385,6 +385,7 @@ fn whole_seconds(window: Window) -> Duration {
     Duration::from_secs((window.counted_from - window.start).as_secs())
 }
 
+/// A thread that ends without a word has a defect of ours, which its panic has told already.
 fn died() -> Failure {
     Failure::Other("a thread of the load generator has ended before its time".to_owned())
 }

@@ -37,6 +37,7 @@ pub(crate) struct Group {
     reads: Option<(Version, PathBuf)>,
 }
 
+/// The two interfaces of the kernel, of which a machine may have either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     /// A hierarchy for each controller.

@@ -33,6 +33,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// Begins to watch.
     pub(crate) fn start() -> Watch {
         Watch {
             started: Instant::now(),
@@ -48,6 +49,7 @@ impl Watch {
         self.until(&now)
     }
 
+    /// What has disturbed what ran in between, if anything has.
     fn until(&self, now: &Watch) -> Option<String> {
         let seconds = (now.started - self.started).as_secs_f64();
         let mut found = Vec::new();

@@ -12,7 +12,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, s
 
 use crate::failure::Failure;
 
+/// What new sockets of a namespace use.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+/// What users other than root may choose.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 /// What is used instead of bbr: the kernel's own default.
@@ -54,6 +56,7 @@ pub(crate) fn congestion_control() -> String {
         .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
+/// A namespace of its own for this process, with a loopback device that is up.
 fn own_network() -> io::Result<()> {
     // Opened here it stays the machine's own list, which another namespace can read and not write.
     let allowed = OpenOptions::new().write(true).open(ALLOWED);
@@ -80,9 +83,13 @@ const LOOPBACK_INDEX: u32 = 1;
 
 /// One message of rtnetlink(7): `RTM_NEWLINK` with the flag `IFF_UP`, and its acknowledgement.
 fn bring_up_loopback() -> io::Result<()> {
+    /// rtnetlink(7): a message that makes or changes a device.
     const RTM_NEWLINK: u16 = 16;
+    /// Of the message: it is a request, and an answer is wanted.
     const REQUEST_WITH_ACK: u16 = 1 | 4;
+    /// netdevice(7): the device is to be up.
     const IFF_UP: u32 = 1;
+    /// netlink(7): the answer, with 0 or an error number.
     const NLMSG_ERROR: u16 = 2;
     let mut message = Vec::with_capacity(32);
     // struct nlmsghdr: length, type, flags, sequence, port.

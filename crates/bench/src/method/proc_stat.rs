@@ -6,8 +6,11 @@ use std::fs;
 /// What is read of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
+    /// Its own number.
     pub(crate) id: u32,
+    /// The process that started it, or 1 after that one's end.
     pub(crate) parent: u32,
+    /// By which the processes of a run are found.
     pub(crate) session: u32,
     /// It ended, and its parent has not asked how.
     pub(crate) is_zombie: bool,

@@ -53,6 +53,7 @@ impl Launch {
         }
     }
 
+    /// Adds to the command line.
     pub(crate) fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Launch {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
@@ -113,6 +114,7 @@ pub(crate) struct Child {
 }
 
 impl Child {
+    /// The process that was started, which leads its group.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
@@ -282,6 +284,7 @@ fn words_of(status: ExitStatus) -> String {
     }
 }
 
+/// As calls want it; none for a number that is no process.
 fn pid(id: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(id).ok()?)
 }

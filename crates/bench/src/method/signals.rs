@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{SigSet, Signal};
 
+/// Those by which users and systems end a program in order.
 const SIGNALS: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 /// Blocks them in this thread and in all that it will start. What arrives waits for [`watch`].
@@ -36,6 +37,7 @@ pub(crate) fn watch(interrupted: Arc<AtomicBool>) {
     }
 }
 
+/// The same as the kernel wants them.
 fn set() -> SigSet {
     let mut set = SigSet::empty();
     for signal in SIGNALS {

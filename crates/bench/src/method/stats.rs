@@ -5,8 +5,11 @@ use serde::{Deserialize, Serialize};
 /// The middle of some repetitions, with the lowest and highest of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
+    /// The one in the middle, or the mean of the two that are.
     pub(crate) median: f64,
+    /// The lowest of the repetitions.
     pub(crate) low: f64,
+    /// The highest.
     pub(crate) high: f64,
 }
 

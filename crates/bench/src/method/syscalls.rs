@@ -47,6 +47,7 @@ impl Calls {
     }
 }
 
+/// All threads that a process has now.
 fn threads(process: u32) -> Vec<i32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
@@ -54,6 +55,7 @@ fn threads(process: u32) -> Vec<i32> {
 
 /// The tracepoint's number, which tracefs knows. Root mounts it where it is not (the mount is the run's own).
 fn tracepoint() -> Result<u64, String> {
+    /// Where the kernel tells of its trace points.
     const TRACEFS: &str = "/sys/kernel/tracing";
     let path = Path::new(TRACEFS).join("events/raw_syscalls/sys_enter/id");
     if !path.exists() && rustix::process::geteuid().is_root() {

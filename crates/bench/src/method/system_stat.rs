@@ -9,6 +9,7 @@ pub(crate) struct SystemStat {
     pub(crate) user: u64,
     /// System calls, interrupts and what they leave for later.
     pub(crate) system: u64,
+    /// Without anything to run, in clock ticks of all processors.
     pub(crate) idle: u64,
     /// Idle with a read or write under way.
     pub(crate) wait: u64,
@@ -16,6 +17,7 @@ pub(crate) struct SystemStat {
     pub(crate) steal: u64,
     /// Events since boot.
     pub(crate) interrupts: u64,
+    /// Of all processors since the machine started.
     pub(crate) context_switches: u64,
 }
 
@@ -34,6 +36,7 @@ impl SystemStat {
         SystemStat::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
+    /// Out of /proc/stat; what a kernel leaves out counts as 0.
     fn parse(text: &str) -> SystemStat {
         let mut stat = SystemStat::default();
         for line in text.lines() {

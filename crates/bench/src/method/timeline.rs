@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use crate::method::system_stat::{SystemStat, Traffic, disk_traffic, network_traffic};
 use crate::report::model::{Column, Timeline};
 
+/// As in the write-up's table.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Names and units of what is recorded, in the order of the write-up's table.
 const COLUMNS: [(&str, &str); 11] = [
     ("usr", "%"),
     ("sys", "%"),

@@ -35,6 +35,7 @@ impl Workspace {
         Ok(Workspace { path, keep, interrupted: Arc::default() })
     }
 
+    /// The folder that everything lies in.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -69,6 +70,7 @@ impl Workspace {
         Arc::clone(&self.interrupted)
     }
 
+    /// Whether a signal has asked for the end.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }

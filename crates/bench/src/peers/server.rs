@@ -93,6 +93,7 @@ impl Program {
 /// What a configuration has to know of where it is used.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
+    /// Where it listens on loopback.
     pub(crate) port: u16,
     /// The server's own folder: logs, caches, temporary files. Gone with the run.
     pub(crate) folder: PathBuf,

@@ -27,6 +27,7 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
+    /// In the order of the report.
     pub(crate) const ALL: [Peer; 5] = [Peer::Nginx, Peer::Lighttpd, Peer::H2o, Peer::Fio, Peer::Wrk];
 
     /// Of the program, and of Debian's package.
@@ -67,6 +68,7 @@ impl Peer {
 /// A program that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tool {
+    /// Which one it is.
     pub(crate) peer: Peer,
     /// Where it is; not part of a report.
     pub(crate) path: PathBuf,

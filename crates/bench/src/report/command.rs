@@ -8,6 +8,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use crate::failure::Failure;
 use crate::report;
 
+/// Names of the commands, here and in their help.
 const REPORT: &str = "report";
 const COMPARE: &str = "compare";
 
@@ -51,6 +52,7 @@ pub(crate) fn run(name: &str, own: &ArgMatches, out: &Path) -> Option<Result<(),
     }
 }
 
+/// The options of a command out of what was parsed.
 fn options<O: FromArgMatches>(own: &ArgMatches) -> Result<O, Failure> {
     O::from_arg_matches(own).map_err(|error| crate::cli::usage(&error))
 }

@@ -75,6 +75,7 @@ pub(crate) fn write(report: &Report, folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes one of the files that are made of the JSON, which is there already: it can be written again.
 fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|error| file("create the folder", folder, error))?;
@@ -90,6 +91,7 @@ fn plot_path(plot: &Plot) -> PathBuf {
 
 /// Reads a JSON file that an earlier run wrote.
 pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
+    /// What is read of a file before the rest: its format.
     #[derive(serde::Deserialize)]
     struct Head {
         format: u32,
@@ -108,6 +110,7 @@ pub(crate) fn read(path: &Path) -> Result<Report, Failure> {
     serde_json::from_str(&text).map_err(|error| problem(error.to_string()))
 }
 
+/// An error that names the file.
 fn file(doing: &'static str, path: &Path, error: std::io::Error) -> Failure {
     Failure::File { path: path.to_owned(), doing, error }
 }

@@ -16,17 +16,21 @@ pub(crate) const FORMAT: u32 = 1;
 /// Everything that one run found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Report {
+    /// [`FORMAT`] at the time that it was written.
     pub(crate) format: u32,
     /// RFC 3339, UTC.
     pub(crate) started: String,
+    /// From the start of the command to its end.
     pub(crate) seconds: f64,
     /// The command as it was given.
     pub(crate) command: Vec<String>,
+    /// How much was measured: normal, quick or full.
     pub(crate) scale: String,
     /// What figures depend on: processor, memory, kernel, file system, device, limits, congestion control, and so on.
     pub(crate) machine: Vec<Fact>,
     /// Servers and tools: version, or why one is missing.
     pub(crate) peers: Vec<Fact>,
+    /// One for each scenario, in the order in which they ran.
     pub(crate) sections: Vec<Section>,
     /// The aims of the project whose scenarios are among the sections, and how the run stands against them.
     #[serde(default)]
@@ -39,7 +43,9 @@ pub(crate) struct Report {
 /// A name and what is so called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fact {
+    /// What it is called.
     pub(crate) name: String,
+    /// What is said of it; more than one line where it is a file.
     pub(crate) value: String,
 }
 
@@ -48,6 +54,7 @@ pub(crate) struct Fact {
 pub(crate) struct Section {
     /// The scenario's name on the command line.
     pub(crate) scenario: String,
+    /// What stands above it in the report.
     pub(crate) title: String,
     /// The write-up that it repeats, by the number it starts with ("000" to "004").
     pub(crate) seed: Option<String>,
@@ -58,7 +65,9 @@ pub(crate) struct Section {
     pub(crate) failed: Option<String>,
     /// Our tables, the one in the write-up's form first.
     pub(crate) tables: Vec<Table>,
+    /// What is drawn; the figures are those of the tables and runs.
     pub(crate) plots: Vec<Plot>,
+    /// What was found about each claim of the write-up.
     pub(crate) findings: Vec<Finding>,
     /// What was left out, and why.
     pub(crate) skipped: Vec<Fact>,
@@ -88,27 +97,36 @@ impl Section {
     }
 }
 
+/// Figures in rows, each row with as many cells as there are columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Table {
+    /// What stands above it.
     pub(crate) title: String,
     /// The first column holds the rows' names and is not among these.
     pub(crate) columns: Vec<Column>,
+    /// From the top to the bottom.
     pub(crate) rows: Vec<Row>,
 }
 
+/// What all figures of a column share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Column {
+    /// Its head.
     pub(crate) name: String,
     /// "" for a number of things.
     pub(crate) unit: String,
 }
 
+/// What was measured of one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
+    /// The case; unique in its table, since `compare` looks for it by name.
     pub(crate) name: String,
+    /// One for each column, none of them empty.
     pub(crate) cells: Vec<Cell>,
 }
 
+/// What stands in a place of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cell {
@@ -121,23 +139,33 @@ pub(crate) enum Cell {
     Missing(String),
 }
 
+/// Lines over one pair of axes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plot {
     /// Unique in the report, fit for an HTML id.
     pub(crate) id: String,
+    /// What stands above it.
     pub(crate) title: String,
+    /// What was varied.
     pub(crate) x: Axis,
+    /// What was measured.
     pub(crate) y: Axis,
+    /// One line each; a series without points has a key and no line.
     pub(crate) series: Vec<Series>,
 }
 
+/// What an axis says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Axis {
+    /// What is counted along it.
     pub(crate) name: String,
+    /// "" for a number of things.
     pub(crate) unit: String,
+    /// How values are placed on it.
     pub(crate) scale: AxisScale,
 }
 
+/// How a value becomes a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AxisScale {
@@ -148,8 +176,10 @@ pub(crate) enum AxisScale {
     Percentile,
 }
 
+/// One line of a plot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Series {
+    /// Its key; the same name has the same colour in all plots of a section.
     pub(crate) name: String,
     /// In the order of x.
     pub(crate) points: Vec<[f64; 2]>,
@@ -160,11 +190,13 @@ pub(crate) struct Series {
 pub(crate) struct Finding {
     /// The claim, in our words.
     pub(crate) claim: String,
+    /// Whether the claim holds on this machine.
     pub(crate) verdict: Verdict,
     /// A plain sentence with the figures that say so.
     pub(crate) sentence: String,
 }
 
+/// How a claim fared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -180,6 +212,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Run {
     /// What was measured: engine, size, connections, round and so on.
     pub(crate) labels: BTreeMap<String, String>,
+    /// Each by its name, with its unit in the name.
     pub(crate) figures: BTreeMap<String, f64>,
     /// What disturbed it, if anything did (steal, other load, thermal throttling).
     pub(crate) disturbed: Option<String>,
@@ -187,9 +220,12 @@ pub(crate) struct Run {
     pub(crate) timeline: Option<Timeline>,
 }
 
+/// What was recorded once a second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Timeline {
+    /// What each place of a row is.
     pub(crate) columns: Vec<Column>,
+    /// One row for each second, as long as the columns are many.
     pub(crate) rows: Vec<Vec<f64>>,
 }
 
@@ -198,7 +234,9 @@ pub(crate) struct Timeline {
 pub(crate) struct Aim {
     /// The kind of work, and which case of it.
     pub(crate) row: String,
+    /// Which case of it.
     pub(crate) case: String,
+    /// The scenario that measures it.
     pub(crate) scenario: String,
     /// What is measured of it.
     pub(crate) figure: String,
@@ -210,6 +248,7 @@ pub(crate) struct Aim {
     pub(crate) bound: String,
     /// What was found, or why there is nothing.
     pub(crate) measured: Cell,
+    /// How the run stands against it.
     pub(crate) standing: Standing,
 }
 

@@ -19,7 +19,9 @@ pub(crate) struct Seed {
     pub(crate) number: String,
     /// The scenarios that repeat it.
     pub(crate) scenarios: Vec<String>,
+    /// As it was published.
     pub(crate) title: String,
+    /// Who wrote it.
     pub(crate) author: String,
     /// ISO 8601, as far as it is known.
     pub(crate) date: String,
@@ -31,6 +33,7 @@ pub(crate) struct Seed {
     pub(crate) setting: Vec<(String, String)>,
     /// What it concludes.
     pub(crate) claims: Vec<String>,
+    /// Its tables, as printed.
     pub(crate) tables: Vec<Published>,
 }
 
@@ -38,6 +41,7 @@ pub(crate) struct Seed {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
+    /// What stood above it.
     pub(crate) title: String,
     /// What the reader needs to know to read it; "" for nothing.
     pub(crate) remark: String,

@@ -13,8 +13,11 @@ const ROUND: &str = "round";
 
 /// One recording in both forms.
 pub(crate) struct Shown {
+    /// What was measured meanwhile.
     pub(crate) title: String,
+    /// Processor, disk, network, interrupts and switches, by time.
     pub(crate) plots: Vec<Plot>,
+    /// The same as figures, in the form of the write-up.
     pub(crate) table: Table,
 }
 

@@ -24,7 +24,9 @@ use crate::report::model::{Fact, Finding, Report, Verdict};
 use crate::report::{aims, plot, text};
 pub(super) use table::{Caption, table};
 
+/// The page without its contents.
 const FRAME: &str = include_str!("page.html");
+/// Its colours and measures, for light and dark, wide and narrow.
 const STYLE: &str = include_str!("page.css");
 
 /// All verdicts, from best to worst, for counts.
@@ -78,6 +80,7 @@ pub(crate) fn escape(text: &str) -> String {
     escaped
 }
 
+/// The title, and whether the run was a quick one or is incomplete.
 fn header(report: &Report) -> String {
     let mut html = format!(
         "<header>\n<h1>Ringroad benchmark report</h1>\n<p class=\"muted\">{} · {} · <code>ringroad bench {}</code></p>\n",
@@ -108,6 +111,7 @@ pub(super) fn scale_warning(scale: &str) -> Option<&'static str> {
     }
 }
 
+/// The machine, since every figure depends on it.
 fn machine(report: &Report) -> String {
     let mut html = String::from("<section class=\"card\" id=\"machine\">\n<h2>The machine</h2>\n");
     html.push_str(&facts(&report.machine));

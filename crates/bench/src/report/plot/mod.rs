@@ -29,11 +29,15 @@ pub(crate) const STYLE: &str = include_str!("plot.css");
 
 /// The drawing, in units that are pixels on a page of some width and somewhat less on a phone.
 const WIDTH: f64 = 480.0;
+/// Of the whole drawing, heading and axes included.
 const HEIGHT: f64 = 300.0;
 /// Room at each side for labels, in the larger letters that a phone gets.
 const LEFT: f64 = 54.0;
+/// Room for the half of the last label of x.
 const RIGHT: f64 = 22.0;
+/// Room for the name of y.
 const TOP: f64 = 30.0;
+/// Room for the labels and the name of x.
 const BOTTOM: f64 = 52.0;
 
 /// The width of a letter at the most: a label at the end of an axis stays inside.
@@ -44,9 +48,12 @@ const X_LABEL_BELOW: f64 = 25.0;
 
 /// Labels that have room at each axis.
 const X_LABELS: usize = 7;
+/// As above, along y.
 const Y_LABELS: usize = 5;
 
+/// Series beyond these have the same colours and other dashes.
 const COLOURS: usize = 8;
+/// Together with the colours these tell 32 series apart.
 const DASHES: usize = 4;
 
 /// A line with more points than this has no markers: they would hide it.
@@ -123,7 +130,9 @@ pub(crate) fn drawing(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
 
 /// The drawing as a file of its own: with its style, its title and its keys.
 pub(crate) fn file(plot: &Plot, styles: &BTreeMap<String, Style>) -> String {
+    /// Height of the line with the title, where a plot stands alone as a file.
     const HEADING: f64 = 26.0;
+    /// Height of a line of keys there.
     const KEY_ROW: f64 = 20.0;
     // Room for the keys is made below the drawing; it is never taken from the plot itself.
     let columns = key_columns(plot);

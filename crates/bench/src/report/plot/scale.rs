@@ -75,6 +75,7 @@ impl Scale {
         }
     }
 
+    /// Whether a value has a place before the end of the axis.
     fn reaches(&self, value: f64) -> bool {
         straight(self.kind, value).is_some_and(|at| at <= self.high + 1e-9)
     }
@@ -86,6 +87,7 @@ impl Scale {
     }
 }
 
+/// Even distances, labels at round numbers.
 fn linear(first: f64, last: f64, room: usize, exact: bool) -> Scale {
     let low = if exact { first } else { first.min(0.0) };
     let high = if last > low { last } else { low + 1.0 };
@@ -99,6 +101,7 @@ fn linear(first: f64, last: f64, room: usize, exact: bool) -> Scale {
     Scale { kind: AxisScale::Linear, low, high, ticks }
 }
 
+/// Even distances for the same factor, labels at powers of ten and, where there are few, between them.
 fn logarithmic(first: f64, last: f64, room: usize, exact: bool) -> Scale {
     let (mut low, mut high) = (first.log10(), last.log10());
     // One value, or nearly: it stands in the middle, with labels around it.
@@ -134,6 +137,7 @@ fn bound(end: f64, factors: &[f64], round: fn(f64) -> f64) -> f64 {
     }
 }
 
+/// HdrHistogram's axis, see [`AxisScale::Percentile`].
 fn percentile(last: f64) -> Scale {
     // To the next label that is beyond the points, and not without end for one at 99.99999.
     let reach = straight(AxisScale::Percentile, last).unwrap_or(1.0).clamp(1.0, 6.0);

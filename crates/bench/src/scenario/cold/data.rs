@@ -28,8 +28,10 @@ pub(super) enum Size {
 }
 
 impl Size {
+    /// From the smallest to the largest.
     pub(super) const ALL: [Size; 3] = [Size::K4, Size::K100, Size::M1];
 
+    /// Bytes of a file.
     pub(super) fn bytes(self) -> u64 {
         match self {
             Size::K4 => 4 << 10,
@@ -60,6 +62,7 @@ impl fmt::Display for Size {
 
 /// Files of each size in a folder: `ROOT/4k/0` and so on.
 pub(super) struct Files {
+    /// The folder of all sets.
     pub(super) root: PathBuf,
     /// Bytes of all files of one size.
     set_bytes: u64,
@@ -83,6 +86,7 @@ impl Files {
         Ok(files)
     }
 
+    /// Files of a size, so that the set is larger than the memory.
     pub(super) fn count(&self, size: Size) -> u64 {
         (self.set_bytes / size.bytes()).clamp(1, self.names_max)
     }
@@ -188,6 +192,7 @@ impl Caches {
         (self.root.join(format!("{maker:?}-{size}").to_lowercase()), self.origin_port)
     }
 
+    /// The server whose cache is filled, in front of an origin that has the files.
     fn server(&self, bench: &Bench, files: &Files, size: Size, filler: &Subject) -> Result<Server, Failure> {
         let (folder, port) = self.of(filler.way.maker, size);
         let setting = Setting { size, workers: 1, files: &files.root, cache: Some((&folder, port)) };

@@ -28,9 +28,13 @@ const ERROR_SHARE_MAX: f64 = 0.001;
 /// What is compared in one table: all but the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
+    /// Where the bytes come from: files, or a cache.
     pub(super) source: Source,
+    /// Of which set.
     pub(super) size: Size,
+    /// Processes or threads of the server.
     pub(super) workers: usize,
+    /// Of the generator, which keeps them.
     pub(super) connections: u32,
     /// Memory of the server and its page cache together; none for all that the machine has.
     pub(super) memory_bytes: Option<u64>,
@@ -45,7 +49,9 @@ pub(super) struct Measured {
     pub(super) megabytes_per_second: f64,
     /// From when a request was written until its answer was complete.
     pub(super) p50_ms: f64,
+    /// 99 of 100 answers took no longer.
     pub(super) p99_ms: f64,
+    /// 999 of 1000 did not.
     pub(super) p999_ms: f64,
     /// The server's, for each answer.
     pub(super) cpu_us: f64,
@@ -74,6 +80,7 @@ pub(super) struct Subject {
 
 /// All measurements of a case: by subject, then by round. A server that failed has its reason.
 pub(super) struct Outcome {
+    /// What was measured.
     pub(super) case: Case,
     /// In the order of the table of ways.
     pub(super) by_way: Vec<(&'static Way, Vec<Result<Measured, String>>)>,
@@ -124,6 +131,7 @@ enum Turn<'a> {
     Server(&'a Subject),
 }
 
+/// One measurement: a server of its own in a group of its own, with a dropped page cache.
 fn one(
     bench: &Bench,
     files: &Files,
@@ -288,6 +296,7 @@ impl Case {
         self.workers == 1 && self.connections == CONNECTIONS[0]
     }
 
+    /// What the others are variations of is measured longer than they are.
     fn length(&self, bench: &Bench) -> Duration {
         bench.length(if self.is_base() { LENGTH } else { LENGTH_VARIED })
     }

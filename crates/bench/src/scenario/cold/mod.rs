@@ -35,6 +35,7 @@ use ways::{FILE_AIO, Maker, Source, WAYS, Way};
 
 /// Workers and connections of the write-up's two tables.
 const WORKERS: [usize; 2] = [1, 4];
+/// The write-up's numbers of clients.
 const CONNECTIONS: [u32; 2] = [200, 1000];
 
 /// Names of files that the write-up asked for at random.
@@ -174,6 +175,7 @@ impl<'a> Plan<'a> {
         Ok(Plan { bench, sizes, memory_bytes, files, subjects })
     }
 
+    /// The ordinary case: one worker and the smaller number of clients.
     fn case(&self, source: Source, size: Size) -> Case {
         let memory_bytes = self.bench.is_root().then_some(self.memory_bytes);
         Case { source, size, workers: 1, connections: CONNECTIONS[0], memory_bytes }
@@ -253,6 +255,7 @@ impl<'a> Plan<'a> {
         self.sizes.iter().copied().find(|&size| size == Size::K100).or_else(|| self.sizes.first().copied())
     }
 
+    /// Measures one case after the other, each with all of its servers in turns; caches are filled before the first.
     fn measure(&self, cases: &[(Case, Wanted)]) -> Result<Vec<Outcome>, Failure> {
         let caches = if cases.iter().any(|(case, _)| case.source == Source::Cache) {
             Some(Caches::fill(self.bench, &self.files, &self.sizes, &self.fillers())?)

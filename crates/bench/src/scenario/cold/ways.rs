@@ -19,6 +19,7 @@ pub(super) enum Maker {
 pub(super) struct Way {
     /// In tables; the words behind the server's name are the engine and how it reads.
     pub(super) name: &'static str,
+    /// Which program it is.
     pub(super) maker: Maker,
     /// The row of the write-up's table that it repeats: "io_uring", "libaio" or "sendfile".
     pub(super) published: Option<&'static str>,
@@ -35,6 +36,7 @@ pub(super) struct Way {
 /// nginx has no such engine unless it was built with it.
 pub(super) const FILE_AIO: &str = "--with-file-aio";
 
+/// A row of the table of ways, short enough to be read as one.
 const fn way(name: &'static str, maker: Maker, events: &'static str, location: &'static str) -> Way {
     Way { name, maker, published: None, events, location, sized_buffers: false, is_main: false }
 }
@@ -116,6 +118,7 @@ pub(super) enum Source {
 }
 
 impl Source {
+    /// As it stands in tables.
     pub(super) fn words(self) -> &'static str {
         match self {
             Source::Files => "files",
@@ -126,7 +129,9 @@ impl Source {
 
 /// What a configuration is made of besides its way.
 pub(super) struct Setting<'a> {
+    /// Which files, for settings that follow their size.
     pub(super) size: Size,
+    /// Processes or threads.
     pub(super) workers: usize,
     /// The files, and the origin of a cache.
     pub(super) files: &'a Path,

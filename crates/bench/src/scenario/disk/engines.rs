@@ -63,6 +63,7 @@ struct SyncQueue {
 }
 
 impl SyncQueue {
+    /// Over an open file, with one buffer of a block.
     fn new(file: OwnedFd, block_bytes: u32) -> Result<SyncQueue, String> {
         // Page-aligned, as direct reads and writes need it.
         let mut buf = Pool::new(block_bytes as usize).get(block_bytes as usize).ok_or("no memory")?;
@@ -135,6 +136,7 @@ struct PoolQueue {
 }
 
 impl PoolQueue {
+    /// A pool with as many threads as operations may be in flight, over an open file.
     fn new(file: OwnedFd, depth: u32, block_bytes: u32) -> Result<PoolQueue, String> {
         let pool = ThreadPool::new("bench", depth as usize, depth as usize);
         let engine = io::build(EngineConfig {

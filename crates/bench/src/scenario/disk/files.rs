@@ -36,6 +36,7 @@ pub(crate) enum FilesVia {
 }
 
 impl FilesVia {
+    /// In the order of tables.
     pub(crate) const ALL: [FilesVia; 4] =
         [FilesVia::Uring, FilesVia::Libaio, FilesVia::Threads, FilesVia::Sync];
 
@@ -83,10 +84,12 @@ pub(super) struct FilesJob {
     via: FilesVia,
     /// As in [`FilesPlan`], as are the others.
     depth: u32,
+    /// Threads that each have files of their own to read.
     pub(super) threads: u32,
     file_bytes: u64,
     chunk_bytes: u32,
     direct: bool,
+    /// How long it is read.
     pub(super) seconds: f64,
 }
 

@@ -105,7 +105,9 @@ impl Pattern {
 /// A job as it is given to one process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Job {
+    /// Which way operations take.
     pub(crate) engine: EngineKind,
+    /// In which order, and which way the bytes go.
     pub(crate) pattern: Pattern,
     /// Made for the run, or named by the user.
     pub(crate) file: PathBuf,
@@ -183,6 +185,7 @@ impl Default for Times {
 }
 
 impl From<Vec<(u64, u64)>> for Times {
+    /// Out of counts by value, as the JSON of a worker process has them.
     fn from(counts: Vec<(u64, u64)>) -> Times {
         let mut times = Times::default();
         for (value, count) in counts {
@@ -205,6 +208,7 @@ impl Times {
         self.0.record(nanoseconds).expect("the histogram grows with its values");
     }
 
+    /// Those of another worker as well.
     pub(crate) fn add(&mut self, other: &Times) {
         self.0.add(&other.0).expect("the histogram grows with its values");
     }

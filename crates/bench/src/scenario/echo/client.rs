@@ -34,10 +34,13 @@ pub(super) enum Task {
 /// One load.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
+    /// Where the server listens.
     pub(super) port: u16,
+    /// What is done with each connection.
     pub(super) task: Task,
     /// Of all threads together.
     pub(super) connections: u32,
+    /// How long it is counted.
     pub(super) length: Duration,
     /// A pinned thread on each.
     pub(super) cpus: Vec<usize>,
@@ -98,6 +101,7 @@ struct Link {
     is_connected: bool,
 }
 
+/// The client's one thread: its connections on an engine of their own.
 struct Client<'a> {
     load: &'a Load,
     cpu: usize,
@@ -142,6 +146,7 @@ impl<'a> Client<'a> {
         Ok(client)
     }
 
+    /// Makes all connections before anything is counted.
     fn connect_all(&mut self) -> Result<(), Failure> {
         (0..self.links.len()).for_each(|index| self.connect(index));
         let deadline = Instant::now() + CONNECT_LIMIT;
@@ -195,6 +200,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
+    /// Hands a completion to the connection that it belongs to.
     fn complete(&mut self, completion: Completion) {
         let Some((index, role)) = self.owners.of(completion.id) else { return };
         let index = index as usize;
@@ -205,6 +211,7 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Starts an operation and remembers whose it is.
     fn submit(&mut self, index: usize, role: Role, op: Op) -> Option<OpId> {
         match self.engine.submit(op) {
             Ok(id) => {
@@ -218,6 +225,7 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Begins a connection, whose end is told to [`Client::connect_ended`].
     fn connect(&mut self, index: usize) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None) {
@@ -237,10 +245,12 @@ impl<'a> Client<'a> {
         self.submit(index, Role::Connect, Op::Connect { socket, peer });
     }
 
+    /// Notes what ends the measurement: a connection that fails would be a figure of something else.
     fn fail(&mut self, doing: &str, errno: io::Errno) {
         self.failure = Some(Failure::Kernel { doing: doing.to_owned(), error: errno.into() });
     }
 
+    /// A connection is made, or was refused.
     fn connect_ended(&mut self, index: usize, completion: Completion) {
         if let Err(errno) = completion.result {
             return self.fail(&format!("connect to 127.0.0.1:{}", self.load.port), errno);
@@ -261,6 +271,7 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Sends one message; the next one follows when this one is back.
     fn send(&mut self, index: usize) {
         let link = &mut self.links[index];
         link.since = Some(self.now);
@@ -272,6 +283,7 @@ impl<'a> Client<'a> {
         self.submit(index, Role::Send, Op::Send { socket, data, more: false, zero_copy: false });
     }
 
+    /// The end of a send, which may have been short.
     fn sent(&mut self, index: usize, completion: Completion) {
         let (Ok(count), Payload::Segments(mut data)) = (completion.result, completion.payload) else {
             return self.ended(index);
@@ -291,6 +303,7 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Bytes that are back: each is compared with what was sent.
     fn received(&mut self, index: usize, completion: Completion) {
         // Given up: what still comes is of no interest.
         if self.links[index].socket.is_none() {
@@ -333,6 +346,7 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Counts a message that is back whole, or a connection that was accepted and closed.
     fn count(&mut self, index: usize) {
         self.tally.answers += 1;
         let Some(since) = self.links[index].since else { return };
@@ -348,6 +362,7 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Gives a connection up with everything that is under way on it.
     fn close(&mut self, index: usize) {
         if let Some(Ok(fd)) = self.links[index].socket.take().map(Fd::into_owned) {
             // Refused, it is closed by being dropped.

@@ -73,8 +73,10 @@ enum Way {
 }
 
 impl Way {
+    /// In the order of tables.
     const ALL: [Way; 3] = [Way::Epoll, Way::RingSingle, Way::RingMulti];
 
+    /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
             Way::Epoll => "epoll",
@@ -139,6 +141,7 @@ pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
     Ok(Box::new(move |bench| run(bench, &options)))
 }
 
+/// Measures all points by all ways, in turns.
 fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
     let points = Points::choose(bench, options);
@@ -178,6 +181,7 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
 }
 
 impl Points {
+    /// Which points there are: what the user asked for, else what the scale has room for.
     fn choose(bench: &Bench, options: &Options) -> Points {
         let (sizes, connections, accepts): (&[u32], &[u32], &[u32]) = match bench.scale {
             Scale::Instant => (&[64, 16384], &[1, 10], &[10]),
@@ -208,6 +212,7 @@ impl Points {
         self.connections.iter().min_by_key(distance).copied().unwrap_or(CONNECTIONS_OF_SIZES)
     }
 
+    /// A point of the table by message size and connections.
     fn at(bytes: u32, connections: u32) -> Point {
         Point { task: Task::Messages { bytes: bytes as usize }, connections }
     }
@@ -236,6 +241,7 @@ impl Points {
         points
     }
 
+    /// The points of connections that are accepted and closed.
     fn accepts(&self) -> Vec<Point> {
         let point = |&connections: &u32| Point { task: Task::Connections, connections };
         self.accepts.iter().map(point).collect()
@@ -256,6 +262,7 @@ struct Server {
 }
 
 impl Server {
+    /// Starts a server that echoes in this way, in a process of its own.
     fn start(
         bench: &Bench,
         way: Way,

@@ -124,6 +124,7 @@ struct Connection {
     waiting: VecDeque<Buf>,
 }
 
+/// The server's one thread: its listener and connections on an engine.
 struct Echo {
     engine: Box<dyn Engine>,
     listener: Fd,
@@ -138,6 +139,7 @@ struct Echo {
 }
 
 impl Echo {
+    /// Makes the engine that the options name, here and nowhere else.
     fn new(options: &Options, listener: OwnedFd) -> Result<Echo, Failure> {
         let config = EngineConfig {
             net: if options.engine == EngineName::Epoll { NetKind::Epoll } else { NetKind::Uring },
@@ -160,6 +162,7 @@ impl Echo {
         })
     }
 
+    /// Serves until the process is ended by a signal.
     fn serve(&mut self) -> Result<(), Failure> {
         self.accept()?;
         let mut batch = Vec::new();
@@ -173,6 +176,7 @@ impl Echo {
         }
     }
 
+    /// Starts an operation and remembers what it is for.
     fn submit(&mut self, op: Op, role: Role) -> Result<OpId, Failure> {
         let full = |_| Failure::Other("the engine has no room for an operation".to_owned());
         let id = self.engine.submit(op).map_err(full)?;
@@ -186,6 +190,7 @@ impl Echo {
         self.submit(op, Role::Accept).map(drop)
     }
 
+    /// Hands a completion to what it is for.
     fn complete(&mut self, completion: Completion) -> Result<(), Failure> {
         match self.owners.of(completion.id) {
             Some(Role::Accept) => self.accepted(completion),
@@ -195,6 +200,7 @@ impl Echo {
         }
     }
 
+    /// A connection has come: its receive is armed, and the next accept where there is one each.
     fn accepted(&mut self, completion: Completion) -> Result<(), Failure> {
         if !completion.more {
             self.accept()?;
@@ -228,6 +234,7 @@ impl Echo {
         Ok(())
     }
 
+    /// Bytes have come: they go back in the buffer that they came in.
     fn received(&mut self, index: u32, completion: Completion) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
         if connection.receive != Some(completion.id) {
@@ -257,6 +264,7 @@ impl Echo {
         self.send(index, data)
     }
 
+    /// Sends what was received.
     fn send(&mut self, index: u32, data: Segments) -> Result<(), Failure> {
         let Some(socket) = self.connections[index as usize].socket.clone() else { return Ok(()) };
         let op = Op::Send { socket, data, more: false, zero_copy: false };
@@ -265,6 +273,7 @@ impl Echo {
         Ok(())
     }
 
+    /// The end of a send; what is left of a short one goes next.
     fn sent(&mut self, index: u32, completion: Completion) -> Result<(), Failure> {
         let connection = &mut self.connections[index as usize];
         if connection.send != Some(completion.id) {

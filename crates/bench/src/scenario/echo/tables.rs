@@ -43,6 +43,7 @@ pub(super) fn point_words(point: Point) -> String {
 }
 
 impl Results {
+    /// What was measured there, or why there is nothing.
     fn find(&self, point: Point, way: Way) -> Result<&Measured, String> {
         let found = self.measured.iter().find(|measured| measured.point == point && measured.way == way);
         found.ok_or_else(|| self.without_ring.clone().unwrap_or_else(|| "not part of this run".to_owned()))
@@ -68,10 +69,12 @@ impl Results {
         Ok(vec![self.find(point, way)?.calls.clone()?])
     }
 
+    /// A percentile of the rounds, in microseconds.
     fn latency(&self, point: Point, way: Way, percentile: f64) -> Figures {
         series(&self.find(point, way)?.rounds, |served| served.outcome.latency_us(percentile))
     }
 
+    /// Whether the client was at its end, so that the rate says nothing of the server.
     fn is_generator_bound(&self, point: Point, way: Way) -> bool {
         let rounds =
             self.find(point, way).map(|measured| measured.rounds.iter().flatten().cloned().collect());
@@ -87,6 +90,7 @@ impl Results {
 
 type Figure<'a> = &'a dyn Fn(Point, Way) -> Figures;
 
+/// All tables, the write-up's form first.
 fn tables(results: &Results) -> Vec<Table> {
     let (bytes, connections) = (results.points.first_size(), results.points.middle_connections());
     let (by_connections, by_size) = (results.points.by_connections(), results.points.by_size());
@@ -190,6 +194,7 @@ fn accept_table(results: &Results) -> Table {
 const ACCEPTS: [&str; 3] =
     ["listener in epoll", "io_uring, single-shot accept", "io_uring, multishot accept"];
 
+/// What was the limit, in words for a cell.
 fn limit_words(results: &Results, point: Point, way: Way) -> String {
     let words = if results.is_generator_bound(point, way) { "client" } else { "server" };
     results.find(point, way).map_or_else(|reason| reason, |_| words.to_owned())
@@ -229,6 +234,7 @@ fn every_figure(results: &Results) -> Table {
     }
 }
 
+/// Rates and latencies by connections.
 fn plots(results: &Results) -> Vec<Plot> {
     let axis = |name: &str, unit: &str, scale| Axis { name: name.to_owned(), unit: unit.to_owned(), scale };
     let points = results.points.by_connections();
@@ -282,6 +288,7 @@ fn percentiles(results: &Results) -> Plot {
     }
 }
 
+/// What the write-up claims, and how it fared.
 fn findings(results: &Results) -> Vec<Finding> {
     vec![gain_finding(results), calls_finding(results), accept_finding(results)]
 }
@@ -323,6 +330,7 @@ fn gain_finding(results: &Results) -> Finding {
     Finding { claim: claim.to_owned(), verdict, sentence }
 }
 
+/// Whether the ring saves system calls.
 fn calls_finding(results: &Results) -> Finding {
     let point = results.most();
     let (verdict, sentence) = match (results.calls(point, Way::RingMulti), results.calls(point, Way::Epoll)) {

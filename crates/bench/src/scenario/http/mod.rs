@@ -77,9 +77,11 @@ enum Way {
 }
 
 impl Way {
+    /// In the order of tables.
     const ALL: [Way; 6] =
         [Way::Epoll, Way::Ring, Way::RingOwnListener, Way::RingDeferred, Way::Nginx, Way::NginxDeferred];
 
+    /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
             Way::Epoll => "epoll",
@@ -91,10 +93,12 @@ impl Way {
         }
     }
 
+    /// Whether it is a peer that may be missing.
     fn is_nginx(self) -> bool {
         matches!(self, Way::Nginx | Way::NginxDeferred)
     }
 
+    /// Whether the kernel holds connections back until their request is there.
     fn is_deferred(self) -> bool {
         matches!(self, Way::RingDeferred | Way::NginxDeferred)
     }
@@ -144,6 +148,7 @@ impl Way {
     }
 }
 
+/// What a connection is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Connections that are kept.
@@ -154,6 +159,7 @@ enum Kind {
 }
 
 impl Kind {
+    /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
             Kind::Long => "long",
@@ -201,6 +207,7 @@ pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
     Ok(Box::new(move |bench| run(bench, &options)))
 }
 
+/// Measures all points by all servers, which run beside each other and are asked in turns.
 fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
     let cpus = pin::available();
@@ -278,6 +285,7 @@ struct Points {
 }
 
 impl Points {
+    /// Which points there are: what the user asked for, else what the scale has room for.
     fn choose(bench: &Bench, options: &Options, cpus: usize) -> Points {
         let most = CONNECTIONS_OF_WRITE_UP;
         let (connections, short): (&[u32], &[u32]) = match bench.scale {

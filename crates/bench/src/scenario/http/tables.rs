@@ -322,6 +322,7 @@ fn percentiles(results: &Results) -> Plot {
     }
 }
 
+/// What the write-up claims, and how it fared.
 fn findings(results: &Results) -> Vec<Finding> {
     vec![long_finding(results), calls_finding(results), short_finding(results)]
 }
@@ -332,6 +333,7 @@ struct Compared {
     is_generator_bound: bool,
 }
 
+/// One way's figure by another's at a point, as a claim with its verdict.
 fn compare(
     results: &Results,
     point: Point,

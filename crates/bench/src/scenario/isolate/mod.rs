@@ -70,8 +70,10 @@ enum Way {
 }
 
 impl Way {
+    /// In the order of tables.
     const ALL: [Way; 4] = [Way::Ring, Way::EpollThreads, Way::NginxThreads, Way::NginxPlain];
 
+    /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
             Way::Ring => "ringroad, io_uring",
@@ -81,6 +83,7 @@ impl Way {
         }
     }
 
+    /// Whether it is a peer that may be missing.
     fn is_nginx(self) -> bool {
         matches!(self, Way::NginxThreads | Way::NginxPlain)
     }
@@ -127,8 +130,10 @@ enum What {
 }
 
 impl What {
+    /// In the order of tables.
     const ALL: [What; 3] = [What::Answer, What::WarmFile, What::OtherDisk];
 
+    /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
             What::Answer => "return 200",
@@ -137,6 +142,7 @@ impl What {
         }
     }
 
+    /// What is asked for.
     fn path(self) -> &'static str {
         match self {
             What::Answer => "/answer",
@@ -172,6 +178,7 @@ pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
     Ok(Box::new(move |bench| run(bench, &options)))
 }
 
+/// Measures each way alone and beside requests that wait for the slow disk.
 fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
     // A test needs no crowd to see that it runs.
@@ -248,6 +255,7 @@ struct Subject<'a> {
 }
 
 impl Subject<'_> {
+    /// One measurement, with or without requests that are stuck.
     fn measure(
         &mut self,
         disk: &SlowDisk,
@@ -290,6 +298,7 @@ impl Subject<'_> {
     }
 }
 
+/// What stands in a cell where nothing was answered in all the time.
 fn unanswered(plan: &Plan) -> String {
     match plan.length {
         Length::Time(length) => format!("no request was answered in {} s", length.as_secs_f64()),

@@ -34,6 +34,7 @@ pub(super) struct SlowDisk {
     words: String,
 }
 
+/// How a disk is made slow here.
 enum Kind {
     /// The device (major, minor) that is throttled, and how many reads a second it does then.
     Throttled {
@@ -77,6 +78,7 @@ impl SlowDisk {
         SlowDisk { folder, kind: Kind::Faults, words }
     }
 
+    /// Where files lie that are slow to read.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -86,6 +88,7 @@ impl SlowDisk {
         &self.words
     }
 
+    /// Whether requests to nginx are slowed, too: a fault of this server's own engine is not nginx's.
     pub(super) fn slows_nginx(&self) -> bool {
         matches!(self.kind, Kind::Throttled { .. })
     }
@@ -183,6 +186,7 @@ fn call(name: &str, arguments: &[&str]) -> Result<(), String> {
 pub(super) struct Stuck(Vec<TcpStream>);
 
 impl Stuck {
+    /// Connects clients that ask for a file on the slow disk and wait.
     pub(super) fn connect(server: SocketAddr, clients: u32) -> Result<Stuck, Failure> {
         let connect = |_| TcpStream::connect(server);
         let sockets: std::io::Result<Vec<TcpStream>> = (0..clients).map(connect).collect();

@@ -37,6 +37,7 @@ type Figures = Result<Vec<f64>, String>;
 
 /// Places in [`Round::pairs`].
 const ALONE: usize = 0;
+/// The place of the figures beside requests that are stuck; those without are at 0.
 const BESIDE: usize = 1;
 
 /// One figure of each round: of which request, and when.
@@ -51,6 +52,7 @@ fn percentile(rounds: &[Round], what: usize, when: usize, percentile: f64) -> Fi
 
 /// A row for each server, those without one included, with the reason in each cell.
 fn table(results: &Results, index: usize, what: What) -> Table {
+    /// What stands in the table.
     const PERCENTILES: [(f64, &str); 3] = [(50.0, "p50"), (99.0, "p99"), (99.9, "p99.9")];
     let mut columns = Vec::new();
     for (_, name) in PERCENTILES {
@@ -93,6 +95,7 @@ fn table(results: &Results, index: usize, what: What) -> Table {
 
 /// The curves of the first round, of what needs no disk at all.
 fn plot(results: &Results) -> Plot {
+    /// The points of a curve.
     const SHOWN: [f64; 10] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99];
     let mut series = Vec::new();
     for (way, rounds) in &results.ways {

@@ -47,7 +47,9 @@ pub(crate) struct Options {
 
 /// The write-up's file.
 const MEGABYTES_OF_WRITE_UP: u64 = 700;
+/// With `--quick`: still more than a window of reads.
 const MEGABYTES_QUICK: u64 = 100;
+/// In tests, where only the way counts.
 const MEGABYTES_INSTANT: u64 = 2;
 
 /// What a decimal megabyte is.
@@ -82,6 +84,7 @@ enum Way {
 }
 
 impl Way {
+    /// In the order of tables.
     const ALL: [Way; 10] = [
         Way::Sendfile,
         Way::Shared512k,
@@ -95,6 +98,7 @@ impl Way {
         Way::LighttpdWrite,
     ];
 
+    /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
             Way::Sendfile => "sendfile, blocking",
@@ -135,6 +139,7 @@ impl Way {
         }
     }
 
+    /// The configuration of its server, whole.
     fn configuration(self, place: &Place, files: &Path) -> String {
         let (files, directives) = (files.display(), self.directives());
         if self.peer() == Some(Peer::Lighttpd) {
@@ -186,6 +191,7 @@ pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
     Ok(Box::new(move |bench| run(bench, &options)))
 }
 
+/// Measures each way at each number of clients, with a dropped page cache before each.
 fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
     let megabytes = options.megabytes.unwrap_or(match bench.scale {
