@@ -401,7 +401,7 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to add parts to a partial entry, for one caller at a time.
+    /// Begins to add parts to a partial entry; others may do so at the same time.
     pub async fn extend(self: &Arc<Store>, hit: &Hit) -> Result<Fill, Refused> {
         self.extend_entry(hit).await.map_err(|refused| self.counters.refuse(refused))
     }
@@ -411,10 +411,9 @@ impl Store {
         let located = hit.located().ok_or(Refused::Unstorable)?;
         let chunks = located.chunks.clone().ok_or(Refused::Unstorable)?;
         self.backlog.room().await?;
-        let lease = self.extending.try_take(&hit.key).ok_or(Refused::Busy)?;
         let file = self.open_to_change(&hit.key, &hit.entry.header).await?.0;
         let header = &hit.entry.header;
-        let kind = Kind::Parts { key: hit.key, version: hit.version, chunks, _lease: lease };
+        let kind = Kind::Parts { key: hit.key, version: hit.version, chunks };
         let writing = Writing::new(self, &file, header.layout, header.nonce, kind);
         let new = New {
             key: header.primary,

@@ -197,15 +197,14 @@ impl Index {
         (true, victim)
     }
 
-    /// Notes the size that the file has grown to; `false` when the object is another one by now.
-    pub fn resize(&self, key: &KeyBytes, version: u32, blocks: u32) -> bool {
+    /// Notes that the file has so many blocks more; `false` when the object is another one by now.
+    pub fn grow(&self, key: &KeyBytes, version: u32, more: u32) -> bool {
         let mut shard = self.shard(key);
         let Some((&facts, old)) = shard.get(key).filter(|(facts, _)| facts.version == version) else {
             return false;
         };
-        let _ = shard.insert(*key, blocks, facts);
-        self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);
-        self.blocks.fetch_sub(u64::from(old), Ordering::Relaxed);
+        let _ = shard.insert(*key, old.saturating_add(more), facts);
+        self.blocks.fetch_add(u64::from(more), Ordering::Relaxed);
         true
     }
 
@@ -381,7 +380,7 @@ mod tests {
         assert!(!index.peek(&key(1)).expect("it is there").verified, "that was another object");
         index.set_verified(&key(1), version);
         assert!(index.peek(&key(1)).expect("it is there").verified);
-        assert!(index.resize(&key(1), version, 8) && !index.resize(&key(1), version + 1, 9));
+        assert!(index.grow(&key(1), version, 5) && !index.grow(&key(1), version + 1, 9));
         assert_eq!((index.blocks(), counted(&index)), (8, 8));
         let (newer, _) = index.insert(&key(1), 2, Origin::Written, 9);
         assert_eq!(index.remove(&key(1), Some(version)), None, "that one is replaced");

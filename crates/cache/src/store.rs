@@ -48,7 +48,7 @@ pub struct Store {
     pub(crate) health: Health,
     pub(crate) elsewhere: Elsewhere,
     pub(crate) leases: Leases,
-    /// Entries that somebody adds parts to.
+    /// Chunks that are being added to entries.
     pub(crate) extending: Leases,
     /// Who decides where a variant lies.
     pub(crate) placing: Leases,

@@ -18,7 +18,6 @@ use crate::format::CHUNK_BYTES;
 use crate::format::header::Layout;
 use crate::format::table::{RECORD_BYTES, record};
 use crate::key::Key;
-use crate::leases::Lease;
 use crate::space::blocks_of;
 use crate::store::Store;
 
@@ -29,8 +28,8 @@ pub(crate) const WRITES_MAX: usize = 4;
 pub(crate) enum Kind {
     /// Those of a new entry, perhaps in another folder than the cache's: their records come at the commit.
     New { elsewhere: Option<TempFolder> },
-    /// Those of an entry that is there: each has its record written behind it.
-    Parts { key: Key, version: u32, chunks: Arc<Chunks>, _lease: Lease },
+    /// Those of an entry that is there: each has its record written behind it. Several may add to one entry.
+    Parts { key: Key, version: u32, chunks: Arc<Chunks> },
 }
 
 /// Chunks on their way to a file. Dropped, those in flight still get there.
@@ -154,12 +153,24 @@ impl Shared {
     async fn write(&self, index: u64, buf: Buf) {
         let (crc, len) = (crc32c::crc32c(&buf), buf.len() as u64);
         let (device, via) = (self.store.device, self.store.via());
+        // One writes a chunk at a time. Who waited for another one has nothing to add.
+        let _lease = match &self.kind {
+            Kind::New { .. } => None,
+            Kind::Parts { key, chunks, .. } => {
+                let was_there = chunks.checksum(index).is_some();
+                let lease = self.store.extending.take(&key.variant(&index.to_le_bytes())).await;
+                if !was_there && chunks.checksum(index) == Some(crc) {
+                    return self.landed_in_file(index, crc, len);
+                }
+                Some(lease)
+            }
+        };
         let at = self.layout.body + index * CHUNK_BYTES;
         if let Err(errno) = self.file.write_at(at, buf, device, via).await.0 {
             return self.fail(errno);
         }
         if let Kind::Parts { key, version, chunks, .. } = &self.kind {
-            // Two fills may bring one chunk; the room for it was taken with the first.
+            // One that is written anew has its room.
             let is_new = chunks.checksum(index).is_none();
             let at = self.layout.table + index * RECORD_BYTES;
             let bytes = record(self.nonce, index, crc).to_vec();
@@ -167,19 +178,17 @@ impl Shared {
                 return self.fail(errno);
             }
             chunks.add(index, crc);
-            if is_new && !self.account(key, *version, len) {
+            if is_new && !self.store.index.grow(&key.0, *version, blocks_of(len) as u32) {
+                // The entry is gone.
                 self.failed.set(Some(Refused::Gone));
             }
         }
-        self.written.borrow_mut().insert(index, (crc, len));
-        self.advance();
+        self.landed_in_file(index, crc, len);
     }
 
-    /// Counts the blocks of a chunk as the entry's; `false` when the entry is gone.
-    fn account(&self, key: &Key, version: u32, len: u64) -> bool {
-        let index = &self.store.index;
-        let Some(known) = index.peek(&key.0) else { return false };
-        index.resize(&key.0, version, known.blocks + blocks_of(len) as u32)
+    fn landed_in_file(&self, index: u64, crc: u32, len: u64) {
+        self.written.borrow_mut().insert(index, (crc, len));
+        self.advance();
     }
 
     /// Moves the end of what can be read: over all chunks that follow it without a hole.

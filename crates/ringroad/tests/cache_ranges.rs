@@ -80,6 +80,14 @@ impl Site {
     /// An answer that is what the origin has now.
     #[track_caller]
     fn checked(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
+        let response = self.part(target, range, more);
+        self.settled();
+        response
+    }
+
+    /// The same while the origin is busy.
+    #[track_caller]
+    fn part(&self, target: &str, range: &str, more: &[(&str, &str)]) -> Response {
         let response = self.ask(target, &[&[("Range", range)], more].concat());
         assert_eq!(response.status, 206, "{range} of {target}");
         let checked =
@@ -87,7 +95,6 @@ impl Site {
         let wanted: Vec<_> =
             range["bytes=".len()..].split(',').map(|one| resolve(one.trim(), checked.size)).collect();
         assert_eq!(checked.parts, wanted, "{range} of {target}");
-        self.settled();
         response
     }
 
@@ -102,10 +109,6 @@ impl Site {
     /// Waits until a range is stored: its last client has it a little before.
     #[track_caller]
     fn until_stored(&self, target: &str, range: &str) {
-        // A hit is also what reads along with somebody else's fetch.
-        let is_stored = |response: &Response| {
-            response.field("Cache-Status").is_some_and(|value| value.starts_with("test; hit"))
-        };
         let stored = || is_stored(&self.checked(target, range, &[])).then_some(());
         testkit::wait::until("what was fetched to be stored", Deadline::default(), stored)
             .unwrap_or_else(|error| panic!("{error}"));
@@ -133,6 +136,11 @@ impl Site {
         self.origin.forget_requests();
         requests.iter().map(|request| request.header("range").unwrap_or_else(|| "-".to_owned())).collect()
     }
+}
+
+/// A hit is also what reads along with somebody else's fetch.
+fn is_stored(response: &Response) -> bool {
+    response.field("Cache-Status").is_some_and(|value| value.starts_with("test; hit"))
 }
 
 fn resolve(text: &str, size: u64) -> std::ops::Range<u64> {
@@ -325,6 +333,60 @@ fn who_wants_the_same_range_reads_along() {
         // What came is stored, but for chunks of which only a part came.
         site.until_stored(&target, "bytes=6000000-8900000");
     }
+}
+
+/// A part of what is on its way is not asked for again, unless it is far off.
+#[test]
+fn who_wants_a_part_of_a_range_reads_along() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    let size = 12 * MIB;
+    site.objects.put(
+        "/a",
+        kept(size).tune(move |request, reply| match request.header("range").as_deref() {
+            Some("bytes=0-8060927") => reply.wait_at(2 * MIB, &held),
+            _ => reply,
+        }),
+    );
+    let first =
+        Burst::new(site.server.addr(0)).request(request_bytes("GET", "/a", &[("Range", "bytes=0-8000000")]));
+    let first = first.start();
+    gate.wait_reached();
+    site.part("/a", "bytes=1000000-1500000", &[]);
+    assert_eq!(site.origin.stats().of("/a"), 1, "it has come already");
+    site.part("/a", "bytes=7000000-7000099", &[]);
+    assert_eq!(site.origin.stats().of("/a"), 2, "it would have to wait for five mebibytes");
+    gate.open();
+    assert_all_right(&first.join(), 206);
+}
+
+/// What two requests lack at two places is stored, both of it.
+#[test]
+fn different_holes_are_stored_at_once() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects.put(
+        "/a",
+        kept(8 * MIB).tune(move |request, reply| match request.header("range").as_deref() {
+            Some("bytes=1048576-2097151") => reply.wait_at(2 * CHUNK, &held),
+            _ => reply,
+        }),
+    );
+    site.range("/a", "bytes=0-99");
+    site.until_stored("/a", "bytes=0-99");
+    let range = [("Range", "bytes=1048576-2097151")];
+    let first = Burst::new(site.server.addr(0)).request(request_bytes("GET", "/a", &range)).start();
+    gate.wait_reached();
+    let stored = || is_stored(&site.part("/a", "bytes=4194304-4294303", &[])).then_some(());
+    testkit::wait::until("the second hole to be stored", Deadline::default(), stored)
+        .unwrap_or_else(|error| panic!("{error}"));
+    gate.open();
+    assert_all_right(&first.join(), 206);
+    assert_eq!(site.asked(), [chunks(MIB, 2 * MIB), chunks(4 * MIB, 4 * MIB + 2 * CHUNK)]);
+    site.until_stored("/a", "bytes=1048576-2097151");
+    assert_eq!(site.asked(), [""; 0]);
 }
 
 /// A hole is fetched once, whoever comes to it; a client that goes leaves the others what it had begun.

@@ -12,6 +12,7 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -48,6 +49,10 @@ struct State {
     waiting: Vec<Waker>,
 }
 
+/// Who wants a part of a range that is being fetched waits for so many bytes before it: asking for the part by itself
+/// takes about as long.
+const SOON_BYTES: u64 = 1 << 20;
+
 impl Flight {
     fn new(now: Instant) -> Arc<Flight> {
         Arc::new(Flight { started: now, state: Mutex::default() })
@@ -73,6 +78,16 @@ impl Flight {
     /// What came of it, if that is known.
     pub(crate) fn known(&self) -> Option<Outcome> {
         lock(&self.state).outcome.clone()
+    }
+
+    /// Whether what is asked for as `coming` has all of a range, and is not far before it.
+    fn comes_soon_to(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
+        let at = match self.known() {
+            None => coming.start,
+            Some(Outcome::Filling(filling)) => filling.arrived(),
+            Some(_) => return false,
+        };
+        coming.start <= range.start && coming.end >= range.end && range.start <= at.saturating_add(SOON_BYTES)
     }
 
     fn publish(&self, outcome: Outcome) {
@@ -104,6 +119,8 @@ pub(crate) enum Joined {
 pub(crate) struct Lead {
     flights: Arc<Flights>,
     key: Key,
+    /// The key that it fetches a part for, where that is known to be one.
+    part_of: Option<Key>,
     /// The key of the variant that it turned out to be for, where those are told apart.
     variant: OnceCell<Key>,
     flight: Arc<Flight>,
@@ -142,6 +159,15 @@ impl Lead {
 
     /// Lets nobody else join.
     pub(crate) fn leave(&self) {
+        if let Some(primary) = &self.part_of {
+            let mut parts = lock(&self.flights.parts[shard(primary)]);
+            if let Some(flights) = parts.get_mut(primary) {
+                flights.retain(|(_, flight)| !Arc::ptr_eq(flight, &self.flight));
+                if flights.is_empty() {
+                    parts.remove(primary);
+                }
+            }
+        }
         for key in [Some(&self.key), self.variant.get()].into_iter().flatten() {
             let mut table = self.flights.table(key);
             if table.get(key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
@@ -171,9 +197,14 @@ pub(crate) const MARK_LIFETIME: Duration = Duration::from_secs(5);
 /// heads.
 pub(crate) const MARKS_MAX: usize = 1 << 16;
 
+/// Fetches of ranges of one object, with what was asked for.
+type Parts = Vec<(Range<u64>, Arc<Flight>)>;
+
 /// All fetches of one cache.
 pub(crate) struct Flights {
     tables: [Mutex<HashMap<Key, Arc<Flight>>>; SHARDS],
+    /// Ranges that are being fetched by themselves, by the primary key.
+    parts: [Mutex<HashMap<Key, Parts>>; SHARDS],
     marks: [Mutex<HashMap<Key, Instant>>; SHARDS],
     /// Keys whose content was changed or purged, and when: what was asked for before is not stored.
     changes: Mutex<Changes>,
@@ -204,6 +235,7 @@ impl Flights {
     pub(crate) fn new() -> Arc<Flights> {
         Arc::new(Flights {
             tables: std::array::from_fn(|_| Mutex::default()),
+            parts: std::array::from_fn(|_| Mutex::default()),
             marks: std::array::from_fn(|_| Mutex::default()),
             changes: Mutex::default(),
             varying: std::array::from_fn(|_| Mutex::default()),
@@ -230,7 +262,35 @@ impl Flights {
         let flight = Flight::new(now);
         table.insert(key, Arc::clone(&flight));
         drop(table);
-        Joined::Lead(Lead { flights: Arc::clone(self), key, variant: OnceCell::new(), flight })
+        Joined::Lead(Lead { flights: Arc::clone(self), key, part_of: None, variant: OnceCell::new(), flight })
+    }
+
+    /// Joins the fetch of a range that has all of this one and comes to it soon, or that of the same name, or starts it.
+    pub(crate) fn join_part(
+        self: &Arc<Flights>,
+        primary: &Key,
+        name: Key,
+        range: Option<Range<u64>>,
+        now: Instant,
+    ) -> Joined {
+        let Some(range) = range else { return self.join(name, now, None) };
+        let joined_since = lock(&self.changes).joined_since;
+        let parts = &self.parts[shard(primary)];
+        let larger = lock(parts).get(primary).and_then(|flights| {
+            let is_fit = |(coming, flight): &&(Range<u64>, Arc<Flight>)| {
+                joined_since.is_none_or(|at| at < flight.started) && flight.comes_soon_to(coming, &range)
+            };
+            flights.iter().find(is_fit).map(|(_, flight)| Arc::clone(flight))
+        });
+        if let Some(flight) = larger {
+            return Joined::Follow(flight);
+        }
+        let mut joined = self.join(name, now, None);
+        if let Joined::Lead(lead) = &mut joined {
+            lead.part_of = Some(*primary);
+            lock(parts).entry(*primary).or_default().push((range, Arc::clone(&lead.flight)));
+        }
+        joined
     }
 
     /// What the last answer of a key varied by, if that is known.
@@ -247,6 +307,7 @@ impl Flights {
     /// it is stored is told by the store, which numbers purges.
     pub(crate) fn part_from(&self, key: &Key) {
         self.table(key).remove(key);
+        lock(&self.parts[shard(key)]).remove(key);
     }
 
     /// The same for all keys.

@@ -47,7 +47,7 @@ pub(crate) async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Ra
         return Joined::Lead(None);
     }
     name.extend_from_slice(b" hole");
-    let key = entry.variant(&name);
+    let mut key = entry.variant(&name);
     for _ in 0..LOOKS_MAX {
         let flight = match fetch.cache.flights().join(key, rt::now(), None) {
             flight::Joined::Lead(lead) => return Joined::Lead(Some(lead)),
@@ -58,8 +58,11 @@ pub(crate) async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Ra
             Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return Joined::Along(filling);
             }
-            // Of another place. An entry is added to by one fetch at a time, so what comes is passed on only.
-            Outcome::Filling(_) => return Joined::Lead(None),
+            // Of another place: those who lack the same meet at a name of their own.
+            Outcome::Filling(_) => {
+                name.extend_from_slice(&hole.start.to_le_bytes());
+                key = entry.variant(&name);
+            }
             Outcome::Failed(failed) => return Joined::Failed(failed.failure),
             // Not what was hoped for: all who waited ask, side by side.
             Outcome::Alone => return Joined::Lead(None),

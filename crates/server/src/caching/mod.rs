@@ -349,7 +349,8 @@ impl Lookup<'_> {
         stale: Option<Hit>,
         asked: Asked,
     ) -> Result<Followed, Failure> {
-        let flight = match self.cache.flights().join(self.key.variant(&asked.aligned()), rt::now(), None) {
+        let name = self.key.variant(&asked.aligned());
+        let flight = match self.cache.flights().join_part(&self.key, name, asked.chunks(), rt::now()) {
             Joined::Lead(lead) => {
                 return self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply);
             }

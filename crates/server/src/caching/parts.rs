@@ -96,6 +96,13 @@ impl Asked {
         text
     }
 
+    /// The same as numbers, where the start is known; without an end it goes as far as there is something.
+    pub(crate) fn chunks(self) -> Option<Range<u64>> {
+        let Asked::From(first, end) = self else { return None };
+        let end = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)).unwrap_or(u64::MAX);
+        Some(first / CHUNK_BYTES * CHUNK_BYTES..end)
+    }
+
     /// Where it starts, when that is known.
     pub(crate) fn start(self) -> Option<u64> {
         match self {
@@ -202,7 +209,7 @@ pub(crate) async fn begin(
 ) -> Option<FillingReader> {
     let part = part_of(&reply.head)?;
     let (fill, meta, head) = match hit {
-        // Somebody else may be at it: then it is passed on only.
+        // Where it cannot be stored it is passed on only.
         Some(hit) => (fetch.store.extend(hit).await.ok(), Arc::clone(&hit.meta), hit.head().into()),
         None => (None, Arc::default(), Arc::from(&b""[..])),
     };
