@@ -28,7 +28,7 @@ use crate::hit::Hit;
 use crate::index::Known;
 use crate::key::Key;
 use crate::note::Note;
-use crate::opening::{First, PREFIX_BYTES, Way};
+use crate::opening::{First, PREFIX_BYTES, Start, Way};
 use crate::purge::{Fate, Purges, Subject};
 use crate::reading::{ReadError, extend_to, read_prefix, read_whole};
 use crate::store::{Selector, Store, now_ms, now_s};
@@ -270,9 +270,12 @@ impl Store {
     async fn read_header(&self, file: &File, bytes: u64, way: Way) -> Result<(Buf, Header), ReadError> {
         let device = self.device;
         let mut buf = match self.read_resident(file, bytes, way) {
-            Some(buf) => buf,
-            None => {
-                self.evade(file, way);
+            Start::Here(buf) => buf,
+            start => {
+                // What may be in memory is best read from there.
+                if !matches!(start, Start::Unknown) {
+                    self.evade(file, way);
+                }
                 read_prefix(file, bytes, device, way.reads_of(file)).await?
             }
         };

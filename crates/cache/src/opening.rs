@@ -58,6 +58,16 @@ impl First {
     }
 }
 
+/// The start of a file.
+pub(crate) enum Start {
+    /// In memory, and read.
+    Here(Buf),
+    /// Not in memory, or taken not to be.
+    Elsewhere,
+    /// There was no buffer to find out with.
+    Unknown,
+}
+
 /// A file that is known to be small is read at once; this is one chunk with a usual header.
 const SMALL_BLOCKS_MAX: u32 = 18;
 
@@ -163,18 +173,20 @@ impl Store {
     }
 
     /// The start of a file that is in memory.
-    pub(crate) fn read_resident(&self, file: &File, bytes: u64, way: Way) -> Option<Buf> {
+    pub(crate) fn read_resident(&self, file: &File, bytes: u64, way: Way) -> Start {
         if file.fd().is_direct() || !way.calls_directly || !self.data.is_worth_trying() {
-            return None;
+            return Start::Elsewhere;
         }
-        let mut buf = rt::buffer_at_once(bytes as usize)?;
+        let Some(mut buf) = rt::buffer_at_once(bytes as usize) else { return Start::Unknown };
         buf.set_len(0);
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());
         if way.evades {
             self.evasion.note(read.is_ok());
         }
-        read.ok().filter(|&count| count > 0)?;
-        Some(buf)
+        match read {
+            Ok(count) if count > 0 => Start::Here(buf),
+            _ => Start::Elsewhere,
+        }
     }
 }

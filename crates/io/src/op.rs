@@ -101,6 +101,11 @@ impl Fd {
         let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Random);
     }
 
+    /// Takes back what [`Fd::expect_random_reads`] has told it: it reads ahead as it would of any file.
+    pub fn expect_usual_reads(&self) {
+        let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Normal);
+    }
+
     /// Tells the kernel that the file will be read from its start to its end: it reads twice as far ahead then
     /// (posix_fadvise(2), which waits for nothing with this advice). A hint that is refused costs nothing.
     pub fn expect_sequential_reads(&self) {

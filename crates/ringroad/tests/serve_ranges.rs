@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{client, one_server, serve_with};
-use testkit::{Client, Content, Response, Server};
+use common::{client, one_server, ours_only, serve_with};
+use testkit::client::request_bytes;
+use testkit::{Burst, Client, Content, Response, Server};
 
 /// Odd on purpose, and more than one page.
 const SIZE: u64 = 10_007;
@@ -216,4 +217,24 @@ fn times_compare_as_told() {
     assert_eq!(since("/off/a.bin", &modified), 200);
     assert_eq!(since("/untagged/a.bin", &modified), 304);
     assert_eq!(client.get("/untagged/a.bin").field("etag"), None);
+}
+
+/// Each piece of such an answer needs a buffer. Who kept the one before while it waited for the next kept others from
+/// theirs, and all of them until the timeout.
+#[test]
+fn many_ranges_for_many_clients_end_where_buffers_are_few() {
+    if !ours_only("it is about this server's buffers") {
+        return;
+    }
+    let size = 1 << 20;
+    let content = Content::new(32, size);
+    for (net, way) in [("io_uring", "aio io_uring; directio 1;"), ("epoll", "aio threads;")] {
+        let conf = one_server("", &format!("root html; {way}"))
+            .replace("events {}", &format!("events {{ use {net}; try_cached off; buffer_pool 4m; }}"));
+        let server = serve_with(&conf, |builder| builder.file("html/b.bin", content));
+        let ranges = "bytes=0-199999,300000-499999,600000-799999,850000-1048575";
+        let request = request_bytes("GET", "/b.bin", &[("Range", ranges)]);
+        let burst = (0..60).fold(Burst::new(server.addr(0)), |burst, _| burst.request(request.clone()));
+        testkit::burst::assert_all_right(&burst.run(), 206);
+    }
 }

@@ -14,7 +14,7 @@ use crate::body::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
 use crate::body::flow::Flow;
 use crate::body::read::{self, Chunks};
 use crate::body::stream::{self, Next, Stream};
-use crate::body::{self, BodyError, FileBody};
+use crate::body::{self, BodyError, FileBody, turns};
 use crate::connection::decide;
 use crate::log::Level as LogLevel;
 use crate::request::Request;
@@ -213,6 +213,10 @@ impl<'r> Levels<'r> {
     async fn begin(&mut self, stage: usize, wanted: Subrequest, flow: &mut Flow<'_, '_>) {
         flow.take_turns(SUBREQUEST_RUN).await;
         let top = self.top();
+        // The subrequest may wait for a buffer, and who waits for one holds none.
+        if let Some((held, range)) = top.input.take_if(|(held, _)| held.is_buf() && turns::are_on()) {
+            top.hold(Source::Vec(held.bytes()[range].to_vec()));
+        }
         let Some(mut child) = subrequest::answer(&mut top.request, &wanted).await else {
             if wanted.capture {
                 top.filters[stage - 1].captured(&mut top.request, 500, Vec::new());
@@ -359,6 +363,11 @@ pub(super) fn broken(request: &Request, error: &FilterError) -> BodyError {
 }
 
 impl Held {
+    /// Whether it is a buffer of the pool.
+    fn is_buf(&self) -> bool {
+        matches!(self, Held::Buf(_) | Held::Source(Source::Buf(_)))
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Held::Source(source) => source.bytes(),

@@ -148,6 +148,9 @@ impl FileBody {
         } else if matches!(self.mover, Mover::Read { .. }) && turns::are_on() {
             // What the kernel would read ahead for so many is dropped again before its turn comes.
             self.file.fd().expect_random_reads();
+        } else if self.is_part() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
+            // Whoever has compared it with its checksums before, by this open file, has read ahead for himself.
+            self.file.fd().expect_usual_reads();
         }
     }
 
@@ -177,6 +180,11 @@ impl FileBody {
             Some(false) => 0,
             None => self.root().read_resident(&self.file, offset, len, buf),
         }
+    }
+
+    /// Whether it is a part of a file, as of an entry in a cache, whose open file others use too.
+    fn is_part(&self) -> bool {
+        self.calls_directly.is_some()
     }
 
     /// What is known about the root of the file.
