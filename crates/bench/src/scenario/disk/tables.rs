@@ -399,25 +399,34 @@ fn ring(ratio: Option<Summary>, measured: &[Measured]) -> Finding {
     finding(claim, verdict, sentence)
 }
 
-/// Whether our own figures can be believed.
+/// Whether our own figures can be believed. Where fio's rounds of a job differ among themselves by more than it and we
+/// may, the device has no one rate that both could find, and the job says nothing.
 fn agreement(measured: &[Measured]) -> Option<Finding> {
     let claim = "fio finds the same within 5 %.";
-    let ratio = |(ours, theirs): (&Measured, &Measured)| {
+    let mut words = Vec::new();
+    let (mut steady, mut within) = (0, 0);
+    for (ours, theirs) in pairs(measured) {
         let figures = [&ours.1, &theirs.1].map(|rounds| series(rounds, Outcome::iops));
-        let [Ok(ours), Ok(theirs)] = figures else { return None };
-        Summary::of_ratios(&ours, &theirs)
-    };
-    let named: Vec<(&str, f64)> =
-        pairs(measured).filter_map(|pair| Some((pair.0.0.name.as_str(), ratio(pair)?.median))).collect();
-    let within = named.iter().filter(|(_, ratio)| (ratio - 1.0).abs() <= FIO_TOLERANCE).count();
+        let [Ok(own), Ok(fio)] = figures else { continue };
+        let (Some(ratio), Some(rate)) = (Summary::of_ratios(&own, &fio), Summary::of(&fio)) else { continue };
+        let (low, high) = (rate.low / rate.median, rate.high / rate.median);
+        let mut word = format!("{}: {:.3}", ours.0.name, ratio.median);
+        if high - low <= FIO_TOLERANCE {
+            steady += 1;
+            within += usize::from((ratio.median - 1.0).abs() <= FIO_TOLERANCE);
+        } else {
+            word += &format!(" (fio's own rounds: {low:.2} to {high:.2} of the one in the middle)");
+        }
+        words.push(word);
+    }
     let verdict = match within {
+        _ if steady == 0 => Verdict::Open,
         0 => Verdict::Fails,
-        within if within == named.len() => Verdict::Holds,
+        within if within == steady => Verdict::Holds,
         _ => Verdict::Partly,
     };
-    let list: Vec<String> = named.iter().map(|(name, ratio)| format!("{name}: {ratio:.3}")).collect();
     // Without fio there is nothing to be said, and the section says why elsewhere.
-    (!list.is_empty()).then(|| finding(claim, verdict, format!("Ours by fio's: {}.", list.join("; "))))
+    (!words.is_empty()).then(|| finding(claim, verdict, format!("Ours by fio's: {}.", words.join("; "))))
 }
 
 /// Each round of a job, as raw figures.
@@ -466,4 +475,44 @@ fn raw(outcome: &Outcome) -> Vec<(String, f64)> {
         figures.push((format!("latency_{percent}_us"), both.total.percentile_us(percent)));
     }
     figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::{EngineKind, Job, Pattern};
+    use super::*;
+
+    /// A job with so many operations in each of its rounds of a second.
+    fn rounds(tool: Tool, operations: &[u64]) -> Measured {
+        let job = Job {
+            engine: EngineKind::Uring,
+            pattern: Pattern { random: true, read_percent: 100 },
+            file: "/nowhere".into(),
+            file_bytes: 1 << 20,
+            block_bytes: 4096,
+            direct: true,
+            depth: 16,
+            threads: 1,
+            processes: 1,
+            seconds: 1.0,
+            seed: 1,
+        };
+        let outcome = |&operations: &u64| {
+            let read = Side { operations, ..Side::default() };
+            Ok(Outcome { read, seconds: 1.0, ..Outcome::nothing() })
+        };
+        let item = Item { group: Group::Engines, tool, name: "uring".to_owned(), job };
+        (item, operations.iter().map(outcome).collect())
+    }
+
+    #[test]
+    fn a_device_that_differs_from_itself_decides_nothing() {
+        let verdict = |ours: &[u64], fio: &[u64]| {
+            agreement(&[rounds(Tool::Ours, ours), rounds(Tool::Fio, fio)]).map(|finding| finding.verdict)
+        };
+        assert_eq!(verdict(&[1000, 1010, 990], &[1000, 1020, 1000]), Some(Verdict::Holds));
+        assert_eq!(verdict(&[1100, 1110, 1090], &[1000, 1020, 1000]), Some(Verdict::Fails));
+        assert_eq!(verdict(&[1100, 1110, 1090], &[1000, 1400, 900]), Some(Verdict::Open));
+        assert_eq!(agreement(&[rounds(Tool::Ours, &[1000])]), None);
+    }
 }
