@@ -19,8 +19,9 @@
 
 mod tables;
 
+use std::cell::RefCell;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, Args};
@@ -52,6 +53,9 @@ pub(crate) struct Options {
 /// Memory of a server and what it has in the page cache.
 const MEMORY_BYTES: u64 = 128 << 20;
 
+/// What an entry takes beyond its body, at the most.
+const HEAD_AND_BLOCK_BYTES: u64 = 8 << 10;
+
 /// How long entries may take to be stored after their answers: then what is there is what was stored.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
@@ -61,22 +65,22 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 struct Size {
     name: &'static str,
     bytes: u64,
-    /// Requests of a measurement in a result for keeping. Of large answers as many as a disk takes a second or two for;
-    /// of small ones fewer, because a file system that discards what is freed takes a millisecond to remove each.
+    /// Requests of a measurement in a result for keeping: of large answers more than memory has room for. No more of
+    /// small ones, because a file system that discards what is freed takes a millisecond to remove each.
     requests: u64,
 }
 
 const SIZES: [Size; 3] = [
-    Size { name: "4k", bytes: 4 << 10, requests: 4_000 },
-    Size { name: "100k", bytes: 100 << 10, requests: 4_000 },
-    Size { name: "1m", bytes: 1 << 20, requests: 600 },
+    Size { name: "4k", bytes: 4 << 10, requests: 2_000 },
+    Size { name: "100k", bytes: 100 << 10, requests: 1_500 },
+    Size { name: "1m", bytes: 1 << 20, requests: 200 },
 ];
 
 impl Size {
     fn requests(self, bench: &Bench) -> u64 {
         match bench.scale {
             Scale::Instant => 40,
-            Scale::Quick => self.requests / 5,
+            Scale::Quick => self.requests / 2,
             Scale::Normal | Scale::Full => self.requests,
         }
     }
@@ -173,8 +177,8 @@ pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
 
 fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
-    let largest = SIZES.iter().map(|size| size.bytes * size.requests(bench)).max().unwrap_or(0);
-    bench.workspace.need_space(largest * 2)?;
+    let each: u64 = SIZES.iter().map(|size| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench)).sum();
+    bench.workspace.need_space(each * Way::ALL.len() as u64 * u64::from(bench.repetitions()))?;
     let mut skipped = Vec::new();
     let mut skip = |name: &str, value: String| skipped.push(Fact { name: name.to_owned(), value });
     if !bench.is_root() {
@@ -193,10 +197,12 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     let origin = origin(bench, &split)?;
     let mut configurations: Vec<Fact> = Vec::new();
     let mut measured = Vec::new();
+    let caches = RefCell::default();
     for size in SIZES {
         bench.progress(format_args!("fill: {} answers of {}", size.requests(bench), size.name));
         let rounds = in_turns(bench, &mut ways, |(way, program), _| {
-            let fill = Fill { bench, way: *way, size, split: &split, connections: options.connections };
+            let connections = options.connections;
+            let fill = Fill { bench, way: *way, size, split: &split, connections, caches: &caches };
             match fill.measure(program, origin.address().port(), &mut configurations) {
                 Err(Failure::Interrupted) => Err(Failure::Interrupted),
                 outcome => Ok(outcome.map_err(|failure| failure.to_string())),
@@ -207,6 +213,15 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
         measured.extend(ways.iter().zip(rounds).map(of_way));
     }
     origin.end();
+    // Not one after the other: ext4 passes over inodes that were freed within seconds, one by one, and whoever is measured
+    // next would create its entries among them. Nor at the end of the run: together they are gigabytes.
+    for folder in caches.into_inner() {
+        fs::remove_dir_all(&folder).map_err(|error| Failure::File {
+            path: folder,
+            doing: "remove",
+            error,
+        })?;
+    }
     let results = Results { measured, connections: options.connections, is_limited: bench.is_root() };
     Ok(Section { configurations, skipped, ..tables::section(&results) })
 }
@@ -238,6 +253,8 @@ struct Fill<'a> {
     size: Size,
     split: &'a Split,
     connections: u32,
+    /// Folders to be removed at the end.
+    caches: &'a RefCell<Vec<PathBuf>>,
 }
 
 impl Fill<'_> {
@@ -271,12 +288,7 @@ impl Fill<'_> {
         }
         let filled = self.load(&mut server, &folder);
         server.end();
-        // Together they are gigabytes: they do not wait for the end of the run.
-        fs::remove_dir_all(&folder).map_err(|error| Failure::File {
-            path: folder,
-            doing: "remove",
-            error,
-        })?;
+        self.caches.borrow_mut().push(folder);
         filled
     }
 

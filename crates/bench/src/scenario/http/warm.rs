@@ -25,7 +25,7 @@ use crate::scenario::served::{self, Served, ServerCpus};
 const CONNECTIONS: u32 = 100;
 
 /// Length of one measurement in a result for keeping: there are many, and each compares servers within seconds.
-const LENGTH: Duration = Duration::from_millis(1200);
+const LENGTH: Duration = Duration::from_secs(1);
 
 /// Names of the files, and their bytes.
 const FILES: [(&str, usize); 4] = [("1k", 1 << 10), ("10k", 10 << 10), ("100k", 100 << 10), ("1m", 1 << 20)];
