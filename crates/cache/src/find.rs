@@ -164,7 +164,7 @@ impl Store {
         wanted: Wanted<'_>,
         known: Option<Known>,
     ) -> Result<Found, StoreError> {
-        let way = self.way(wanted.access, known);
+        let way = self.way(wanted.key, wanted.access, known);
         let opened = match self.held_for(wanted.key, known, way) {
             Some(held) => match held.read {
                 Some(read) if way.first == First::Prefix => {
@@ -355,7 +355,7 @@ impl Store {
             Ok(file) => file,
             Err(errno) => return errno == Errno::NOENT,
         };
-        match self.read_header(&file, PREFIX_BYTES, self.way(self.access(), None)).await {
+        match self.read_header(&file, PREFIX_BYTES, self.way(key, self.access(), None)).await {
             Ok((buf, header)) => {
                 if fate(&self.purges(), &header, &buf[header.text.clone()]) == Some(Fate::Gone) {
                     self.forget_purged(key, known.version);

@@ -16,6 +16,8 @@ use crate::store::Store;
 /// What an [`Access`] comes to for one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
+    /// Whose file it is.
+    key: Key,
     /// What opens it.
     pub(crate) opens: DiskVia,
     /// What reads it.
@@ -86,7 +88,7 @@ const DIRECT_BLOCKS_MAX: u32 = 1 << 20;
 
 impl Store {
     /// How the file of an entry is to be opened and read.
-    pub(crate) fn way(&self, access: Access, known: Option<Known>) -> Way {
+    pub(crate) fn way(&self, key: &Key, access: Access, known: Option<Known>) -> Way {
         let known = known.filter(|known| known.measured);
         let blocks = known.map(|known| known.blocks).filter(|&blocks| blocks <= DIRECT_BLOCKS_MAX);
         // Of an entry that is not known yet how it is read is decided by who sends it; its head is read as any file.
@@ -101,8 +103,9 @@ impl Store {
         };
         let reads = if direct { access.direct_via } else { access.via };
         let is_left_to_us = access.direct_from.is_none() && access.calls_directly && reads != DiskVia::Sync;
-        let evades = is_left_to_us && known.is_some_and(|known| known.asked) && self.evasion.is_next();
+        let evades = is_left_to_us && known.is_some_and(|known| known.asked) && self.evasion.is_next(key);
         Way {
+            key: *key,
             opens: access.via,
             reads,
             reads_direct: access.direct_via,
@@ -137,7 +140,7 @@ impl Store {
             return Some(held);
         }
         let in_memory = in_memory();
-        self.evasion.note(in_memory);
+        self.evasion.note(key, in_memory);
         in_memory.then_some(held)
     }
 
@@ -182,7 +185,7 @@ impl Store {
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());
         if way.evades {
-            self.evasion.note(read.is_ok());
+            self.evasion.note(&way.key, read.is_ok());
         }
         match read {
             Ok(count) if count > 0 => Start::Here(buf),

@@ -225,8 +225,7 @@ fn a_report_of_this_machine_is_drawn_as_well() {
     };
     let folder = TempDir::new("page");
     let (work, out) = (folder.path().display().to_string(), folder.path().join("out").display().to_string());
-    let mut program =
-        Program::start(BINARY, &["bench", "all", "--instant", "--work", &work, "--out", &out]);
+    let mut program = Program::start(BINARY, &["bench", "all", "--instant", "--work", &work, "--out", &out]);
     let status = program.wait_until_ended(Deadline::after(RUN_MAX));
     // With status 1 a scenario has failed, and the report has the reason.
     assert!(matches!(status.code(), Some(0 | 1)), "{}", program.stderr());
