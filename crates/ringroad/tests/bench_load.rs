@@ -313,6 +313,7 @@ fn wrong_use_is_one_line() {
         (&["http://no-such-host.invalid/"], "the host is not found"),
         (&["http://127.0.0.1/", "-c", "0"], "0"),
         (&["http://127.0.0.1/", "--rate", "0"], "rate"),
+        (&["http://127.0.0.1/", "--grain", "5"], "--rate"),
         (&["http://127.0.0.1/", "--seconds", "0"], "seconds"),
         (&["http://127.0.0.1/", "--engine", "kqueue"], "kqueue"),
         (&["http://127.0.0.1/", "--cpus", "4095x"], "cpus"),

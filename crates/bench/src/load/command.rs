@@ -42,7 +42,7 @@ pub(crate) struct Options {
     rate: Option<f64>,
     /// Microseconds within which requests of an open loop go out together, by which a latency may be too long
     /// [default: 400 from 50000 requests a second and thread on, else 0]
-    #[arg(long, value_name = "US", requires = "rate", value_parser = value_parser!(u64).range(..=GRAIN_US_MAX))]
+    #[arg(long, value_name = "US", value_parser = value_parser!(u64).range(..=GRAIN_US_MAX))]
     grain: Option<u64>,
     /// Requests under way at once on each connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=i64::from(PIPELINE_MAX)))]
@@ -193,6 +193,9 @@ fn print(text: &str) {
 impl Options {
     /// The plan that the options describe; `seconds` is an option of all commands.
     fn plan(&self, seconds: Option<f64>) -> Result<Plan, Failure> {
+        if self.grain.is_some() && self.rate.is_none() {
+            return Err(Failure::Usage("--grain is of an open loop: set its --rate, too".to_owned()));
+        }
         let mut targets = self.url.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
         if let Some(path) = &self.urls {
             let list = String::from_utf8_lossy(&read(path)?).into_owned();

@@ -29,8 +29,8 @@ use model::{FORMAT, Plot, Report};
 /// The file with everything, of which the others are made.
 const JSON: &str = "report.json";
 
-/// Fails when a report could not be written there, before forty minutes are spent on one. Makes nothing yet: a run
-/// without results leaves no folder.
+/// Fails when a report could not be written there, before forty minutes are spent on one. Leaves nothing: a run without
+/// results has no folder.
 pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
     // "" is the parent of a name alone.
     let there = folder.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
@@ -43,7 +43,10 @@ pub(crate) fn check_folder(folder: &Path) -> Result<(), Failure> {
     if !there.is_dir() {
         return Err(denied(std::io::ErrorKind::NotADirectory.into()));
     }
-    access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| denied(error.into()))
+    access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| denied(error.into()))?;
+    // To root permissions say yes to everything, also where a file system takes no new names, such as /proc.
+    let trial = there.join(format!(".ringroad-bench-{}", std::process::id()));
+    fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial)).map_err(denied)
 }
 
 /// Writes the JSON file, whole or not at all: what an interrupted run has found so far stays readable.
