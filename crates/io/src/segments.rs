@@ -120,6 +120,14 @@ impl Segments {
         self.all().iter().filter(|part| part.start < part.end)
     }
 
+    /// The bytes of the one piece that there is; `None` when there are several or none.
+    pub(crate) fn only(&self) -> Option<&[u8]> {
+        match self.all() {
+            [part] => Some(part.bytes()),
+            _ => None,
+        }
+    }
+
     /// Bytes still to go.
     pub fn len(&self) -> usize {
         self.all().iter().map(|part| (part.end - part.start) as usize).sum()

@@ -178,12 +178,13 @@ impl Slots {
     }
 
     /// Ends an operation: its slot is free afterwards, and the kernel must be done with what it owned. `conclude` says
-    /// with which result, and what it gives back.
+    /// with which result, and what it gives back; the rest of the operation is dropped.
+    #[inline(always)]
     pub(crate) fn end(
         &mut self,
         id: OpId,
         out: &mut Vec<Completion>,
-        conclude: impl FnOnce(Op) -> (Result<u32, Errno>, Payload),
+        conclude: impl FnOnce(&mut Op) -> (Result<u32, Errno>, Payload),
     ) {
         let Some(slot) = self.get(id) else {
             self.stray += 1;
@@ -191,7 +192,10 @@ impl Slots {
             return;
         };
         let abandoned = slot.state == State::Abandoned;
-        let op = slot.op.take();
+        // In its place: moving it would be half of the work of an operation that does nothing.
+        let op = slot.op.as_mut().expect("an operation is in its slot until it ends");
+        let (result, payload) = conclude(op);
+        slot.op = None;
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(device) = slot.gated.take() {
@@ -200,7 +204,6 @@ impl Slots {
         self.retired.push(id.slot);
         self.live -= 1;
         self.completed += 1;
-        let (result, payload) = conclude(op.expect("an operation is in its slot until it ends"));
         if !abandoned {
             out.push(Completion { id, result, more: false, payload });
         }

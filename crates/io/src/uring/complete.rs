@@ -270,14 +270,22 @@ impl Uring {
 }
 
 /// What an operation gives back of its own.
-pub(super) fn owned(op: Op, result: Result<u32, Errno>) -> Payload {
+#[inline]
+pub(super) fn owned(op: &mut Op, result: Result<u32, Errno>) -> Payload {
+    match op {
+        Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(std::mem::take(data)),
+        Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Stream, .. } => Payload::None,
+        _ => owned_by(std::mem::replace(op, Op::Nop), result),
+    }
+}
+
+fn owned_by(op: Op, result: Result<u32, Errno>) -> Payload {
     match op {
         Op::Recv { into: RecvInto::Owned(mut buf), .. } | Op::Read { mut buf, .. } => {
             buf.set_len(result.unwrap_or(0) as usize);
             Payload::Buf(buf)
         }
         Op::Write { buf, .. } => Payload::Buf(buf),
-        Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(data),
         Op::Close { fd } => {
             // Whatever close(2) answers the number is gone, but not when it was never called.
             if result != Err(Errno::CANCELED) {

@@ -59,6 +59,24 @@ pub(super) const FILES: [u8; 16] = [
 /// Every flag that an entry has.
 pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(Flags::SKIP_SUCCESS);
 
+/// The entry of what a connection does most: nothing that it points to but the bytes. Made in the function that puts it
+/// into the queue, so that it is written there and nowhere before. Other entries are left to [`build`].
+#[inline(always)]
+pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
+    let entry = match op {
+        Op::Nop => opcode::Nop::new().build(),
+        Op::Recv { socket, into: RecvInto::Pool } => recv_provided(socket, POLL_FIRST),
+        Op::Recv { socket, into: RecvInto::Stream } => recv_provided(socket, POLL_FIRST | RECV_MULTISHOT),
+        Op::Send { socket, data, more, zero_copy: false } => {
+            let bytes = data.only()?;
+            let (pointer, len) = (bytes.as_ptr(), bytes.len() as u32);
+            opcode::Send::new(raw(socket), pointer, len).flags(send_flags(*more)).build()
+        }
+        _ => return None,
+    };
+    Some(entry.user_data(Tag::Op(id).pack()))
+}
+
 /// The entry that carries out `op`, whose name is `id`. `fixed` is the place of its buffer in the ring's
 /// table, if it has one; `copying` makes a zero-copy send an ordinary one.
 ///
@@ -218,17 +236,19 @@ fn accept(listener: &Fd, multishot: bool) -> Entry {
 /// Receives into provided buffers wait for data before they look for a buffer: with an empty ring they
 /// would fail at once, data or not (tried on 6.18).
 fn recv(socket: &Fd, into: &mut RecvInto) -> Entry {
-    let provided = |ioprio: u16| {
-        let entry = opcode::Recv::new(raw(socket), std::ptr::null_mut(), 0).ioprio(ioprio).buf_group(GROUP);
-        entry.build().flags(Flags::BUFFER_SELECT)
-    };
     match into {
         RecvInto::Owned(buf) => {
             opcode::Recv::new(raw(socket), buf.as_mut_ptr(), buf.capacity() as u32).build()
         }
-        RecvInto::Pool => provided(POLL_FIRST),
-        RecvInto::Stream => provided(POLL_FIRST | RECV_MULTISHOT),
+        RecvInto::Pool => recv_provided(socket, POLL_FIRST),
+        RecvInto::Stream => recv_provided(socket, POLL_FIRST | RECV_MULTISHOT),
     }
+}
+
+#[inline(always)]
+fn recv_provided(socket: &Fd, ioprio: u16) -> Entry {
+    let entry = opcode::Recv::new(raw(socket), std::ptr::null_mut(), 0).ioprio(ioprio).buf_group(GROUP);
+    entry.build().flags(Flags::BUFFER_SELECT)
 }
 
 /// What a send needs beside its data.
@@ -240,8 +260,12 @@ struct Message<'a> {
 
 /// `MSG_WAITALL` makes the kernel go on after a short send; without `MSG_NOSIGNAL` a peer that is gone
 /// would be a signal.
+fn send_flags(more: bool) -> i32 {
+    libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 }
+}
+
 fn send(socket: Raw, data: &Segments, more: bool, zero_copy: bool, scratch: Message<'_>) -> Entry {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | if more { libc::MSG_MORE } else { 0 };
+    let flags = send_flags(more);
     let mut parts = data.parts();
     let (first, second) = (parts.next(), parts.next());
     if second.is_some() {

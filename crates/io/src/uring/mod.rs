@@ -361,6 +361,10 @@ impl Uring {
     }
 
     fn stage_op(&mut self, id: OpId, op: &mut Op) -> Result<(), Errno> {
+        if let Some(entry) = entry::small(id, op) {
+            self.push(entry);
+            return Ok(());
+        }
         let copying = !self.zero_copy || self.flights.get(id).is_some_and(|flight| flight.copying);
         let fixed = self.fixed_place(op, copying);
         let entry = entry::build(id, op, &mut self.flights, fixed, copying)?;
@@ -400,7 +404,15 @@ impl Uring {
     }
 
     /// Puts an entry into the queue, or behind those that wait for a place in it.
+    #[inline(always)]
     fn push(&mut self, entry: Entry) {
+        if !self.backlog.is_empty() || !self.ring.push(&entry) {
+            self.push_later(entry);
+        }
+    }
+
+    #[cold]
+    fn push_later(&mut self, entry: Entry) {
         if !self.backlog.is_empty() || !self.ring.push_or_submit(&entry) {
             self.backlog.push_back(entry);
         }

@@ -224,7 +224,8 @@ impl Ring {
 
     /// Stages an entry; `false` when the queue is full. What the entry points to belongs to an operation's
     /// slot or scratch and stays there until its terminal completion.
-    fn push(&mut self, entry: &squeue::Entry) -> bool {
+    #[inline(always)]
+    pub(super) fn push(&mut self, entry: &squeue::Entry) -> bool {
         let mut queue = self.ring.submission();
         // SAFETY: entries are built by `entry.rs` from an operation in a slot, which owns the memory, the
         // path and the descriptor, and does not move until the kernel has answered for the last time.
