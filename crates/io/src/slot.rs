@@ -177,25 +177,28 @@ impl Slots {
         }
     }
 
-    /// Ends an operation: its slot is free afterwards, and the kernel must be done with what it owned. `conclude` says
-    /// with which result, and what it gives back; the rest of the operation is dropped.
+    /// Ends an operation: its slot is free afterwards, and the kernel must be done with what it owned. `conclude` fills
+    /// in the result and what it gives back; the rest of it is dropped. All of that happens where it lies: moving
+    /// operations and completions around would be half of the work of one that does nothing.
     #[inline(always)]
     pub(crate) fn end(
         &mut self,
         id: OpId,
         out: &mut Vec<Completion>,
-        conclude: impl FnOnce(&mut Op) -> (Result<u32, Errno>, Payload),
+        conclude: impl FnOnce(&mut Op, &mut Completion),
     ) {
         let Some(slot) = self.get(id) else {
             self.stray += 1;
             debug_assert!(false, "an end of {id:?}, which is not in flight");
             return;
         };
-        let abandoned = slot.state == State::Abandoned;
-        // In its place: moving it would be half of the work of an operation that does nothing.
-        let op = slot.op.as_mut().expect("an operation is in its slot until it ends");
-        let (result, payload) = conclude(op);
+        out.push(Completion { id, result: Ok(0), more: false, payload: Payload::None });
+        let done = out.last_mut().expect("it was just added");
+        conclude(slot.op.as_mut().expect("an operation is in its slot until it ends"), done);
         slot.op = None;
+        if slot.state == State::Abandoned {
+            out.pop();
+        }
         slot.state = State::Free;
         slot.generation = slot.generation.wrapping_add(1);
         if let Some(device) = slot.gated.take() {
@@ -204,9 +207,6 @@ impl Slots {
         self.retired.push(id.slot);
         self.live -= 1;
         self.completed += 1;
-        if !abandoned {
-            out.push(Completion { id, result, more: false, payload });
-        }
     }
 
     /// Names of all operations in flight.

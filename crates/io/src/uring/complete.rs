@@ -259,11 +259,14 @@ impl Uring {
 
     fn once_done(&mut self, id: OpId, result: Result<u32, Errno>, out: &mut Out<'_>) {
         let flights = &mut self.flights;
-        out.slots.end(id, out.done, |op| match (op, result) {
-            (Op::Accept { .. }, Ok(fd)) => (Ok(0), Payload::Accepted(adopt(fd))),
-            (Op::Open { .. }, Ok(fd)) => (Ok(0), Payload::Opened(adopt(fd))),
-            (Op::Stat { .. }, Ok(_)) => (Ok(0), Payload::Stat(Box::new(flights.scratch(id).stat()))),
-            (op, result) => (result, owned(op, result)),
+        out.slots.end(id, out.done, |op, done| match (op, result) {
+            (Op::Accept { .. }, Ok(fd)) => done.payload = Payload::Accepted(adopt(fd)),
+            (Op::Open { .. }, Ok(fd)) => done.payload = Payload::Opened(adopt(fd)),
+            (Op::Stat { .. }, Ok(_)) => done.payload = Payload::Stat(Box::new(flights.scratch(id).stat())),
+            (op, result) => {
+                done.result = result;
+                done.payload = owned(op, result);
+            }
         });
         self.flights.end(id);
     }

@@ -361,8 +361,12 @@ impl Uring {
     }
 
     fn stage_op(&mut self, id: OpId, op: &mut Op) -> Result<(), Errno> {
-        if let Some(entry) = entry::small(id, op) {
-            self.push(entry);
+        if self.backlog.is_empty()
+            && self.ring.has_room()
+            && let Some(entry) = entry::small(id, op)
+        {
+            let pushed = self.ring.push(&entry);
+            debug_assert!(pushed, "there is room");
             return Ok(());
         }
         let copying = !self.zero_copy || self.flights.get(id).is_some_and(|flight| flight.copying);
@@ -404,15 +408,7 @@ impl Uring {
     }
 
     /// Puts an entry into the queue, or behind those that wait for a place in it.
-    #[inline(always)]
     fn push(&mut self, entry: Entry) {
-        if !self.backlog.is_empty() || !self.ring.push(&entry) {
-            self.push_later(entry);
-        }
-    }
-
-    #[cold]
-    fn push_later(&mut self, entry: Entry) {
         if !self.backlog.is_empty() || !self.ring.push_or_submit(&entry) {
             self.backlog.push_back(entry);
         }
@@ -500,7 +496,10 @@ impl Uring {
         done: &mut Vec<Completion>,
     ) {
         self.flights.end(id);
-        slots.end(id, done, |op| (result, complete::owned(op, result)));
+        slots.end(id, done, |op, done| {
+            done.result = result;
+            done.payload = complete::owned(op, result);
+        });
     }
 }
 
