@@ -192,7 +192,13 @@ impl Slots {
             debug_assert!(false, "an end of {id:?}, which is not in flight");
             return;
         };
-        out.push(Completion { id, result: Ok(0), more: false, payload: Payload::None });
+        // As an iterator: pushed, it would be made on the stack first.
+        out.extend(std::iter::once_with(|| Completion {
+            id,
+            result: Ok(0),
+            more: false,
+            payload: Payload::None,
+        }));
         let done = out.last_mut().expect("it was just added");
         conclude(slot.op.as_mut().expect("an operation is in its slot until it ends"), done);
         slot.op = None;

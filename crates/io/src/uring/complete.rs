@@ -70,10 +70,13 @@ impl Uring {
     /// Handles one completion.
     pub(super) fn complete(&mut self, cqe: Cqe, slots: &mut Slots, done: &mut Vec<Completion>) {
         // The buffer is taken out first: whatever becomes of the completion, it goes back to the pool.
-        let buf = self.provided(cqe);
+        let mut buf = None;
+        if cqe.flags & BUFFER != 0 {
+            buf = self.provided(cqe);
+        }
         let mut out = Out { slots, done };
         match Tag::unpack(cqe.user_data) {
-            Some(Tag::Op(id)) => self.complete_op(id, cqe, buf, &mut out),
+            Some(Tag::Op(id)) => self.complete_op(id, cqe, &mut buf, &mut out),
             Some(Tag::Cancel(id)) => {
                 // ENOENT or EALREADY. Most often the operation has just completed; but one that is
                 // between being woken and being carried out cannot be found either, and would go on.
@@ -90,13 +93,12 @@ impl Uring {
     }
 
     fn provided(&mut self, cqe: Cqe) -> Option<Buf> {
-        let bid = (cqe.flags & BUFFER != 0).then_some((cqe.flags >> 16) as u16)?;
-        let mut buf = self.recv.as_mut()?.take(bid)?;
+        let mut buf = self.recv.as_mut()?.take((cqe.flags >> 16) as u16)?;
         buf.set_len(cqe.result.max(0) as usize);
         Some(buf)
     }
 
-    fn complete_op(&mut self, id: OpId, cqe: Cqe, buf: Option<Buf>, out: &mut Out<'_>) {
+    fn complete_op(&mut self, id: OpId, cqe: Cqe, buf: &mut Option<Buf>, out: &mut Out<'_>) {
         let op = out.slots.get(id).and_then(|slot| slot.op.as_ref());
         let (Some(op), Some(flight)) = (op, self.flights.get(id)) else {
             out.slots.stray += 1;
@@ -117,16 +119,16 @@ impl Uring {
                 self.finish(id, result, out.slots, out.done);
             }
             Kind::Send { zero_copy } => self.sent(id, result, cqe.flags, zero_copy, out),
-            Kind::RecvPool => self.received(id, result, more, buf, out),
+            Kind::RecvPool => self.received(id, result, more, buf.take(), out),
             Kind::RecvStream => match result {
                 Ok(1..) => {
-                    let payload = buf.map_or(Payload::None, Payload::Buf);
+                    let payload = buf.take().map_or(Payload::None, Payload::Buf);
                     if more {
                         self.doubt(id, out.slots);
                     }
                     self.streamed(id, result, more, payload, out);
                 }
-                _ => self.received(id, result, more, buf, out),
+                _ => self.received(id, result, more, buf.take(), out),
             },
             Kind::AcceptStream => match result {
                 Ok(fd) => self.streamed(id, Ok(0), more, Payload::Accepted(adopt(fd)), out),
