@@ -41,6 +41,16 @@ struct State {
     is_stuck: bool,
 }
 
+impl State {
+    /// Whether a fill may begin; `None` while that is not known.
+    fn room(&self) -> Option<Result<(), Refused>> {
+        match self.count < MOST {
+            true => Some(Ok(())),
+            false => self.is_stuck.then_some(Err(Refused::Behind)),
+        }
+    }
+}
+
 /// One entry that waits, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Behind<'a>(&'a Backlog);
@@ -48,17 +58,18 @@ pub(crate) struct Behind<'a>(&'a Backlog);
 impl Backlog {
     /// Waits until another fill may begin.
     pub(crate) async fn room(&self) -> Result<(), Refused> {
-        match self.has_room() {
-            Some(true) => return Ok(()),
-            Some(false) => return Err(Refused::Behind),
-            None => {}
+        if let Some(room) = self.state().room() {
+            return room;
         }
-        let room = poll_fn(|context| match self.has_room() {
-            Some(true) => Poll::Ready(Ok(())),
-            Some(false) => Poll::Ready(Err(Refused::Behind)),
-            None => {
-                self.state().waiting.push_back(context.waker().clone());
-                Poll::Pending
+        let room = poll_fn(|context| {
+            // Looked at and waited for under one lock: else the end that it waits for may pass between.
+            let mut state = self.state();
+            match state.room() {
+                Some(room) => Poll::Ready(room),
+                None => {
+                    state.waiting.push_back(context.waker().clone());
+                    Poll::Pending
+                }
             }
         });
         match rt::select(room, rt::sleep_until(rt::now() + PATIENCE)).await {
@@ -84,15 +95,6 @@ impl Backlog {
     /// Whether none waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.state().count == 0
-    }
-
-    /// Whether a fill may begin; `None` while that is not known.
-    fn has_room(&self) -> Option<bool> {
-        let state = self.state();
-        match state.count < MOST {
-            true => Some(true),
-            false => state.is_stuck.then_some(false),
-        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -233,7 +233,8 @@ fn a_report_of_this_machine_is_drawn_as_well() {
     let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
     check(&browser, &folder, &page, &json);
     let scenarios = scenarios(&json);
-    assert_eq!(scenarios.len(), 7, "{scenarios:?}\n{}", program.stderr());
+    let all = ["nop", "disk", "echo", "http", "crowd", "cold", "fill", "large", "isolate"];
+    assert_eq!(scenarios, all, "{}", program.stderr());
 }
 
 /// The reports of whole runs that are kept with the source, as they are and as they would be written today.

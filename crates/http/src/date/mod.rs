@@ -285,9 +285,11 @@ mod tests {
     fn every_day_of_the_calendar_follows_the_one_before() {
         let is_leap =
             |year: u16| year.is_multiple_of(400) || (year.is_multiple_of(4) && !year.is_multiple_of(100));
-        let mut expected = Civil { year: 1600, month: 1, day: 1, hour: 0, minute: 0, second: 0, weekday: 6 };
+        // The calendar repeats every 400 years, weekdays included. All of them would take Miri minutes.
+        let (first, last) = if cfg!(miri) { (2000, 2002) } else { (1600, 2500) };
+        let mut expected = Civil { year: first, month: 1, day: 1, hour: 0, minute: 0, second: 0, weekday: 6 };
         let mut unix = expected.to_unix();
-        while expected.year < 2500 {
+        while expected.year < last {
             assert_eq!(Civil::from_unix(unix), expected);
             assert_eq!(expected.to_unix(), unix);
             let february = if is_leap(expected.year) { 29 } else { 28 };

@@ -598,7 +598,8 @@ fn every_split_point_gives_the_same_result() {
         let bytes = text.as_bytes();
         for policy in [LENIENT, STRICT, Policy { ignore_invalid_headers: false, ..LENIENT }] {
             let whole = digest(run(bytes, &policy));
-            for first in 0..=bytes.len() {
+            // All of them would take Miri hours.
+            for first in (0..=bytes.len()).step_by(if cfg!(miri) { 17 } else { 1 }) {
                 for second in [first, (first + 1).min(bytes.len()), bytes.len()] {
                     assert_eq!(
                         digest(in_pieces(bytes, &[first, second], &policy)),
