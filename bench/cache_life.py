@@ -5,8 +5,8 @@ of the last client is compared with that of a client alone.
 
 known: starts with a million entries and a dropped page cache, until all of them are known.
 
-unlink: a million entries pass out of use at once (inactive=), and are unlinked while hits and plain requests are served. The
-latency of those is compared with the one before the unlinking. nginx does the same with its own pace (manager_files, manager_sleep and
+unlink: a million entries pass out of use at once (inactive=), and are unlinked while hits and plain requests are served, at a
+set rate. The latency of those is compared with the one before the unlinking. nginx does the same with its own pace (manager_files, manager_sleep and
 manager_threshold at their defaults: some 2000 files a second, in a process of its own) and without pauses.
 
 The files of the entries are made beforehand by --prepare, as they take minutes: a name, a size, one block each, and no
@@ -146,13 +146,26 @@ def fetch(port, path):
 
 
 def window(session, server, folder, kind, options, is_ours):
-    """One run of wrk on hits or plain requests, with how many files went meanwhile."""
+    """A load of hits or plain requests, with how many files went meanwhile."""
     before = removed(server, folder, is_ours)
-    url = server.url("/plain" if kind == "plain" else "/hot/0")
-    script = None if kind == "plain" else session.dir / "hot.lua"
-    outcome = lib.measure(server, url, options.seconds, connections=options.connections, script=script)
+    path = "/plain" if kind == "plain" else f"/hot/{{0-{HOT - 1}}}"
+    outcome = open_load(session, server.url(path), options)
     outcome["unlinked"] = removed(server, folder, is_ours) - before
     return outcome
+
+
+def open_load(session, url, options):
+    """Requests that are due at a set rate. A server that has all it can do delays requests by one another, and what removals add
+    to that cannot be told from the rest."""
+    command = [str(session.binary), "bench", "load", "--json", "--host-network", "--cpus", str(lib.LOAD_CPU), "--warm-up", "0"]
+    command += ["-c", str(options.connections), "--rate", str(options.rate), "--seconds", str(options.seconds), url]
+    said = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    percentiles = {part["percentile"]: part["us"] / 1e3 for part in said["latency_us"]["percentiles"]}
+    return {
+        "p50_ms": percentiles[50.0], "p99_ms": percentiles[99.0], "p99.9_ms": percentiles[99.9],
+        "max_ms": said["latency_us"]["max"] / 1e3, "rps": said["answers_per_second"], "errors": sum(said["errors"].values()),
+        "each_second": [second["p99_us"] / 1e3 for second in said["seconds_series"]],
+    }
 
 
 def conf_of(session, folder, inactive, pace, is_ours):
@@ -222,7 +235,7 @@ def life(session, way, options, groups):
     # Each way of asking twice: beside nothing, and beside the unlinking.
     run["idle"] = {kind: window(session, server, folder, kind, options, is_ours) for kind in ("hits", "plain")}
     start, limit = removed(server, folder, is_ours), time.monotonic() + options.inactive + 60
-    while removed(server, folder, is_ours) < start + 1000:
+    while removed(server, folder, is_ours) < start + options.count // 10:
         if time.monotonic() > limit:
             raise SystemExit(f"{label}: nothing is unlinked\n{server.log()}")
         time.sleep(0.02)
@@ -240,8 +253,6 @@ def life(session, way, options, groups):
 
 
 def lives(session, options, groups):
-    (session.dir / "hot.lua").write_text(
-        f'local n = 0\nrequest = function() n = (n + 1) % {HOT}; return wrk.format("GET", "/hot/" .. n) end\n')
     ways = [way for way in WAYS if way[0] in options.ways.split(",")]
     runs = []
     for way in ways:
@@ -251,10 +262,11 @@ def lives(session, options, groups):
     for run in runs:
         for kind in ("hits", "plain"):
             idle, busy = run["idle"][kind], run["busy"][kind]
-            rows.append([f"{run['way']}, {kind}", idle["p50_ms"], busy["p50_ms"], idle["p99_ms"], busy["p99_ms"],
-                         busy["p99_ms"] / idle["p99_ms"], busy["rps"] / idle["rps"], str(busy["unlinked"]),
-                         str(idle["bad_status"] + idle["socket_errors"] + busy["bad_status"] + busy["socket_errors"])])
-    lib.table(session, ["", "p50 ms", "unlinking", "p99 ms", "unlinking", "ratio", "requests/s ratio", "unlinked", "errors"], rows)
+            each = [part[key] for key in ("p50_ms", "p99_ms", "p99.9_ms") for part in (idle, busy)]
+            rows.append([f"{run['way']}, {kind}", *each, busy["p99_ms"] / idle["p99_ms"], str(busy["unlinked"]),
+                         f"{run['unlinked_per_s']:.0f}", str(idle["errors"] + busy["errors"])])
+    lib.table(session, ["", "p50 ms", "unlinking", "p99 ms", "unlinking", "p99.9 ms", "unlinking", "p99 ratio", "unlinked",
+                        "a second", "errors"], rows)
     session.say()
 
 
@@ -366,6 +378,7 @@ def main():
     parser.add_argument("--rows", default="shared,known,unlink")
     parser.add_argument("--ways", default=",".join(way[0] for way in WAYS))
     parser.add_argument("--count", type=int, default=1_000_000, help="entries")
+    parser.add_argument("--rate", type=int, default=5_000, help="requests a second beside the unlinking")
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--inactive", type=int, default=35, help="seconds after which entries pass out of use")
     parser.add_argument("--entries", default="/var/tmp", help="where the entries lie")

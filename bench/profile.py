@@ -33,6 +33,15 @@ def plain(location):
     return f"{RING} http {{ {HTTP} server {{ listen 127.0.0.1:PORT backlog=4096; location / {{ {location} }} }} }}\n"
 
 
+def cached(location):
+    """A cache of an origin that is a server of its own, beside the generator."""
+    return (f"{RING} http {{ {HTTP} proxy_cache_path CACHE levels=1:2 keys_zone=entries:64m max_size=16g inactive=1d "
+            f"use_temp_path=off; upstream origin {{ server 127.0.0.1:ORIGIN; keepalive 256; }} "
+            f"server {{ listen 127.0.0.1:PORT backlog=4096; location = /ready {{ return 204; }} location / {{ "
+            f"proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_cache entries; "
+            f"proxy_cache_key $request_uri; proxy_cache_valid 200 1d; {location} }} }} }}\n")
+
+
 # Name: configuration, path, options of the generator, size of the files (0: none are needed), whether they are cold.
 DIRECT = "root FILES; aio io_uring; sendfile off; directio 2k;"
 ROWS = {
@@ -41,6 +50,12 @@ ROWS = {
     "warm-1k": (plain("root FILES; sendfile on;"), "/0", ["-c", "100"], 1 << 10, False),
     "cold-4k": (plain(DIRECT), "/{0-LAST}", ["-c", "200"], 4 << 10, True),
     "cold-1m": (plain(DIRECT), "/{0-LAST}", ["-c", "200"], 1 << 20, True),
+    # The files of cold-4k as entries of a cache, which a run through all of them has filled.
+    "hit-4k": (cached("aio io_uring; sendfile off; directio 2k;"), "/{0-LAST}", ["-c", "200"], 4 << 10, True),
+    # Each request is a miss. So many requests, not so much time: what they write has a bound.
+    "fill-4k": (cached(""), "/0?RUN{0..5999}", ["-c", "64", "--requests", "6000"], 4 << 10, False),
+    "fill-100k": (cached(""), "/0?RUN{0..3999}", ["-c", "64", "--requests", "4000"], 100 << 10, False),
+    "fill-1m": (cached(""), "/0?RUN{0..599}", ["-c", "64", "--requests", "600"], 1 << 20, False),
 }
 
 
@@ -57,8 +72,9 @@ def make_set(session, size, cold):
 
 def load(options, url, more):
     """A load in the background."""
-    command = [str(options.binary), "bench", "load", "--cpus", str(lib.LOAD_CPU), "--seconds", str(options.seconds)]
-    command += ["--warm-up", "0.2", "--json", *more, url]
+    command = [str(options.binary), "bench", "load", "--cpus", str(lib.LOAD_CPU), "--host-network", "--json", *more, url]
+    if "--requests" not in more:
+        command += ["--seconds", str(options.seconds), "--warm-up", "0.2"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
@@ -147,6 +163,13 @@ def functions(data):
     return [line.rstrip(" -") for line in report.splitlines() if re.match(r"\s+[0-9.]+%", line)][:FUNCTIONS]
 
 
+def origin(session, options, files):
+    """Sends what a cache is filled with."""
+    conf = f"{lib.USER} worker_processes 1; events {{ worker_connections 8192; }} http {{ {HTTP} sendfile on; server {{ "
+    conf += f"listen 127.0.0.1:PORT backlog=4096; location / {{ root {files}; }} }} }}\n"
+    return lib.Server(session, f"origin of {files.name}", str(options.binary), conf, cpus={lib.LOAD_CPU})
+
+
 def profile(session, options, name, folder):
     conf, path, more, size, cold = ROWS[name]
     session.say(f"\n== {name}")
@@ -154,35 +177,45 @@ def profile(session, options, name, folder):
     if size:
         files, last = make_set(session, size, cold)
         conf = conf.replace("FILES", str(files))
+    behind = origin(session, options, files) if "ORIGIN" in conf else None
+    if behind:
+        conf = conf.replace("ORIGIN", str(behind.port)).replace("CACHE", str(session.dir / f"{name}-cache"))
     groups = lib.cpu_groups(session) if not hasattr(session, "cpus") else session.cpus
     session.cpus = groups
     if cold:
         groups = [*groups, lib.memory_group(session, MEMORY_BYTES, name)]
     server = lib.Server(session, name, str(options.binary), conf, groups)
     url = server.url(path).replace("LAST", str(last))
+    if behind and cold:
+        load(options, url.replace("{0-", "{0.."), ["--requests", str(last + 1)]).communicate()
+    runs = iter("abc")
+    url_of_run = lambda: url.replace("RUN", next(runs))
     pids = ",".join(str(pid) for pid in sorted(server.pids()))
     if cold:
         lib.drop_caches()
-    outcome, told = under(["perf", "stat", "-x,", "-e", ",".join(EVENTS), "-p", pids], load(options, url, more))
+    outcome, told = under(["perf", "stat", "-x,", "-e", ",".join(EVENTS), "-p", pids], load(options, url_of_run(), more))
     requests = answers(outcome)
     lines = [f"row: {name}", f"configuration: {conf.strip()}".replace(str(session.dir), "DIR"), f"load: {' '.join(more)}"]
-    lines.append(f"requests: {requests} in {options.seconds} s and a warm-up of 0.2 s, which perf counts too")
+    how = f"in {options.seconds} s and a warm-up of 0.2 s, which perf counts too"
+    lines.append(f"requests: {requests}" if "--requests" in more else f"requests: {requests} {how}")
     for event, count in counted(told).items():
         lines.append(f"{event:18} {count / requests:12.2f} for each request")
     if cold:
         lib.drop_caches()
     data = str(session.dir / f"{name}.data")
-    under(["perf", "record", "-q", "-F", str(FREQUENCY), "-g", "-p", pids, "-o", data], load(options, url, more))
+    under(["perf", "record", "-q", "-F", str(FREQUENCY), "-g", "-p", pids, "-o", data], load(options, url_of_run(), more))
     lines += ["", f"the {FUNCTIONS} most expensive functions, without what they call:", *functions(data)]
     # Which of our own steps are many, whatever they wait for: what a time profile shows as a thin line.
     own = str(session.dir / f"{name}-own.data")
-    under(["perf", "record", "-q", "-e", "instructions:u", "-c", "1000003", "-p", pids, "-o", own], load(options, url, more))
+    under(["perf", "record", "-q", "-e", "instructions:u", "-c", "1000003", "-p", pids, "-o", own], load(options, url_of_run(), more))
     lines += ["", f"the {FUNCTIONS} functions with the most instructions in user space:", *functions(own)]
     for line in lines:
         session.say(line)
     (folder / f"{name}.txt").write_text("\n".join(session.head + lines) + "\n")
     (folder / f"{name}.svg").write_text(flame(stacks(data), f"ringroad, io_uring: {name}"))
     server.stop()
+    if behind:
+        behind.stop()
     os.unlink(data)
     os.unlink(own)
     if size:

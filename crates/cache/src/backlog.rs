@@ -20,8 +20,9 @@ use rt::Either;
 
 use crate::error::Refused;
 
-/// Entries that wait for the disk at once before no further fill begins: far more than a disk works on at the same time.
-pub(crate) const MOST: usize = 256;
+/// Entries that wait for the disk at once before no further fill begins: more than a disk works on at the same time, and
+/// few enough that what waits is still in the processor's caches, and within a thread's buffers.
+pub(crate) const MOST: usize = 64;
 
 /// How long a fill waits for a disk that takes nothing: longer than a journal takes to be written, and no longer than a
 /// client should wait for an answer that could be had without a cache.

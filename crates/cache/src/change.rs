@@ -8,7 +8,6 @@ use std::sync::Arc;
 use io::op::{OpenHow, Source};
 use io::{Errno, Segments};
 use rt::File;
-use rt::file::Create;
 use rustix::fs::OFlags;
 
 use crate::error::Refused;
@@ -18,11 +17,11 @@ use crate::format::header::{Header, Identity, Layout, decode, encode, is_storabl
 use crate::hit::{Hit, Placed};
 use crate::key::Key;
 use crate::meta::{Meta, New};
-use crate::place::{Reserved, Temp, put_in_place};
+use crate::place::{Reserved, Whole, put_in_place};
 use crate::purge::Fate;
 use crate::reading::{ReadError, extend_to, read_prefix};
 use crate::space::blocks_of;
-use crate::store::{FILE_MODE, Store};
+use crate::store::Store;
 
 impl Store {
     /// Gives an entry new facts and a new head, after a 304. Its key, length, variant and tags stay as they are. What a
@@ -80,14 +79,13 @@ impl Store {
             length,
             primary: new.key,
         };
-        let mut bytes = small_start(&identity, new, body);
+        let crc = (!body.is_empty()).then(|| crc32c::crc32c(body));
+        let mut bytes = small_start(&identity, new, crc);
         bytes.extend_from_slice(body);
-        let reserved = Reserved::new(self, hit.key, blocks_of(bytes.len() as u64)).await?;
-        let temp = Temp::create(self, Create::New, FILE_MODE).await?;
+        let mut reserved = Reserved::new(self, hit.key, blocks_of(bytes.len() as u64)).await?;
         let mut data = Segments::new();
         data.push(Source::Vec(bytes));
-        temp.write(0, data).await?;
-        put_in_place(temp, hit.key, reserved, Some(hit.version)).await
+        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved.take(), Some(hit.version)).await
     }
 
     async fn refresh_large(self: &Arc<Store>, hit: &Hit, new: &New) -> Result<(), Refused> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   begin: room is reserved                      write: bytes gather to chunks
-//!     small (at most a chunk)  -- nothing on disk until the commit: one write, one rename
+//!     small, or of a few chunks -- nothing on disk until the commit: file, write and rename in one operation
 //!     large -- temporary file (`elsewhere`: in another folder) -- chunks, so many in flight -- commit: table, header, rename
 //!     parts of an entry -- the entry's own file -- each chunk, then its record
 //! ```
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use io::op::Source;
-use io::{Buf, Segments};
+use io::{Frozen, Segments};
 
 use crate::elsewhere::TempFolder;
 use crate::error::{FillError, Refused, StoreError};
@@ -25,15 +25,15 @@ use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
 use crate::hit::{Hit, Located};
 use crate::key::Key;
 use crate::meta::New;
-use crate::place::{Reserved, Temp, put_in_place};
+use crate::place::{Reserved, Temp, Whole, put_in_place};
 use crate::purge::{Fate, Subject};
 use crate::space::blocks_of;
 use crate::store::Store;
-use crate::writing::{Kind, Progress, WRITES_MAX, Writing};
+use crate::writing::{Chunk, Kind, Progress, WRITES_MAX, Writing};
 
 /// An entry that is being written, or parts that are added to one. Belongs to the thread that began it.
 ///
-/// Bytes are gathered into chunks, and a body of one chunk is written with its head at the commit: what has not got to
+/// Bytes are gathered into chunks, and a body of a few chunks is written with its head at the commit: what has not got to
 /// the file ([`FillReader::on_disk`]) has to be kept by the caller for as long as others want it from here. That
 /// is never more than [`Fill::BEHIND_BYTES_MAX`].
 pub struct Fill {
@@ -42,6 +42,8 @@ pub struct Fill {
     /// Where the bytes came to, or will go on.
     next: u64,
     gather: Option<Gather>,
+    /// Whole chunks before that one, of a body that is written when all of it is there.
+    held: Vec<Gather>,
     to: To,
     /// Where its file is made, when that is not inside of the cache.
     folder: Option<TempFolder>,
@@ -49,21 +51,58 @@ pub struct Fill {
     is_done: bool,
 }
 
-/// Bytes of one chunk from its start.
+/// Bytes of one chunk from its start, as the pieces that they came in.
 struct Gather {
     index: u64,
-    buf: Buf,
+    data: Segments,
+    len: u64,
+    crc: u32,
 }
+
+impl Gather {
+    fn new(index: u64) -> Gather {
+        Gather { index, data: Segments::new(), len: 0, crc: 0 }
+    }
+
+    /// Adds a piece; `false` where there is no memory to join the many pieces before it.
+    fn push(&mut self, piece: Frozen) -> bool {
+        if self.data.parts().count() == PIECES_MAX && !self.join() {
+            return false;
+        }
+        self.len += piece.len() as u64;
+        self.crc = crc32c::crc32c_append(self.crc, &piece);
+        self.data.push(Source::Frozen(piece));
+        true
+    }
+
+    /// Copies what there is into one buffer: an upstream sends as little at once as it likes.
+    fn join(&mut self) -> bool {
+        let Some(mut buf) = rt::pool().get(CHUNK_BYTES as usize) else { return false };
+        self.data.parts().for_each(|part| _ = buf.append(part.bytes()));
+        self.data = Segments::new();
+        self.data.push(Source::Buf(buf));
+        true
+    }
+}
+
+/// Pieces of a chunk that are written as they came.
+const PIECES_MAX: usize = io::op::SEGMENTS_MAX - 1;
 
 /// Where the bytes go.
 enum To {
-    /// Nowhere until the commit, or until there are more than a chunk.
+    /// Nowhere until the commit, or until there are too many.
     Memory,
     /// A temporary file.
     Temp { temp: Temp, writing: Writing },
     /// The file of the entry that they are a part of.
     Entry { writing: Writing },
 }
+
+/// Bytes of a body that is written as a whole: what slow clients have not taken of it is in memory for as long as they are
+/// there.
+const HELD_BYTES_MAX: u64 = 2 * CHUNK_BYTES;
+
+const _: () = assert!(HELD_BYTES_MAX <= Fill::BEHIND_BYTES_MAX);
 
 /// One part in so many of a thread's buffers is not for what waits to be written: where the disk is slower than the
 /// upstreams, what comes is passed on unstored, and those who read need buffers then too.
@@ -77,7 +116,12 @@ impl Fill {
     /// a chunk that does not come whole are not stored then. Waits only when writes are behind. After an error the
     /// fill is over and can only be dropped.
     pub async fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FillError> {
-        let end = offset + bytes.len() as u64;
+        self.put(offset, &Frozen::copy(bytes)).await
+    }
+
+    /// The same for bytes that others share, which are not copied.
+    pub async fn put(&mut self, offset: u64, piece: &Frozen) -> Result<(), FillError> {
+        let end = offset + piece.len() as u64;
         if self.new.meta.length.is_some_and(|length| end > length) || end > crate::format::LENGTH_MAX {
             return Err(FillError::TooLong);
         }
@@ -87,46 +131,52 @@ impl Fill {
             }
             self.gather = None;
         }
-        let (mut at, mut rest) = (offset, bytes);
-        while !rest.is_empty() {
-            let (index, place) = (at / CHUNK_BYTES, (at % CHUNK_BYTES) as usize);
-            let count = rest.len().min(CHUNK_BYTES as usize - place);
-            let (now, later) = rest.split_at(count);
-            self.gather(index, place, now).await?;
-            (at, rest) = (at + count as u64, later);
+        let mut at = offset;
+        while at < end {
+            let chunk_end = (at / CHUNK_BYTES + 1) * CHUNK_BYTES;
+            let part = (at - offset) as usize..(end.min(chunk_end) - offset) as usize;
+            self.gather(at, piece.part(part)).await?;
+            at = end.min(chunk_end);
         }
         self.next = end;
         Ok(())
     }
 
     /// Adds bytes to a chunk and writes it when it is whole.
-    async fn gather(&mut self, index: u64, place: usize, bytes: &[u8]) -> Result<(), FillError> {
+    async fn gather(&mut self, at: u64, piece: Frozen) -> Result<(), FillError> {
+        let (index, is_start) = (at / CHUNK_BYTES, at.is_multiple_of(CHUNK_BYTES));
         if self.gather.as_ref().is_none_or(|gather| gather.index != index) {
             // The rest of a chunk whose start did not come cannot be checked later, so it is not stored.
-            if place > 0 {
+            if !is_start {
                 return Ok(());
             }
-            if let (To::Memory, Some(first)) = (&self.to, self.gather.take()) {
-                // There is more than one chunk after all.
-                self.open().await?;
-                self.flush(first).await?;
+            if let (To::Memory, Some(last)) = (&self.to, self.gather.take()) {
+                if is_held(&self.new) {
+                    self.held.push(last);
+                } else {
+                    // There is more than one chunk after all.
+                    self.open().await?;
+                    self.flush(last).await?;
+                }
             }
-            // No more than it needs: bodies wait here for the disk, and small ones come in thousands.
-            let room = self.new.meta.length.map_or(CHUNK_BYTES, |length| chunk_len(index, length));
-            let pool = rt::pool();
-            let is_scarce = pool.spare_bytes() < pool.bytes_max() / SPARED_PART;
-            let Some(mut buf) = pool.get(room as usize).filter(|_| !is_scarce) else {
+            if is_scarce()
+                && let To::Temp { writing, .. } | To::Entry { writing } = &self.to
+            {
+                // What it has in flight is memory that comes back.
+                writing.settle().await;
+            }
+            if is_scarce() {
                 return Err(self.refuse(Refused::NoMemory));
-            };
-            buf.set_len(0);
-            self.gather = Some(Gather { index, buf });
+            }
+            self.gather = Some(Gather::new(index));
         }
         let gather = self.gather.as_mut().expect("it was made above or matched");
-        gather.buf.append(bytes);
-        let len = gather.buf.len() as u64;
+        if !gather.push(piece) {
+            return Err(self.refuse(Refused::NoMemory));
+        }
         let is_whole = match self.new.meta.length {
-            Some(length) => len == chunk_len(index, length),
-            None => len == CHUNK_BYTES,
+            Some(length) => gather.len == chunk_len(index, length),
+            None => gather.len == CHUNK_BYTES,
         };
         if is_whole
             && !matches!(self.to, To::Memory)
@@ -160,15 +210,18 @@ impl Fill {
     /// Starts the write of a chunk.
     async fn flush(&mut self, gather: Gather) -> Result<(), FillError> {
         if self.new.meta.length.is_none() || self.new.is_partial {
-            let blocks = blocks_of(gather.buf.len() as u64);
+            let blocks = blocks_of(gather.len);
             self.reserved.grow(blocks).await.map_err(|refused| self.refuse(refused))?;
         }
-        let writing = match &mut self.to {
-            To::Temp { writing, .. } | To::Entry { writing } => writing,
+        let (writing, room) = match &mut self.to {
+            To::Temp { writing, .. } => (writing, None),
+            // The entry is there, and grows by each chunk.
+            To::Entry { writing } => (writing, Some(self.reserved.take())),
             // Chunks are flushed when there is a file.
             To::Memory => return Ok(()),
         };
-        let started = writing.put(gather.index, gather.buf).await;
+        let Gather { index, data, len, crc } = gather;
+        let started = writing.put(index, Chunk { data, len, crc, room }).await;
         started.map_err(|refused| self.refuse(refused))
     }
 
@@ -202,7 +255,7 @@ impl Fill {
         // The last chunk of a body whose length was not known, or the only one.
         if !matches!(self.to, To::Memory) {
             let last = self.gather.take().filter(|last| {
-                last.buf.len() as u64 == chunk_len(last.index, length) && last.index + 1 == chunks_of(length)
+                last.len == chunk_len(last.index, length) && last.index + 1 == chunks_of(length)
             });
             if let Some(gather) = last {
                 self.flush(gather).await?;
@@ -211,7 +264,8 @@ impl Fill {
         self.new.meta.length = Some(length);
         self.check_purged()?;
         match std::mem::replace(&mut self.to, To::Memory) {
-            To::Memory => self.commit_small(length).await?,
+            To::Memory if self.held.is_empty() => self.commit_small(length).await?,
+            To::Memory => self.commit_held(length).await?,
             To::Temp { temp, writing } => self.commit_large(length, temp, writing).await?,
             To::Entry { writing } => {
                 let chunks = writing.finish().await.map_err(|refused| self.refuse(refused))?;
@@ -241,24 +295,64 @@ impl Fill {
 
     /// Header, record and body in one write.
     async fn commit_small(&mut self, length: u64) -> Result<(), FillError> {
-        let body = self.gather.take();
-        if self.new.is_partial && body.as_ref().map_or(0, |body| body.buf.len() as u64) < length {
+        let body = self.gather.take().unwrap_or_else(|| Gather::new(0));
+        if self.new.is_partial && body.len < length {
             return Err(FillError::Empty);
         }
         let used = used_bytes(&self.new.text, &self.new.head, &self.new.meta);
         let layout = Layout::small(used, length);
-        let bytes = body.as_ref().map_or(&[][..], |body| &body.buf[..]);
         let nonce = self.store.nonce();
         let mut data = Segments::new();
-        data.push(Source::Vec(small_start(&self.identity(layout, nonce, length), &self.new, bytes)));
-        if let Some(body) = body {
-            data.push(Source::Buf(body.buf));
-        }
-        let total = data.len() as u64;
+        let crc = (body.len > 0).then_some(body.crc);
+        data.push(Source::Vec(small_start(&self.identity(layout, nonce, length), &self.new, crc)));
+        data.append(body.data);
+        self.commit_bytes(vec![data]).await
+    }
+
+    /// The same for a body of a few chunks, in the layout of large ones.
+    async fn commit_held(&mut self, length: u64) -> Result<(), FillError> {
+        let mut chunks = std::mem::take(&mut self.held);
+        chunks.extend(self.gather.take());
+        let used = used_bytes(&self.new.text, &self.new.head, &self.new.meta);
+        let (layout, nonce) = (Layout::large(used, Some(length), false), self.store.nonce());
+        let records: Vec<(u64, u32)> = chunks.iter().map(|chunk| (chunk.index, chunk.crc)).collect();
+        let mut start = self.large_start(&self.identity(layout, nonce, length), &records);
+        start.resize(layout.body as usize, 0);
+        let mut data = vec![Segments::from(start)];
+        data.extend(chunks.into_iter().map(|chunk| chunk.data));
+        self.remember(nonce, length, &records);
+        self.commit_bytes(data).await
+    }
+
+    /// All of a file, which nothing has been written of.
+    async fn commit_bytes(&mut self, data: Vec<Segments>) -> Result<(), FillError> {
+        let total = data.iter().map(Segments::len).sum::<usize>() as u64;
         self.reserved.grow_to(blocks_of(total)).await.map_err(|refused| self.refuse(refused))?;
-        let temp = self.store.temp_in(self.folder.as_ref()).await.map_err(|r| self.refuse(r))?;
-        temp.write(0, data).await.map_err(|refused| self.refuse(refused))?;
-        self.put_in_place(temp).await
+        let Some(folder) = &self.folder else { return self.put_in_place(Whole::Bytes(data)).await };
+        let temp = self.store.temp_in(Some(folder)).await.map_err(|r| self.refuse(r))?;
+        let mut at = 0;
+        for part in data {
+            let next = at + part.len() as u64;
+            temp.write(at, part).await.map_err(|refused| self.refuse(refused))?;
+            at = next;
+        }
+        self.put_in_place(Whole::Written(temp)).await
+    }
+
+    /// Slots and table of a large entry whose table lies behind them.
+    fn large_start(&self, identity: &Identity, records: &[(u64, u32)]) -> Vec<u8> {
+        let mut start = Vec::with_capacity(identity.layout.body as usize);
+        encode(identity, &self.new.text, &self.new.head, &self.new.meta, &mut start);
+        start.resize(identity.layout.table as usize, 0);
+        start.extend(records.iter().flat_map(|(index, crc)| record(identity.nonce, *index, *crc)));
+        start
+    }
+
+    /// Spares the first reader of an entry to look at what was just written.
+    fn remember(&self, nonce: u64, length: u64, records: &[(u64, u32)]) {
+        let chunks = crate::chunks::Chunks::new(nonce, length);
+        records.iter().for_each(|(index, crc)| chunks.add(*index, *crc));
+        self.store.recent.put(Arc::new(chunks));
     }
 
     /// The table, then the header.
@@ -268,24 +362,25 @@ impl Fill {
         if records.is_empty() {
             return Err(FillError::Empty);
         }
+        let identity = self.identity(layout, nonce, length);
+        self.remember(nonce, length, &records);
+        if layout.table < layout.body
+            && records.len() as u64 == chunks_of(length)
+            && temp.elsewhere().is_none()
+        {
+            let start = Segments::from(self.large_start(&identity, &records));
+            return self.put_in_place(Whole::Begun(temp, start)).await;
+        }
         // In runs without a hole, which are one but for a partial entry.
         for run in records.chunk_by(|one, next| one.0 + 1 == next.0) {
-            let mut data = Segments::new();
             let table: Vec<u8> = run.iter().flat_map(|(index, crc)| record(nonce, *index, *crc)).collect();
-            data.push(Source::Vec(table));
             let at = layout.table + run[0].0 * crate::format::table::RECORD_BYTES;
-            temp.write(at, data).await.map_err(|refused| self.refuse(refused))?;
+            temp.write(at, table.into()).await.map_err(|refused| self.refuse(refused))?;
         }
         let mut slot = Vec::new();
-        let identity = self.identity(layout, nonce, length);
         encode(&identity, &self.new.text, &self.new.head, &self.new.meta, &mut slot);
-        let mut data = Segments::new();
-        data.push(Source::Vec(slot));
-        temp.write(0, data).await.map_err(|refused| self.refuse(refused))?;
-        let chunks = crate::chunks::Chunks::new(nonce, length);
-        records.iter().for_each(|(index, crc)| chunks.add(*index, *crc));
-        self.store.recent.put(Arc::new(chunks));
-        self.put_in_place(temp).await
+        temp.write(0, slot.into()).await.map_err(|refused| self.refuse(refused))?;
+        self.put_in_place(Whole::Written(temp)).await
     }
 
     fn identity(&self, layout: Layout, nonce: u64, length: u64) -> Identity {
@@ -293,15 +388,15 @@ impl Fill {
         Identity { layout, generation: 1, nonce, sequence, length, primary }
     }
 
-    async fn put_in_place(&mut self, temp: Temp) -> Result<(), FillError> {
+    async fn put_in_place(&mut self, whole: Whole) -> Result<(), FillError> {
         // Of several variants that come at once one lies at the primary key, and the others know of it.
         let _placing = match self.new.meta.vary.is_empty() {
             true => None,
             false => Some(self.store.placing.take(&self.new.key).await),
         };
         let place = self.place().await;
-        let reserved = self.reserved.take();
-        put_in_place(temp, place, reserved, None).await.map_err(|refused| self.refuse(refused))
+        let blocks = self.reserved.take();
+        put_in_place(&self.store, whole, place, blocks, None).await.map_err(|refused| self.refuse(refused))
     }
 
     /// The key of the file: the primary key, unless another variant lies there.
@@ -327,13 +422,24 @@ impl Drop for Fill {
     }
 }
 
-/// The file of a small entry, up to its body.
-pub(crate) fn small_start(identity: &Identity, new: &New, body: &[u8]) -> Vec<u8> {
+/// Whether the buffers that are left are not for what waits to be written.
+fn is_scarce() -> bool {
+    let pool = rt::pool();
+    pool.spare_bytes() < pool.bytes_max() / SPARED_PART
+}
+
+/// Whether all of it is written at the commit.
+fn is_held(new: &New) -> bool {
+    !new.is_partial && new.meta.length.is_some_and(|length| length <= HELD_BYTES_MAX)
+}
+
+/// The file of a small entry, up to its body, whose checksum this is.
+pub(crate) fn small_start(identity: &Identity, new: &New, crc: Option<u32>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(identity.layout.body as usize);
     encode(identity, &new.text, &new.head, &new.meta, &mut bytes);
     bytes.resize(identity.layout.table as usize, 0);
-    if !body.is_empty() {
-        bytes.extend_from_slice(&record(identity.nonce, 0, crc32c::crc32c(body)));
+    if let Some(crc) = crc {
+        bytes.extend_from_slice(&record(identity.nonce, 0, crc));
     }
     debug_assert_eq!(bytes.len() as u64, identity.layout.body);
     bytes
@@ -366,12 +472,13 @@ impl Store {
         };
         self.backlog.room().await?;
         let reserved = Reserved::new(self, new.key, blocks_of(bytes)).await?;
-        let is_large = length.is_some_and(|length| length > CHUNK_BYTES);
+        let is_large = length.is_some_and(|length| length > CHUNK_BYTES) && !is_held(&new);
         let mut fill = Fill {
             store: Arc::clone(self),
             new,
             next: 0,
             gather: None,
+            held: Vec::new(),
             to: To::Memory,
             folder,
             reserved,
@@ -429,6 +536,7 @@ impl Store {
             new,
             next: 0,
             gather: None,
+            held: Vec::new(),
             to: To::Entry { writing },
             folder: None,
             reserved: Reserved::new(self, hit.key, 0).await?,

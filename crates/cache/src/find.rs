@@ -28,9 +28,9 @@ use crate::hit::Hit;
 use crate::index::Known;
 use crate::key::Key;
 use crate::note::Note;
-use crate::opening::{First, PREFIX_BYTES, Start, Way};
+use crate::opening::{First, PREFIX_BYTES, Way};
 use crate::purge::{Fate, Purges, Subject};
-use crate::reading::{ReadError, extend_to, read_prefix, read_whole};
+use crate::reading::{ReadError, buffer, extend_to, read_into, read_prefix, read_whole};
 use crate::store::{Selector, Store, now_ms, now_s};
 
 /// A small entry in memory: its file as it is, and what was read from it.
@@ -269,14 +269,12 @@ impl Store {
 
     async fn read_header(&self, file: &File, bytes: u64, way: Way) -> Result<(Buf, Header), ReadError> {
         let device = self.device;
-        let mut buf = match self.read_resident(file, bytes, way) {
-            Start::Here(buf) => buf,
-            start => {
-                // What may be in memory is best read from there.
-                if !matches!(start, Start::Unknown) {
-                    self.evade(file, way);
-                }
-                read_prefix(file, bytes, device, way.reads_of(file)).await?
+        // How it is read is decided when there is a buffer: until then what is in memory now may have left it.
+        let mut buf = match self.read_resident(file, bytes, way, buffer(bytes).await?) {
+            Ok(buf) => buf,
+            Err(buf) => {
+                self.evade(file, way);
+                read_into(buf, file, 0, bytes, device, way.reads_of(file)).await?
             }
         };
         let via = way.reads_of(file);

@@ -118,22 +118,23 @@ impl Store {
         let meta = Arc::new(std::mem::take(&mut header.meta));
         let (head, body) = (header.head.clone(), body_of(&header));
         let entry = Arc::new(Entry { header, meta: Arc::clone(&meta) });
-        let resident_until = Rc::default();
-        let mut holding =
-            Holding { version, direct: way.direct, file: file.clone(), read: None, resident_until };
+        let held = (is_held && self.is_to_be_held(wanted.key)).then(|| file.clone());
+        let mut held_head = None;
         let (image, body) = match chunks {
             Some(chunks) => {
                 // What is kept is what the header tells of. The buffer goes back: those who wait for one to read the body
                 // must not hold others.
                 let read = HeldHead::new(&buf, &entry, &chunks, seen);
                 let image = Source::Shared(Arc::clone(&read.image));
-                holding.read = seen.and(Some(read));
+                held_head = seen.and(Some(read));
                 let located = self.located(wanted, known, way, file, &entry.header, chunks);
                 (image, Placed::File(Located { version, ..located }))
             }
             None => (self.remember(wanted.key, version, buf, &entry), Placed::Image(body)),
         };
-        if is_held {
+        if let Some(file) = held {
+            let resident_until = Rc::default();
+            let holding = Holding { version, direct: way.direct, file, read: held_head, resident_until };
             self.hold(wanted.key, holding);
         }
         Found::Entry(Box::new(Hit {

@@ -1,5 +1,6 @@
 //! Files of entries that were asked for a moment ago stay open, each thread's own: what is asked for again is neither
-//! opened again nor, where it is large, are its header and its table read again.
+//! opened again nor, where it is large, are its header and its table read again. Keeping a file takes more than opening it
+//! saves where nothing comes twice, so it is the second time within a second or so that has it kept.
 //!
 //! Nothing is answered that opening would not have answered: before each use the open file is looked at (fstat(2)), and
 //! one that has lost its name, or was changed since its header was read, is let go. A file is held for a second or two,
@@ -87,10 +88,22 @@ impl HeldHead {
 
 type Name = (u64, Key);
 
-#[derive(Default)]
+/// Entries that were opened lately and would be noticed if they were once more: as many as are held, and some that come
+/// between.
+const LATELY: usize = 512;
+
 struct Held {
+    /// Half a key in each place, of the entry that was opened last of those that belong there.
+    lately: RefCell<Box<[u64; LATELY]>>,
     young: RefCell<HashMap<Name, Holding>>,
     old: RefCell<HashMap<Name, Holding>>,
+}
+
+impl Default for Held {
+    fn default() -> Held {
+        let (young, old) = Default::default();
+        Held { lately: RefCell::new(Box::new([0; LATELY])), young, old }
+    }
 }
 
 thread_local! {
@@ -122,6 +135,15 @@ impl Store {
         // It has a new head, which is to be read.
         holding.read.take_if(|read| read.seen != Some(stat));
         Some(holding)
+    }
+
+    /// Whether the file of an entry, which was opened just now, is worth to be held: it was opened before, not long ago.
+    pub(crate) fn is_to_be_held(&self, key: &Key) -> bool {
+        let held = HELD.with_borrow(Weak::upgrade).unwrap_or_else(begin);
+        let key = u128::from_be_bytes(key.0);
+        let (name, place) = ((key >> 64) as u64 ^ self.id(), key as usize % LATELY);
+        let before = std::mem::replace(&mut held.lately.borrow_mut()[place], name);
+        before == name
     }
 
     /// Holds the file of an entry.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::fifo::{Fifo, KeyBytes, Short, Taken};
+pub use crate::space::{Blocks, Used};
 
 /// Bytes of index memory that an object takes at most, with its share of buckets and ghosts.
 pub const OBJECT_BYTES: u64 = 64;
@@ -56,12 +57,12 @@ impl Facts {
 }
 
 /// An object whose file is to be deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Victim {
     /// Its name.
     pub key: KeyBytes,
     /// Blocks of its file.
-    pub blocks: u32,
+    pub blocks: Blocks,
 }
 
 /// What an object was put into the index for.
@@ -78,19 +79,20 @@ pub enum Origin {
 /// The index of one cache.
 pub struct Index {
     shards: Box<[Mutex<Fifo<Facts>>]>,
-    /// Blocks of all files.
-    blocks: AtomicU64,
+    /// Blocks of all files, and of others that are not in here.
+    used: Used,
     version: AtomicU64,
     /// Where eviction looks next.
     next: AtomicU64,
 }
 
 impl Index {
-    /// An index that takes at most `bytes` (`keys_zone`). `seed` is not to be known to clients.
-    pub fn new(bytes: u64, seed: [u64; 2]) -> Index {
+    /// An index that takes at most `bytes` (`keys_zone`) and counts the blocks of its files in `used`. `seed` is not to be
+    /// known to clients.
+    pub fn new(bytes: u64, seed: [u64; 2], used: Used) -> Index {
         let per_shard = (bytes / OBJECT_BYTES / SHARDS as u64).max(1) as usize;
         let shards = (0..SHARDS).map(|_| Mutex::new(Fifo::new(per_shard, seed))).collect();
-        Index { shards, blocks: AtomicU64::new(0), version: AtomicU64::new(1), next: AtomicU64::new(0) }
+        Index { shards, used, version: AtomicU64::new(1), next: AtomicU64::new(0) }
     }
 
     /// The version of the latest object: what is put in from here on has a higher one.
@@ -106,11 +108,6 @@ impl Index {
     /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// Blocks of all files.
-    pub fn blocks(&self) -> u64 {
-        self.blocks.load(Ordering::Relaxed)
     }
 
     /// What is known of an object that is asked for.
@@ -155,12 +152,12 @@ impl Index {
         known
     }
 
-    /// Puts an object in, in the place of an earlier one of the key. Answers its version, and another object that had
-    /// to go because the index is full.
+    /// Puts an object in, in the place of an earlier one of the key, whose file it replaces. Answers its version, and
+    /// another object that had to go because the index is full.
     pub fn insert(
         &self,
         key: &KeyBytes,
-        blocks: u32,
+        blocks: Blocks,
         origin: Origin,
         accessed_s: u32,
     ) -> (u32, Option<Victim>) {
@@ -170,21 +167,20 @@ impl Index {
         let verified = origin == Origin::Written;
         let measured = origin != Origin::Named;
         let facts = Facts { accessed_s, version, verified, asked: false, measured, uses };
+        let weight = weight_of(&blocks);
         let mut victim = None;
-        let replaced = match shard.insert(*key, blocks, facts) {
+        let replaced = match shard.insert(*key, weight, facts) {
             Ok(replaced) => replaced,
             Err(facts) => {
                 victim = shard.evict(Short::Places);
                 // It has room for at least one, which has just gone.
-                shard.insert(*key, blocks, facts).unwrap_or_default()
+                shard.insert(*key, weight, facts).unwrap_or_default()
             }
         };
         drop(shard);
-        let gone =
-            [&replaced, &victim].into_iter().flatten().map(|taken| u64::from(taken.weight)).sum::<u64>();
-        self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);
-        self.blocks.fetch_sub(gone, Ordering::Relaxed);
-        (version, victim.filter(|taken| taken.weight > 0).map(victim_of))
+        blocks.keep();
+        drop(replaced.and_then(|taken| self.victim_of(taken)));
+        (version, victim.and_then(|taken| self.victim_of(taken)))
     }
 
     /// As [`Index::insert`] of an object that loading has found: one that was written meanwhile stays, and so does
@@ -193,18 +189,19 @@ impl Index {
         if self.peek(key).is_some_and(|known| known.blocks > 0) {
             return (false, None);
         }
+        let blocks = self.used.found(u64::from(blocks));
         let (_, victim) = self.insert(key, blocks, Origin::Found, accessed_s);
         (true, victim)
     }
 
     /// Notes that the file has so many blocks more; `false` when the object is another one by now.
-    pub fn grow(&self, key: &KeyBytes, version: u32, more: u32) -> bool {
+    pub fn grow(&self, key: &KeyBytes, version: u32, more: Blocks) -> bool {
         let mut shard = self.shard(key);
         let Some((&facts, old)) = shard.get(key).filter(|(facts, _)| facts.version == version) else {
             return false;
         };
-        let _ = shard.insert(*key, old.saturating_add(more), facts);
-        self.blocks.fetch_add(u64::from(more), Ordering::Relaxed);
+        let _ = shard.insert(*key, old.saturating_add(weight_of(&more)), facts);
+        more.keep();
         true
     }
 
@@ -216,8 +213,8 @@ impl Index {
             return;
         };
         let _ = shard.insert(*key, blocks, Facts { measured: true, ..facts });
-        self.blocks.fetch_add(u64::from(blocks), Ordering::Relaxed);
-        self.blocks.fetch_sub(u64::from(old), Ordering::Relaxed);
+        self.used.found(u64::from(blocks)).keep();
+        drop(self.used.counted(u64::from(old)));
     }
 
     /// Notes that an object agreed with its checksums.
@@ -237,8 +234,7 @@ impl Index {
         }
         let taken = shard.remove(key)?;
         drop(shard);
-        self.blocks.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);
-        (taken.weight > 0).then(|| victim_of(taken))
+        self.victim_of(taken)
     }
 
     /// Takes out what is worth least, until so many blocks are free or so many objects went. Shards have their turn
@@ -253,11 +249,7 @@ impl Index {
             };
             (idle, looked) = (0, looked + 1);
             freed += u64::from(taken.weight);
-            self.blocks.fetch_sub(u64::from(taken.weight), Ordering::Relaxed);
-            // A key that was only counted has no file.
-            if taken.weight > 0 {
-                victims.push(victim_of(taken));
-            }
+            victims.extend(self.victim_of(taken));
         }
         freed
     }
@@ -304,6 +296,12 @@ impl Index {
         }
     }
 
+    /// A key that was only counted has no file.
+    fn victim_of(&self, taken: Taken<Facts>) -> Option<Victim> {
+        let blocks = u64::from(taken.weight);
+        (blocks > 0).then(|| Victim { key: taken.key, blocks: self.used.counted(blocks) })
+    }
+
     fn shard(&self, key: &KeyBytes) -> MutexGuard<'_, Fifo<Facts>> {
         // The last byte: folders are named by it too, but nothing else here is.
         lock(&self.shards[usize::from(key[15]) % SHARDS])
@@ -317,8 +315,8 @@ pub struct Cursor {
     place: usize,
 }
 
-fn victim_of(taken: Taken<Facts>) -> Victim {
-    Victim { key: taken.key, blocks: taken.weight }
+fn weight_of(blocks: &Blocks) -> u32 {
+    u32::try_from(blocks.count()).unwrap_or(u32::MAX)
 }
 
 /// A panic in another thread leaves nothing half-done that a look could not live with.
@@ -330,7 +328,7 @@ impl std::fmt::Debug for Index {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Index")
             .field("len", &self.len())
-            .field("blocks", &self.blocks())
+            .field("used", &self.used.get())
             .finish_non_exhaustive()
     }
 }
@@ -345,7 +343,7 @@ mod tests {
     }
 
     fn index(objects: u64) -> Index {
-        Index::new(objects * OBJECT_BYTES, [3, 5])
+        Index::new(objects * OBJECT_BYTES, [3, 5], Used::default())
     }
 
     /// Blocks that the scan finds, which the sum has to agree with.
@@ -361,8 +359,8 @@ mod tests {
     fn an_object_comes_and_goes() {
         let index = index(1000);
         assert_eq!(index.touch(&key(1), 5), None);
-        let (version, victim) = index.insert(&key(1), 3, Origin::Found, 7);
-        assert_eq!(victim, None);
+        let (version, victim) = index.insert(&key(1), index.used.found(3), Origin::Found, 7);
+        assert!(victim.is_none());
         let known = index.touch(&key(1), 9).expect("it is there");
         assert_eq!(
             known,
@@ -380,19 +378,23 @@ mod tests {
         assert!(!index.peek(&key(1)).expect("it is there").verified, "that was another object");
         index.set_verified(&key(1), version);
         assert!(index.peek(&key(1)).expect("it is there").verified);
-        assert!(index.grow(&key(1), version, 5) && !index.grow(&key(1), version + 1, 9));
-        assert_eq!((index.blocks(), counted(&index)), (8, 8));
-        let (newer, _) = index.insert(&key(1), 2, Origin::Written, 9);
-        assert_eq!(index.remove(&key(1), Some(version)), None, "that one is replaced");
-        assert_eq!(index.remove(&key(1), Some(newer)), Some(Victim { key: key(1), blocks: 2 }));
-        assert_eq!((index.len(), index.blocks()), (0, 0));
+        let grow = |version, more| index.grow(&key(1), version, index.used.found(more));
+        assert!(grow(version, 5) && !grow(version + 1, 9));
+        assert_eq!((index.used.get(), counted(&index)), (8, 8));
+        let (newer, _) = index.insert(&key(1), index.used.found(2), Origin::Written, 9);
+        assert!(index.remove(&key(1), Some(version)).is_none(), "that one is replaced");
+        let victim = index.remove(&key(1), Some(newer)).expect("it is there");
+        assert_eq!((victim.key, victim.blocks.count()), (key(1), 2));
+        assert_eq!((index.len(), index.used.get()), (0, 2), "its file is there");
+        drop(victim);
+        assert_eq!(index.used.get(), 0);
     }
 
     #[test]
     fn uses_are_counted_before_there_is_a_file() {
         let index = index(1000);
         assert_eq!([1, 2, 3].map(|now| index.count_use(&key(1), now)), [1, 2, 3]);
-        assert_eq!(index.remove(&key(1), None), None, "there is no file to delete");
+        assert!(index.remove(&key(1), None).is_none(), "there is no file to delete");
         for _ in 0..300 {
             index.count_use(&key(2), 1);
         }
@@ -402,29 +404,29 @@ mod tests {
     #[test]
     fn loading_does_not_replace_what_was_written_meanwhile() {
         let index = index(1000);
-        let (version, _) = index.insert(&key(1), 4, Origin::Written, 1);
-        assert_eq!(index.insert_found(&key(1), 9, 1), (false, None));
+        let (version, _) = index.insert(&key(1), index.used.found(4), Origin::Written, 1);
+        assert!(!index.insert_found(&key(1), 9, 1).0);
         assert_eq!(index.peek(&key(1)).map(|known| (known.blocks, known.version)), Some((4, version)));
         index.count_use(&key(2), 1);
-        assert_eq!(index.insert_found(&key(2), 9, 1), (true, None));
-        assert_eq!(index.blocks(), 13);
+        assert!(matches!(index.insert_found(&key(2), 9, 1), (true, None)));
+        assert_eq!(index.used.get(), 13);
     }
 
     #[test]
     fn a_size_is_measured_once_and_of_nothing_newer() {
         let index = index(1000);
-        let (version, _) = index.insert(&key(1), 1, Origin::Named, 7);
+        let (version, _) = index.insert(&key(1), index.used.found(1), Origin::Named, 7);
         assert!(!index.touch(&key(1), 9).expect("it is named").measured);
         index.measure(&key(1), 5);
         let known = index.peek(&key(1)).expect("it is there");
         assert_eq!((known.blocks, known.measured, known.version), (5, true, version));
         assert!(known.asked && known.accessed_s == 9, "what was noted meanwhile stays");
-        index.insert(&key(1), 2, Origin::Written, 9);
+        index.insert(&key(1), index.used.found(2), Origin::Written, 9);
         index.measure(&key(1), 7);
         index.measure(&key(2), 7);
         index.count_use(&key(3), 1);
         index.measure(&key(3), 7);
-        assert_eq!((index.blocks(), counted(&index)), (2, 2));
+        assert_eq!((index.used.get(), counted(&index)), (2, 2));
     }
 
     #[test]
@@ -432,12 +434,12 @@ mod tests {
         let index = index(640);
         let mut deleted = 0;
         for number in 0..5000 {
-            let (_, victim) = index.insert(&key(number), 2, Origin::Written, 1);
-            deleted += victim.map_or(0, |victim| u64::from(victim.blocks));
+            let (_, victim) = index.insert(&key(number), index.used.found(2), Origin::Written, 1);
+            deleted += victim.map_or(0, |victim| victim.blocks.count());
         }
         assert!(index.len() <= 640, "{}", index.len());
-        assert_eq!(index.blocks() + deleted, 10_000, "what is not there any more was told");
-        assert_eq!(counted(&index), index.blocks());
+        assert_eq!(index.used.get() + deleted, 10_000, "what is not there any more was told");
+        assert_eq!(counted(&index), index.used.get());
         assert!(size_of::<Facts>() <= 12);
     }
 
@@ -445,21 +447,23 @@ mod tests {
     fn eviction_frees_what_is_asked_for() {
         let index = index(1000);
         for number in 0..500 {
-            index.insert(&key(number), 4, Origin::Written, 1);
+            index.insert(&key(number), index.used.found(4), Origin::Written, 1);
         }
         let mut victims = Vec::new();
         assert!(index.evict(100, usize::MAX, &mut victims) >= 100);
-        assert_eq!((victims.len(), index.blocks()), (25, 1900));
+        assert_eq!((victims.len(), index.used.get(), counted(&index)), (25, 2000, 1900));
         assert_eq!(index.evict(u64::MAX, 10, &mut victims), 40, "no more than it may look at");
         index.evict(u64::MAX, usize::MAX, &mut victims);
-        assert_eq!((victims.len(), index.len(), index.blocks()), (500, 0, 0));
+        assert_eq!((victims.len(), index.len(), index.used.get()), (500, 0, 2000));
+        victims.clear();
+        assert_eq!(index.used.get(), 0);
     }
 
     #[test]
     fn what_nobody_asked_for_expires() {
         let index = index(1000);
         for number in 0..200 {
-            index.insert(&key(number), 1, Origin::Found, number as u32);
+            index.insert(&key(number), index.used.found(1), Origin::Found, number as u32);
         }
         index.touch(&key(5), 300);
         let (mut victims, mut cursor) = (Vec::new(), Some(Cursor::default()));

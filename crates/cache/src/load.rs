@@ -171,7 +171,7 @@ impl Store {
             self.all_measured();
             self.note(Note::Measured {
                 name: self.name(),
-                bytes: self.index.blocks() * BLOCK_BYTES,
+                bytes: self.space.used() * BLOCK_BYTES,
                 time_ms: since_ms(wanted.begun),
             });
         }

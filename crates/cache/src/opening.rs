@@ -60,16 +60,6 @@ impl First {
     }
 }
 
-/// The start of a file.
-pub(crate) enum Start {
-    /// In memory, and read.
-    Here(Buf),
-    /// Not in memory, or taken not to be.
-    Elsewhere,
-    /// There was no buffer to find out with.
-    Unknown,
-}
-
 /// A file that is known to be small is read at once; this is one chunk with a usual header.
 const SMALL_BLOCKS_MAX: u32 = 18;
 
@@ -175,21 +165,22 @@ impl Store {
         }
     }
 
-    /// The start of a file that is in memory.
-    pub(crate) fn read_resident(&self, file: &File, bytes: u64, way: Way) -> Start {
+    /// The start of a file, if that is in memory; the empty buffer comes back if it is not, or is taken not to be.
+    pub(crate) fn read_resident(&self, file: &File, bytes: u64, way: Way, mut buf: Buf) -> Result<Buf, Buf> {
         if file.fd().is_direct() || !way.calls_directly || !self.data.is_worth_trying() {
-            return Start::Elsewhere;
+            return Err(buf);
         }
-        let Some(mut buf) = rt::buffer_at_once(bytes as usize) else { return Start::Unknown };
-        buf.set_len(0);
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());
         if way.evades {
             self.evasion.note(&way.key, read.is_ok());
         }
         match read {
-            Ok(count) if count > 0 => Start::Here(buf),
-            _ => Start::Elsewhere,
+            Ok(count) if count > 0 => Ok(buf),
+            _ => {
+                buf.set_len(0);
+                Err(buf)
+            }
         }
     }
 }

@@ -1,18 +1,19 @@
-//! How a file gets its name: room for it ([`Reserved`]), the file while it has none ([`Temp`]), and the rename.
+//! How a file gets its name: room for it ([`Reserved`]), the file while it has none ([`Temp`]), and the rename, which is one
+//! operation with what is written last ([`Whole`]).
 
 use std::ffi::CString;
 use std::sync::Arc;
 
 use io::{Buf, Errno, Segments};
-use rt::file::{self, Create};
+use rt::file::{self, Create, NewFile};
 use rt::{File, mailbox};
 
 use crate::elsewhere::{TempFolder, bring_home};
 use crate::error::Refused;
 use crate::index::Origin;
 use crate::key::{Folders, Key};
-use crate::space::NoRoom;
-use crate::store::{FOLDER_MODE, Store, now_s};
+use crate::space::{Blocks, NoRoom};
+use crate::store::{FILE_MODE, FOLDER_MODE, Store, now_s};
 
 /// Entries that one fill removes to get its room; a fill that needs more passes through, and the manager goes on.
 const EVICTED_MAX: usize = 32;
@@ -23,7 +24,7 @@ const TRIES: usize = 3;
 /// Blocks of the disk for a fill, given back when it is dropped.
 pub(crate) struct Reserved {
     store: Arc<Store>,
-    blocks: u64,
+    blocks: Blocks,
 }
 
 impl Reserved {
@@ -33,32 +34,32 @@ impl Reserved {
         if blocks > store.space.max() {
             return Err(Refused::TooLarge);
         }
-        let is_short = store.space.above_watermark(store.index.blocks() + blocks) > 0;
+        let is_short = store.space.above_watermark(blocks) > 0;
         let is_known = || store.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
         if is_short && !is_known() && !store.index.admits(&key.0) {
             store.bell.ring();
             return Err(Refused::NotAdmitted);
         }
-        let mut reserved = Reserved { store: Arc::clone(store), blocks: 0 };
+        let mut reserved = Reserved { store: Arc::clone(store), blocks: store.space.none() };
         reserved.grow(blocks).await?;
         Ok(reserved)
     }
 
     /// Reserves so many in all.
     pub(crate) async fn grow_to(&mut self, blocks: u64) -> Result<(), Refused> {
-        self.grow(blocks.saturating_sub(self.blocks)).await
+        self.grow(blocks.saturating_sub(self.blocks.count())).await
     }
 
     /// Reserves so many more, and removes entries for them when there is no room.
     pub(crate) async fn grow(&mut self, blocks: u64) -> Result<(), Refused> {
         let store = &self.store;
-        if self.blocks + blocks > store.space.max() {
+        if self.blocks.count() + blocks > store.space.max() {
             return Err(Refused::TooLarge);
         }
         for _ in 0..TRIES {
-            let (short, refused) = match store.space.reserve(blocks, store.index.blocks()) {
-                Ok(()) => {
-                    self.blocks += blocks;
+            let (short, refused) = match store.space.reserve(blocks) {
+                Ok(more) => {
+                    self.blocks.join(more);
                     return Ok(());
                 }
                 Err(NoRoom::Unmeasured) => return Err(Refused::NoRoom),
@@ -77,15 +78,8 @@ impl Reserved {
     }
 
     /// Hands all of it over.
-    pub(crate) fn take(&mut self) -> Reserved {
-        let blocks = std::mem::take(&mut self.blocks);
-        Reserved { store: Arc::clone(&self.store), blocks }
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        self.store.space.release(self.blocks);
+    pub(crate) fn take(&mut self) -> Blocks {
+        self.blocks.take()
     }
 }
 
@@ -158,13 +152,41 @@ impl Temp {
         }
         Refused::Disk(errno)
     }
+}
 
-    /// Gives the file its name, and makes the folders on the way where they are missing.
-    async fn rename(&mut self, to: CString, folders: Folders) -> Result<(), Errno> {
-        let (device, via) = (self.store.device, self.store.via());
-        let Some(from) = self.path.clone() else { return Err(Errno::NOENT) };
-        let mut renamed = file::rename(from.clone(), to.clone(), device, via).await;
-        if renamed == Err(Errno::NOENT) {
+/// An entry that is whole but for its name.
+pub(crate) enum Whole {
+    /// All of its bytes, of which nothing is on the disk.
+    Bytes(Vec<Segments>),
+    /// A file without its start.
+    Begun(Temp, Segments),
+    /// A file.
+    Written(Temp),
+}
+
+impl Whole {
+    /// Gives it its name, and makes the folders on the way where they are missing.
+    async fn put(self, store: &Arc<Store>, to: CString, folders: Folders) -> Result<(), Errno> {
+        let (device, via) = (store.device, store.via());
+        let (temp, data) = match self {
+            Whole::Bytes(data) => (None, data),
+            Whole::Begun(temp, start) => (Some(temp), vec![start]),
+            Whole::Written(temp) => (Some(temp), Vec::new()),
+        };
+        let path = temp.as_ref().map_or_else(|| Some(store.temp_path()), |temp| temp.path.clone());
+        let new = NewFile {
+            temp: path.ok_or(Errno::NOENT)?,
+            to: to.clone(),
+            begun: temp.as_ref().map(|temp| temp.file.fd().clone()),
+            mode: FILE_MODE,
+            data,
+            uncached: store.config.direct,
+        };
+        let (mut done, back) = File::put(new, device, via).await;
+        if done == Err(Errno::NOENT)
+            && let Some(new) = back
+        {
+            let _ = store.make_temp_folder().await;
             for &end in folders.ends() {
                 let folder = CString::new(&to.as_bytes()[..end]).map_err(|_| Errno::INVAL)?;
                 match file::mkdir(folder, FOLDER_MODE, device, via).await {
@@ -172,12 +194,12 @@ impl Temp {
                     Err(errno) => return Err(errno),
                 }
             }
-            renamed = file::rename(from, to, device, via).await;
+            done = File::put(new, device, via).await.0;
         }
-        if renamed.is_ok() {
-            self.path = None;
+        if let (Ok(()), Some(mut temp)) = (done, temp) {
+            temp.path = None;
         }
-        renamed
+        done
     }
 }
 
@@ -207,24 +229,33 @@ impl Store {
 /// Makes a whole file the entry of a key: the rename and the index are one step for everybody. With `expected` only in the
 /// place of that version. Once begun it goes on to its end, whether or not somebody waits.
 pub(crate) async fn put_in_place(
-    temp: Temp,
+    store: &Arc<Store>,
+    whole: Whole,
     key: Key,
-    reserved: Reserved,
+    reserved: Blocks,
     expected: Option<u32>,
 ) -> Result<(), Refused> {
     let (sender, mut receiver) = mailbox::channel(1);
+    let store = Arc::clone(store);
     rt::spawn(async move {
         // Nobody may wait any more.
-        let _ = sender.send(place(temp, key, reserved, expected).await);
+        let _ = sender.send(place(store, whole, key, reserved, expected).await);
     });
     receiver.recv().await.unwrap_or(Err(Refused::Stopping))
 }
 
-async fn place(mut temp: Temp, key: Key, reserved: Reserved, expected: Option<u32>) -> Result<(), Refused> {
-    let store = Arc::clone(&temp.store);
+async fn place(
+    store: Arc<Store>,
+    mut whole: Whole,
+    key: Key,
+    reserved: Blocks,
+    expected: Option<u32>,
+) -> Result<(), Refused> {
     // Before others wait for this key: it may be a copy of all of it.
-    if let Some(folder) = temp.elsewhere.take() {
-        temp = bring_home(&store, &temp.file, &folder).await?;
+    if let Whole::Written(temp) = &whole
+        && let Some(folder) = &temp.elsewhere
+    {
+        whole = Whole::Written(bring_home(&store, &temp.file, folder).await?);
     }
     let lease = store.leases.take(&key).await;
     if expected.is_some() && store.index.peek(&key.0).map(|known| known.version) != expected {
@@ -232,12 +263,11 @@ async fn place(mut temp: Temp, key: Key, reserved: Reserved, expected: Option<u3
     }
     store.may_finish()?;
     let (path, folders) = store.path_of(&key);
-    if let Err(errno) = temp.rename(path, folders).await {
+    if let Err(errno) = whole.put(&store, path, folders).await {
         store.write_failed("putting an entry in place", errno);
         return Err(Refused::Disk(errno));
     }
-    let (_, victim) = store.index.insert(&key.0, reserved.blocks as u32, Origin::Written, now_s());
-    drop(reserved);
+    let (_, victim) = store.index.insert(&key.0, reserved, Origin::Written, now_s());
     store.memory.remove(&key.0);
     drop(lease);
     store.remove_victims(victim);

@@ -44,9 +44,19 @@ pub(crate) async fn read_some(
     device: DeviceId,
     via: DiskVia,
 ) -> Result<Buf, ReadError> {
+    read_into(buffer(bytes).await?, file, at, bytes, device, via).await
+}
+
+/// As [`read_some`], into a buffer that [`buffer`] has given for so many bytes.
+pub(crate) async fn read_into(
+    buf: Buf,
+    file: &File,
+    at: u64,
+    bytes: u64,
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<Buf, ReadError> {
     let bytes = bytes.min(BUF_BYTES_MAX);
-    let mut buf = buffer(bytes as usize).await?;
-    buf.set_len(0);
     let (result, buf) = file.read_at(at, bytes as u32, buf, device, via).await;
     result.map_err(ReadError::Disk)?;
     buf.ok_or(ReadError::NoMemory)
@@ -71,8 +81,7 @@ pub(crate) async fn extend_to(
         buf = read_some(file, 0, end.next_multiple_of(ALIGN), device, via).await?;
     }
     if (buf.capacity() as u64) < end {
-        let mut larger = buffer(end as usize).await?;
-        larger.set_len(0);
+        let mut larger = buffer(end).await?;
         larger.append(&buf);
         buf = larger;
     }
@@ -131,11 +140,16 @@ fn is_short_of(bytes: u64) -> bool {
     pool.spare_bytes() < bytes + pool.bytes_max() / SPARED_PART
 }
 
-/// A buffer of the thread's pool. A stored answer must not be missed because many are being sent at once.
-async fn buffer(bytes: usize) -> Result<Buf, ReadError> {
+/// An empty buffer of the thread's pool, for so many bytes or what the largest has room for. A stored answer must not be
+/// missed because many are being sent at once.
+pub(crate) async fn buffer(bytes: u64) -> Result<Buf, ReadError> {
+    let bytes = bytes.min(BUF_BYTES_MAX) as usize;
     let spared = rt::pool().bytes_max() / SPARED_PART;
     match rt::select(rt::buffer(bytes, spared), rt::sleep_until(rt::now() + BUFFER_WAIT_MAX)).await {
-        Either::Left(buf) => Ok(buf),
+        Either::Left(mut buf) => {
+            buf.set_len(0);
+            Ok(buf)
+        }
         Either::Right(()) => Err(ReadError::NoMemory),
     }
 }

@@ -19,20 +19,24 @@ pub(crate) const REMOVALS_MAX: usize = 16;
 /// Counts a removal until it is done, or its task dropped.
 struct Removal {
     store: Arc<Store>,
-    blocks: u64,
+    victim: Victim,
 }
 
 impl Removal {
-    fn begin(store: &Arc<Store>, blocks: u64) -> Removal {
+    fn begin(store: &Arc<Store>, victim: Victim) -> Removal {
         store.removals.fetch_add(1, Ordering::AcqRel);
-        store.space.removing(blocks);
-        Removal { store: Arc::clone(store), blocks }
+        store.space.removing(&victim.blocks);
+        Removal { store: Arc::clone(store), victim }
+    }
+
+    async fn done(self) {
+        self.store.remove_now(&Key(self.victim.key)).await;
     }
 }
 
 impl Drop for Removal {
     fn drop(&mut self) {
-        self.store.space.removed(self.blocks);
+        self.store.space.removed(&mut self.victim.blocks);
         self.store.removals.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -74,29 +78,16 @@ impl Store {
     /// Removes the files of entries that have left the index.
     pub(crate) fn remove_victims(self: &Arc<Store>, victims: impl IntoIterator<Item = Victim>) {
         for victim in victims {
-            let key = Key(victim.key);
             self.memory.remove(&victim.key);
             if self.is_owner() {
-                self.spawn_removal(key, u64::from(victim.blocks));
+                rt::spawn(Removal::begin(self, victim).done());
             }
         }
     }
 
     /// Removes a file that the index does not know.
     pub(crate) fn remove_file(self: &Arc<Store>, key: &Key) {
-        self.memory.remove(&key.0);
-        if self.is_owner() {
-            self.spawn_removal(*key, 0);
-        }
-    }
-
-    fn spawn_removal(self: &Arc<Store>, key: Key, blocks: u64) {
-        let removal = Removal::begin(self, blocks);
-        rt::spawn(async move {
-            let store = Arc::clone(&removal.store);
-            store.remove_now(&key).await;
-            drop(removal);
-        });
+        self.remove_victims([Victim { key: key.0, blocks: self.space.none() }]);
     }
 
     /// Removes the files of some entries and waits for that: for a fill that needs their room.
@@ -104,12 +95,9 @@ impl Store {
         let gauge = rt::local::Gauge::new();
         for victim in victims {
             self.memory.remove(&victim.key);
-            let removal = Removal::begin(self, u64::from(victim.blocks));
-            let counted = gauge.enter();
+            let (removal, counted) = (Removal::begin(self, victim), gauge.enter());
             rt::spawn(async move {
-                let store = Arc::clone(&removal.store);
-                store.remove_now(&Key(victim.key)).await;
-                drop(removal);
+                removal.done().await;
                 drop(counted);
             });
         }

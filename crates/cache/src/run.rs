@@ -35,6 +35,11 @@ const SNAPSHOT_EVERY: Duration = Duration::from_secs(300);
 /// Entries that are looked at under the lock of a shard.
 const SCAN_MAX: usize = 512;
 
+/// Removals under way at once for which nobody waits. Each is a piece of work of a thread of the kernel, which has as much of
+/// the processor as the one that serves: of sixteen that has a seventeenth. A second one is there for when the first waits for the
+/// disk.
+const UNHURRIED_MAX: usize = 2;
+
 /// Purges above which they are worked off without `purger=on`: each costs a lookup in a table, patterns more.
 const PURGES_MANY: usize = 1 << 16;
 
@@ -184,7 +189,7 @@ impl Store {
     async fn make_room(self: &Arc<Store>) {
         let pace = Paced::new(self.config.manager);
         loop {
-            let short = self.space.above_watermark(self.index.blocks());
+            let short = self.space.above_watermark(0);
             if short == 0 || self.is_stopping() {
                 return;
             }
@@ -208,7 +213,7 @@ impl Store {
             cursor = self.index.expire(here, SCAN_MAX, before_s, &mut victims);
             self.counters.inactive.add(victims.len() as u64);
             while !victims.is_empty() {
-                let rest = victims.split_off(victims.len().min(REMOVALS_MAX));
+                let rest = victims.split_off(victims.len().min(UNHURRIED_MAX));
                 let count = victims.len() as u32;
                 self.remove_and_wait(std::mem::replace(&mut victims, rest)).await;
                 pace.worked(count).await;
@@ -235,7 +240,7 @@ impl Store {
                     keys.push((Key(*key), known));
                 }
             });
-            for some in keys.chunks(REMOVALS_MAX) {
+            for some in keys.chunks(UNHURRIED_MAX) {
                 let gauge = Gauge::new();
                 for (key, known) in some.iter().copied() {
                     let (store, counted) = (Arc::clone(self), gauge.enter());

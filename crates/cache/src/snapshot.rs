@@ -216,6 +216,7 @@ pub(crate) fn confirm(store: &Arc<Store>, key: &Key, unconfirmed_up_to: u32, now
         return false;
     }
     let (blocks, accessed_s) = known.map_or((1, now_s), |known| (known.blocks, known.accessed_s));
+    let blocks = store.space.found(u64::from(blocks));
     let (_, victim) = store.index.insert(&key.0, blocks, Origin::Named, accessed_s);
     store.remove_victims(victim);
     true

@@ -29,7 +29,7 @@ use crate::leases::Leases;
 use crate::memory::Memory;
 use crate::note::Note;
 use crate::purge::Purges;
-use crate::space::Space;
+use crate::space::{Space, Used};
 use crate::stats::{Counters, Stats};
 
 /// One cache. Every call that is async is made on a thread with a runtime.
@@ -116,15 +116,16 @@ impl Store {
         let word = |at: usize| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight bytes"));
         let seed = [word(0), word(8)];
         let (purges, purge_log) = crate::purging::open(&config.path)?;
+        let used = Used::default();
         let store = Store {
             base: trimmed(&config.path),
             temp: trimmed(&temp),
             device,
-            index: Index::new(config.keys_zone, seed),
+            index: Index::new(config.keys_zone, seed, used.clone()),
             memory: Memory::new(config.memory, seed),
             recent: Recent::default(),
             purges: RwLock::new(purges),
-            space: Space::new(config.max_size, config.min_free),
+            space: Space::new(config.max_size, config.min_free, used),
             health: Health::default(),
             elsewhere: Elsewhere::default(),
             leases: Leases::default(),
@@ -175,7 +176,7 @@ impl Store {
         Stats {
             entries: self.index.len() as u64,
             entries_max: self.config.entries_max(),
-            bytes: self.space.used(self.index.blocks()) * BLOCK_BYTES,
+            bytes: self.space.used() * BLOCK_BYTES,
             memory_bytes: self.memory.bytes(),
             is_loaded: self.is_loaded(),
             is_measured: self.is_measured(),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use io::{Buf, Errno};
+use io::{Errno, Segments};
 use rt::File;
 use rt::local::Event;
 
@@ -18,11 +18,20 @@ use crate::format::CHUNK_BYTES;
 use crate::format::header::Layout;
 use crate::format::table::{RECORD_BYTES, record};
 use crate::key::Key;
-use crate::space::blocks_of;
+use crate::space::Blocks;
 use crate::store::Store;
 
-/// Chunks of one fill in flight: enough for a disk to work on, and little enough memory.
-pub(crate) const WRITES_MAX: usize = 4;
+/// Chunks of one fill in flight: the kernel writes one at a time to a file, so that another one waits for it is enough.
+pub(crate) const WRITES_MAX: usize = 2;
+
+/// One chunk: its bytes, how many they are, and their checksum.
+pub(crate) struct Chunk {
+    pub(crate) data: Segments,
+    pub(crate) len: u64,
+    pub(crate) crc: u32,
+    /// What an entry that is there grows by.
+    pub(crate) room: Option<Blocks>,
+}
 
 /// Whose chunks they are.
 pub(crate) enum Kind {
@@ -110,7 +119,7 @@ impl Writing {
 
     /// Starts the write of a chunk; waits while there are [`WRITES_MAX`], or the oldest is so many behind: who reads what
     /// is written here waits for that one.
-    pub(crate) async fn put(&mut self, index: u64, buf: Buf) -> Result<(), Refused> {
+    pub(crate) async fn put(&mut self, index: u64, chunk: Chunk) -> Result<(), Refused> {
         while self.shared.is_behind(index) {
             self.shared.landed.wait().await;
         }
@@ -121,7 +130,7 @@ impl Writing {
         }
         shared.flying.borrow_mut().insert(index);
         rt::spawn(async move {
-            shared.write(index, buf).await;
+            shared.write(index, chunk).await;
             shared.flying.borrow_mut().remove(&index);
             shared.landed.pulse();
         });
@@ -132,11 +141,16 @@ impl Writing {
         self.shared.failed.get().map_or(Ok(()), Err)
     }
 
-    /// Waits for all chunks and answers their checksums in order.
-    pub(crate) async fn finish(self) -> Result<Vec<(u64, u32)>, Refused> {
+    /// Waits until no chunk is in flight.
+    pub(crate) async fn settle(&self) {
         while !self.shared.flying.borrow().is_empty() {
             self.shared.landed.wait().await;
         }
+    }
+
+    /// Waits for all chunks and answers their checksums in order.
+    pub(crate) async fn finish(self) -> Result<Vec<(u64, u32)>, Refused> {
+        self.settle().await;
         self.check()?;
         let written = self.shared.written.borrow();
         Ok(written.iter().map(|(index, (crc, _))| (*index, *crc)).collect())
@@ -150,8 +164,8 @@ impl Shared {
         flying.len() >= WRITES_MAX || flying.first().is_some_and(is_far)
     }
 
-    async fn write(&self, index: u64, buf: Buf) {
-        let (crc, len) = (crc32c::crc32c(&buf), buf.len() as u64);
+    async fn write(&self, index: u64, chunk: Chunk) {
+        let Chunk { data, len, crc, room } = chunk;
         let (device, via) = (self.store.device, self.store.via());
         // One writes a chunk at a time. Who waited for another one has nothing to add.
         let _lease = match &self.kind {
@@ -166,11 +180,10 @@ impl Shared {
             }
         };
         let at = self.layout.body + index * CHUNK_BYTES;
-        if let Err(errno) = self.file.write_at(at, buf, device, via).await.0 {
+        if let Err(errno) = self.file.write_segments_at(at, data, device, via).await.0 {
             return self.fail(errno);
         }
         if let Kind::Parts { key, version, chunks, .. } = &self.kind {
-            // One that is written anew has its room.
             let is_new = chunks.checksum(index).is_none();
             let at = self.layout.table + index * RECORD_BYTES;
             let bytes = record(self.nonce, index, crc).to_vec();
@@ -178,7 +191,11 @@ impl Shared {
                 return self.fail(errno);
             }
             chunks.add(index, crc);
-            if is_new && !self.store.index.grow(&key.0, *version, blocks_of(len) as u32) {
+            // One that is written anew has its room.
+            if is_new
+                && let Some(room) = room
+                && !self.store.index.grow(&key.0, *version, room)
+            {
                 // The entry is gone.
                 self.failed.set(Some(Refused::Gone));
             }

@@ -10,7 +10,7 @@
 use std::hint::black_box;
 
 use cache::Key;
-use cache::index::{Index, Origin};
+use cache::index::{Index, Origin, Used};
 use http::cache_control::CacheControl;
 use http::conditional::{self, IfModifiedSince, Validators};
 use http::range::ByteRange;
@@ -232,8 +232,8 @@ fn cache_key(repetitions: u32) {
 }
 
 /// Room for a hundred thousand entries; the seed is fixed, so that all runs have the same buckets.
-fn index() -> Index {
-    Index::new(6 << 20, [1, 2])
+fn index(used: &Used) -> Index {
+    Index::new(6 << 20, [1, 2], used.clone())
 }
 
 /// Few enough to stay in the processor's cache: callgrind counts instructions and no misses.
@@ -244,17 +244,17 @@ fn keys() -> Vec<Key> {
 /// Hash, lock, look-up, and the note that it was asked for.
 #[inline(never)]
 fn index_hit(repetitions: u32) {
-    let (index, keys) = prepared_index();
+    let (index, keys) = prepared_index(&Used::default());
     for at in 0..repetitions as usize {
         black_box(index.touch(black_box(&keys[at % keys.len()].0), 7));
     }
 }
 
 /// With all keys in it, so that each look-up is a hit.
-fn prepared_index() -> (Index, Vec<Key>) {
-    let (index, keys) = (index(), keys());
+fn prepared_index(used: &Used) -> (Index, Vec<Key>) {
+    let (index, keys) = (index(used), keys());
     for key in &keys {
-        index.insert(&key.0, 1, Origin::Written, 1);
+        index.insert(&key.0, used.found(1), Origin::Written, 1);
     }
     (index, keys)
 }
@@ -262,9 +262,10 @@ fn prepared_index() -> (Index, Vec<Key>) {
 /// In the place of an earlier entry of the key.
 #[inline(never)]
 fn index_insert(repetitions: u32) {
-    let (index, keys) = prepared_index();
+    let used = Used::default();
+    let (index, keys) = prepared_index(&used);
     // The same keys again and again: a full index, which has to let others go, is another matter.
     for at in 0..repetitions as usize {
-        black_box(index.insert(black_box(&keys[at % keys.len()].0), 2, Origin::Written, 7));
+        black_box(index.insert(black_box(&keys[at % keys.len()].0), used.found(2), Origin::Written, 7));
     }
 }

@@ -175,8 +175,9 @@ mod tests {
         Load { files: vec![file(8)], depth: 4, block_bytes: BLOCK }
     }
 
-    /// Reads all blocks at the full depth, writes one, and reads past the end.
-    fn exercise(queue: &mut dyn Queue) {
+    /// Reads all blocks at the full depth, writes one, and reads past the end. `polls` says that a thread of the kernel takes
+    /// entries: where it is the quicker one, nobody else ever enters the kernel.
+    fn exercise(queue: &mut dyn Queue, polls: bool) {
         let at = |write, block: u64| Transfer { write, file: 0, offset: block * 4096, len: BLOCK };
         let (mut done, mut next, mut seen) = (Vec::new(), 0, 0);
         let mut blocks = [0; 4];
@@ -200,7 +201,7 @@ mod tests {
             queue.wait(1, &mut done).unwrap();
             assert_eq!(done.pop().map(|done| done.result), Some(Ok(bytes)));
         }
-        assert!(queue.kernel_entries() > 0 && done.is_empty());
+        assert!((polls || queue.kernel_entries() > 0) && done.is_empty());
         // What is still in flight when the queue is dropped must not be a fault.
         queue.push(at(false, 0)).unwrap();
         queue.submit().unwrap();
@@ -209,7 +210,7 @@ mod tests {
     #[test]
     fn libaio_reads_and_writes() {
         match AioQueue::new(load()) {
-            Ok(mut queue) => exercise(&mut queue),
+            Ok(mut queue) => exercise(&mut queue, false),
             Err(error) => eprintln!("skipped: {error}"),
         }
     }
@@ -226,7 +227,7 @@ mod tests {
                     for batch in [1, 8] {
                         assert_eq!(queue.nops(batch), Ok(()), "{setup:?}");
                     }
-                    exercise(&mut queue);
+                    exercise(&mut queue, setup.flags & flags::SQPOLL != 0);
                 }
                 Err(error) => eprintln!("skipped: {setup:?}: {error}"),
             }

@@ -13,10 +13,12 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::frozen::{Frozen, Returned};
 use crate::shm;
 
 /// Bytes of the buffers of each class, ascending. The smallest holds a request head, the largest a chunk
@@ -67,11 +69,13 @@ struct Shared {
     /// Those of them that are cut for bodies.
     body_chunks: Cell<usize>,
     exhausted: Cell<u64>,
+    /// Buffers that other owners are done with.
+    returned: Arc<Returned>,
 }
 
 struct Chunk {
     /// All of it, or half of what it shares with a twin.
-    mapping: Rc<Mapping>,
+    mapping: Arc<Mapping>,
     offset: usize,
     class: u8,
     /// Whether the ring of this thread knows the chunk as a fixed buffer of the same index.
@@ -80,7 +84,7 @@ struct Chunk {
 
 /// Place of a buffer: its chunk and its number in the chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BufId {
+pub(crate) struct BufId {
     chunk: u16,
     index: u16,
 }
@@ -108,6 +112,7 @@ impl Pool {
             chunks_live: Cell::new(0),
             body_chunks: Cell::new(0),
             exhausted: Cell::new(0),
+            returned: Arc::default(),
         }))
     }
 
@@ -116,6 +121,7 @@ impl Pool {
     /// was asked for may come, when one is idle. A quarter of the pool is left to heads, and one to bodies.
     pub fn get(&self, bytes: usize) -> Option<Buf> {
         let (class, shared) = (class_of(bytes), &self.0);
+        shared.take_back();
         let recycled = shared.free[class].borrow_mut().pop().map(|id| (class, id));
         let fresh = || shared.grow(class).map(|id| (class, id));
         let Some((class, id)) = recycled.or_else(fresh).or_else(|| shared.at_limit(class)) else {
@@ -172,6 +178,7 @@ impl Pool {
     /// knows and says whether the ring let go. Answers the bytes given back.
     pub fn trim(&self, mut unregister: impl FnMut(u16) -> bool) -> usize {
         let shared = &self.0;
+        shared.take_back();
         let mut chunks = shared.chunks.borrow_mut();
         let is_idle = |place: usize, chunk: &Chunk| {
             let free = shared.free[chunk.class as usize].borrow();
@@ -211,6 +218,7 @@ impl Pool {
 
     /// What the pool holds now.
     pub fn counters(&self) -> PoolCounters {
+        self.0.take_back();
         let idle = |class: usize| self.0.free[class].borrow().len() as u64 * u64::from(CLASS_BYTES[class]);
         PoolCounters {
             bytes: (self.0.chunks_live.get() * CHUNK_BYTES) as u64,
@@ -226,6 +234,11 @@ fn class_of(bytes: usize) -> usize {
 }
 
 impl Shared {
+    /// Puts what was shared, and is no longer, to the idle buffers.
+    fn take_back(&self) {
+        self.returned.take(|class, id| self.free[class as usize].borrow_mut().push(id));
+    }
+
     /// A buffer out of what other classes leave idle.
     fn at_limit(&self, class: usize) -> Option<(usize, BufId)> {
         if let Some(id) = self.convert(class) {
@@ -293,7 +306,7 @@ impl Shared {
             |count| self.chunks_live.get() + count <= self.chunks_max && self.may_cut(count, class, None);
         if class >= LARGE_CLASS
             && can_take(2)
-            && let Ok(page) = Mapping::huge().map(Rc::new)
+            && let Ok(page) = Mapping::huge().map(Arc::new)
         {
             let id = self.put(Chunk::new(&page, CHUNK_BYTES, class));
             self.free[class].borrow_mut().push(id);
@@ -302,7 +315,7 @@ impl Shared {
         if !can_take(1) {
             return None;
         }
-        let mapping = Rc::new(Mapping::anonymous(CHUNK_BYTES).ok()?);
+        let mapping = Arc::new(Mapping::anonymous(CHUNK_BYTES).ok()?);
         Some(self.put(Chunk::new(&mapping, 0, class)))
     }
 
@@ -326,8 +339,8 @@ fn buffers_in_chunk(class: usize) -> usize {
 }
 
 impl Chunk {
-    fn new(mapping: &Rc<Mapping>, offset: usize, class: usize) -> Chunk {
-        Chunk { mapping: Rc::clone(mapping), offset, class: class as u8, registered: false }
+    fn new(mapping: &Arc<Mapping>, offset: usize, class: usize) -> Chunk {
+        Chunk { mapping: Arc::clone(mapping), offset, class: class as u8, registered: false }
     }
 
     fn memory(&self) -> NonNull<u8> {
@@ -346,6 +359,12 @@ pub(crate) struct Mapping {
     memory: NonNull<u8>,
     bytes: usize,
 }
+
+// SAFETY: it is a range of addresses, which mean the same on every thread; who may touch what is in it is up to those who
+// make slices of it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 impl Mapping {
     const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -496,9 +515,54 @@ impl Buf {
         chunk.registered.then_some(id.chunk)
     }
 
+    /// Gives up the right to change the content, so that others can have it too. What would hold much more memory than it
+    /// has content is copied.
+    pub fn freeze(mut self) -> Frozen {
+        let is_sparse = self.len() * 2 < self.capacity();
+        if is_sparse || matches!(self.home, Home::Memfd(_)) {
+            return Frozen::copy(&self);
+        }
+        let Home::Pool { class, id, pool } = std::mem::replace(&mut self.home, Home::Memfd(None)) else {
+            return Frozen::copy(&self);
+        };
+        let chunks = pool.chunks.borrow();
+        let chunk = chunks[id.chunk as usize].as_ref().expect("a lent buffer's chunk is mapped");
+        let (mapping, home) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
+        let offset = chunk.offset + id.index as usize * CLASS_BYTES[class as usize] as usize;
+        Frozen::of(Lent { mapping, offset, len: self.len, class, id, home })
+    }
+
     /// Where the content starts, for the kernel.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.memory.as_ptr()
+    }
+}
+
+/// The memory of a buffer that nobody changes any more, until it goes back to its pool from whatever thread.
+pub(crate) struct Lent {
+    mapping: Arc<Mapping>,
+    /// Where in the mapping it begins.
+    offset: usize,
+    len: u32,
+    class: u8,
+    id: BufId,
+    home: Arc<Returned>,
+}
+
+impl Lent {
+    /// The content.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `Buf::freeze` took the place out of a chunk of this mapping.
+        let first = unsafe { self.mapping.memory.add(self.offset) };
+        // SAFETY: the memory is mapped and initialised for as long as the mapping is held, `freeze` gave up the only way to
+        // change it, and its pool lends it to nobody else before it has come back, when this is gone.
+        unsafe { std::slice::from_raw_parts(first.as_ptr(), self.len as usize) }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.home.put(self.class, self.id);
     }
 }
 

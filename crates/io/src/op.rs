@@ -448,6 +448,17 @@ pub enum Op {
         /// The backend.
         via: DiskVia,
     },
+    /// Makes a whole file out of bytes, or finishes one, and gives it its name: several calls that follow one another, by
+    /// one thread. Completes with 0 and gives everything back: [`Payload::NewFile`]. Of a file that it began nothing is
+    /// left after an error.
+    Put {
+        /// What is made.
+        new: Box<NewFile>,
+        /// The device that counts the operation.
+        device: DeviceId,
+        /// The backend.
+        via: DiskVia,
+    },
     /// Removes a file or an empty folder.
     Unlink {
         /// The path.
@@ -563,6 +574,7 @@ impl Op {
                 Payload::Buf(buf)
             }
             Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(data),
+            Op::Put { new, .. } => Payload::NewFile(new),
             _ => Payload::None,
         }
     }
@@ -578,6 +590,7 @@ impl Op {
             | Op::ReadDir { via, device, .. }
             | Op::StatMany { via, device, .. }
             | Op::WriteSegments { via, device, .. }
+            | Op::Put { via, device, .. }
             | Op::Unlink { via, device, .. }
             | Op::Rename { via, device, .. }
             | Op::MkDir { via, device, .. }
@@ -608,11 +621,29 @@ impl Op {
     /// Whether this is more than one call of the kernel, or a call that no ring has: work for a thread.
     pub(crate) fn needs_thread(&self) -> bool {
         match self {
-            Op::Sendfile { .. } | Op::ReadDir { .. } | Op::StatMany { .. } | Op::Space { .. } => true,
+            Op::Sendfile { .. } | Op::ReadDir { .. } | Op::StatMany { .. } => true,
+            Op::Space { .. } | Op::Put { .. } => true,
             Op::Open { how, .. } => how.same_owner,
             _ => false,
         }
     }
+}
+
+/// A file that [`Op::Put`] makes.
+#[derive(Debug)]
+pub struct NewFile {
+    /// Its name until it is whole.
+    pub temp: CString,
+    /// Its name then; what has that is replaced.
+    pub to: CString,
+    /// The file that has the first name, where it was begun before; else it is made, and must not be there.
+    pub begun: Option<Fd>,
+    /// Permission bits of one that is made, less the process's umask.
+    pub mode: u32,
+    /// What is written at its start.
+    pub data: Vec<Segments>,
+    /// Whether that is to leave the page cache, where the file system can ([`Fd::set_uncached`]).
+    pub uncached: bool,
 }
 
 /// Smallest buffer of [`Op::ReadDir`]: a record with the longest name takes about 280 bytes.
@@ -736,6 +767,8 @@ pub enum Payload {
     Buf(Buf),
     /// The segments of a send or a write.
     Segments(Segments),
+    /// What [`Op::Put`] was given.
+    NewFile(Box<NewFile>),
     /// A new connection.
     Accepted(OwnedFd),
     /// An open file.

@@ -10,6 +10,7 @@
 //! still being read too. Short ranges need reads alone.
 
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
@@ -67,17 +68,96 @@ impl Hunch {
     }
 }
 
+/// What a question may do beside answering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether the file is on a disk of this machine, so that the pages may be counted before one was looked at: the count
+    /// starts no reading.
+    pub is_local: bool,
+    /// What the kernel begins to read where a look finds the first page missing, in bytes.
+    pub ahead: u64,
+}
+
+impl Manner {
+    /// For any file: a page after the other is looked at, and no other one is read.
+    pub const CAREFUL: Manner = Manner { is_local: false, ahead: 1 };
+}
+
 /// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache.
 /// Where the file system cannot tell without waiting (FUSE, NFS), and for files open with `O_DIRECT`, the
 /// answer is no.
 pub fn is_resident(file: &Fd, offset: u64, len: u64) -> bool {
+    is_resident_by(file, offset, len, Manner::CAREFUL)
+}
+
+/// As [`is_resident`], in this manner.
+pub fn is_resident_by(file: &Fd, offset: u64, len: u64, manner: Manner) -> bool {
+    find(file, offset, len, manner) == State::Resident
+}
+
+/// Where bytes of a file are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// All in the page cache.
+    Resident,
+    /// Not yet there at this place, and on their way as far as is known.
+    Coming {
+        /// Byte offset of a page that is not there.
+        at: u64,
+    },
+    /// Not all of them, or nobody can tell.
+    Missing,
+}
+
+/// Where `len` bytes at `offset`, which must lie inside the file, are: see [`is_resident`].
+pub fn find(file: &Fd, offset: u64, len: u64, manner: Manner) -> State {
     let count = if NO_CACHESTAT.load(Ordering::Relaxed) { None } else { Some(cached_pages as Count) };
-    let answer = look(file, offset, len, count);
-    if answer == Err(Errno::NOSYS) {
+    let answer = look(file, offset, len, count, manner);
+    let answer = if answer == Err(Errno::NOSYS) {
         NO_CACHESTAT.store(true, Ordering::Relaxed);
-        return look(file, offset, len, None) == Ok(true);
+        look(file, offset, len, None, manner)
+    } else {
+        answer
+    };
+    answer.unwrap_or(State::Missing)
+}
+
+/// Has the kernel begin to read a range, where its start is not in the page cache; whether it is. Waits for nothing.
+/// Only for who was told by [`is_resident`], or by himself, that not all of it is there: a page that is there, or on its
+/// way, hides those behind it.
+pub fn begin_reading(file: &Fd, offset: u64, len: u64) -> bool {
+    sys::begin_reading(file, offset, len) == Ok(true)
+}
+
+/// How many of `len` bytes at `offset`, which must lie inside the file and of which a part is missing, come before the first
+/// page that is: there, or on their way. 0 where it is the first one, or nobody can tell. Reads nothing.
+pub fn cached_start(file: &Fd, offset: u64, len: u64) -> u64 {
+    if len == 0 || NO_CACHESTAT.load(Ordering::Relaxed) {
+        return 0;
     }
-    answer == Ok(true)
+    let page_bytes = rustix::param::page_size() as u64;
+    let pages = offset / page_bytes..(offset + len - 1) / page_bytes + 1;
+    let hole = first_hole(pages, |from, count| {
+        cached_pages(file, from * page_bytes, count * page_bytes).map(|cached| cached >= count)
+    });
+    hole.map_or(0, |hole| (hole * page_bytes).saturating_sub(offset))
+}
+
+/// The first missing one of pages that are not all there, by asking whether so many from one on are.
+fn first_hole(
+    pages: Range<u64>,
+    mut are_there: impl FnMut(u64, u64) -> Result<bool, Errno>,
+) -> Result<u64, Errno> {
+    let Range { start: mut there, mut end } = pages;
+    // One before `end` is missing, and none before `there`.
+    while end - there > 1 {
+        let middle = there.midpoint(end);
+        match are_there(there, middle - there)? {
+            true => there = middle,
+            false => end = middle,
+        }
+    }
+    Ok(there)
 }
 
 /// Counts the cached pages of a byte range.
@@ -88,43 +168,55 @@ fn cached_pages(file: &Fd, offset: u64, len: u64) -> Result<u64, Errno> {
 }
 
 /// The answer, or ENOSYS when `count` is not there.
-fn look(file: &Fd, offset: u64, len: u64, count: Option<Count>) -> Result<bool, Errno> {
+fn look(file: &Fd, offset: u64, len: u64, count: Option<Count>, manner: Manner) -> Result<State, Errno> {
     if len == 0 {
-        return Ok(true);
+        return Ok(State::Resident);
+    }
+    // Nothing of it is read through the page cache, and what the looks find there says nothing.
+    if file.is_direct() {
+        return Ok(State::Missing);
     }
     let page_bytes = rustix::param::page_size() as u64;
     let (first, last) = (offset / page_bytes, (offset + len - 1) / page_bytes);
     let pages = last - first + 1;
-    // The first page decides whether the file can be looked at. It comes before the count, because that
-    // checks permissions, for which NFS asks its server.
-    match is_page_there(file, first * page_bytes) {
-        Ok(true) => {}
-        Ok(false) => return Ok(false),
-        Err(Errno::OPNOTSUPP) if is_in_memory(file) => return all_counted(file, offset, len, pages, count),
-        Err(_) => return Ok(false),
+    let is_long = pages > SINGLE_PAGES_MAX;
+    let early = if is_long && manner.is_local { counted(file, offset, len, count)? } else { None };
+    if early.is_some_and(|counted| counted < pages) {
+        return Ok(State::Missing);
     }
-    let looks = if pages <= SINGLE_PAGES_MAX {
-        pages
-    } else {
-        match count.map(|count| count(file, offset, len)) {
-            Some(Ok(counted)) if counted < pages => return Ok(false),
-            // All are there, or on their way: a device brings the middle and the end of a range last.
-            Some(Ok(_)) => SINGLE_PAGES_MAX,
-            Some(Err(Errno::NOSYS)) => return Err(Errno::NOSYS),
-            Some(Err(_)) | None => (pages / SPACING_PAGES + 1).clamp(SINGLE_PAGES_MAX, LOOKS_MAX),
+    // The first page decides whether a file of somewhere else can be looked at. It comes before the count there, because
+    // that checks permissions, for which NFS asks its server.
+    match sys::begin_reading(file, first * page_bytes, manner.ahead.max(1)) {
+        Ok(true) => {}
+        Ok(false) => return Ok(State::Coming { at: first * page_bytes }),
+        Err(Errno::OPNOTSUPP) if is_in_memory(file) => {
+            // A file in memory (tmpfs, memfd) has no `RWF_NOWAIT`; what is not there was swapped out, or is a hole and
+            // costs nothing. Where the kernel does not count either, it counts as memory.
+            let is_whole = counted(file, offset, len, count)?.is_none_or(|counted| counted >= pages);
+            return Ok(if is_whole { State::Resident } else { State::Missing });
         }
+        Err(_) => return Ok(State::Missing),
+    }
+    let looks = match (is_long, early) {
+        (false, _) => pages,
+        // All are there, or on their way: a device brings the middle and the end of a range last.
+        (true, Some(_)) => SINGLE_PAGES_MAX,
+        (true, None) => match if manner.is_local { None } else { counted(file, offset, len, count)? } {
+            Some(counted) if counted < pages => return Ok(State::Missing),
+            Some(_) => SINGLE_PAGES_MAX,
+            None => (pages / SPACING_PAGES + 1).clamp(SINGLE_PAGES_MAX, LOOKS_MAX),
+        },
     };
     let place = |number: u64| (first + (pages - 1) * number / (looks - 1).max(1)) * page_bytes;
-    Ok((1..looks).all(|number| is_page_there(file, place(number)) == Ok(true)))
+    let missing = (1..looks).map(place).find(|&at| is_page_there(file, at) != Ok(true));
+    Ok(missing.map_or(State::Resident, |at| State::Coming { at }))
 }
 
-/// A file in memory (tmpfs, memfd) has no `RWF_NOWAIT`; what is not there was swapped out, or is a hole and
-/// costs nothing. Where the kernel does not count either, it counts as memory.
-fn all_counted(file: &Fd, offset: u64, len: u64, pages: u64, count: Option<Count>) -> Result<bool, Errno> {
+/// How many of the pages are cached, where the kernel tells; ENOSYS where it knows no such question.
+fn counted(file: &Fd, offset: u64, len: u64, count: Option<Count>) -> Result<Option<u64>, Errno> {
     match count.map(|count| count(file, offset, len)) {
-        Some(Ok(counted)) => Ok(counted >= pages),
         Some(Err(Errno::NOSYS)) => Err(Errno::NOSYS),
-        Some(Err(_)) | None => Ok(true),
+        answer => Ok(answer.and_then(Result::ok)),
     }
 }
 
@@ -214,7 +306,11 @@ mod tests {
         {
             assert!(is_resident(&file.1, offset, len), "{len} bytes at {offset}");
             for count in WAYS {
-                assert_eq!(look(&file.1, offset, len, count), Ok(true), "{len} bytes at {offset}");
+                assert_eq!(
+                    look(&file.1, offset, len, count, Manner::CAREFUL),
+                    Ok(State::Resident),
+                    "{len} bytes at {offset}"
+                );
             }
         }
     }
@@ -222,15 +318,37 @@ mod tests {
     /// Asks about bytes of which a part is missing. The kernel may have started to read it for the question,
     /// and a quick device may have brought it before the call ended; then, and only then, yes is true.
     fn assert_missing(file: &Fd, offset: u64, len: u64, count: Option<Count>) {
-        let answer = look(file, offset, len, count);
-        if answer == Ok(true) {
+        let answer = look(file, offset, len, count, Manner::CAREFUL);
+        if answer == Ok(State::Resident) {
             let page_bytes = rustix::param::page_size() as u64;
             let pages = (offset + len - 1) / page_bytes - offset / page_bytes + 1;
             let there = sys::cachestat(file, offset, len).map(|found| found.cached);
             assert_eq!(there, Ok(pages), "{len} bytes at {offset} were said to be there");
         } else {
-            assert_eq!(answer, Ok(false), "{len} bytes at {offset}");
+            assert!(answer.is_ok(), "{len} bytes at {offset}: {answer:?}");
         }
+    }
+
+    /// Asks about bytes that `prepare` has brought, unless it says that it cannot. Somebody else may empty the whole page
+    /// cache of this machine between its reads and the question, but not each time.
+    fn assert_resident(
+        file: &Fd,
+        offset: u64,
+        len: u64,
+        count: Option<Count>,
+        prepare: impl Fn() -> bool,
+    ) -> bool {
+        let mut answers = Vec::new();
+        while answers.len() < 100 {
+            if !prepare() {
+                return false;
+            }
+            match look(file, offset, len, count, Manner::CAREFUL) {
+                Ok(State::Resident) => return true,
+                other => answers.push(other),
+            }
+        }
+        panic!("{len} bytes at {offset}: {answers:?}");
     }
 
     #[test]
@@ -257,25 +375,48 @@ mod tests {
             for (offset, len, answer) in
                 [(0, 8192, true), (0, BYTES as u64, false), (4096, 8192, false), (290_000, 10_000, true)]
             {
-                if !file.evict() {
-                    return;
-                }
-                for at in [0, 5000, 290_000, 294_000, 298_000, 299_999] {
-                    rustix::io::pread(&file.1, &mut [0; 1], at).unwrap();
-                }
+                let is_prepared = || {
+                    let has_gone = file.evict();
+                    for at in [0, 5000, 290_000, 294_000, 298_000, 299_999] {
+                        rustix::io::pread(&file.1, &mut [0; 1], at).unwrap();
+                    }
+                    has_gone
+                };
                 match answer {
-                    true => assert_eq!(look(&file.1, offset, len, count), Ok(true), "{len} at {offset}"),
+                    true if !assert_resident(&file.1, offset, len, count, is_prepared) => return,
+                    false if !is_prepared() => return,
                     false => assert_missing(&file.1, offset, len, count),
+                    true => {}
                 }
             }
         }
     }
 
     #[test]
+    fn the_first_hole_is_found_by_halves() {
+        for (pages, holes) in [
+            (0..256, vec![0]),
+            (0..256, vec![255]),
+            (7..263, vec![100, 101, 200]),
+            (7..8, vec![7]),
+            (3..6, vec![5]),
+        ] {
+            let mut asked = 0;
+            let found = first_hole(pages.clone(), |from, count| {
+                asked += 1;
+                Ok(!holes.iter().any(|hole| (from..from + count).contains(hole)))
+            });
+            assert_eq!(found, Ok(holes[0]), "{pages:?}");
+            assert!(asked <= 8, "{asked} questions about {pages:?}");
+        }
+        assert_eq!(first_hole(0..9, |_, _| Err(Errno::PERM)), Err(Errno::PERM));
+    }
+
+    #[test]
     fn a_kernel_without_the_count_is_asked_no_second_time() {
         let file = Scratch::new("resident-nosys");
         let missing: Count = |_, _, _| Err(Errno::NOSYS);
-        assert_eq!(look(&file.1, 0, BYTES as u64, Some(missing)), Err(Errno::NOSYS));
+        assert_eq!(look(&file.1, 0, BYTES as u64, Some(missing), Manner::CAREFUL), Err(Errno::NOSYS));
         // The flag is the whole process's, so that other tests see it too; the answers stay the same.
         NO_CACHESTAT.store(true, Ordering::Relaxed);
         assert!(is_resident(&file.1, 0, BYTES as u64));
@@ -300,6 +441,6 @@ mod tests {
         rustix::io::write(&memory, &[7; 20_000]).unwrap();
         let file = Fd::from(memory);
         assert!(is_resident(&file, 0, 20_000));
-        assert_eq!(look(&file, 0, 20_000, None), Ok(true));
+        assert_eq!(look(&file, 0, 20_000, None, Manner::CAREFUL), Ok(State::Resident));
     }
 }

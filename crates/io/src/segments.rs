@@ -8,6 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::buf::Buf;
+use crate::frozen::Frozen;
 
 /// The bytes of one send or write: a few owned pieces, in order. They lie behind a pointer, so that operations and
 /// completions are small: each of them is moved a dozen times on its way.
@@ -46,6 +47,8 @@ pub enum Source {
     Static(&'static [u8]),
     /// Bytes that several users share, on other threads too.
     Shared(Arc<[u8]>),
+    /// The same, of a buffer.
+    Frozen(Frozen),
 }
 
 impl Source {
@@ -56,6 +59,7 @@ impl Source {
             Source::Buf(bytes) => bytes,
             Source::Static(bytes) => bytes,
             Source::Shared(bytes) => bytes,
+            Source::Frozen(bytes) => bytes,
         }
     }
 }
@@ -104,6 +108,17 @@ impl Segments {
             let end = u32::try_from(end).expect("a segment is shorter than 4 GiB");
             let list = self.list.get_or_insert_with(|| SPARE.with_borrow_mut(Vec::pop).unwrap_or_default());
             list.push(Segment { source, start: start as u32, end });
+        }
+    }
+
+    /// Adds the pieces of others behind these.
+    ///
+    /// # Panics
+    /// When there are more than [`SEGMENTS_MAX`] then.
+    pub fn append(&mut self, mut others: Segments) {
+        let Some(list) = &mut others.list else { return };
+        for Segment { source, start, end } in list.drain(..) {
+            self.push_range(source, start as usize, end as usize);
         }
     }
 
@@ -175,6 +190,14 @@ impl Segments {
             }
             _ => None,
         })
+    }
+}
+
+impl From<Vec<u8>> for Segments {
+    fn from(bytes: Vec<u8>) -> Segments {
+        let mut all = Segments::new();
+        all.push(Source::Vec(bytes));
+        all
     }
 }
 

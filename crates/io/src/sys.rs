@@ -173,6 +173,26 @@ pub fn cachestat(file: impl AsFd, offset: u64, len: u64) -> Result<CacheStat, Er
     if failed == 0 { Ok(found) } else { Err(last_error()) }
 }
 
+/// Has the kernel begin to read `len` bytes of a file into the page cache, where the first of them are missing there, as far
+/// ahead as it would for who reads them all; whether they are there. It waits for nothing and copies nothing: this is a
+/// read that must not wait (`RWF_NOWAIT`, preadv2(2)) to the address 0, where no memory is. Linux starts the reading
+/// before it finds out that it would have to wait (since 5.10; mm/filemap.c, `filemap_get_pages`).
+pub(crate) fn begin_reading(file: impl AsFd, offset: u64, len: u64) -> Result<bool, Errno> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    let nowhere = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: len };
+    let (file, offset) =
+        (file.as_fd().as_raw_fd(), libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX));
+    // SAFETY: the kernel reads the one `iovec`. It writes to no memory of ours: the page at address 0 is never mapped in
+    // this process (mmap(2) refuses it below `vm.mmap_min_addr`), so the copy of the first byte fails, with EFAULT.
+    let count = unsafe { libc::preadv2(file, &raw const nowhere, 1, offset, libc::RWF_NOWAIT) };
+    match if count < 0 { last_error() } else { Errno::FAULT } {
+        // The bytes were there to be copied; at the end of the file there is nothing to copy.
+        Errno::FAULT => Ok(true),
+        Errno::AGAIN | Errno::INTR => Ok(false),
+        errno => Err(errno),
+    }
+}
+
 /// What has become of sockets, without waiting (poll(2)): fills in `revents`.
 pub(crate) fn poll_now(sockets: &mut [libc::pollfd]) -> Result<(), Errno> {
     let count = sockets.len() as libc::nfds_t;

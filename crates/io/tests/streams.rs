@@ -16,7 +16,7 @@ use io::op::DeviceId;
 use io::{Buf, Completion, DiskVia, Drained, Engine, Errno, Fd, Op, Payload, Wait};
 use rustix::fs::{Mode, OFlags};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Runs a test with each disk backend beside each network backend.
 fn on_each_engine(test: impl Fn(&mut dyn Engine, DiskVia)) {

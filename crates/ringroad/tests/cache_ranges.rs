@@ -590,6 +590,7 @@ fn stale_objects_and_ranges() {
     for target in ["/stale/a", "/stale/part"] {
         site.objects.change(target, |object| object.status(500));
     }
+    site.objects.change("/again/a", |_| Object::new(MIB).header("X-Accel-Expires", "600"));
     assert_eq!(site.range("/stale/a", "bytes=500000-600000"), "STALE");
     assert_eq!(site.range("/stale/part", "bytes=0-99"), "STALE");
     // There is no such part to be served.
@@ -611,6 +612,7 @@ fn parts_that_are_stale() {
     }
     common::until_stale(1);
     site.objects.renew("/again/b");
+    site.objects.change("/again/c", |_| Object::new(MIB).header("X-Accel-Expires", "600"));
     let _ = site.asked();
     // Another range of the same, and the whole of it: nothing of the old part is in either.
     assert_eq!(site.range("/a", "bytes=200000-300000"), "EXPIRED");

@@ -26,7 +26,8 @@ fn targets(count: usize) -> Vec<String> {
 }
 
 fn fill(server: &Server, setup: &Setup, targets: &[String]) {
-    targets.iter().for_each(|target| drop(get(server, target)));
+    // A disk that is behind has some answers pass through.
+    targets.iter().for_each(|target| get_until(server, target, "HIT"));
     wait_for_entries(setup, targets.len());
 }
 
@@ -38,11 +39,12 @@ fn everything_is_used_at_once_after_a_stop_and_after_a_crash() {
     for is_clean in [true, false] {
         let (_objects, origin) = sized_objects();
         // Folders are read so slowly that all is asked for before they are known.
-        let faults = "engine_fault readdir delay=300ms path=@CACHE@/ while=@DATA@/slow;";
+        let faults = "engine_fault readdir delay=3s path=@CACHE@/ while=@DATA@/slow;";
         let setup = setup(&origin, &[("FAULTS", faults)]);
         let targets = targets(24);
         let server = start(&setup);
         fill(&server, &setup, &targets);
+        let asked = origin.stats().requests;
         match is_clean {
             true => assert!(server.quit_and_wait().success()),
             false => drop(server),
@@ -61,7 +63,7 @@ fn everything_is_used_at_once_after_a_stop_and_after_a_crash() {
             assert_eq!(get(&server, target), "HIT", "when all are known");
         }
         assert_eq!(get(&server, "/other-4096"), "MISS");
-        assert_eq!(origin.stats().requests, 25);
+        assert_eq!(origin.stats().requests, asked + 1);
     }
 }
 
@@ -258,7 +260,7 @@ fn a_reload_keeps_the_cache_whoever_carries_it_out() {
     let [reading, missing] = &mut slow;
     reading.send("0-4096 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(checked("/0-4096", &reading.response()), "HIT", "the old one reads");
-    let before = entries(&setup).len();
+    let before = wait_for_entries(&setup, targets.len() + 1).len();
     missing.send("passed-4096 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(checked("/passed-4096", &missing.response()), "MISS");
     let one = || (server.workers().len() == 1).then_some(());

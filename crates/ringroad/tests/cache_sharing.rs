@@ -359,9 +359,10 @@ fn waiters_get_the_failure_or_what_is_stale() {
         Some(_) => Reply::text("old").header("X-Accel-Expires", "1"),
         None => Reply::raw("").wait_first(&held).at(At::Wire(0), Do::Close),
     });
-    let (_setup, server) = start(&origin);
+    let (setup, server) = start(&origin);
     let fill = Client::connect(server.addr(0)).request("GET", "/stale/a", &[("X-Fill", "1")]);
     assert_eq!(fill.text(), "old");
+    common::cache::wait_for_entries(&setup, 1);
     common::until_stale(1);
     let running = ["/none", "/stale/a"].map(|target| Burst::new(server.addr(0)).get(target, 50).start());
     for running in &running {
@@ -430,16 +431,17 @@ fn what_is_stale_is_fetched_once() {
     for target in ["/updating/a", "/plain/a"] {
         let held = held.clone();
         let tune = move |request: &OriginRequest, reply: Reply| match request.header("x-fill") {
-            Some(_) => reply,
-            None => reply.wait_first(&held),
+            Some(_) => reply.header("X-Accel-Expires", "1"),
+            None => reply.header("X-Accel-Expires", "600").wait_first(&held),
         };
-        objects.put(target, Object::new(1000).header("X-Accel-Expires", "1").tune(tune));
+        objects.put(target, Object::new(1000).tune(tune));
     }
     let origin = Origin::objects(&objects);
-    let (_setup, server) = start(&origin);
+    let (setup, server) = start(&origin);
     for target in ["/updating/a", "/plain/a"] {
         assert_eq!(Client::connect(server.addr(0)).request("GET", target, &[("X-Fill", "1")]).status, 200);
     }
+    common::cache::wait_for_entries(&setup, 2);
     common::until_stale(1);
     objects.renew("/updating/a");
     objects.renew("/plain/a");

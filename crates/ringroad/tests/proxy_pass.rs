@@ -163,8 +163,7 @@ fn answers_are_stored_as_files() {
     let seen = |path: &str| setup.data().join(path);
     let appears = |path: &str| {
         let path = seen(path);
-        let deadline = Deadline::after(std::time::Duration::from_secs(5));
-        testkit::wait::until("a stored file", deadline, || std::fs::metadata(&path).ok())
+        testkit::wait::until("a stored file", Deadline::default(), || std::fs::metadata(&path).ok())
             .expect("it is stored")
     };
     assert_eq!(get(&server, "/store/deep/a").text(), "kept");

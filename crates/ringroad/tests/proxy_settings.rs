@@ -186,7 +186,7 @@ fn kept_connections_have_a_count_an_age_and_a_rest() {
         &other,
         "upstream count { server @ORIGIN@; keepalive 4; keepalive_requests 2; }
          upstream age { server @ORIGIN@; keepalive 4; keepalive_time 1ms; }
-         upstream rest { server @ORIGIN@; keepalive 4; keepalive_timeout 50ms; }
+         upstream rest { server @ORIGIN@; keepalive 4; keepalive_timeout 3s; }
          upstream plain { server @ORIGIN@; keepalive 4; }",
         "location /count { proxy_pass http://count; } location /age { proxy_pass http://age; }
          location /rest { proxy_pass http://rest; } location /plain { proxy_pass http://plain; }",

@@ -39,7 +39,7 @@ fn a_connection_that_takes_too_long_is_given_up() {
     let text = "worker_processes 1; error_log logs/error.log info; events {} http {
   log_format up '$status|$upstream_status|$upstream_connect_time'; access_log logs/access.log up;
   upstream pair { server @FULL@ max_fails=0; server @ORIGIN@ backup; }
-  proxy_connect_timeout 100ms;
+  proxy_connect_timeout 500ms;
   server { listen 127.0.0.1:0;
     location / { proxy_pass http://@FULL@; }
     location /pair { proxy_pass http://pair; }

@@ -384,3 +384,33 @@ fn an_orderly_end_leaves_no_error() {
     assert!(!kept.contains("[emerg]") && !kept.contains("[alert]") && !kept.contains("[crit]"), "{kept}");
     assert!(server.quit_and_wait().success());
 }
+
+/// The server makes its calls itself where the kernel has held a connection back until its request was here, and for the
+/// last answer of a connection; with either engine of the network clients see nothing of that.
+#[test]
+fn a_deferred_connection_gets_the_same_answers() {
+    for engine in ["", "use epoll;"] {
+        let conf = format!(
+            "worker_processes 1; events {{ {engine} }} http {{ server {{ listen 127.0.0.1:0 deferred;\n\
+             location = /text {{ return 200 abc; }} location /much/ {{ alias much/; }} }} }}"
+        );
+        let server = serve_with(&conf, |builder| builder.file("much/a", Content::new(7, 300_000)));
+        let close = [("Connection", "close")];
+        for _ in 0..20 {
+            let mut client = client(&server);
+            let response = client.request("GET", "/text", &close);
+            assert_eq!((response.status, response.text().as_str()), (200, "abc"));
+            client.expect_end();
+        }
+        let response = client(&server).request("GET", "/much/a", &close);
+        assert_eq!(response.body, Content::new(7, 300_000).bytes(0..300_000));
+        let mut client = client(&server);
+        client.send_in_pieces(request_bytes("GET", "/text", &[]), 5);
+        assert_eq!(client.response().text(), "abc", "what came first was not a whole request");
+        assert_eq!(client.get("/text").text(), "abc");
+        // Requests that nobody waits for: the one behind the last is not read, and must not cost its answer.
+        let two = [request_bytes("GET", "/text", &close), request_bytes("GET", "/text", &close)].concat();
+        let response = client.send(two).response();
+        assert_eq!((response.field("connection"), response.text().as_str()), (Some("close"), "abc"));
+    }
+}

@@ -5,8 +5,6 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{client, one_server, serve, serve_with};
 use testkit::{Client, Deadline, Server};
 
@@ -150,7 +148,6 @@ fn a_refused_upload_still_reads_its_answer() {
         serve(&one_server("", "location / { root html; client_max_body_size 1k; lingering_close always; }"));
     for _ in 0..10 {
         let mut client = client(&server);
-        client.deadline(Duration::from_secs(10));
         let head = post("/x", "Content-Length: 300000\r\n", "");
         client.send(&head);
         let _ = client.try_send(&vec![b'x'; 300_000]);

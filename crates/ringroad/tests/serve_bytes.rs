@@ -21,6 +21,7 @@ use std::time::Duration;
 use common::ours_only;
 use testkit::client::request_bytes;
 use testkit::engines::{DISKS, NETS};
+use testkit::server::ListenAddr;
 use testkit::{Client, Content, Deadline, Response, Server, TempDir, report_ran, report_skipped};
 
 /// Connections for files of at most [`SMALL_MAX`] bytes.
@@ -34,7 +35,9 @@ const PARTS_OF: [u64; 2] = [SMALL_MAX, (1 << 20) + 1];
 /// Asked for once with each way of moving.
 const HUGE: u64 = 100 << 20;
 
-const SENDFILE: [&str; 2] = ["off", "on"];
+/// Not written, a file's length decides where nothing else is written either.
+const UNWRITTEN: &str = "unwritten";
+const SENDFILE: [&str; 3] = ["off", "on", UNWRITTEN];
 const DIRECTIO: [&str; 3] = ["off", "4k", "1"];
 const AIO_SENDFILE: [&str; 3] = ["off", "512k", "1m"];
 
@@ -96,13 +99,18 @@ impl Way {
     }
 
     fn location(self) -> String {
+        let directive = |name: &str, value: &str| match value {
+            UNWRITTEN => String::new(),
+            value => format!("{name} {value}; "),
+        };
         let aio = if self.disk == "sync" { "off" } else { self.disk };
         format!(
-            "location /{}/ {{ alias html/; aio {aio}; sendfile {}; directio {}; aio_sendfile {}; }}\n",
+            "location /{}/ {{ alias html/; {}{}{}{}}}\n",
             self.name(),
-            self.sendfile,
-            self.directio,
-            self.aio_sendfile
+            directive("aio", aio),
+            directive("sendfile", self.sendfile),
+            directive("directio", self.directio),
+            directive("aio_sendfile", self.aio_sendfile)
         )
     }
 }
@@ -223,7 +231,7 @@ fn ask(clients: &mut [Client], way: Way, wanted: &[Wanted]) {
     for round in 0..wanted.len().div_ceil(width) {
         let pick = |index: usize| &wanted[(round * width + index) % wanted.len()];
         for (index, client) in clients.iter_mut().enumerate() {
-            client.deadline(Duration::from_secs(30)).send(pick(index).request(way));
+            client.deadline(Duration::from_secs(180)).send(pick(index).request(way));
         }
         for (index, client) in clients.iter_mut().enumerate() {
             pick(index).check(way, &client.response());
@@ -256,7 +264,7 @@ fn ask_parts(client: &mut Client, way: Way, size: u64) {
 /// 100 MiB, compared with the file itself while they come.
 fn ask_huge(server: &Server, way: Way) {
     let mut client = Client::connect(server.addr(0));
-    client.deadline(Duration::from_secs(60));
+    client.deadline(Duration::from_secs(180));
     client.send(request_bytes("GET", &format!("/{}/{HUGE}.bin", way.name()), &[]));
     let head = client.head();
     assert_eq!(head.status, 200, "{way:?}");
@@ -278,7 +286,7 @@ fn ask_huge(server: &Server, way: Way) {
 
 /// Which way of moving each location took, by the access log; a location may have taken several.
 fn moved(server: &Server, lines: usize) -> BTreeMap<String, Vec<String>> {
-    let log = server.wait_for_access_log(lines, Deadline::after(Duration::from_secs(30)));
+    let log = server.wait_for_access_log(lines, Deadline::after(Duration::from_secs(180)));
     let mut by_location: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in log.lines() {
         let mut words = line.splitn(4, ' ');
@@ -366,4 +374,75 @@ fn same_bytes_from_the_full_product_on_the_ring() {
 #[ignore = "heavy: the full product of engines and settings, 100 MiB each"]
 fn same_bytes_from_the_full_product_on_epoll() {
     run(NETS[1], &Way::all(), true);
+}
+
+/// Nothing is configured, and files come from the disk: whole, with a part in memory, and the same once more from memory.
+#[test]
+fn same_bytes_of_long_files_that_are_brought_into_memory() {
+    for net in NETS {
+        let text = format!(
+            "worker_processes 1;\nevents {{ use {net}; }}\nhttp {{ log_format moved '$body_engine';\n\
+             server {{ listen 127.0.0.1:0; access_log logs/access.log moved; }} }}\n"
+        );
+        let builder = Server::builder(common::BINARY).conf(&text);
+        let html = builder.dir().join("html");
+        std::os::unix::fs::symlink(files().path(), html).expect("a fresh directory");
+        let server = match builder.try_start() {
+            Ok(server) => server,
+            Err(reason) => {
+                report_skipped(net, "sendfile", &short(&reason));
+                continue;
+            }
+        };
+        let path = files().path().join(format!("{HUGE}.bin"));
+        let file = File::open(&path).expect("it was made at the start");
+        let mut client = Client::connect(server.addr(0));
+        client.deadline(Duration::from_secs(180));
+        let range = (3 << 20) - 7..HUGE / 8 + 5;
+        let value = format!("bytes={}-{}", range.start, range.end - 1);
+        for in_memory in [0..0, 0..1, (4 << 20)..(5 << 20), 0..HUGE] {
+            file.sync_all().expect("it can be written");
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("a hint");
+            let mut bytes = vec![0; 64 * 1024];
+            for at in in_memory.clone().step_by(bytes.len()) {
+                file.read_at(&mut bytes, at).expect("it is long enough");
+            }
+            let target = format!("/{HUGE}.bin");
+            let response = client.request("GET", &target, &[("Range", &value)]);
+            assert_eq!(response.status, 206, "{net} {in_memory:?}");
+            content(HUGE).assert_range(range.clone(), &response.body);
+        }
+        let log = server.wait_for_access_log(4, Deadline::after(Duration::from_secs(180)));
+        assert!(log.lines().all(|line| line.starts_with("sendfile or ")), "{log}");
+        assert!(server.quit_and_wait().success());
+    }
+}
+
+/// Chunks of shared memory are nobody else's to take back, so all bodies together have a quarter of `buffer_pool` in them;
+/// clients that do not read hold half of that at most, and the others go on.
+#[test]
+fn shared_memory_is_bounded_and_clients_that_do_not_read_hold_up_nobody() {
+    const SIZE: u64 = 4 << 20;
+    let conf = "worker_processes 1; events { worker_connections 256; buffer_pool 16m; ring_recv_buffers 64 4k; }\n\
+                http { server { listen 127.0.0.1:0 sndbuf=64k; location / { root html; aio_sendfile 512k; } } }";
+    let content = Content::new(11, SIZE);
+    let server = Server::builder(common::BINARY).conf(conf).file("html/a", content).start();
+    let worker = server.workers()[0];
+    let ListenAddr::Tcp(address) = *server.addr(0) else { panic!("it listens on an address") };
+    let mut most = 0;
+    let mut slow: Vec<Client> = (0..64).map(|_| Client::connect_narrow(address, 16 << 10)).collect();
+    for client in &mut slow {
+        client.deadline(Duration::from_secs(180)).send(request_bytes("GET", "/a", &[]));
+    }
+    for client in &mut slow {
+        assert_eq!(client.head().status, 200);
+        most = most.max(testkit::process::shared_bytes(worker));
+    }
+    let response = Client::connect(server.addr(0)).get("/a");
+    assert!(response.body == content.bytes(0..SIZE), "somebody who reads");
+    for client in &mut slow {
+        assert!(client.read_exact(SIZE as usize) == content.bytes(0..SIZE), "whoever reads at last");
+        most = most.max(testkit::process::shared_bytes(worker));
+    }
+    assert!(most > 0 && most <= 5 << 20, "{most} bytes of shared memory");
 }

@@ -4,7 +4,6 @@
 mod common;
 
 use std::fs::OpenOptions;
-use std::time::Duration;
 
 use common::{assert_no_errors, ours_only};
 use testkit::client::request_bytes;
@@ -165,7 +164,6 @@ fn clients_that_read_slowly_or_leave_hold_up_nobody() {
             client.reset();
         }
         for client in &mut slow {
-            client.deadline(Duration::from_secs(20));
             assert!(client.response().text() == changed());
         }
         everything_comes(&server);

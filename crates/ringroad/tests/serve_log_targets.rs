@@ -17,7 +17,7 @@ use testkit::process::fd_targets;
 use testkit::{Client, Deadline, Server, TempDir};
 
 /// Patience with a message or a line.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A line of about 64 KiB, so that a test need not make many of them to fill something.
 fn long_format() -> String {
@@ -300,13 +300,13 @@ fn a_slow_disk_under_logs_holds_up_nobody() {
         return;
     }
     let conf = one_server("log_format own '$arg_n';", "access_log logs/access.log own; return 204;");
-    let server = serve(&conf.replace("events {}", "events { engine_fault write delay=100ms; }"));
+    let server = serve(&conf.replace("events {}", "events { engine_fault write delay=2s; }"));
     let mut client = client(&server);
     let started = Instant::now();
     for n in 0..100 {
         assert_eq!(client.get(&format!("/?n={n}")).status, 204);
     }
-    assert!(started.elapsed() < PATIENCE / 2, "each write takes 100 ms: {:?}", started.elapsed());
+    assert!(started.elapsed() < PATIENCE / 2, "each write takes two seconds: {:?}", started.elapsed());
     let log = server.wait_for_access_log(100, Deadline::default());
     assert!(log.lines().enumerate().all(|(n, line)| line == n.to_string()), "{log}");
 }
@@ -557,12 +557,13 @@ fn compressed_logs_are_one_file_for_gzip() {
     ));
     let mut client = client(&server);
     let padding = "x".repeat(60);
-    for n in 0..50 {
+    for n in 0..60 {
         client.get(&format!("/?n={n}-{padding}"));
     }
     let unpacked = |bytes: &[u8]| {
         let mut text = String::new();
         let read = flate2::read::MultiGzDecoder::new(bytes).read_to_string(&mut text);
+        // Less than a buffer of sixteen lines is held back; how many depends on how long each write took.
         read.is_ok().then_some(text).filter(|text| text.lines().count() >= 40)
     };
     for name in ["logs/a.gz", "logs/b.gz"] {

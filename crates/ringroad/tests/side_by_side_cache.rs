@@ -21,7 +21,6 @@ http {
   proxy_cache_path @CACHE@ keys_zone=z:1m levels=1:2 use_temp_path=off;
   proxy_cache z;
   proxy_cache_key $uri$is_args$args;
-  proxy_read_timeout 300ms;
   add_header X-Cache $upstream_cache_status always;
   server {
     listen 127.0.0.1:0;
@@ -34,12 +33,17 @@ http {
     location /hidden/ { proxy_pass http://@ORIGIN@; proxy_hide_header Cache-Control; proxy_hide_header ETag; }
     location /uses/ { proxy_pass http://@ORIGIN@; proxy_cache_min_uses 2; }
     location /pass/ { proxy_pass http://@ORIGIN@; proxy_cache_bypass $http_x_bypass; proxy_no_cache $http_x_no_cache; }
-    location /error/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale error; }
-    location /timeout/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale timeout; }
+    location /error/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale error;
+      location ~ /never$ { proxy_read_timeout 300ms; proxy_pass http://@ORIGIN@; } }
+    location /timeout/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale timeout;
+      location ~ /never$ { proxy_read_timeout 300ms; proxy_pass http://@ORIGIN@; } }
     location /invalid/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale invalid_header; }
     location /statuses/ { proxy_pass http://@ORIGIN@; proxy_cache_use_stale http_500 http_502 http_503 http_504 http_403 http_404; }
     location /all/ { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; proxy_cache_valid any 1h;
-      proxy_cache_use_stale error timeout invalid_header http_500 http_503 updating; }
+      proxy_cache_use_stale error timeout invalid_header http_500 http_503 updating;
+      location ~ /never$ { proxy_read_timeout 300ms; proxy_pass http://@ORIGIN@; } }
+    # What is to be stale is filled without haste.
+    location ~ ^/fill(?<target>/.*)$ { proxy_cache_key $target; proxy_pass http://@ORIGIN@$target; }
     location /again/ { proxy_pass http://@ORIGIN@; proxy_cache_revalidate on; }
     location /page/ { proxy_pass http://@ORIGIN@; proxy_cache_valid any 1h; proxy_intercept_errors on; error_page 404 410 /page.html; }
     location = /page.html { return 404 'a page'; }
@@ -354,7 +358,7 @@ fn what_is_served_when_it_is_stale() {
         let has_time = matches!(location, "error" | "timeout" | "all");
         for fault in faults.into_iter().filter(|fault| has_time || *fault != "never") {
             let target = format!("/{location}/{fault}");
-            fills.push(get(&target).say(fill));
+            fills.push(get(format!("/fill{target}")).say(fill));
             let case = || match (fault, location) {
                 ("same", "all" | "again") => get(&target).say(fill).with("X-Same", "1").differs("C11"),
                 ("same", _) => get(&target).say(fill).with("X-Same", "1"),

@@ -28,14 +28,16 @@ fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locati
     }
 }
 
-/// Asked with a size of zero for small files, since only `directio` makes a difference by size.
+/// Asked with a size of zero for small files; where nothing is configured long ones take another way, and so do those at
+/// `directio`.
 fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
     let location = config.location(id);
     let core = &location.scope.core;
     let mover = |size| choose::mover(core, caps, size);
     // A string takes every write.
     let _ = write!(text, "server {server}, {}: {}", location.name, mover(0));
-    if let Some(from) = core.directio.filter(|&from| from > 0) {
+    let from = core.directio.unwrap_or(choose::LONG_FROM);
+    if mover(from) != mover(0) {
         let _ = write!(text, "; files of {from} bytes and more: {}", mover(from));
     }
     text.push('\n');

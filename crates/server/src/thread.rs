@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::date::DateCache;
 use http::response::Opening;
+use io::engine::NetKind;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
@@ -30,6 +31,10 @@ pub(crate) struct Thread {
     pub(crate) shared: Arc<Shared>,
     /// The kernel's number of this thread, for log lines.
     pub(crate) tid: i32,
+    /// Whether calls that wait for nothing may be made beside the engine, where they cost less than a trip through it.
+    pub(crate) calls_directly: bool,
+    /// Whether the network's engine is a ring.
+    pub(crate) has_ring: bool,
     generation: RefCell<Rc<Generation>>,
     /// Logs, opened once.
     pub(crate) logs: LogFiles,
@@ -71,6 +76,8 @@ impl Thread {
         Thread {
             tally: shared.new_tally(),
             shared,
+            calls_directly: edition.config.events().calls_directly(),
+            has_ring: rt::caps().net == NetKind::Uring,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
             generation: RefCell::new(Rc::new(generation(edition, &logs, files))),
             logs,

@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use support::Site;
 use testkit::{Client, Deadline};
 
@@ -24,7 +22,7 @@ fn wait_for(client: &mut Client, stages: &str) -> u64 {
         let text = client.get("/status").text();
         text.ends_with(stages).then_some(())
     };
-    let deadline = Deadline::after(Duration::from_secs(5));
+    let deadline = Deadline::default();
     testkit::wait::until("the numbers", deadline, look).unwrap_or_else(|_| panic!("{stages} does not come"));
     asked
 }

@@ -226,7 +226,7 @@ impl Running {
         *lock(&self.all.progress)
     }
 
-    /// Waits until the clients are as far as the closure wants them; panics after 30 seconds.
+    /// Waits until the clients are as far as the closure wants them; panics at the default deadline.
     #[track_caller]
     pub fn wait_for(&self, what: &str, mut done: impl FnMut(&Progress) -> bool) -> Progress {
         let reached =

@@ -95,8 +95,17 @@ pub fn is_alive(pid: Pid) -> bool {
 
 /// The resident memory of a process in bytes (VmRSS). Zero when it is gone.
 pub fn resident_bytes(pid: Pid) -> u64 {
+    kib_of(pid, "VmRSS")
+}
+
+/// The part of it that is shared memory and files in memory (RssShmem). Zero when it is gone.
+pub fn shared_bytes(pid: Pid) -> u64 {
+    kib_of(pid, "RssShmem")
+}
+
+fn kib_of(pid: Pid, name: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let kib = field(&status, "VmRSS").and_then(|value| value.split_whitespace().next());
+    let kib = field(&status, name).and_then(|value| value.split_whitespace().next());
     kib.and_then(|value| value.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 

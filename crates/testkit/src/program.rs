@@ -9,12 +9,17 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid as RawPid, Signal, kill_process, kill_process_group};
 
 use crate::process::Pid;
 use crate::tempdir::TempDir;
 use crate::wait::{self, Deadline};
+
+/// How long a program may take to its end. A scenario of the benchmarks has many runs, of servers that start and end, and took
+/// five minutes on two cores that others used.
+const RUN_MAX: Duration = wait::DEFAULT_LIMIT.saturating_mul(5);
 
 /// A child process; killed when dropped, with the children that it has then. A test that is killed cannot drop
 /// anything: then a guard does it.
@@ -44,7 +49,7 @@ pub struct Finished {
 #[track_caller]
 pub fn run(binary: impl AsRef<OsStr>, args: &[&str]) -> Finished {
     let mut program = Program::start(binary, args);
-    let status = program.wait_until_ended(Deadline::default());
+    let status = program.wait_until_ended(Deadline::after(RUN_MAX));
     Finished { status, stdout: program.stdout(), stderr: program.stderr() }
 }
 

@@ -80,6 +80,18 @@ pub struct ServerBuilder {
     dir: TempDir,
 }
 
+/// Starts a server that is to have a ring. The locked memory of all servers of a user counts as one, whoever's they are:
+/// where there is none it is tried again until others have ended.
+#[track_caller]
+pub fn start_with_memory(mut start: impl FnMut() -> Result<Server, String>) -> Server {
+    let has_started = || match start() {
+        Err(reason) if reason.contains("RLIMIT_MEMLOCK") => None,
+        started => Some(started.unwrap_or_else(|failure| panic!("{failure}"))),
+    };
+    let server = wait::until("locked memory", Deadline::default(), has_started);
+    server.unwrap_or_else(|late| panic!("{late}"))
+}
+
 impl ServerBuilder {
     /// The configuration text. `:0` as a port lets the kernel choose.
     pub fn conf(mut self, text: &str) -> ServerBuilder {

@@ -103,7 +103,8 @@ impl Setup {
     /// Starts the binary under test.
     #[track_caller]
     pub fn start(&self, binary: impl Into<PathBuf>) -> Server {
-        self.builder(binary).start()
+        let binary = binary.into();
+        crate::server::start_with_memory(|| self.builder(&binary).try_start())
     }
 
     /// The binary under test before its start, for what else it needs.

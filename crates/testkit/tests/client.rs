@@ -122,7 +122,7 @@ fn a_server_that_says_nothing_is_given_up_on() {
         other => panic!("{other:?}"),
     }
     drop(done);
-    client.deadline(Duration::from_secs(10)).expect_end();
+    client.deadline(testkit::wait::DEFAULT_LIMIT).expect_end();
     server.join().expect("the script ends");
 }
 

@@ -23,7 +23,7 @@ fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
 fn ask(server: &DnsServer, id: u16, name: &str, kind: u16) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback has free ports");
     socket.connect(server.addr()).expect("an address");
-    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("no zero");
+    socket.set_read_timeout(Some(Duration::from_secs(180))).expect("no zero");
     socket.send(&query(id, name, kind)).expect("it is sent");
     socket
 }

@@ -4,6 +4,7 @@
 //! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised.
 //! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`], [`commits`].
 //! * [`instructions`] of pure hot code, against the committed figures.
+//! * [`tuned`]: the release build, laid out by what a run of it has shown.
 //! * [`licences`] of the dependencies, and the generated [`reference`](mod@reference) of directives.
 //!
 //! Nothing here is part of the product: no other crate depends on this one.
@@ -24,6 +25,7 @@ mod rules;
 mod shape;
 mod suite;
 mod tidy;
+mod tuned;
 mod workspace;
 
 use std::process::ExitCode;
@@ -38,6 +40,7 @@ Usage: cargo xtask COMMAND
   instructions [--bless]
                         counts the instructions of pure hot code (needs valgrind) and compares with the committed
                         figures; --bless writes those anew
+  tuned                 the release build after a training: target/tuned/ringroad
   licences              licences of all dependencies
   reference [--check]   writes docs/directives.md from the directive tables, or checks that it is current
 ";
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         ["tidy", "--tighten"] => tidy::tighten(),
         ["instructions"] => instructions::check(),
         ["instructions", "--bless"] => instructions::bless(),
+        ["tuned"] => tuned::build(),
         ["licences"] => licences::check(),
         ["reference"] => reference::write(),
         ["reference", "--check"] => reference::check(),

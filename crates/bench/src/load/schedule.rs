@@ -13,6 +13,8 @@ pub(crate) struct Schedule {
     left: Option<u64>,
     /// Nothing is due from this time on.
     end: u64,
+    /// A closed loop asks once, however late its thread comes to run.
+    owes_one: bool,
     /// When those were due that lost their connection before they were answered, by no fault of their own.
     given_back: VecDeque<u64>,
 }
@@ -45,7 +47,8 @@ impl Schedule {
             }
         };
         let left = requests.map(|requests| requests.saturating_sub(thread).div_ceil(threads));
-        Schedule { pace: timing, left, end, given_back: VecDeque::new() }
+        let owes_one = matches!(pace, Pace::Closed);
+        Schedule { pace: timing, left, end, owes_one, given_back: VecDeque::new() }
     }
 
     /// Takes a request that is due by `now`: answers when it was.
@@ -54,6 +57,7 @@ impl Schedule {
             return Some(due);
         }
         let due = self.next_due(now).filter(|&due| due <= now)?;
+        self.owes_one = false;
         if let Timing::Open { next, .. } = &mut self.pace {
             *next += 1;
         }
@@ -64,7 +68,7 @@ impl Schedule {
     }
 
     /// When the next request is due: at once in a closed loop. Never, when there is none left, or it would be due after
-    /// the end.
+    /// the end and is not the first one of a closed loop.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         if self.left == Some(0) {
             return None;
@@ -74,7 +78,7 @@ impl Schedule {
             // Multiplied, not added up: the rate holds over any length.
             Timing::Open { start, interval, next } => start + (interval * next as f64) as u64,
         };
-        (due < self.end).then_some(due)
+        (due < self.end || self.owes_one).then_some(due)
     }
 
     /// Puts a request back whose connection ended before its turn.
@@ -91,6 +95,14 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_closed_loop_that_begins_after_its_end_asks_once() {
+        let mut schedule = Schedule::new(Pace::Closed, (0, 1), (5_000, 15_000), None);
+        assert_eq!((schedule.take(20_000), schedule.take(20_001)), (Some(20_000), None));
+        let mut none = Schedule::new(Pace::Closed, (1, 2), (5_000, 15_000), Some(1));
+        assert_eq!(none.take(20_000), None, "another thread has the only one");
+    }
 
     #[test]
     fn an_open_loop_is_even_over_its_threads() {

@@ -15,7 +15,7 @@ use rt::Runtime;
 use testkit::{Content, TempDir};
 
 /// Longest that a test waits for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Bytes of a chunk.
 pub(crate) const CHUNK: u64 = cache::CHUNK_BYTES;

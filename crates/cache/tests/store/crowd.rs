@@ -141,7 +141,7 @@ fn killed_after(turns: u32, place: &Place, work: impl AsyncFnOnce(Arc<Store>)) -
         };
         matches!(rt::select(work(store), ends).await, rt::Either::Left(()))
     });
-    runtime.shutdown(Instant::now() + Duration::from_secs(20));
+    runtime.shutdown(Instant::now() + Duration::from_secs(180));
     is_done
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Backends {
     net: Net,
     libaio: Option<Libaio>,
     pools: Vec<Arc<ThreadPool>>,
+    /// Threads for [`Op::Put`], where it has its own.
+    makers: Option<Arc<ThreadPool>>,
     inbox: Arc<Inbox>,
     /// Pool outcomes on their way into `done`; kept for its memory.
     outcomes: Vec<(OpId, Outcome)>,
@@ -53,6 +55,10 @@ pub(super) struct Backends {
     pool_queued: u64,
 }
 
+/// Files of one device that threads make at once. They wait for each other in the folder and in the journal, so that more
+/// threads only take turns.
+pub(super) const PUTS_MAX: usize = 4;
+
 /// The network backend, and the ring where there is one.
 enum Net {
     /// A ring for sockets and files.
@@ -67,6 +73,7 @@ enum Disk {
     Ring,
     Libaio,
     Pool(usize),
+    Makers,
     Sync,
 }
 
@@ -98,6 +105,7 @@ impl Backends {
             table_full: 0,
             pool_queued: 0,
             pools: config.pools,
+            makers: config.makers,
         })
     }
 
@@ -135,13 +143,14 @@ impl Backends {
     }
 
     fn start_disk(&mut self, id: OpId, via: DiskVia, device: DeviceId) {
-        match self.backend(id, via) {
+        let disk = self.backend(id, via);
+        match disk {
             Disk::Ring => self.start_gated(id, device),
             Disk::Libaio => match &mut self.libaio {
                 Some(libaio) => libaio.push(id),
                 None => self.start_inline(id),
             },
-            Disk::Pool(number) => self.start_in_pool(id, number, device),
+            Disk::Pool(_) | Disk::Makers => self.start_in_pool(id, disk, device),
             Disk::Sync => self.start_inline(id),
         }
     }
@@ -153,6 +162,7 @@ impl Backends {
         let by_ring = self.net.ring().zip(op).is_some_and(|(ring, op)| !ring.lacks(op));
         let reads_directly = matches!(op, Some(Op::Read { file, .. }) if file.is_direct());
         match via {
+            _ if self.makers.is_some() && matches!(op, Some(Op::Put { .. })) => Disk::Makers,
             DiskVia::Sync => Disk::Sync,
             DiskVia::Ring if by_ring => Disk::Ring,
             DiskVia::Libaio if self.libaio.is_some() && reads_directly => Disk::Libaio,
@@ -193,16 +203,27 @@ impl Backends {
         }
     }
 
-    fn start_in_pool(&mut self, id: OpId, number: usize, device: DeviceId) {
+    /// The threads behind a choice.
+    fn threads(&self, disk: Disk) -> Option<&Arc<ThreadPool>> {
+        match disk {
+            Disk::Pool(number) => self.pools.get(number),
+            Disk::Makers => self.makers.as_ref(),
+            Disk::Ring | Disk::Libaio | Disk::Sync => None,
+        }
+    }
+
+    fn start_in_pool(&mut self, id: OpId, disk: Disk, device: DeviceId) {
+        let Some(pool) = self.threads(disk).cloned() else { return self.start_inline(id) };
         let op = self.slots.op(id);
+        let puts = matches!(op, Op::Put { .. });
         // A direct read would wait for the disk in spite of RWF_NOWAIT.
         let may_be_resident = self.try_resident && matches!(op, Op::Read { file, .. } if !file.is_direct());
         let job = Job::new(op);
         if let Some(outcome) = may_be_resident.then(|| job.run_if_resident()).flatten() {
             return outcome.deliver(id, &mut self.slots, &mut self.done);
         }
-        let pool = &self.pools[number];
-        let limit = share_of(pool.threads(), self.device_share);
+        let share = share_of(pool.threads(), self.device_share);
+        let limit = if puts { PUTS_MAX.min(pool.threads()) } else { share };
         let task = Task { job, id, device, inbox: Arc::clone(&self.inbox) };
         match pool.push(task, limit) {
             Taken::Ready => self.in_pools += 1,
@@ -230,8 +251,8 @@ impl Backends {
         let withdrawn = match self.backend(id, via) {
             Disk::Ring => self.gates.forget(device, id),
             Disk::Libaio => self.libaio.as_mut().is_some_and(|libaio| libaio.withdraw(id)),
-            Disk::Pool(number) => {
-                let found = self.pools[number].withdraw(&self.inbox, device, id);
+            disk @ (Disk::Pool(_) | Disk::Makers) => {
+                let found = self.threads(disk).is_some_and(|pool| pool.withdraw(&self.inbox, device, id));
                 self.in_pools -= usize::from(found);
                 found
             }

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString};
 use std::io::{IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, ResolveFlags};
@@ -33,6 +33,7 @@ enum Work {
     Sendfile { socket: RawFd, file: RawFd, offset: u64, len: usize },
     ReadDir { dir: RawFd, bytes_max: usize, look: EntryLook },
     StatMany { dir: RawFd, names: Arc<[CString]> },
+    Put(Put),
     Unlink { path: CString, folder: bool },
     Rename { from: CString, to: CString },
     MkDir { path: CString, mode: u32 },
@@ -43,6 +44,17 @@ enum Work {
     SpaceOfFile { file: RawFd },
     SpaceOfPath { path: CString },
     Sync { file: RawFd },
+}
+
+/// What is known of a new file.
+#[derive(Debug)]
+struct Put {
+    temp: CString,
+    to: CString,
+    begun: Option<RawFd>,
+    mode: u32,
+    pieces: Pieces,
+    uncached: bool,
 }
 
 /// Where the bytes of a write lie, in order.
@@ -92,6 +104,17 @@ impl Job {
                 let piece = |part: &Segment| (part.bytes().as_ptr(), part.bytes().len());
                 let (pieces, uncached) = (data.parts().map(piece).collect(), file.is_uncached());
                 Work::Write { file: file.as_raw_fd(), offset: *offset, pieces, uncached }
+            }
+            Op::Put { new, .. } => {
+                let piece = |part: &Segment| (part.bytes().as_ptr(), part.bytes().len());
+                Work::Put(Put {
+                    temp: new.temp.clone(),
+                    to: new.to.clone(),
+                    begun: new.begun.as_ref().map(AsRawFd::as_raw_fd),
+                    mode: new.mode,
+                    pieces: new.data.iter().flat_map(|data| data.parts().map(piece)).collect(),
+                    uncached: new.uncached,
+                })
             }
             Op::Sendfile { socket, file, offset, len, .. } => Work::Sendfile {
                 socket: socket.as_raw_fd(),
@@ -162,6 +185,7 @@ impl Job {
                 Outcome::entries(folder::read(borrow(dir), bytes_max, look))
             }
             Work::StatMany { dir, names } => Outcome::stats(folder::look(borrow(dir), &names)),
+            Work::Put(put) => Outcome::done(put.run()),
             Work::Unlink { path, folder } => {
                 let flags = if folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 Outcome::done(rustix::fs::unlinkat(CWD, path, flags))
@@ -207,6 +231,43 @@ fn on_paths(op: &mut Op) -> Work {
         _ => unreachable!("operations of the network are no jobs"),
     }
 }
+
+impl Put {
+    /// Makes the file, writes it and renames it, or removes what it has made of it.
+    fn run(self) -> Result<(), Errno> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(self.mode);
+        let made = match self.begun {
+            Some(_) => None,
+            None => Some(retry_on_intr(|| rustix::fs::open(&self.temp, flags, mode))?),
+        };
+        let file = made.as_ref().map(AsFd::as_fd).or(self.begun.map(borrow)).ok_or(Errno::BADF)?;
+        let done = self.write(file).and_then(|()| rustix::fs::rename(&self.temp, &self.to));
+        if done.is_err() && made.is_some() {
+            // The first error says more than one of the removal would.
+            let _ = rustix::fs::unlinkat(CWD, &self.temp, AtFlags::empty());
+        }
+        done
+    }
+
+    fn write(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut slices: Slices<'_> =
+            self.pieces.iter().map(|&(at, len)| IoSlice::new(content(at, len))).collect();
+        let (mut rest, mut offset) = (&mut slices[..], 0);
+        while !rest.is_empty() {
+            let count = write(file, &rest[..rest.len().min(PIECES_MAX)], offset, self.uncached).result?;
+            if count == 0 {
+                return Err(Errno::IO);
+            }
+            offset += u64::from(count);
+            IoSlice::advance_slices(&mut rest, count as usize);
+        }
+        Ok(())
+    }
+}
+
+/// Pieces of one write: the kernel takes no more (`UIO_MAXIOV`).
+const PIECES_MAX: usize = 1024;
 
 /// The pieces of a write, as the kernel wants them.
 type Slices<'a> = SmallVec<[IoSlice<'a>; SEGMENTS_MAX]>;

@@ -128,6 +128,7 @@ impl FaultEngine {
             | Op::MkDir { path, .. }
             | Op::Unlink { path, .. } => vec![text(path)],
             Op::Rename { from, to, .. } => vec![text(from), text(to)],
+            Op::Put { new, .. } => vec![text(&new.temp), text(&new.to)],
             Op::Link { to, .. } => vec![text(to)],
             Op::Stat { target: StatTarget::File(file), .. }
             | Op::Space { target: StatTarget::File(file), .. }
@@ -304,7 +305,14 @@ impl Engine for FaultEngine {
     fn submit(&mut self, mut op: Op) -> Result<OpId, Op> {
         let kind = kind(&op);
         let mut names = self.names(&op);
-        let fault = kind.and_then(|kind| self.fault(kind, &names));
+        let fault = match &op {
+            // All that it does.
+            Op::Put { .. } => {
+                let kinds = [OpKind::Open, OpKind::Write, OpKind::Rename];
+                kinds.into_iter().find_map(|kind| self.fault(kind, &names))
+            }
+            _ => kind.and_then(|kind| self.fault(kind, &names)),
+        };
         let mut live = Live {
             kind,
             inner: None,
@@ -474,7 +482,7 @@ fn kind(op: &Op) -> Option<OpKind> {
         Op::Open { .. } => OpKind::Open,
         Op::Stat { .. } | Op::StatMany { .. } => OpKind::Stat,
         Op::Read { .. } => OpKind::Read,
-        Op::Write { .. } | Op::WriteSegments { .. } => OpKind::Write,
+        Op::Write { .. } | Op::WriteSegments { .. } | Op::Put { .. } => OpKind::Write,
         Op::Sendfile { .. } => OpKind::Sendfile,
         Op::ReadDir { .. } => OpKind::ReadDir,
         Op::Unlink { .. } => OpKind::Unlink,

@@ -267,20 +267,23 @@ impl Uring {
             (Op::Stat { .. }, Ok(_)) => done.payload = Payload::Stat(Box::new(flights.scratch(id).stat())),
             (op, result) => {
                 done.result = result;
-                done.payload = owned(op, result);
+                give_back(op, result, &mut done.payload);
             }
         });
         self.flights.end(id);
     }
 }
 
-/// What an operation gives back of its own.
+/// Puts what an operation gives back of its own into its completion, where there is nothing yet: a payload that is made
+/// elsewhere and moved in would be waited for (decision 0015).
 #[inline]
-pub(super) fn owned(op: &mut Op, result: Result<u32, Errno>) -> Payload {
+pub(super) fn give_back(op: &mut Op, result: Result<u32, Errno>, payload: &mut Payload) {
     match op {
-        Op::Send { data, .. } | Op::WriteSegments { data, .. } => Payload::Segments(std::mem::take(data)),
-        Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Stream, .. } => Payload::None,
-        _ => owned_by(std::mem::replace(op, Op::Nop), result),
+        Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
+            *payload = Payload::Segments(std::mem::take(data));
+        }
+        Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Stream, .. } => {}
+        _ => *payload = owned_by(std::mem::replace(op, Op::Nop), result),
     }
 }
 

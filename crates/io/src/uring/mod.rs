@@ -134,9 +134,9 @@ impl Uring {
     /// A ring of the calling thread, which alone may use it.
     ///
     /// # Errors
-    /// When the kernel refuses it, with the likely cause.
+    /// When the kernel refuses it, with the likely cause; for want of memory after a second.
     pub(crate) fn new(config: &EngineConfig, pool: &Pool, role: Role) -> Result<Uring, SetupError> {
-        Uring::with_limits(config, pool, role, Limits::default())
+        setup::patiently(|| Uring::with_limits(config, pool, role, Limits::default()))
     }
 
     fn with_limits(
@@ -360,13 +360,12 @@ impl Uring {
         }
     }
 
+    #[inline(always)]
     fn stage_op(&mut self, id: OpId, op: &mut Op) -> Result<(), Errno> {
         if self.backlog.is_empty()
-            && self.ring.has_room()
             && let Some(entry) = entry::small(id, op)
+            && self.ring.push(&entry)
         {
-            let pushed = self.ring.push(&entry);
-            debug_assert!(pushed, "there is room");
             return Ok(());
         }
         let copying = !self.zero_copy || self.flights.get(id).is_some_and(|flight| flight.copying);
@@ -498,7 +497,7 @@ impl Uring {
         self.flights.end(id);
         slots.end(id, done, |op, done| {
             done.result = result;
-            done.payload = complete::owned(op, result);
+            complete::give_back(op, result, &mut done.payload);
         });
     }
 }

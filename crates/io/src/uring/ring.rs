@@ -222,12 +222,6 @@ impl Ring {
         self.enter(staged, 0, false, None).is_ok_and(|taken| taken > 0) && self.push(entry)
     }
 
-    /// Whether an entry can be staged at once.
-    #[inline(always)]
-    pub(super) fn has_room(&mut self) -> bool {
-        !self.ring.submission().is_full()
-    }
-
     /// Stages an entry; `false` when the queue is full. What the entry points to belongs to an operation's
     /// slot or scratch and stays there until its terminal completion.
     #[inline(always)]

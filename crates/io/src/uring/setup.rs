@@ -3,6 +3,7 @@
 //! Types: [`SetupError`] with its likely cause and the remedy, [`Mode`] for what was had.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use io_uring::{Builder, IoUring};
 use rustix::io::Errno;
@@ -193,6 +194,29 @@ pub(crate) fn filtered() -> bool {
     status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|value| value.trim() == "2"))
 }
 
+/// How long it is tried again to get a ring for which there is no memory, and the pause in between.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Makes a ring, for a moment also where the memory that may be locked is used up: it counts for all processes of a user,
+/// and the kernel gives that of a ring back some time after its process has ended. A server that is started again would
+/// find no ring otherwise.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing tells when the kernel has given memory back, and no loop runs yet"
+)]
+pub(super) fn patiently<T>(mut make: impl FnMut() -> Result<T, SetupError>) -> Result<T, SetupError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match make() {
+            Err(error) if error.refusal == Refusal::Memory && Instant::now() < until => {
+                std::thread::sleep(PAUSE);
+            }
+            made => return made,
+        }
+    }
+}
+
 /// Creates a ring that is not enabled yet (`IORING_SETUP_R_DISABLED`), with the first set of flags of `ladder` that the
 /// kernel takes. Bits in `denied` are treated as unknown to the kernel, so that tests see each step.
 pub(super) fn create(
@@ -259,6 +283,20 @@ mod tests {
         for (errno, disabled, filtered, expected) in table {
             assert_eq!(Refusal::judge(errno, disabled, filtered), expected, "{errno:?}");
         }
+    }
+
+    #[test]
+    fn memory_is_waited_for_and_nothing_else() {
+        let mut answers = [Errno::NOMEM, Errno::NOMEM, Errno::PERM, Errno::IO].into_iter();
+        let mut make =
+            || Err::<(), _>(SetupError::new(Stage::Setup, answers.next().expect("there is one more")));
+        assert_eq!(patiently(&mut make).map_err(|error| error.errno), Err(Errno::PERM));
+        let mut tries = 0;
+        let short = patiently(|| {
+            tries += 1;
+            if tries < 3 { Err(SetupError::new(Stage::BufferRing, Errno::NOMEM)) } else { Ok(tries) }
+        });
+        assert_eq!(short, Ok(3));
     }
 
     #[test]

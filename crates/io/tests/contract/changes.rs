@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use io::op::{Advice, DeviceId, Source, Space, StatTarget};
+use io::op::{Advice, DeviceId, NewFile, Source, Space, StatTarget};
 use io::{Completion, Errno, Fd, Op, Payload, Segments};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
@@ -64,6 +64,63 @@ fn folders_are_made_and_removed() {
         assert_eq!(result(bench.run(remove(&c_path(&inner), false))), Ok(0));
         assert_eq!(result(bench.run(remove(&path, true))), Ok(0));
         assert!(!dir.path("folder").exists());
+        bench.assert_drains();
+    });
+}
+
+/// What a put makes of these bytes, and what it gives back.
+fn put(
+    bench: &mut Bench,
+    (temp, to): (&Path, &Path),
+    begun: Option<&Fd>,
+    data: Vec<Segments>,
+) -> Result<u32, Errno> {
+    let len = |data: &[Segments]| data.iter().map(Segments::len).sum::<usize>();
+    let (via, before) = (bench.pair.via(), len(&data));
+    let new = NewFile {
+        temp: c_path(temp),
+        to: c_path(to),
+        begun: begun.cloned(),
+        mode: 0o600,
+        data,
+        uncached: false,
+    };
+    let done = bench.run(Op::Put { new: Box::new(new), device: DEVICE, via });
+    let Payload::NewFile(new) = done.payload else { panic!("{:?}", done.payload) };
+    assert_eq!(len(&new.data), before, "all of it can be tried again");
+    done.result
+}
+
+#[test]
+fn a_file_is_put_in_its_place_whole_or_not_at_all() {
+    on_each_pair(|bench| {
+        let dir = TempDir::new();
+        let (temp, whole) = (dir.path("temp"), dir.path("whole"));
+        let bytes = pattern(200_000);
+        // More pieces than one call of the kernel takes.
+        let pieces = || -> Vec<Segments> {
+            let shared: Arc<[u8]> = bytes.as_slice().into();
+            let piece = |start: usize| {
+                let mut data = Segments::new();
+                data.push_range(Source::Shared(Arc::clone(&shared)), start, (start + 150).min(shared.len()));
+                data
+            };
+            (0..bytes.len()).step_by(150).map(piece).collect()
+        };
+        assert_eq!(put(bench, (&temp, &dir.path("none/whole")), None, pieces()), Err(Errno::NOENT));
+        assert!(!temp.exists(), "nothing is left");
+        assert_eq!(put(bench, (&temp, &whole), None, pieces()), Ok(0));
+        assert!(std::fs::read(&whole).unwrap() == bytes);
+        assert!(!temp.exists());
+        // One that was begun gets its start, in the place of the other.
+        let file = make(bench, &temp, libc::O_CREAT | libc::O_EXCL).unwrap();
+        assert_eq!(put(bench, (&temp, &whole), None, pieces()), Err(Errno::EXIST), "somebody else's");
+        let mut rest = Segments::new();
+        rest.push(Source::Static(b"rest"));
+        write_all(bench, &file, 5, rest);
+        assert_eq!(put(bench, (&temp, &whole), Some(&file), vec![b"start".to_vec().into()]), Ok(0));
+        assert_eq!(std::fs::read(&whole).unwrap(), b"startrest");
+        drop(file);
         bench.assert_drains();
     });
 }

@@ -15,7 +15,7 @@ use io::{Errno, Fd, Op, OpId};
 use crate::harness::{Bench, connection, on_each_net, pattern, received};
 
 /// Longest that an end may take: shorter than the tests' patience, so that a loss is told by its case.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(180);
 
 /// How a peer leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use io::fault::FaultPlan;
-use io::op::{DeviceId, EntryLook, RecvInto, Source};
+use io::op::{DeviceId, EntryLook, NewFile, RecvInto, Source};
 use io::{Drained, Errno, Fd, Op, Payload, Segments};
 
 use crate::harness::{
@@ -333,10 +333,19 @@ fn one_folder_fails_while_its_switch_is_on() {
         let (a, b) = (c_path(&dir.path("cache/a")), c_path(&dir.path("cache/b")));
         let (device, space) = (DEVICE, io::op::StatTarget::Path(c_path(&cache)));
         let (from, file) = (c_path(&dir.path("other/a")), outside.clone());
+        let new = |to| NewFile {
+            temp: from.clone(),
+            to,
+            begun: None,
+            mode: 0o600,
+            data: Vec::new(),
+            uncached: false,
+        };
         let refused = [
             (Op::Link { file, to: b.clone(), device, via }, Errno::DQUOT),
             (Op::MkDir { path: b.clone(), mode: 0o700, device, via }, Errno::DQUOT),
-            (Op::Rename { from, to: b, device, via }, Errno::IO),
+            (Op::Rename { from: from.clone(), to: b.clone(), device, via }, Errno::IO),
+            (Op::Put { new: Box::new(new(b)), device, via }, Errno::ROFS),
             (Op::Unlink { path: a, folder: false, device, via }, Errno::IO),
             (Op::Truncate { file: inside.clone(), len: 0, device, via }, Errno::IO),
             (

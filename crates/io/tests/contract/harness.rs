@@ -16,7 +16,7 @@ use io::op::{DeviceId, OpenHow, RecvInto, Source};
 use io::{Completion, DiskVia, Drained, Engine, Errno, Fd, Op, OpId, Payload, Segments, Wait};
 
 /// Longest that any single step of a test may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A disk backend, as the report names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,6 @@
 //! What the tests of process control share: the binary, small configurations, one request.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::time::Duration;
-
 use testkit::{Client, Deadline, ListenAddr, Server};
 
 /// The binary under test.
@@ -32,9 +30,4 @@ pub(crate) fn wait_for_answer(server: &Server, text: &str) {
 pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let outcome = testkit::wait::until(what, Deadline::default(), || holds().then_some(()));
     outcome.unwrap_or_else(|late| panic!("{late}"));
-}
-
-/// A deadline in milliseconds.
-pub(crate) fn within_ms(limit: u64) -> Deadline {
-    Deadline::after(Duration::from_millis(limit))
 }

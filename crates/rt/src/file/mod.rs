@@ -7,12 +7,14 @@
 mod lock;
 mod paths;
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::io::IoSliceMut;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io::op::{Advice, DeviceId, DirEntry, EntryLook, OpenHow, Space, Stat, StatTarget};
 use io::{Buf, DiskVia, Errno, Fd, Op, Payload, Segments};
@@ -22,6 +24,7 @@ use rustix::io::ReadWriteFlags;
 use crate::ops::{Outcome, Running};
 use crate::runtime::{self, Inner};
 use crate::timer::sleep_until;
+pub use io::op::NewFile;
 pub use lock::Lock;
 pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
 
@@ -61,6 +64,8 @@ pub enum Create {
 struct Opened {
     runtime: Rc<Inner>,
     fd: Fd,
+    /// The bytes that were found in the page cache last, and when.
+    seen: Cell<Option<(u64, u64, Instant)>>,
 }
 
 impl File {
@@ -125,12 +130,22 @@ impl File {
     }
 
     fn from_fd(runtime: &Rc<Inner>, fd: Fd) -> File {
-        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd }))
+        File(Rc::new(Opened { runtime: Rc::clone(runtime), fd, seen: Cell::new(None) }))
     }
 
     /// The descriptor.
     pub fn fd(&self) -> &Fd {
         &self.0.fd
+    }
+
+    /// Up to where the bytes from `offset` on were in the page cache when somebody last looked, and when that was.
+    pub fn seen_resident(&self, offset: u64) -> Option<(u64, Instant)> {
+        self.0.seen.get().and_then(|(start, end, at)| (start..end).contains(&offset).then_some((end, at)))
+    }
+
+    /// Keeps for all who share the file that these bytes are in the page cache.
+    pub fn note_resident(&self, range: Range<u64>) {
+        self.0.seen.set(Some((range.start, range.end, crate::now())));
     }
 
     /// Size, times and kind, through a backend.
@@ -255,6 +270,23 @@ impl File {
         (Ok(written), Some(data))
     }
 
+    /// Makes a whole file, or finishes one that was begun, and gives it its name in the place of what has that: one
+    /// operation for all of it. The bytes come back, unless the engine lost them. After an error nothing is left of a file
+    /// that it made.
+    pub async fn put(new: NewFile, device: DeviceId, via: DiskVia) -> (Result<(), Errno>, Option<NewFile>) {
+        let mut new = Box::new(new);
+        let mut retries = Retries::default();
+        loop {
+            let op = Op::Put { new, device, via };
+            let Outcome { result, payload, .. } = Running::new(&runtime::current(), op).last().await;
+            new = match (result, payload) {
+                (Err(errno), Payload::NewFile(new)) if retries.again(errno).await => new,
+                (result, Payload::NewFile(new)) => return (result.map(drop), Some(*new)),
+                (result, _) => return (result.map(drop), None),
+            };
+        }
+    }
+
     /// Has what is read from and written to the file leave the page cache, where kernel and file system can
     /// (`RWF_DONTCACHE`, Linux 6.14). Elsewhere nothing changes, and [`File::advise`] can be asked afterwards.
     pub fn set_uncached(&self) {
@@ -358,13 +390,25 @@ impl File {
 
     /// Closes the file and waits for that, when nobody shares it: for who needs its number again.
     pub async fn close(self) {
-        let Ok(opened) = Rc::try_unwrap(self.0) else { return };
+        if let Some((runtime, fd)) = self.take()
+            && let Ok(fd) = fd.into_owned()
+        {
+            Running::new(&runtime, Op::Close { fd }).last().await;
+        }
+    }
+
+    /// Lets go of a descriptor that somebody else holds and goes on to use: there is nothing to close.
+    pub fn leave(self) {
+        drop(self.take());
+    }
+
+    /// The descriptor, which is not closed by this any more; nothing where others share the file.
+    fn take(self) -> Option<(Rc<Inner>, Fd)> {
+        let opened = Rc::try_unwrap(self.0).ok()?;
         let (runtime, fd) = (Rc::clone(&opened.runtime), opened.fd.clone());
         drop(opened);
         runtime.keep(&fd);
-        if let Ok(fd) = fd.into_owned() {
-            Running::new(&runtime, Op::Close { fd }).last().await;
-        }
+        Some((runtime, fd))
     }
 
     /// Brings what was written to the device (fdatasync).

@@ -157,6 +157,33 @@ impl Reader {
         poll_fn(|context| self.poll(context, &mut target)).await
     }
 
+    /// What has come, by a call of this thread; nothing where the engine is asked already or would have to wait. For who
+    /// knows that there is something.
+    pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        if !matches!(self.state, State::Idle) || self.end || self.kept.is_some() {
+            return None;
+        }
+        let mut buf = self.runtime.pool.get(self.runtime.receive_bytes.get())?;
+        match rustix::net::recv(&self.fd, buf.space(), RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                self.end = true;
+                Some(Ok(None))
+            }
+            Ok((count, _)) => {
+                buf.set_len(count);
+                Some(Ok(Some(buf)))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(errno) => Some(Err(errno)),
+        }
+    }
+
+    /// Leaves the close to the last owner of the descriptor, who makes the call on this thread; where an operation is
+    /// still on its way, nothing changes.
+    pub(super) fn close_directly(&mut self) {
+        self.closes = !matches!(self.state, State::Idle | State::Starved);
+    }
+
     /// Whether one receive stays armed (the default) or each `recv` asks once: cheaper for a connection
     /// that brings one request and is closed.
     pub fn set_multishot(&mut self, multishot: bool) {

@@ -67,6 +67,17 @@ impl Socket {
         self.reader.recv_into(buf).await
     }
 
+    /// See [`Reader::recv_now`].
+    pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
+        self.reader.recv_now()
+    }
+
+    /// Has the descriptor closed by a call of this thread when this is dropped, unless an operation is on its way: for a
+    /// stream, whose close waits for nothing. Through the engine it is two trips of a completion for as little work.
+    pub fn close_directly(&mut self) {
+        self.reader.close_directly();
+    }
+
     /// See [`Reader::news`].
     pub async fn news(&mut self) {
         self.reader.news().await;

@@ -165,6 +165,21 @@ fn an_inline_stat_tells_the_size() {
 }
 
 #[test]
+fn what_was_seen_in_memory_is_known_to_all_who_share_the_file() {
+    run(|_| async {
+        let file = File::new(some_file());
+        let shared = file.clone();
+        assert_eq!(file.seen_resident(0), None);
+        file.note_resident(100..200);
+        let ends = [99, 100, 199, 200].map(|offset| shared.seen_resident(offset).map(|(end, _)| end));
+        assert_eq!(ends, [None, Some(200), Some(200), None]);
+        assert_eq!(shared.seen_resident(150).map(|(_, at)| at), Some(crate::now()), "in the same turn");
+        shared.note_resident(0..50);
+        assert_eq!(file.seen_resident(150), None, "the last look counts");
+    });
+}
+
+#[test]
 fn a_folder_is_read_until_it_has_no_more() {
     run(|fake| async move {
         let file = File::new(some_file());

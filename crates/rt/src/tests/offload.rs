@@ -51,8 +51,15 @@ fn a_panic_is_no_answer_and_costs_no_thread() {
 fn a_task_that_goes_loses_its_answer_only() {
     run(|_| async {
         let (release, released) = mpsc::channel::<()>();
-        let slow = offload(move || released.recv().is_ok());
-        assert!(matches!(select(slow, settle()).await, Either::Right(())), "the work still waits");
+        let (begins, begun) = mpsc::channel();
+        let slow = offload(move || begins.send(()).is_ok() && released.recv().is_ok());
+        // What has not begun is taken back with its task.
+        let has_begun = async {
+            while begun.try_recv().is_err() {
+                yield_now().await;
+            }
+        };
+        assert!(matches!(select(slow, has_begun).await, Either::Right(())), "the work still waits");
         release.send(()).expect("it was begun and goes on");
         assert_eq!(offload(|| 1).await, Some(1));
     });

@@ -1,7 +1,7 @@
 //! What is done by a plain call, or by none, because an engine would hand it to a kernel worker or get it wrong.
 
 use std::future::pending;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use io::op::{PeerAddr, Source};
@@ -73,5 +73,35 @@ fn a_deadline_is_no_operation_and_is_linked_to_none() {
         assert_eq!(fake.abandoned(), 1);
         let connect_and_close = counters().engine.submitted;
         assert!(connect_and_close <= 2, "{connect_and_close} operations for one connect");
+    });
+}
+
+#[test]
+fn what_is_here_is_received_and_the_end_made_without_an_operation() {
+    run(|_| async {
+        let (near, mut far) = pair();
+        rustix::io::ioctl_fionbio(&near, true).unwrap();
+        let mut socket = Socket::new(near);
+        assert!(socket.recv_now().is_none(), "nothing has come");
+        far.write_all(b"bytes").unwrap();
+        let received = socket.recv_now().expect("they are here").unwrap().expect("not the end");
+        assert_eq!(&received[..], b"bytes");
+        socket.close_directly();
+        drop(socket);
+        assert_eq!(far.read(&mut [0]).unwrap(), 0, "at once, before any turn");
+        assert_eq!(counters().engine.submitted, 0);
+    });
+}
+
+#[test]
+fn the_end_of_a_stream_is_received_at_once() {
+    run(|_| async {
+        let (near, far) = pair();
+        rustix::io::ioctl_fionbio(&near, true).unwrap();
+        let mut socket = Socket::new(near);
+        drop(far);
+        assert!(matches!(socket.recv_now(), Some(Ok(None))));
+        assert!(socket.recv_now().is_none() && socket.recv().await.unwrap().is_none(), "and again");
+        assert_eq!(counters().engine.submitted, 0);
     });
 }

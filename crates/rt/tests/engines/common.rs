@@ -11,7 +11,7 @@ use io::{DiskVia, Drained, Segments};
 use rt::{Runtime, Socket};
 
 /// Longest that a test waits for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Network and disk backends, with the disk's name for operations.
 #[derive(Clone, Copy, Debug)]

@@ -43,8 +43,11 @@ pub(crate) fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
     if let Some(chunk) = conf.aio_sendfile {
         return Mover::Shared { via, direct, chunk: chunk.min(u64::from(SHARED_CHUNK_MAX)) as u32 };
     }
+    // Written nowhere, it is what is best for the file.
+    let is_left_open = conf.aio == Aio::Unset && conf.directio.is_none();
+    let sendfile = conf.sendfile.unwrap_or(is_left_open && size >= LONG_FROM);
     // O_DIRECT and sendfile exclude each other: the latter goes through the page cache.
-    if !conf.sendfile || direct {
+    if !sendfile || direct {
         return Mover::Read { via, direct };
     }
     match conf.aio {
@@ -55,6 +58,10 @@ pub(crate) fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
         }
     }
 }
+
+/// Files from here on are sent without a copy where nothing is configured. Shorter ones fit behind their head into one
+/// buffer, and copying them costs less than the calls that it saves.
+pub(crate) const LONG_FROM: u64 = 64 << 10;
 
 /// The longest chunk of the shared-memory mover: the largest buffer class.
 const SHARED_CHUNK_MAX: u32 = 1 << 20;
@@ -137,8 +144,13 @@ mod tests {
             conf
         };
         let direct = 4096;
-        let rows: [(Conf, u64, [&str; 3]); 14] = [
+        let rows: [(Conf, u64, [&str; 3]); 19] = [
             (with(|_| ()), 1, ["io_uring", "threads", "threads"]),
+            (with(|_| ()), LONG_FROM - 1, ["io_uring", "threads", "threads"]),
+            (with(|_| ()), LONG_FROM, ["sendfile or io_uring", "sendfile or threads", "sendfile or threads"]),
+            (with(|c| c.sendfile = Some(false)), LONG_FROM, ["io_uring", "threads", "threads"]),
+            (with(|c| c.directio = Some(LONG_FROM + 1)), LONG_FROM, ["io_uring", "threads", "threads"]),
+            (with(|c| c.aio = Aio::Uring), LONG_FROM, ["io_uring", "threads", "threads"]),
             (with(|c| c.aio = Aio::Off), 1, ["sync"; 3]),
             (with(|c| c.aio = Aio::On), 1, ["io_uring", "threads", "threads"]),
             (
@@ -159,24 +171,24 @@ mod tests {
             ),
             (with(|c| c.aio = Aio::Threads(1)), 1, ["threads"; 3]),
             (
-                with(|c| c.sendfile = true),
+                with(|c| c.sendfile = Some(true)),
                 1,
                 ["sendfile or io_uring", "sendfile or threads", "sendfile or threads"],
             ),
-            (with(|c| (c.sendfile, c.aio) = (true, Aio::Off)), 1, ["sendfile sync"; 3]),
-            (with(|c| (c.sendfile, c.aio) = (true, Aio::Threads(0))), 1, ["sendfile threads"; 3]),
+            (with(|c| (c.sendfile, c.aio) = (Some(true), Aio::Off)), 1, ["sendfile sync"; 3]),
+            (with(|c| (c.sendfile, c.aio) = (Some(true), Aio::Threads(0))), 1, ["sendfile threads"; 3]),
             (
-                with(|c| (c.sendfile, c.aio, c.directio) = (true, Aio::Uring, Some(4096))),
+                with(|c| (c.sendfile, c.aio, c.directio) = (Some(true), Aio::Uring, Some(4096))),
                 direct,
                 ["io_uring direct", "libaio direct", "threads direct"],
             ),
             (
-                with(|c| (c.sendfile, c.aio, c.directio) = (true, Aio::Uring, Some(4096))),
+                with(|c| (c.sendfile, c.aio, c.directio) = (Some(true), Aio::Uring, Some(4096))),
                 direct - 1,
                 ["sendfile or io_uring", "sendfile or threads", "sendfile or threads"],
             ),
             (
-                with(|c| (c.aio_sendfile, c.sendfile) = (Some(512 << 10), true)),
+                with(|c| (c.aio_sendfile, c.sendfile) = (Some(512 << 10), Some(true))),
                 1,
                 ["shm-sendfile io_uring", "shm-sendfile threads", "shm-sendfile threads"],
             ),
@@ -185,7 +197,7 @@ mod tests {
             let answers = [ALL, NO_RING, POOL_ONLY].map(|caps| mover(&conf, &caps, size).to_string());
             assert_eq!(
                 answers, expected,
-                "{:?} sendfile={} directio={:?}",
+                "{:?} sendfile={:?} directio={:?}",
                 conf.aio, conf.sendfile, conf.directio
             );
         }

@@ -15,14 +15,16 @@ mod shared;
 mod sink;
 pub(crate) mod stream;
 pub(crate) mod turns;
+mod windows;
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
 
 use io::op::{DeviceId, Source};
 use io::{Buf, DiskVia, Errno};
+use rt::Either;
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::LocationId;
@@ -159,9 +161,12 @@ impl FileBody {
         self.core().read_ahead > 0
     }
 
-    /// How long an answer may make no progress.
-    fn patience(&self) -> Duration {
-        self.core().send_timeout
+    /// What comes within the time that an answer may make no progress.
+    async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
+        match rt::select(awaited, rt::sleep_until(rt::now() + self.core().send_timeout)).await {
+            Either::Left(it) => Some(it),
+            Either::Right(()) => None,
+        }
     }
 
     fn core(&self) -> &Conf {

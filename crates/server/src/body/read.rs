@@ -25,7 +25,7 @@ pub(super) async fn send(
     last: bool,
 ) -> Result<(), BodyError> {
     let mut chunks = Chunks::new(range, sink.chunk_bytes().unwrap_or(CHUNK), body.direct);
-    let Some(chunk) = next(sink, &mut chunks).await? else { return Ok(()) };
+    let Some(chunk) = next(sink, &mut chunks, turns::are_on()).await? else { return Ok(()) };
     let buf = read_chunk(body, via, &chunk).await?;
     if chunk.end == chunks.end {
         push(sink, &chunk, buf);
@@ -52,7 +52,7 @@ async fn stream(
         if turns::are_on() {
             // Nothing may be held while it waits, and the kernel should not wait for what comes after.
             sink.flush(false).await?;
-            let Some(next) = next(sink, &mut chunks).await? else { return Ok(()) };
+            let Some(next) = next(sink, &mut chunks, true).await? else { return Ok(()) };
             buf = read_chunk(body, via, &next).await?;
             chunk = next;
             continue;
@@ -67,8 +67,12 @@ async fn stream(
 }
 
 /// The next chunk to be read: in turns as much as the client takes, when it takes something.
-async fn next(sink: &mut Sink<'_>, chunks: &mut Chunks) -> Result<Option<Chunk>, SendError> {
-    if chunks.left() == 0 || !turns::are_on() {
+pub(super) async fn next(
+    sink: &mut Sink<'_>,
+    chunks: &mut Chunks,
+    in_turns: bool,
+) -> Result<Option<Chunk>, SendError> {
+    if chunks.left() == 0 || !in_turns {
         return Ok(chunks.next());
     }
     // Parts before this one: who waits for a buffer holds none.

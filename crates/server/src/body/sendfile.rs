@@ -1,16 +1,32 @@
 //! sendfile(2): without a copy through user space, for bytes that are resident or in a thread that may block.
+//!
+//! What is not resident is brought there by the kernel's own read-ahead, which nobody waits for but the task that wants it:
+//!
+//! ```text
+//!   resident? --yes--------------------------------------------------------------> sendfile
+//!      `-no--> a window --> reading begun --> engine reads the last byte --> resident? --yes--^
+//!                                                                              `-no--> read, send
+//! ```
+//!
+//! Windows keep what is on its way for many small enough to stay until it is sent ([`windows`]). Bytes are read into a
+//! buffer only where the pages do not stay, or the file system has no way to begin reading without waiting.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use io::{DiskVia, Errno};
+use io::op::{Advice, Source};
+use io::residency::{self, Manner, State};
+use io::{Buf, DiskVia, Errno};
 
 use crate::body::read::{self, Chunk};
 use crate::body::sink::CHUNK_MAX;
-use crate::body::{BodyError, FileBody, SendError, Sink, turns};
-use io::op::Source;
+use crate::body::windows::Into;
+use crate::body::{BodyError, FileBody, SendError, Sink, turns, windows};
 
-/// Bytes of one sendfile on the worker thread: it holds up other connections for as long as it takes.
-const INLINE_MAX: u64 = 256 << 10;
+/// How long it is believed that bytes are resident which were so when they were looked at: though the client has not taken
+/// them yet, and for others who ask for the same open file. What many ask for is looked at fifty times a second, and not
+/// with each answer: to count the pages of 1 MiB costs a tenth of what sending them does.
+const BELIEVED: Duration = Duration::from_millis(20);
 
 /// Sends a range by sendfile(2) on this engine.
 pub(super) async fn send(
@@ -22,8 +38,7 @@ pub(super) async fn send(
 ) -> Result<(), BodyError> {
     // The head waits in the kernel for the first bytes of the body.
     sink.flush(!range.is_empty() || !last).await?;
-    let most = if via == DiskVia::Sync { INLINE_MAX } else { CHUNK_MAX };
-    let most = sink.sendfile_bytes(most);
+    let most = sink.sendfile_bytes(CHUNK_MAX);
     let mut position = range.start;
     while position < range.end {
         position += piece(sink, body, via, position, most.min(range.end - position)).await?;
@@ -31,7 +46,7 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Sends a range by sendfile(2) where it is resident, and what is not by reading it with this engine.
+/// Sends a range by sendfile(2) where it is resident, and has this engine see to it that it is.
 pub(super) async fn send_resident(
     sink: &mut Sink<'_>,
     body: &FileBody,
@@ -39,26 +54,122 @@ pub(super) async fn send_resident(
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    let most = sink.sendfile_bytes(INLINE_MAX);
+    let most = sink.sendfile_bytes(CHUNK_MAX);
+    // A short one is read in one piece: the copy costs less than what it takes to have it brought.
+    let is_long = range.end - range.start > READ_BYTES;
     let mut position = range.start;
+    // Up to where the bytes are resident, and since when that is known: to those who had the file before, too.
+    let (mut resident, mut since) = body.file.seen_resident(position).unwrap_or((position, rt::now()));
     while position < range.end {
         let len = most.min(range.end - position);
-        if io::residency::is_resident(body.file.fd(), position, len) {
-            position += resident_piece(sink, body, position, len).await?;
-            if position < range.end {
-                // Calls that need not wait let nobody else have a turn.
-                rt::yield_now().await;
+        if position + len > resident || is_old(since) {
+            (resident, since) = (position, rt::now());
+            if find(body, position, len) == State::Resident {
+                resident += len;
+                body.file.note_resident(position..resident);
+            } else {
+                // Boxed: a warm file pays nothing for the state of this.
+                match Box::pin(bring(sink, body, otherwise, position, len, is_long)).await? {
+                    Brought::Resident(len) => (resident, since) = (position + len, rt::now()),
+                    Brought::Read(buf) => {
+                        position += buf.len() as u64;
+                        sink.push(Source::Buf(buf));
+                        sink.flush(position < range.end || !last).await?;
+                        continue;
+                    }
+                }
             }
-        } else {
-            let len = if turns::are_on() { turns::wait(sink, len).await? } else { len };
-            let chunk = Chunk { offset: position, len, skip: 0, end: position + len, direct: false };
-            let buf = read::read_chunk(body, otherwise, &chunk).await?;
-            sink.push(Source::Buf(buf));
-            position += len;
-            sink.flush(position < range.end || !last).await?;
+        }
+        position += resident_piece(sink, body, position, len.min(resident - position), is_long).await?;
+        if position < range.end {
+            // Calls that need not wait let nobody else have a turn.
+            rt::yield_now().await;
         }
     }
     Ok(())
+}
+
+fn is_old(since: Instant) -> bool {
+    rt::now().duration_since(since) > BELIEVED
+}
+
+/// Where bytes are. Where only looking at pages can tell, reading is begun with the first look, unless bodies take turns.
+fn find(body: &FileBody, at: u64, len: u64) -> State {
+    let is_local = body.calls_directly();
+    let ahead = if is_local && !turns::are_on() { len } else { 1 };
+    residency::find(body.file.fd(), at, len, Manner { is_local, ahead })
+}
+
+/// What became of bytes that were not resident.
+enum Brought {
+    /// So many are now.
+    Resident(u64),
+    /// They were read.
+    Read(Buf),
+}
+
+/// Has the kernel read bytes into the page cache, and waits until they are there; or reads them.
+async fn bring(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    via: DiskVia,
+    at: u64,
+    len: u64,
+    is_long: bool,
+) -> Result<Brought, BodyError> {
+    // Who waits holds no buffer, and takes a window once the client takes bytes: pages that a socket has no room for would
+    // go before they are sent.
+    sink.let_go().await?;
+    if is_long && body.calls_directly() {
+        sink.room(len).await?;
+        // A disk that takes so long is told so by the read, which has its own patience.
+        if let Some(_window) = body.in_time(windows::window(body.device, Into::PageCache, len)).await
+            && let Some(len) = brought(body, via, at, len).await
+        {
+            return Ok(Brought::Resident(len));
+        }
+    }
+    let len = len.min(READ_BYTES);
+    let len = if turns::are_on() { turns::wait(sink, len).await? } else { len };
+    let chunk = Chunk { offset: at, len, skip: 0, end: at + len, direct: false };
+    Ok(Brought::Read(read::read_chunk(body, via, &chunk).await?))
+}
+
+/// Begins to read what is missing, and waits for it; how much came, and stayed: all, or what comes before the first hole.
+async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option<u64> {
+    let file = body.file.fd();
+    if residency::begin_reading(file, at, len) && find(body, at, len) == State::Missing {
+        // Its start is there, so that the reading began with none of the rest. The next window begins at the hole, and the
+        // kernel reads on from there by large pieces; told to fill it, it would read page by page.
+        match residency::cached_start(file, at, len) {
+            // Nobody can tell, so holes are filled, in another thread.
+            0 => drop(body.file.advise(at, len as u32, Advice::WillNeed, body.device, via).await),
+            start => len = start,
+        }
+    }
+    let mut place = at + len - 1;
+    for _ in 0..WAITS_MAX {
+        wait_for(body, via, place).await;
+        match find(body, at, len) {
+            State::Resident => return Some(len),
+            State::Coming { at } => place = at,
+            State::Missing => return None,
+        }
+    }
+    None
+}
+
+/// Pages of a range that are waited for, one after the other: the last one, and those that come later still.
+const WAITS_MAX: u32 = 4;
+
+/// Bytes that are read at once where they do not stay in the page cache; ranges that are no longer are always read.
+const READ_BYTES: u64 = 256 << 10;
+
+/// Waits until this byte is in the page cache: the engine reads it. What keeps it from there shows when the bytes are read.
+async fn wait_for(body: &FileBody, via: DiskVia, at: u64) {
+    if let Some(buf) = rt::pool().get(1) {
+        let _ = body.file.read_at(at, 1, buf, body.device, via).await;
+    }
 }
 
 async fn piece(
@@ -71,12 +182,20 @@ async fn piece(
     moved(sink.sendfile(&body.file, at, len as u32, body.device, via).await?, at)
 }
 
-async fn resident_piece(sink: &mut Sink<'_>, body: &FileBody, at: u64, len: u64) -> Result<u64, BodyError> {
+async fn resident_piece(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    at: u64,
+    len: u64,
+    is_long: bool,
+) -> Result<u64, BodyError> {
     if !body.calls_directly() {
         sink.flush(true).await?;
         return piece(sink, body, DiskVia::Sync, at, len).await;
     }
-    moved(sink.sendfile_now(&body.file, at, len as u32, body.device).await?, at)
+    // A head that leaves by itself is a packet more, and wakes the client: of a long body more is then sent by its
+    // acknowledgements as they come in, and less by this thread.
+    moved(sink.sendfile_now(&body.file, at, len as u32, !is_long).await?, at)
 }
 
 fn moved(result: Result<u32, Errno>, at: u64) -> Result<u64, BodyError> {

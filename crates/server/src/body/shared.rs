@@ -1,16 +1,18 @@
 //! Read into shared memory, then sendfile(2) from there.
 //!
 //! The kernel queues references to the pages, so a chunk's pages are given up once they were passed on and
-//! the next chunk gets fresh ones: `io::shm` sees to that.
+//! the next chunk gets fresh ones: `io::shm` sees to that. Such memory is not the page cache's to take back, so what all
+//! bodies of a thread have in it is limited ([`windows`]).
 
 use std::ops::Range;
 
 use io::DiskVia;
 
 use crate::body::read::{self, Chunk, Chunks};
+use crate::body::windows::{self, Into, Window};
 use crate::body::{BodyError, FileBody, SendError, Sink};
 
-/// Sends a range in chunks of `chunk_bytes`; the next chunk is read while one is sent.
+/// Sends a range in chunks of `chunk_bytes`; the next chunk is read while one is sent, unless bodies take turns.
 pub(super) async fn send(
     sink: &mut Sink<'_>,
     body: &FileBody,
@@ -22,43 +24,58 @@ pub(super) async fn send(
     sink.flush(!range.is_empty() || !last).await?;
     let bytes = sink.chunk_bytes().unwrap_or(u64::from(chunk_bytes)).min(u64::from(chunk_bytes));
     let mut chunks = Chunks::new(range, bytes, body.direct);
-    let Some(mut chunk) = chunks.next() else { return Ok(()) };
-    let mut shared = read_shared(body, via, &chunk).await?;
+    let in_turns = || windows::are_short(body.device, Into::Shared);
+    let Some(first) = read::next(sink, &mut chunks, in_turns()).await? else { return Ok(()) };
+    let mut shared = read_shared(body, via, first).await?;
     loop {
-        let Some(next) = chunks.next() else {
-            return send_shared(sink, &shared, &chunk).await;
-        };
-        let (sent, read) = rt::join(send_shared(sink, &shared, &chunk), read_shared(body, via, &next)).await;
+        if in_turns() {
+            // Nothing may be held while it waits.
+            shared.send(sink).await?;
+            let Some(next) = read::next(sink, &mut chunks, true).await? else { return Ok(()) };
+            shared = read_shared(body, via, next).await?;
+            continue;
+        }
+        let Some(next) = chunks.next() else { return shared.send(sink).await };
+        let (sent, read) = rt::join(shared.send(sink), read_shared(body, via, next)).await;
         sent?;
         shared = read?;
-        chunk = next;
     }
 }
 
-async fn read_shared(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<SharedBuf, BodyError> {
+async fn read_shared(body: &FileBody, via: DiskVia, chunk: Chunk) -> Result<Shared, BodyError> {
+    let window = windows::window(body.device, Into::Shared, chunk.len);
+    let window = body.in_time(window).await.ok_or(BodyError::NoMemory)?;
     let shared = io::shm::take(chunk.len as usize).map_err(|_| BodyError::NoMemory)?;
     let file = rt::File::new(shared.file);
-    let buf = read::fill(body, via, chunk, shared.buf).await?;
-    Ok(SharedBuf { file, _mapping: buf })
+    let buf = read::fill(body, via, &chunk, shared.buf).await?;
+    Ok(Shared { file, chunk, _mapping: buf, _window: window })
 }
 
 /// A chunk in shared memory: the file that it is sent from, and the mapping that it was read into.
-struct SharedBuf {
+struct Shared {
     file: rt::File,
+    chunk: Chunk,
     _mapping: io::Buf,
+    /// Given back when the pages are.
+    _window: Window,
 }
 
-async fn send_shared(sink: &mut Sink<'_>, shared: &SharedBuf, chunk: &Chunk) -> Result<(), BodyError> {
-    let mut position = chunk.skip;
-    let end = chunk.end - chunk.offset;
-    while position < end {
-        let len = (end - position) as u32;
-        let result = sink.sendfile(&shared.file, position, len, Default::default(), DiskVia::Sync).await?;
-        match result {
-            Ok(0) => return Err(BodyError::Shrunk { at: chunk.offset + position }),
-            Ok(count) => position += u64::from(count),
-            Err(errno) => return Err(SendError::Gone(errno).into()),
+impl Shared {
+    /// Passes it on and gives it up.
+    async fn send(self, sink: &mut Sink<'_>) -> Result<(), BodyError> {
+        let mut position = self.chunk.skip;
+        let end = self.chunk.end - self.chunk.offset;
+        while position < end {
+            let len = (end - position) as u32;
+            let result = sink.sendfile(&self.file, position, len, Default::default(), DiskVia::Sync).await?;
+            match result {
+                Ok(0) => return Err(BodyError::Shrunk { at: self.chunk.offset + position }),
+                Ok(count) => position += u64::from(count),
+                Err(errno) => return Err(SendError::Gone(errno).into()),
+            }
         }
+        // So that nobody but the mapping holds it, and its pages go at once.
+        self.file.leave();
+        Ok(())
     }
-    Ok(())
 }

@@ -30,6 +30,8 @@ pub(crate) struct Sink<'a> {
     nopush: bool,
     /// `sendfile_max_chunk`, as a limit.
     sendfile_max: u64,
+    /// Whether the socket took less than it was offered last.
+    is_full: bool,
 }
 
 /// A limit on the rate of one answer: nginx lets `after` bytes pass, then so many a second.
@@ -67,6 +69,7 @@ impl<'a> Sink<'a> {
             spare,
             nopush: conf.tcp_nopush,
             sendfile_max: if conf.sendfile_max_chunk == 0 { u64::MAX } else { conf.sendfile_max_chunk },
+            is_full: false,
         }
     }
 
@@ -168,18 +171,19 @@ impl<'a> Sink<'a> {
     }
 
     /// Sends what was added, and then bytes of a file that are in memory, by two calls of this thread: neither waits for
-    /// the other to come back from the engine. How many bytes of the file went; what the socket does not take at once
-    /// takes the engine's way.
+    /// the other to come back from the engine. With `more` both leave together, otherwise what was added need not wait for
+    /// the file. How many bytes of the file went; where the socket takes none at once, it is waited for.
     pub(super) async fn sendfile_now(
         &mut self,
         file: &File,
         offset: u64,
         len: u32,
-        device: DeviceId,
+        more: bool,
     ) -> Result<Result<u32, Errno>, SendError> {
-        if self.rate.is_none() {
+        self.wait_for_rate().await?;
+        if !self.pending.is_empty() {
             let before = self.pending.len();
-            let flushed = self.socket.send_now(&mut self.pending, true);
+            let flushed = self.socket.send_now(&mut self.pending, more);
             self.sent += (before - self.pending.len()) as u64;
             flushed.map_err(SendError::Gone)?;
             if self.pending.is_empty() {
@@ -188,17 +192,37 @@ impl<'a> Sink<'a> {
                     head.clear();
                     self.spare = head;
                 }
-                match self.socket.sendfile_now(file, offset, len) {
-                    Err(Errno::AGAIN) => {}
-                    result => {
-                        self.sent += u64::from(result.unwrap_or(0));
-                        return Ok(result);
-                    }
+            } else {
+                self.flush(more).await?;
+            }
+        }
+        loop {
+            // A socket that took less than it was offered is full.
+            if std::mem::take(&mut self.is_full) {
+                self.writable().await?;
+            }
+            match self.socket.sendfile_now(file, offset, len) {
+                Err(Errno::AGAIN) => self.is_full = true,
+                result => {
+                    let count = result.unwrap_or(0);
+                    self.is_full = count > 0 && count < len;
+                    self.sent += u64::from(count);
+                    return Ok(result);
                 }
             }
         }
-        self.flush(true).await?;
-        self.sendfile(file, offset, len, device, DiskVia::Sync).await
+    }
+
+    /// Waits until the socket takes bytes, but not longer than the client may take none.
+    async fn writable(&mut self) -> Result<(), SendError> {
+        let fd = self.socket.fd().clone();
+        let mut patience = Patience::start(self.timer, self.timeout);
+        let mut writable = pin!(self.socket.writable());
+        let writable = poll_fn(|context| match writable.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(SendError::Gone)),
+            Poll::Pending => patience.poll(context, || rt::net::progress(&fd, u64::MAX)).map(Err),
+        });
+        writable.await
     }
 
     /// Waits until the socket takes bytes, `wanted` of them or a good part of what it ever takes; answers how many, not 0.
@@ -209,13 +233,7 @@ impl<'a> Sink<'a> {
         if room >= wanted.min(ROOM_MIN) {
             return Ok(room);
         }
-        let mut patience = Patience::start(self.timer, self.timeout);
-        let mut writable = pin!(self.socket.writable());
-        let writable = poll_fn(|context| match writable.as_mut().poll(context) {
-            Poll::Ready(result) => Poll::Ready(result.map_err(SendError::Gone)),
-            Poll::Pending => patience.poll(context, || rt::net::progress(&fd, u64::MAX)).map(Err),
-        });
-        writable.await?;
+        self.writable().await?;
         Ok(rt::net::room(&fd).max(ROOM_LEAST))
     }
 
@@ -231,7 +249,8 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// The longest read that is asked for at once: the largest class of buffers.
+/// The longest read that is asked for at once: the largest class of buffers. A sendfile of as many bytes on the worker
+/// thread holds up other connections for some ten microseconds; nginx passes twice as many on at once.
 pub(super) const CHUNK_MAX: u64 = 1 << 20;
 
 /// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a

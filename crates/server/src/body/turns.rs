@@ -7,7 +7,6 @@
 //! at most the half that was lent to them while nobody else wanted it.
 
 use io::Buf;
-use rt::Either;
 
 use crate::body::{BodyError, FileBody, SendError, Sink};
 
@@ -35,9 +34,5 @@ pub(super) async fn wait(sink: &mut Sink<'_>, wanted: u64) -> Result<u64, SendEr
 /// A buffer for a chunk. Where all are in use, others answer at this moment: one of them ends before long.
 pub(super) async fn buffer(body: &FileBody, bytes: u64) -> Result<Buf, BodyError> {
     let spared = rt::pool().bytes_max() / SPARED_PART;
-    let patience = rt::sleep_until(rt::now() + body.patience());
-    match rt::select(rt::buffer(bytes as usize, spared), patience).await {
-        Either::Left(buf) => Ok(buf),
-        Either::Right(()) => Err(BodyError::NoMemory),
-    }
+    body.in_time(rt::buffer(bytes as usize, spared)).await.ok_or(BodyError::NoMemory)
 }

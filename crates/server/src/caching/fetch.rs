@@ -13,7 +13,6 @@
 //! what came of a fetch is handed to the leader before the others hear of it.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,9 +22,9 @@ use http::freshness::store::NotStored;
 use http::reply::FieldLine;
 use http::request::HeaderId;
 use http::stored_fields;
+use io::Frozen;
 use rt::local::Event;
 
-use crate::body::stream::Stream;
 use crate::caching::filling::{End, Filling};
 use crate::caching::flight::{Joined, Lead, Outcome};
 use crate::caching::policy::{self, Answer, Failed, Question};
@@ -35,8 +34,7 @@ use crate::caching::{Origin, Wanted, access, now_s, or_gone, parts, stored};
 use crate::log::Level;
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::request::Request;
-use crate::response::Body;
-use crate::upstream::{Failure, Reply, state};
+use crate::upstream::{Coming, Failure, Reply, state};
 
 /// One fetch.
 pub(crate) struct Fetch {
@@ -245,7 +243,7 @@ impl Fetch {
             Ok((fill, meta, head)) => {
                 record::of(request).stored = true;
                 let filling = Filling::new(meta, head);
-                let body = reply.body.into_body(request, (self.origin.upstream)(scope), false);
+                let body = reply.body.into_coming(request, (self.origin.upstream)(scope));
                 let filler = Filler {
                     fill: Some(fill),
                     filling: Arc::clone(&filling),
@@ -520,7 +518,7 @@ struct Filler {
     /// Those who read along.
     filling: Arc<Filling>,
     /// The body as it comes from the upstream, at the upstream's speed.
-    body: Body,
+    body: Coming,
     /// Whose mark is taken away when the entry is there.
     key: Key,
     /// When the upstream was asked: what was changed since then is not stored.
@@ -531,18 +529,7 @@ impl Filler {
     /// Takes the body from the upstream to the store and to those who read along. `finishes` says whether it goes on when
     /// nobody reads any more.
     async fn pump(mut self, cache: &Cache, finishes: bool) {
-        let end = match std::mem::take(&mut self.body) {
-            Body::None => End::Whole,
-            Body::Bytes(source) => {
-                self.take(source.bytes()).await;
-                End::Whole
-            }
-            Body::Stream(mut stream) => match self.take_all(&mut *stream, finishes).await {
-                Some(end) => end,
-                None => return,
-            },
-            _ => End::Broken,
-        };
+        let Some(end) = self.take_all(finishes).await else { return };
         self.filling.finish(end);
         if end == End::Broken {
             return;
@@ -566,10 +553,10 @@ impl Filler {
     }
 
     /// `None` when nobody is there any more to go on for.
-    async fn take_all(&mut self, stream: &mut dyn Stream, finishes: bool) -> Option<End> {
+    async fn take_all(&mut self, finishes: bool) -> Option<End> {
         loop {
-            match poll_fn(|context| stream.poll_next(context)).await {
-                Ok(Some(source)) => self.take(source.bytes()).await,
+            match self.body.next().await {
+                Ok(Some(piece)) => self.take(piece).await,
                 Ok(None) => return Some(End::Whole),
                 Err(_) => return Some(End::Broken),
             }
@@ -584,10 +571,10 @@ impl Filler {
     }
 
     /// Takes bytes to the disk first, and then to those who read along: what the window gives up can be read from the file.
-    async fn take(&mut self, bytes: &[u8]) {
+    async fn take(&mut self, piece: Frozen) {
         let at = self.filling.arrived();
         let written = match &mut self.fill {
-            Some(fill) => fill.write(at, bytes).await.is_ok(),
+            Some(fill) => fill.put(at, &piece).await.is_ok(),
             None => false,
         };
         if !written && self.fill.is_some() {
@@ -596,6 +583,6 @@ impl Filler {
             self.fill = None;
         }
         let file = self.fill.as_ref().and_then(Fill::reader);
-        self.filling.push(bytes, file);
+        self.filling.push(piece, file);
     }
 }

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use cache::{CHUNK_BYTES, FillReader, Meta, Reader};
+use io::Frozen;
 use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
 
@@ -47,7 +48,7 @@ pub(crate) struct Filling {
 #[derive(Default)]
 struct State {
     /// The last pieces, each with the place of its first byte.
-    window: VecDeque<(u64, Arc<[u8]>)>,
+    window: VecDeque<(u64, Frozen)>,
     window_bytes: u64,
     /// What is before this byte is never read from the file: a part that begins amid a chunk leaves that one's bytes out.
     unwritten_below: u64,
@@ -89,9 +90,11 @@ pub(crate) enum End {
 }
 
 // The window is no cache: it bridges the time between a byte's coming and its being in the file, and spares fast clients
-// the way there.
+// the way there. It is memory of the thread that receives: where half of that is lent, what everybody has taken and the file
+// has goes at once.
 
-/// Bytes of the window beyond what has not reached the disk: fast clients never wait for the file then.
+/// Bytes of the window beyond what has not reached the disk: clients that are a little slower than others do not wait for
+/// the file then.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 /// Bytes that the window holds at most when it has to wait for readers because the disk is lost.
@@ -139,14 +142,14 @@ impl Filling {
         !self.refuses_parts.load(Ordering::Relaxed)
     }
 
-    /// Takes the next bytes of the body and wakes those who wait for them. The bytes are copied once, into memory that all
-    /// threads can hold, which the store has been given (or not any more).
-    pub(crate) fn push(&self, bytes: &[u8], file: Option<FillReader>) {
+    /// Takes the next bytes of the body, which the store has been given (or not any more), and wakes those who wait for
+    /// them. They share the memory that the bytes were received into.
+    pub(crate) fn push(&self, piece: Frozen, file: Option<FillReader>) {
         let mut state = self.state();
-        let at = state.arrived;
-        state.window.push_back((at, bytes.into()));
-        state.window_bytes += bytes.len() as u64;
-        state.arrived += bytes.len() as u64;
+        let (at, len) = (state.arrived, piece.len() as u64);
+        state.window.push_back((at, piece));
+        state.window_bytes += len;
+        state.arrived += len;
         if file.is_some() {
             state.file = file;
         }
@@ -256,6 +259,8 @@ impl State {
     /// Drops pieces that nobody needs from here, the oldest first.
     fn trim(&mut self) {
         let on_disk = self.file.as_ref().map_or(0, FillReader::on_disk);
+        let pool = rt::pool();
+        let is_short = pool.spare_bytes() < pool.bytes_max() / 2;
         let slowest = self.readers.iter().map(|place| place.at).min().unwrap_or(self.arrived);
         // Pieces that the file has not, before others that it has: they are few, and stay.
         let index = match self.disk {
@@ -266,7 +271,7 @@ impl State {
             let end = at + piece.len() as u64;
             let is_on_disk = *at >= self.unwritten_below && end <= on_disk;
             let spare = match self.disk {
-                Disk::Works => is_on_disk && self.window_bytes > WINDOW_BYTES,
+                Disk::Works => is_on_disk && (self.window_bytes > WINDOW_BYTES || end <= slowest && is_short),
                 // What the file has can be read from it all the same.
                 Disk::Lost => end <= slowest || is_on_disk,
             };
@@ -279,7 +284,7 @@ impl State {
     }
 
     /// The rest of the piece that has this byte.
-    fn piece(&self, at: u64) -> Option<(Arc<[u8]>, usize)> {
+    fn piece(&self, at: u64) -> Option<(&Frozen, usize)> {
         let (first, _) = self.window.front()?;
         if at < *first {
             return None;
@@ -287,7 +292,7 @@ impl State {
         let index = self.window.partition_point(|(start, _)| *start <= at) - 1;
         let (start, piece) = &self.window[index];
         let offset = (at - start) as usize;
-        (offset < piece.len()).then(|| (Arc::clone(piece), offset))
+        (offset < piece.len()).then_some((piece, offset))
     }
 }
 
@@ -311,8 +316,8 @@ enum FromFile {
 
 /// Where the next bytes are.
 enum Next {
-    /// In the window, from this byte of the piece on.
-    Piece(Arc<[u8]>, usize),
+    /// In the window.
+    Piece(Frozen),
     /// In the file, which has this many.
     File(FillReader, u64),
     /// Still to come.
@@ -336,7 +341,8 @@ impl FillingReader {
             return Next::End(Ok(()));
         }
         if let Some((piece, offset)) = state.piece(at) {
-            return Next::Piece(piece, offset);
+            let wanted = usize::try_from(self.range.end - at).unwrap_or(usize::MAX);
+            return Next::Piece(piece.part(offset..piece.len().min(offset.saturating_add(wanted))));
         }
         let on_disk = state.file.as_ref().map_or(0, FillReader::on_disk);
         match (&state.file, state.end) {
@@ -407,14 +413,9 @@ impl Stream for FillingReader {
             // Looked at first: what comes behind this number was not seen by what follows.
             let seen = self.news.value();
             match self.next() {
-                Next::Piece(piece, offset) => {
-                    let wanted = usize::try_from(self.range.end - self.range.start).unwrap_or(usize::MAX);
-                    let end = piece.len().min(offset.saturating_add(wanted));
-                    self.advance((end - offset) as u64);
-                    // Few readers start or end inside of a piece; the others share it as it is.
-                    let whole = offset == 0 && end == piece.len();
-                    let piece = if whole { piece } else { Arc::from(&piece[offset..end]) };
-                    return Poll::Ready(Ok(Some(Source::Shared(piece))));
+                Next::Piece(piece) => {
+                    self.advance(piece.len() as u64);
+                    return Poll::Ready(Ok(Some(Source::Frozen(piece))));
                 }
                 Next::File(file, on_disk) => {
                     let end = on_disk.min(self.range.end).min(self.range.start + READ_BYTES);

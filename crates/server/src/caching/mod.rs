@@ -548,10 +548,10 @@ pub(crate) fn access(request: &Request, store: &Store) -> Access {
         via: choose::path_engine(core, &rt::caps()),
         direct_from: core.directio,
         direct_via: choose::direct_engine(core, &rt::caps()),
-        sends_files: core.sendfile,
+        sends_files: core.sendfile == Some(true),
         has_room: !turns::are_on() || is_quick(request),
         // Faults that are asked for are to be met, and they are met in the engine.
-        calls_directly: store.config().calls_directly && events.try_cached && events.faults.is_empty(),
+        calls_directly: store.config().calls_directly && events.calls_directly(),
     }
 }
 

@@ -12,7 +12,6 @@
 //! Parts are joined only where both have the same strong validator (RFC 9110 section 15.3.7.3). An upstream that answers
 //! with another one, or with the whole, has something new: what is stored goes.
 
-use std::future::poll_fn;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ use crate::caching::stored;
 use crate::caching::{Wanted, now_s, or_gone};
 use crate::request::Request;
 use crate::response::Body;
-use crate::upstream::{Failure, Heading, Reply, ReplyBody};
+use crate::upstream::{Coming, Failure, Heading, Reply, ReplyBody};
 
 /// The one range that a client asks for (RFC 9110 section 14.1.2), before the length of what it is a part of is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +240,7 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
         });
     }
     let settings = (fetch.origin.upstream)(request.scope());
-    let body = reply.body.into_body(request, settings, false);
+    let body = reply.body.into_coming(request, settings);
     let counted = request.conn.thread.fetches.enter();
     rt::spawn(async move {
         pump(filling, body, writing).await;
@@ -260,34 +259,25 @@ pub(crate) fn publish_failure(lead: Option<Lead>, failed: Failed) {
 const FINISHED_MAX: u64 = 1 << 20;
 
 /// Takes a part from the upstream to those who want it, and to the store.
-async fn pump(filling: Arc<Filling>, body: Body, writing: Writing) {
+async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing) {
     let Writing { start, mut fill, lead } = writing;
     let mut at = start;
     // Players leave behind no more than the start of what they ask for.
     let is_short = filling.part().is_some_and(|part| part.range.end - part.range.start <= FINISHED_MAX);
     // Where it may stop when nobody reads any more: a chunk that has begun is worth its rest.
     let mut worth = None;
-    let mut stream = match body {
-        Body::Stream(stream) => stream,
-        Body::Bytes(source) => {
-            let whole = 0..source.bytes().len();
-            RangedBody::of_bytes(source, whole).into_stream()
-        }
-        _ => return filling.finish(End::Broken),
-    };
     let end = loop {
-        match poll_fn(|context| stream.poll_next(context)).await {
-            Ok(Some(source)) => {
-                let bytes = source.bytes();
+        match body.next().await {
+            Ok(Some(piece)) => {
                 if let Some(writing) = &mut fill
-                    && writing.write(at, bytes).await.is_err()
+                    && writing.put(at, &piece).await.is_err()
                 {
                     // Told before what it has is dropped, so that readers that come now find their way.
                     filling.lose_disk();
                     fill = None;
                 }
-                at += bytes.len() as u64;
-                filling.push(bytes, fill.as_ref().and_then(Fill::reader));
+                at += piece.len() as u64;
+                filling.push(piece, fill.as_ref().and_then(Fill::reader));
                 if fill.is_none() && !filling.room().await {
                     break End::Broken;
                 }

@@ -106,19 +106,20 @@ pub(crate) struct Record {
 
 /// Shows what the cache did: to variables, and in `Cache-Status` where the configuration names this cache.
 pub(crate) fn publish(request: &mut Request, conf: &CacheConf) {
-    let Some(record) = request.extensions.get::<Record>().cloned() else { return };
+    let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(status) = record.status else { return };
+    let cached = Cached {
+        status: status.name(),
+        age_s: record.stored_for_s,
+        etag: Some(&record.etag).filter(|etag| !etag.is_empty()).cloned(),
+        last_modified: record.last_modified,
+    };
     if let Some(name) = &conf.status_name {
         let mut value = Vec::new();
         record.cache_status(name, status).push(&mut value);
         request.response.fields.push((b"Cache-Status".to_vec(), value));
     }
-    Tries::of(request).cached = Some(Cached {
-        status: status.name(),
-        age_s: record.stored_for_s,
-        etag: Some(record.etag).filter(|etag| !etag.is_empty()),
-        last_modified: record.last_modified.map(|date| http::date::http(date).to_vec()),
-    });
+    Tries::of(request).cached = Some(cached);
 }
 
 impl Record {

@@ -102,7 +102,7 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     request.mover = Some(mover);
     let part = located.offset..located.offset + located.length;
     let events = generation.config.events();
-    let calls_directly = located.calls_directly() && events.try_cached && events.faults.is_empty();
+    let calls_directly = located.calls_directly() && events.calls_directly();
     Body::File(FileBody::of_part(located.file, located.device, part, mover, calls_directly, request))
 }
 

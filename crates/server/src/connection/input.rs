@@ -123,6 +123,15 @@ impl Connection {
         let first = self.info.requests.get() == 0;
         // Many connections end with their first answer: a receive that stays armed would have to be taken back then.
         self.socket.set_multishot(!first);
+        // The kernel has held it back until its first bytes were here.
+        if first
+            && self.thread.calls_directly
+            && self.entrance.listen(&self.generation).is_some_and(|listen| listen.spec.deferred)
+            && let Some(Ok(Some(received))) = self.socket.recv_now()
+        {
+            self.socket.set_multishot(true);
+            return Some(self.input.add(received, usize::MAX));
+        }
         let core = self.core();
         let mut patience = match (first, self.thread.is_draining()) {
             (true, _) => core.client_header_timeout,

@@ -102,6 +102,9 @@ pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedF
     }
     // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
     connection.info.socket.take();
+    if connection.thread.calls_directly {
+        connection.socket.close_directly();
+    }
 }
 
 impl Connection {

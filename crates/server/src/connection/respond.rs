@@ -111,17 +111,32 @@ impl Connection {
         &mut self,
         request: &mut Request,
         core: &Conf,
-        data: Segments,
+        mut data: Segments,
         more: bool,
     ) -> Result<(), BodyError> {
-        let len = data.len() as u64;
+        let len = data.len();
+        let is_direct = self.is_sent_directly(request, len, more);
         let (socket, timer) = (&mut self.socket, &self.timer);
-        let mut data = body::send_at_once(socket, timer, core.send_timeout, data, more).await?;
-        request.sent = len;
+        if is_direct {
+            socket.send_now(&mut data, more).map_err(SendError::Gone)?;
+        }
+        if !data.is_empty() {
+            data = body::send_at_once(socket, timer, core.send_timeout, data, more).await?;
+        }
+        request.sent = len as u64;
         if let Some(head) = data.take_vec() {
             request.keep_spare(head);
         }
         Ok(())
+    }
+
+    /// Whether an answer goes out by a call of this thread: the last one of a connection, and each where the engine would
+    /// make that call itself. A ring sends many with one entry into the kernel. Of a client that does not wait for its
+    /// answers each takes a turn of the engine, so that others have theirs.
+    fn is_sent_directly(&self, request: &Request, len: usize, is_last: bool) -> bool {
+        let thread = &self.thread;
+        let is_cheaper = is_last || !thread.has_ring;
+        is_cheaper && thread.calls_directly && len <= SENT_DIRECTLY_MAX && !request.pipelined
     }
 
     /// Sends an answer whose bytes have to be waited for, or held back.
@@ -301,6 +316,9 @@ fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segm
     }
     Ok(data)
 }
+
+/// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
+const SENT_DIRECTLY_MAX: usize = 16 << 10;
 
 /// Bytes of a body that are copied behind their head.
 const COPIED_MAX: usize = 1 << 10;

@@ -39,7 +39,7 @@ impl RootFacts {
     /// The facts of each location, in their order. Blocks on the disk: for start and reload.
     pub(crate) fn of_all(config: &Config) -> Vec<RootFacts> {
         let events = config.events();
-        let direct_calls = events.try_cached && events.faults.is_empty();
+        let direct_calls = events.calls_directly();
         let facts = |core: &Conf| match core.root.template().constant() {
             Some(path) => RootFacts::of(Path::new(path), core.opening.beneath, direct_calls),
             None => RootFacts::default(),

@@ -79,6 +79,10 @@ impl Choice {
             device_share: events.device_share,
             libaio_depth: events.aio_requests,
             pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
+            makers: match config.http.caches.is_empty() {
+                true => None,
+                false => Some(ThreadPool::new("makers", MAKERS, MAKERS_QUEUE).map_err(StartError::Pool)?),
+            },
             pool_tries_resident: events.try_cached,
             faults: (!events.faults.is_empty()).then(|| Arc::new(faults)),
         };
@@ -137,13 +141,18 @@ mod tests {
 pub struct EngineKey {
     libaio: bool,
     pools: Option<Vec<String>>,
+    makers: bool,
 }
 
 impl EngineKey {
     pub(crate) fn of(config: &Config) -> EngineKey {
         // As if there were no ring: a superset of what matters.
         let pools = || config.http.pools.names().map(str::to_owned).collect();
-        EngineKey { libaio: uses_libaio(config, false), pools: uses_pool(config, true).then(pools) }
+        EngineKey {
+            libaio: uses_libaio(config, false),
+            pools: uses_pool(config, true).then(pools),
+            makers: !config.http.caches.is_empty(),
+        }
     }
 }
 
@@ -155,6 +164,12 @@ fn uses_libaio(config: &Config, ring: bool) -> bool {
         Aio::Off | Aio::Threads(_) => false,
     })
 }
+
+/// Threads that make entries of caches. They wait for each other in the folder and in the file system's journal.
+const MAKERS: usize = 4;
+
+/// Entries that wait for them: far more than caches let wait.
+const MAKERS_QUEUE: usize = 65536;
 
 /// Threads are made only where something would use them.
 fn uses_pool(config: &Config, ring: bool) -> bool {

@@ -163,7 +163,7 @@ impl Worker {
         started.map(|()| worker)
     }
 
-    /// One thread after the other, until one cannot be had.
+    /// One thread after the other, until one cannot be had; they begin when all are there.
     fn start_threads(
         config: &Arc<Config>,
         choice: Choice,
@@ -205,6 +205,10 @@ impl Worker {
                 Err(error) => return Ok((worker, Err(StartError::Thread(error)))),
             }
             worker.orders.push(sender);
+        }
+        for orders in &worker.orders {
+            // A thread that does not take it has panicked: the process is told of that as at any later time.
+            let _ = send(orders, Order::Begin);
         }
         Ok((worker, Ok(())))
     }

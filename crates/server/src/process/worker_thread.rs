@@ -34,6 +34,8 @@ pub(super) struct Start {
 
 /// What a thread can be told.
 pub(super) enum Order {
+    /// All threads are there: it may accept. Always the first order.
+    Begin,
     /// Another configuration; the sender is told when it is in force here.
     Configure { edition: Edition, resources: Resources, taken: SyncSender<()> },
     /// Other log files.
@@ -51,6 +53,9 @@ const SAVE_MAX: Duration = Duration::from_secs(3);
 /// The thread's main task.
 pub(super) async fn run(start: Start) {
     let Start { shared, edition, resources, first, alone, mut orders } = start;
+    // Where another thread cannot be had, all are made once more on another engine: until then nobody has been accepted,
+    // and nothing has been begun, or ended, of what outlives them, such as caches.
+    let Some(Order::Begin) = orders.recv().await else { return };
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
     let logs = LogFiles::new(stderr, edition.config.main().workers.count());
     let config = Arc::clone(&edition.config);
@@ -76,6 +81,7 @@ pub(super) async fn run(start: Start) {
                 let _ = taken.try_send(());
             }
             Order::Reopen(logs) => thread.reopen_logs(logs),
+            Order::Begin => unreachable!("it comes once"),
             Order::Quit(patience) => {
                 doors.close_all();
                 thread.drain();
@@ -116,7 +122,7 @@ async fn quit(
             match order {
                 Order::Stop => return,
                 Order::Reopen(logs) => thread.reopen_logs(logs),
-                Order::Configure { .. } | Order::Quit(_) => {}
+                Order::Begin | Order::Configure { .. } | Order::Quit(_) => {}
             }
         }
     };

@@ -1,7 +1,7 @@
 //! The body of an answer as it comes from an upstream: taken out of its framing, with an end that is known or not.
 //!
 //! Main type: [`Live`], a connection from which the rest of an answer is read. [`Direct`] passes it on at the client's
-//! speed; [`super::spool`] reads it ahead.
+//! speed; [`super::spool`] reads it ahead; [`Coming`] is for who keeps all of it.
 
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use http::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
 use http::reply::{FieldLine, parse_fields};
 use io::op::Source;
-use io::{Buf, Errno};
+use io::{Buf, Errno, Frozen};
 
 use crate::body::BodyError;
 use crate::body::stream::Stream;
@@ -29,6 +29,8 @@ pub(crate) struct Live {
     /// The upstream counts as busy for as long as this lives.
     chosen: Chosen,
     keeps: bool,
+    /// Whether the last receive found as much as an engine's buffer holds: more is there, or will be in a moment.
+    is_fast: bool,
     read_timeout: Duration,
     rate: Option<Rate>,
 }
@@ -52,9 +54,12 @@ struct Rate {
     since: Instant,
 }
 
-/// Bytes from which on a body is read into large buffers. For less it is quicker to take what the receive that is armed
-/// brings than to end that one.
-const BULK_FROM: u64 = 64 << 10;
+/// Bytes from which on a body is read into large buffers, as long as the upstream fills them: one that waits for its
+/// upstream holds no buffer.
+const BULK_FROM: u64 = 8 << 10;
+
+/// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
+const FAST_BYTES: usize = 4 << 10;
 
 /// Trailer fields that are kept; more than any use of them needs.
 const TRAILERS_MAX: u16 = 100;
@@ -75,7 +80,9 @@ impl Live {
             ReplyFraming::UntilClose => Incoming::Close,
         };
         let (link, chosen) = (Some(link), Chosen::default());
-        Live { link, incoming, rest, record, chosen, keeps, read_timeout, rate: None }
+        // The beginning of a body behind its head is as good as a full buffer.
+        let is_fast = rest.is_some();
+        Live { link, incoming, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
     }
 
     /// Has the upstream count as busy from here on.
@@ -163,7 +170,7 @@ impl Live {
 
     /// Whether so much is to come, or has come already, that buffers of a size of their own pay.
     fn is_bulk(&self) -> bool {
-        self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
+        self.is_fast && self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
     }
 
     /// The same for a hand-written future, in buffers of the engine's choice.
@@ -199,6 +206,7 @@ impl Live {
         match received {
             Ok(Some(buf)) => {
                 self.record.count_received(buf.len());
+                self.is_fast = buf.len() >= FAST_BYTES;
                 self.rest = Some(buf);
                 Ok(())
             }
@@ -374,6 +382,51 @@ impl Stream for Direct {
 
     fn minds_client(&self) -> bool {
         self.minds_client
+    }
+}
+
+/// A body for who keeps all of it: it is read as fast as it comes, in large pieces.
+pub(crate) enum Coming {
+    /// All of it is here, or has been taken.
+    Whole(Option<Source>),
+    /// It is still to be read.
+    Live(Box<Live>),
+    /// There is none that could be kept.
+    Broken,
+}
+
+/// Bytes of a receive of [`Coming`].
+const COMING_BYTES: u64 = 64 << 10;
+
+impl Coming {
+    /// The next bytes; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<Frozen>, BodyError> {
+        let live = match self {
+            Coming::Whole(source) => return Ok(source.take().map(frozen)),
+            Coming::Live(live) => live,
+            Coming::Broken => return Err(BodyError::Broken),
+        };
+        if let Some(due) = live.not_before() {
+            rt::sleep_until(due).await;
+        }
+        let size = live.left().map_or(COMING_BYTES, |left| left.clamp(1, COMING_BYTES));
+        match live.next(size as usize).await {
+            Ok(piece) => Ok(piece.map(Buf::freeze)),
+            Err(fault) => {
+                live.give_up(fault);
+                Err(BodyError::Broken)
+            }
+        }
+    }
+}
+
+/// Bytes that several may have.
+fn frozen(source: Source) -> Frozen {
+    match source {
+        Source::Buf(buf) => buf.freeze(),
+        Source::Frozen(bytes) => bytes,
+        Source::Vec(bytes) => Frozen::from_vec(bytes),
+        source => Frozen::copy(source.bytes()),
     }
 }
 

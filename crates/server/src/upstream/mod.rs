@@ -37,7 +37,7 @@ use crate::request::Request;
 use crate::response::Body;
 use crate::template::Template;
 use body::Direct;
-pub(crate) use body::Live;
+pub(crate) use body::{Coming, Live};
 pub(crate) use fetch::{fetch, gone};
 pub(crate) use link::Pools;
 pub(crate) use tunnel::{Ended, Tunnel};
@@ -308,6 +308,19 @@ impl ReplyBody {
                 }
             }
             ReplyBody::Tunnel(tunnel) => Body::Tunnel(tunnel),
+        }
+    }
+
+    /// The body for who keeps all of it.
+    pub(crate) fn into_coming(self, request: &Request, settings: &Settings) -> Coming {
+        match self {
+            ReplyBody::None => Coming::Whole(None),
+            ReplyBody::Bytes(source) => Coming::Whole(Some(source)),
+            ReplyBody::Live(mut live) => {
+                live.limit_rate(rate(settings, request));
+                Coming::Live(live)
+            }
+            ReplyBody::Ready(_) | ReplyBody::Tunnel(_) => Coming::Broken,
         }
     }
 }

@@ -34,8 +34,8 @@ pub(crate) struct Cached {
     pub(crate) age_s: Option<u64>,
     /// Its entity tag.
     pub(crate) etag: Option<Vec<u8>>,
-    /// Its date.
-    pub(crate) last_modified: Option<Vec<u8>>,
+    /// Its date, in seconds since 1970.
+    pub(crate) last_modified: Option<i64>,
 }
 
 /// One try.
@@ -345,8 +345,8 @@ pub(crate) fn cache_etag(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// `$upstream_cache_last_modified`
 pub(crate) fn cache_last_modified(request: &Request, out: &mut Vec<u8>) -> bool {
-    let date = cached(request).and_then(|cached| cached.last_modified.as_ref());
-    date.map(|date| out.extend_from_slice(date)).is_some()
+    let date = cached(request).and_then(|cached| cached.last_modified);
+    date.map(|date| out.extend_from_slice(&http::date::http(date))).is_some()
 }
 
 #[cfg(test)]

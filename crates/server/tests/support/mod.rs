@@ -7,7 +7,6 @@ use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use conf::{MapLoader, Source};
 use rustix::fs::{Mode, OFlags};
@@ -78,7 +77,7 @@ impl Site {
             let lines: Vec<String> = read(&path).lines().map(str::to_owned).collect();
             (lines.len() >= count).then_some(lines)
         };
-        let deadline = Deadline::after(Duration::from_secs(5));
+        let deadline = Deadline::default();
         testkit::wait::until("log lines", deadline, lines).expect("the lines are written")
     }
 }

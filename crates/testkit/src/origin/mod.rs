@@ -159,7 +159,7 @@ impl Origin {
         self.hub.forget_requests();
     }
 
-    /// Waits until the counters say so, and returns them; panics with them after 30 seconds.
+    /// Waits until the counters say so, and returns them; panics with them at the default deadline.
     #[track_caller]
     pub fn wait_for(&self, what: &str, done: impl FnMut(&Stats) -> bool) -> Stats {
         self.wait_for_by(what, Deadline::default(), done)

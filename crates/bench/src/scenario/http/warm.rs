@@ -54,6 +54,8 @@ impl Case {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Ring,
+    /// H2O has the kernel hold back a connection until its request is there, and so does this one.
+    RingDeferred,
     Epoll,
     Nginx,
     NginxOpenFiles,
@@ -63,11 +65,13 @@ enum Who {
 
 impl Who {
     /// Ours first, then the others.
-    const ALL: [Who; 6] = [Who::Ring, Who::Epoll, Who::Nginx, Who::NginxOpenFiles, Who::Lighttpd, Who::H2o];
+    const ALL: [Who; 7] =
+        [Who::Ring, Who::RingDeferred, Who::Epoll, Who::Nginx, Who::NginxOpenFiles, Who::Lighttpd, Who::H2o];
 
     fn name(self) -> &'static str {
         match self {
             Who::Ring => Way::Ring.name(),
+            Who::RingDeferred => Way::RingDeferred.name(),
             Who::Epoll => Way::Epoll.name(),
             Who::Nginx => Way::Nginx.name(),
             Who::NginxOpenFiles => "nginx, open_file_cache",
@@ -76,10 +80,15 @@ impl Who {
         }
     }
 
+    /// Whether it differs in this case from the same without what its name says.
+    fn takes_part(self, case: Case) -> bool {
+        self != Who::RingDeferred || case.kind == Kind::Short
+    }
+
     /// The program, or why there is none.
     fn program(self, bench: &Bench) -> Result<Program, String> {
         let (peer, program): (Peer, fn(_) -> Program) = match self {
-            Who::Ring | Who::Epoll => return Ok(Program::ours(bench)),
+            Who::Ring | Who::RingDeferred | Who::Epoll => return Ok(Program::ours(bench)),
             Who::Nginx | Who::NginxOpenFiles => (Peer::Nginx, Program::Nginx),
             Who::Lighttpd => (Peer::Lighttpd, Program::Lighttpd),
             Who::H2o => (Peer::H2o, Program::H2o),
@@ -103,9 +112,10 @@ impl Who {
                      file.dir: {files}\n"
                 );
             }
-            Who::Ring | Who::Epoll | Who::Nginx | Who::NginxOpenFiles => {}
+            Who::Ring | Who::RingDeferred | Who::Epoll | Who::Nginx | Who::NginxOpenFiles => {}
         }
-        let engine = if self == Who::Ring { "io_uring" } else { "epoll" };
+        let engine = if matches!(self, Who::Ring | Who::RingDeferred) { "io_uring" } else { "epoll" };
+        let listener = if self == Who::RingDeferred { " deferred" } else { "" };
         let cache = if self == Who::NginxOpenFiles { "open_file_cache max=100; " } else { "" };
         format!(
             "worker_processes 1;\n\
@@ -115,7 +125,7 @@ impl Who {
              \x20   keepalive_requests 1000000000;\n\
              \x20   sendfile on;\n\
              \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port} backlog=4096;\n\
+             \x20       listen 127.0.0.1:{port} backlog=4096{listener};\n\
              \x20       location / {{ {cache}root {files}; }}\n\
              \x20   }}\n\
              }}\n",
@@ -164,7 +174,8 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
             case.kind.name()
         ));
         let mut measured = measure(bench, &mut servers, case, &place.split)?;
-        measured.extend(missing.iter().map(|(who, reason)| Measured {
+        let missing = missing.iter().filter(|(who, _)| who.takes_part(case));
+        measured.extend(missing.map(|(who, reason)| Measured {
             who: *who,
             rounds: vec![Err(reason.clone())],
             calls: Err(reason.clone()),
@@ -194,10 +205,11 @@ fn measure(
         plan.expect.length = Some(bytes as u64);
         Ok(plan)
     };
+    let mut servers: Vec<_> = servers.iter_mut().filter(|(who, _)| who.takes_part(case)).collect();
     for (_, server) in servers.iter() {
         served::warm_up(bench, &load(server)?)?;
     }
-    let rounds = in_turns(bench, servers, |(_, server), _| {
+    let rounds = in_turns(bench, &mut servers, |(_, server), _| {
         let plan = load(server)?;
         served::measure(bench, server, &plan).map(Ok)
     })?;

@@ -64,6 +64,10 @@ const ROUNDS_TIME_MAX: Duration = Duration::from_secs(240);
 /// How a server moves the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
+    /// Nothing is configured.
+    Unwritten,
+    /// Sendfile of what is in memory, which the kernel's read-ahead brings there while nobody waits.
+    Resident,
     /// The worker calls sendfile(2) and waits for the disk in it: the write-up's linux-sendfile.
     Sendfile,
     /// Reads into shared memory that leave by sendfile(2): the write-up's linux-aio-sendfile.
@@ -85,7 +89,9 @@ enum Way {
 
 impl Way {
     /// In the order of tables.
-    const ALL: [Way; 10] = [
+    const ALL: [Way; 12] = [
+        Way::Unwritten,
+        Way::Resident,
         Way::Sendfile,
         Way::Shared512k,
         Way::Shared1m,
@@ -101,6 +107,8 @@ impl Way {
     /// As it stands in tables.
     fn name(self) -> &'static str {
         match self {
+            Way::Unwritten => "as it comes",
+            Way::Resident => "sendfile, never waiting",
             Way::Sendfile => "sendfile, blocking",
             Way::Shared512k => "shm-sendfile 512k",
             Way::Shared1m => "shm-sendfile 1m",
@@ -117,7 +125,13 @@ impl Way {
     /// Whose it is; none for ours.
     fn peer(self) -> Option<Peer> {
         match self {
-            Way::Sendfile | Way::Shared512k | Way::Shared1m | Way::Ring | Way::RingDirect => None,
+            Way::Unwritten
+            | Way::Resident
+            | Way::Sendfile
+            | Way::Shared512k
+            | Way::Shared1m
+            | Way::Ring
+            | Way::RingDirect => None,
             Way::NginxSendfile | Way::NginxThreads => Some(Peer::Nginx),
             Way::LighttpdSendfile | Way::LighttpdWritev | Way::LighttpdWrite => Some(Peer::Lighttpd),
         }
@@ -126,6 +140,8 @@ impl Way {
     /// What makes the difference.
     fn directives(self) -> &'static str {
         match self {
+            Way::Unwritten => "",
+            Way::Resident => "sendfile on;",
             Way::Sendfile => "sendfile on; aio off;",
             Way::Shared512k => "aio_sendfile 512k;",
             Way::Shared1m => "aio_sendfile 1m;",

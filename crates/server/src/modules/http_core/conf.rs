@@ -25,8 +25,8 @@ pub(crate) struct Conf {
     /// `default_type`
     pub(crate) default_type: Arc<str>,
     // How their bytes move.
-    /// `sendfile`
-    pub(crate) sendfile: bool,
+    /// `sendfile`; `None` leaves the choice to the size of the file.
+    pub(crate) sendfile: Option<bool>,
     /// `sendfile_max_chunk`, bytes; 0 is no limit.
     pub(crate) sendfile_max_chunk: u64,
     /// `aio`
@@ -363,7 +363,7 @@ impl Default for Conf {
             opening: Opening::default(),
             types: Arc::default(),
             default_type: "text/plain".into(),
-            sendfile: false,
+            sendfile: None,
             sendfile_max_chunk: 2 << 20,
             aio: Aio::Unset,
             aio_sendfile: None,

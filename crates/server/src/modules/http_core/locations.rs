@@ -6,6 +6,8 @@
 //! value sends a request into their location. Tables are sorted, and each prefix knows the next shorter one, so
 //! a search costs one binary search and a few steps back.
 
+use std::cmp::Ordering;
+
 use conf::{Error, Statement};
 
 use crate::config::{Cx, Location, LocationId};
@@ -283,20 +285,19 @@ impl Locations {
         if !self.has_slashes || uri.last() == Some(&b'/') {
             return None;
         }
-        let exact = |uri: &[u8]| {
-            let place = self.exact.binary_search_by(|(path, _)| path.as_ref().cmp(uri)).ok()?;
+        let exact = |compare: Compare| {
+            let place = self.exact.binary_search_by(|(path, _)| compare(path, uri)).ok()?;
             Some(self.exact[place].1)
         };
-        let prefix = |uri: &[u8]| {
-            let place = self.prefixes.binary_search_by(|known| known.path.as_ref().cmp(uri)).ok()?;
+        let prefix = |compare: Compare| {
+            let place = self.prefixes.binary_search_by(|known| compare(&known.path, uri)).ok()?;
             Some(self.prefixes[place].location)
         };
-        if exact(uri).is_some() || prefix(uri).is_some() {
+        if exact(Ord::cmp).is_some() || prefix(Ord::cmp).is_some() {
             return None;
         }
-        let slashed = [uri, b"/"].concat();
         let passes = |location: &LocationId| arena[location.0 as usize].scope.proxy.redirects_to_slash();
-        let found = exact(&slashed).into_iter().chain(prefix(&slashed)).find(passes);
+        let found = exact(compare_slashed).into_iter().chain(prefix(compare_slashed)).find(passes);
         let inside = || arena[self.longest_prefix(uri)?.location.0 as usize].nested.with_slash(arena, uri);
         found.or_else(inside)
     }
@@ -365,5 +366,16 @@ impl Locations {
             }
             place = prefix.shorter? as usize;
         }
+    }
+}
+
+/// How the path of a location compares with a URI.
+type Compare = fn(&[u8], &[u8]) -> Ordering;
+
+/// As if the URI had a slash put behind it, which no request is to pay an allocation for.
+fn compare_slashed(path: &[u8], uri: &[u8]) -> Ordering {
+    match path.split_at_checked(uri.len()) {
+        Some((start, rest)) => start.cmp(uri).then_with(|| rest.cmp(b"/")),
+        None => path.cmp(uri),
     }
 }

@@ -57,11 +57,21 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         },
     ),
     // How their bytes move.
-    // Off as in nginx. What it means together with `aio` and `directio` is decided in `body::choose`.
+    // Not written is not the same as `off`: without it long files leave so where `aio` and `directio` leave the choice
+    // too. What it means together with those is decided in `body::choose`.
     Directive::scope(
-        core("sendfile", LEVELS_AND_IF, Args::Flag, "Sends files from the page cache without copying.")
-            .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.sendfile),
+        core(
+            "sendfile",
+            LEVELS_AND_IF,
+            Args::Flag,
+            "Sends files from the page cache without copying; without it, and without aio and directio, those of at least 64k.",
+        ),
+        |scope, cx| {
+            let mut on = false;
+            cx.flag(&mut on)?;
+            scope.core.sendfile = Some(on);
+            Ok(())
+        },
     ),
     // One fast client must not keep a thread to itself: after so many bytes others get their turn.
     Directive::scope(
@@ -69,7 +79,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "sendfile_max_chunk",
             LEVELS,
             Args::Exactly(1),
-            "Most bytes that one sendfile moves, up to 1m, or 256k where it could hold up others; 0 is no further limit.",
+            "Most bytes that one sendfile moves, up to 1m; 0 is no further limit.",
         )
         .default("2m"),
         |scope, cx| cx.size(&mut scope.core.sendfile_max_chunk),

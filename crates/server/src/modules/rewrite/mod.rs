@@ -345,7 +345,11 @@ mod tests {
         );
         let [_, inside, location] = config.http.locations.as_slice() else { panic!("there are three") };
         assert_eq!(&*inside.scope.core.default_type, "a/b");
-        assert!(inside.scope.core.sendfile && !location.scope.core.sendfile && !inside.scope.core.etag);
+        assert!(
+            inside.scope.core.sendfile == Some(true)
+                && location.scope.core.sendfile.is_none()
+                && !inside.scope.core.etag
+        );
         assert_eq!(inside.handlers.of_phase(Phase::Precontent).len(), 0);
     }
 

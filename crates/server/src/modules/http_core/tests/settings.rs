@@ -29,7 +29,7 @@ fn files_and_their_way() {
          tcp_nodelay off; send_timeout 5s; postpone_output 0; limit_rate 1k; limit_rate_after $arg_x;",
     );
     assert_eq!(conf.root.template().constant(), Some("/data"));
-    assert!(conf.opening.beneath && conf.sendfile && conf.tcp_nopush && !conf.tcp_nodelay);
+    assert!(conf.opening.beneath && conf.sendfile == Some(true) && conf.tcp_nopush && !conf.tcp_nodelay);
     assert_eq!((&*conf.default_type, conf.sendfile_max_chunk), ("a/b", 1 << 20));
     assert_eq!((conf.aio_sendfile, conf.directio), (Some(512 << 10), Some(4 << 20)));
     assert_eq!((conf.output_buffers, conf.read_ahead), (Some((2, 64 << 10)), 1024));
@@ -165,7 +165,8 @@ fn directives_apply_to_blocks_above_them() {
     let config = loaded("server { location / { } root /late; } sendfile on;");
     let location = &config.http.locations[1].scope.core;
     assert!(
-        location.sendfile && matches!(&location.root, Root::Root(root) if root.constant() == Some("/late"))
+        location.sendfile == Some(true)
+            && matches!(&location.root, Root::Root(root) if root.constant() == Some("/late"))
     );
 }
 

@@ -1,0 +1,153 @@
+//! Content of buffers that several share: [`Frozen`], which any thread may read and nobody changes any more.
+//!
+//! What is received once is sent to several clients and written to a file without a copy for each. Memory of a pool goes
+//! back to it when the last of those who share it is done, on whatever thread that is: it is left in [`Returned`], where
+//! the pool's own thread finds it. Nothing here submits I/O.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::buf::{BufId, Lent};
+
+/// Bytes that nobody changes any more. Clones and parts share the memory.
+#[derive(Clone)]
+pub struct Frozen {
+    content: Arc<Content>,
+    start: u32,
+    end: u32,
+}
+
+/// Who owns the bytes.
+enum Content {
+    /// A buffer of some thread's pool.
+    Lent(Lent),
+    /// Memory of their own.
+    Owned(Box<[u8]>),
+}
+
+/// Buffers on their way back to a pool.
+#[derive(Default)]
+pub(crate) struct Returned {
+    list: Mutex<Vec<(u8, BufId)>>,
+    /// Whether there is any, for a look without the lock. Seen late, they are taken a little later.
+    is_some: AtomicBool,
+}
+
+impl Frozen {
+    pub(crate) fn of(lent: Lent) -> Frozen {
+        let end = lent.bytes().len() as u32;
+        Frozen { content: Arc::new(Content::Lent(lent)), start: 0, end }
+    }
+
+    /// A copy of these bytes.
+    ///
+    /// # Panics
+    /// Above 4 GiB.
+    pub fn copy(bytes: &[u8]) -> Frozen {
+        Frozen::from_vec(bytes.to_vec())
+    }
+
+    /// These bytes, not copied where the vector has no room to spare.
+    ///
+    /// # Panics
+    /// Above 4 GiB.
+    pub fn from_vec(bytes: Vec<u8>) -> Frozen {
+        let end = u32::try_from(bytes.len()).expect("a piece is shorter than 4 GiB");
+        Frozen { content: Arc::new(Content::Owned(bytes.into_boxed_slice())), start: 0, end }
+    }
+
+    /// A part of it.
+    ///
+    /// # Panics
+    /// When the part is not within.
+    pub fn part(&self, range: Range<usize>) -> Frozen {
+        assert!(range.start <= range.end && range.end <= self.len(), "a part of {} bytes", self.len());
+        let (start, end) = (self.start + range.start as u32, self.start + range.end as u32);
+        Frozen { content: Arc::clone(&self.content), start, end }
+    }
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let all = match &*self.content {
+            Content::Lent(lent) => lent.bytes(),
+            Content::Owned(bytes) => bytes,
+        };
+        &all[self.start as usize..self.end as usize]
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Frozen({} bytes)", self.len())
+    }
+}
+
+impl Returned {
+    /// Leaves one for its pool.
+    pub(crate) fn put(&self, class: u8, id: BufId) {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).push((class, id));
+        self.is_some.store(true, Ordering::Relaxed);
+    }
+
+    /// Hands each one over.
+    #[inline]
+    pub(crate) fn take(&self, each: impl FnMut(u8, BufId)) {
+        if self.is_some.load(Ordering::Relaxed) {
+            self.take_all(each);
+        }
+    }
+
+    fn take_all(&self, mut each: impl FnMut(u8, BufId)) {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_some.store(false, Ordering::Relaxed);
+        list.drain(..).for_each(|(class, id)| each(class, id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::buf::Pool;
+
+    #[test]
+    fn memory_comes_back_with_the_last_who_shares_it() {
+        let pool = Pool::new(8 << 20);
+        let mut buf = pool.get(4096).unwrap();
+        buf.append(&[7; 4096]);
+        let whole = buf.freeze();
+        let part = whole.part(10..20);
+        drop(whole);
+        let used = pool.counters().idle_bytes;
+        let part = std::thread::spawn(move || {
+            assert_eq!(*part, [7; 10]);
+            part.part(1..2)
+        });
+        drop(part.join().unwrap());
+        assert_eq!(pool.counters().idle_bytes, used + 4096);
+        assert_eq!(pool.trim(|_| true), 1 << 20);
+    }
+
+    #[test]
+    fn what_is_shared_outlives_its_pool() {
+        let pool = Pool::new(8 << 20);
+        let mut buf = pool.get(4096).unwrap();
+        buf.append(&[3; 4000]);
+        let frozen = buf.freeze();
+        drop(pool);
+        assert_eq!(*frozen, [3; 4000]);
+    }
+
+    #[test]
+    fn little_content_holds_little_memory() {
+        let pool = Pool::new(8 << 20);
+        let mut buf = pool.get(64 << 10).unwrap();
+        buf.append(b"abc");
+        let frozen = buf.freeze();
+        assert_eq!(pool.counters().idle_bytes, 1 << 20);
+        assert_eq!(*frozen, *b"abc");
+    }
+}
