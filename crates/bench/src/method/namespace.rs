@@ -7,6 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Seek, Write};
 
 use nix::sched::{CloneFlags, unshare};
+use rustix::fs::FlockOperation;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
 
@@ -65,8 +66,10 @@ fn own_network() -> io::Result<()> {
     match fs::write(CONGESTION_CONTROL, REPLACEMENT) {
         // Only what the machine allows to everybody may become the default of a namespace.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let before = fs::read_to_string(ALLOWED)?;
             let mut allowed = allowed?;
+            // Another run that is here would take back what this one allows; closing the list unlocks it.
+            rustix::fs::flock(&allowed, FlockOperation::LockExclusive)?;
+            let before = fs::read_to_string(ALLOWED)?;
             allowed.write_all(format!("{} {REPLACEMENT}", before.trim()).as_bytes())?;
             let outcome = fs::write(CONGESTION_CONTROL, REPLACEMENT);
             // The default stays when the list is as it was.
