@@ -85,7 +85,8 @@ impl Store {
         let mut reserved = Reserved::new(self, hit.key, blocks_of(bytes.len() as u64)).await?;
         let mut data = Segments::new();
         data.push(Source::Vec(bytes));
-        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved.take(), Some(hit.version)).await
+        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved.take(), Some(hit.version)).await?;
+        Ok(())
     }
 
     async fn refresh_large(self: &Arc<Store>, hit: &Hit, new: &New) -> Result<(), Refused> {

@@ -6,7 +6,8 @@
 //!     large -- temporary file (`elsewhere`: in another folder) -- chunks, so many in flight -- commit: table, header, rename
 //!     parts of an entry -- the entry's own file -- each chunk, then its record
 //! ```
-//! The header is written last, so a file that is not whole has none. The checksum of a chunk is made once, from the
+//! The header is written last, so a file that is not whole has none; of what comes in parts an entry without content is made
+//! first, to which all who have a part of it add theirs. The checksum of a chunk is made once, from the
 //! bytes that came.
 
 use std::ffi::CString;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use io::op::Source;
 use io::{Frozen, Segments};
 
+use crate::chunks::Chunks;
 use crate::elsewhere::TempFolder;
 use crate::error::{FillError, Refused, StoreError};
 use crate::format::header::{Identity, Layout, encode, is_storable, used_bytes};
@@ -28,7 +30,7 @@ use crate::meta::New;
 use crate::place::{Reserved, Temp, Whole, put_in_place};
 use crate::purge::{Fate, Subject};
 use crate::space::blocks_of;
-use crate::store::Store;
+use crate::store::{Selector, Store};
 use crate::writing::{Chunk, Kind, Progress, WRITES_MAX, Writing};
 
 /// An entry that is being written, or parts that are added to one. Belongs to the thread that began it.
@@ -187,7 +189,7 @@ impl Fill {
         Ok(())
     }
 
-    /// Makes the temporary file of a large entry.
+    /// Makes the temporary file of a large entry, or the entry that parts are added to.
     async fn open(&mut self) -> Result<(), FillError> {
         let (text, meta) = (&self.new.text, &self.new.meta);
         let used = used_bytes(text, &self.new.head, meta);
@@ -195,21 +197,40 @@ impl Fill {
         if meta.length.is_none() || self.new.is_partial {
             self.reserved.grow_to(blocks_of(layout.body)).await.map_err(|refused| self.refuse(refused))?;
         }
-        let temp = self.store.temp_in(self.folder.as_ref()).await.map_err(|r| self.refuse(r))?;
+        let folder = self.folder.as_ref().filter(|_| !self.new.is_partial);
+        let temp = self.store.temp_in(folder).await.map_err(|r| self.refuse(r))?;
         if self.store.config.direct {
             // Chunks leave the page cache as they get to the disk.
             temp.file().set_uncached();
         }
         let nonce = self.store.nonce();
+        if self.new.is_partial {
+            return self.open_parts(temp, layout, nonce).await;
+        }
         let kind = Kind::New { elsewhere: temp.elsewhere().cloned() };
         let writing = Writing::new(&self.store, temp.file(), layout, nonce, kind);
         self.to = To::Temp { temp, writing };
         Ok(())
     }
 
+    /// Puts an entry without content in its place.
+    async fn open_parts(&mut self, temp: Temp, layout: Layout, nonce: u64) -> Result<(), FillError> {
+        self.check_purged()?;
+        let length = self.new.meta.length.ok_or(FillError::Empty)?;
+        let (file, mut slots) = (temp.file().clone(), Vec::new());
+        let identity = self.identity(layout, nonce, length);
+        encode(&identity, &self.new.text, &self.new.head, &self.new.meta, &mut slots);
+        slots.resize(layout.table as usize, 0);
+        let chunks = self.store.recent.put(Arc::new(Chunks::new(nonce, length)));
+        let (key, version) = self.put_in_place(Whole::Begun(temp, slots.into())).await?;
+        let kind = Kind::Parts { key, version, chunks };
+        self.to = To::Entry { writing: Writing::new(&self.store, &file, layout, nonce, kind) };
+        Ok(())
+    }
+
     /// Starts the write of a chunk.
     async fn flush(&mut self, gather: Gather) -> Result<(), FillError> {
-        if self.new.meta.length.is_none() || self.new.is_partial {
+        if self.new.meta.length.is_none() || matches!(self.to, To::Entry { .. }) {
             let blocks = blocks_of(gather.len);
             self.reserved.grow(blocks).await.map_err(|refused| self.refuse(refused))?;
         }
@@ -268,8 +289,9 @@ impl Fill {
             To::Memory => self.commit_held(length).await?,
             To::Temp { temp, writing } => self.commit_large(length, temp, writing).await?,
             To::Entry { writing } => {
-                let chunks = writing.finish().await.map_err(|refused| self.refuse(refused))?;
-                if chunks.is_empty() {
+                let finished = writing.finish().await;
+                self.to = To::Entry { writing };
+                if finished.map_err(|refused| self.refuse(refused))?.is_empty() {
                     return Err(FillError::Empty);
                 }
             }
@@ -328,7 +350,9 @@ impl Fill {
     async fn commit_bytes(&mut self, data: Vec<Segments>) -> Result<(), FillError> {
         let total = data.iter().map(Segments::len).sum::<usize>() as u64;
         self.reserved.grow_to(blocks_of(total)).await.map_err(|refused| self.refuse(refused))?;
-        let Some(folder) = &self.folder else { return self.put_in_place(Whole::Bytes(data)).await };
+        let Some(folder) = &self.folder else {
+            return self.put_in_place(Whole::Bytes(data)).await.map(drop);
+        };
         let temp = self.store.temp_in(Some(folder)).await.map_err(|r| self.refuse(r))?;
         let mut at = 0;
         for part in data {
@@ -336,7 +360,7 @@ impl Fill {
             temp.write(at, part).await.map_err(|refused| self.refuse(refused))?;
             at = next;
         }
-        self.put_in_place(Whole::Written(temp)).await
+        self.put_in_place(Whole::Written(temp)).await.map(drop)
     }
 
     /// Slots and table of a large entry whose table lies behind them.
@@ -350,7 +374,7 @@ impl Fill {
 
     /// Spares the first reader of an entry to look at what was just written.
     fn remember(&self, nonce: u64, length: u64, records: &[(u64, u32)]) {
-        let chunks = crate::chunks::Chunks::new(nonce, length);
+        let chunks = Chunks::new(nonce, length);
         records.iter().for_each(|(index, crc)| chunks.add(*index, *crc));
         self.store.recent.put(Arc::new(chunks));
     }
@@ -359,9 +383,6 @@ impl Fill {
     async fn commit_large(&mut self, length: u64, temp: Temp, writing: Writing) -> Result<(), FillError> {
         let (layout, nonce) = (writing.layout().settle(length), writing.nonce());
         let records = writing.finish().await.map_err(|refused| self.refuse(refused))?;
-        if records.is_empty() {
-            return Err(FillError::Empty);
-        }
         let identity = self.identity(layout, nonce, length);
         self.remember(nonce, length, &records);
         if layout.table < layout.body
@@ -369,18 +390,14 @@ impl Fill {
             && temp.elsewhere().is_none()
         {
             let start = Segments::from(self.large_start(&identity, &records));
-            return self.put_in_place(Whole::Begun(temp, start)).await;
+            return self.put_in_place(Whole::Begun(temp, start)).await.map(drop);
         }
-        // In runs without a hole, which are one but for a partial entry.
-        for run in records.chunk_by(|one, next| one.0 + 1 == next.0) {
-            let table: Vec<u8> = run.iter().flat_map(|(index, crc)| record(nonce, *index, *crc)).collect();
-            let at = layout.table + run[0].0 * crate::format::table::RECORD_BYTES;
-            temp.write(at, table.into()).await.map_err(|refused| self.refuse(refused))?;
-        }
+        let table: Vec<u8> = records.iter().flat_map(|(index, crc)| record(nonce, *index, *crc)).collect();
+        temp.write(layout.table, table.into()).await.map_err(|refused| self.refuse(refused))?;
         let mut slot = Vec::new();
         encode(&identity, &self.new.text, &self.new.head, &self.new.meta, &mut slot);
         temp.write(0, slot.into()).await.map_err(|refused| self.refuse(refused))?;
-        self.put_in_place(Whole::Written(temp)).await
+        self.put_in_place(Whole::Written(temp)).await.map(drop)
     }
 
     fn identity(&self, layout: Layout, nonce: u64, length: u64) -> Identity {
@@ -388,7 +405,8 @@ impl Fill {
         Identity { layout, generation: 1, nonce, sequence, length, primary }
     }
 
-    async fn put_in_place(&mut self, whole: Whole) -> Result<(), FillError> {
+    /// Answers the key of its file and its version.
+    async fn put_in_place(&mut self, whole: Whole) -> Result<(Key, u32), FillError> {
         // Of several variants that come at once one lies at the primary key, and the others know of it.
         let _placing = match self.new.meta.vary.is_empty() {
             true => None,
@@ -396,7 +414,8 @@ impl Fill {
         };
         let place = self.place().await;
         let blocks = self.reserved.take();
-        put_in_place(&self.store, whole, place, blocks, None).await.map_err(|refused| self.refuse(refused))
+        let version = put_in_place(&self.store, whole, place, blocks, None).await;
+        version.map(|version| (place, version)).map_err(|refused| self.refuse(refused))
     }
 
     /// The key of the file: the primary key, unless another variant lies there.
@@ -416,8 +435,14 @@ impl Fill {
 
 impl Drop for Fill {
     fn drop(&mut self) {
-        if !self.is_done {
-            self.store.counters.aborts.count();
+        if self.is_done {
+            return;
+        }
+        self.store.counters.aborts.count();
+        if let To::Entry { writing } = &self.to
+            && let Some((key, version)) = writing.empty_entry()
+        {
+            self.store.remove_entry(&key, version);
         }
     }
 }
@@ -455,6 +480,27 @@ impl Store {
     pub async fn begin_in(self: &Arc<Store>, new: New, folder: &Path) -> Result<Fill, Refused> {
         let folder = CString::new(folder.as_os_str().as_bytes()).ok().filter(|_| self.config.use_temp_path);
         self.begin_new(new, folder.map(Arc::from)).await.map_err(|refused| self.counters.refuse(refused))
+    }
+
+    /// Begins to store parts of something, or adds to the entry that somebody else has begun or stored meanwhile, where
+    /// `joins` says that both are of the same bytes. `selector` finds the one for the request that the parts are for.
+    pub async fn begin_parts(
+        self: &Arc<Store>,
+        new: New,
+        folder: &Path,
+        selector: Selector<'_>,
+        joins: impl Fn(&Hit) -> bool,
+    ) -> Result<Fill, Refused> {
+        // One after the other, so that the second finds what the first has begun.
+        let _lease = self.extending.take(&new.key).await;
+        if let Some(hit) = self.find_unseen(&new.key, &new.text, selector).await.filter(joins) {
+            match self.extend(&hit).await {
+                // Removed a moment ago.
+                Err(Refused::Gone) => {}
+                extended => return extended,
+            }
+        }
+        self.begin_in(new, folder).await
     }
 
     async fn begin_new(self: &Arc<Store>, new: New, folder: Option<TempFolder>) -> Result<Fill, Refused> {

@@ -121,6 +121,16 @@ impl Store {
         Ok(second.filter(|hit| hit.meta.variant == variant && hit.meta.vary == first.meta.vary))
     }
 
+    /// The entry for a request, without counting a lookup; none where the disk cannot give it.
+    pub(crate) async fn find_unseen(
+        self: &Arc<Store>,
+        key: &Key,
+        text: &[u8],
+        selector: Selector<'_>,
+    ) -> Option<Hit> {
+        self.select(Wanted { key, primary: key, text, access: self.access() }, selector).await.ok()?
+    }
+
     /// Whether anything is stored under a key, whichever variant. It counts as a use of the entry, and as no lookup.
     pub async fn holds(self: &Arc<Store>, key: &Key, text: &[u8]) -> Result<bool, StoreError> {
         Ok(self.entry(Wanted { key, primary: key, text, access: self.access() }).await?.is_some())

@@ -227,14 +227,14 @@ impl Store {
 }
 
 /// Makes a whole file the entry of a key: the rename and the index are one step for everybody. With `expected` only in the
-/// place of that version. Once begun it goes on to its end, whether or not somebody waits.
+/// place of that version. Once begun it goes on to its end, whether or not somebody waits. Answers the new version.
 pub(crate) async fn put_in_place(
     store: &Arc<Store>,
     whole: Whole,
     key: Key,
     reserved: Blocks,
     expected: Option<u32>,
-) -> Result<(), Refused> {
+) -> Result<u32, Refused> {
     let (sender, mut receiver) = mailbox::channel(1);
     let store = Arc::clone(store);
     rt::spawn(async move {
@@ -250,7 +250,7 @@ async fn place(
     key: Key,
     reserved: Blocks,
     expected: Option<u32>,
-) -> Result<(), Refused> {
+) -> Result<u32, Refused> {
     // Before others wait for this key: it may be a copy of all of it.
     if let Whole::Written(temp) = &whole
         && let Some(folder) = &temp.elsewhere
@@ -267,9 +267,9 @@ async fn place(
         store.write_failed("putting an entry in place", errno);
         return Err(Refused::Disk(errno));
     }
-    let (_, victim) = store.index.insert(&key.0, reserved, Origin::Written, now_s());
+    let (version, victim) = store.index.insert(&key.0, reserved, Origin::Written, now_s());
     store.memory.remove(&key.0);
     drop(lease);
     store.remove_victims(victim);
-    Ok(())
+    Ok(version)
 }

@@ -148,8 +148,16 @@ impl Writing {
         }
     }
 
+    /// The entry that parts were to be added to, when it has none.
+    pub(crate) fn empty_entry(&self) -> Option<(Key, u32)> {
+        match &self.shared.kind {
+            Kind::Parts { key, version, chunks } if chunks.present_bytes() == 0 => Some((*key, *version)),
+            _ => None,
+        }
+    }
+
     /// Waits for all chunks and answers their checksums in order.
-    pub(crate) async fn finish(self) -> Result<Vec<(u64, u32)>, Refused> {
+    pub(crate) async fn finish(&self) -> Result<Vec<(u64, u32)>, Refused> {
         self.settle().await;
         self.check()?;
         let written = self.shared.written.borrow();

@@ -361,6 +361,33 @@ fn who_wants_a_part_of_a_range_reads_along() {
     assert_all_right(&first.join(), 206);
 }
 
+/// Ranges of what nobody had asked for before, all on their way at once: none takes another one's place.
+#[test]
+fn first_ranges_that_come_at_once_are_all_stored() {
+    let site = Site::new();
+    let gate = Gate::new();
+    let held = gate.clone();
+    site.objects.put("/a", kept(8 * MIB).tune(move |_, reply| reply.wait_at(0, &held)));
+    let ranges = ["bytes=0-99", "bytes=2000000-2200000", "bytes=4194304-4294303", "bytes=-70000"];
+    let burst = Burst::new(site.server.addr(0)).keep(MIB as usize);
+    let clients = ranges
+        .iter()
+        .fold(burst, |burst, range| burst.request(request_bytes("GET", "/a", &[("Range", range)])));
+    let running = clients.start();
+    site.origin.wait_for("all that is asked for", |stats| stats.requests == ranges.len() as u64);
+    gate.open();
+    let outcomes = running.join();
+    assert_all_right(&outcomes, 206);
+    for outcome in &outcomes {
+        objects::check("/a", &outcome.response()).expect("it is a part");
+    }
+    site.settled();
+    for range in ["bytes=0-65535", "bytes=2031616-2162687", "bytes=4194304-4259839", "bytes=-65536"] {
+        site.until_stored("/a", range);
+    }
+    assert_eq!(site.origin.stats().requests, ranges.len() as u64);
+}
+
 /// What two requests lack at two places is stored, both of it.
 #[test]
 fn different_holes_are_stored_at_once() {

@@ -1,6 +1,6 @@
 //! What is stored comes back, on every engine: sizes around every border, variants, parts, new heads.
 
-use cache::{FillError, Key, Meta, Refused};
+use cache::{FillError, Key, Meta, New, Refused};
 
 use super::common::*;
 
@@ -195,6 +195,53 @@ fn variants_lie_side_by_side() {
                 assert!(gone.is_none(), "all variants go together");
             }
             stop(&store).await;
+        });
+    });
+}
+
+/// Who begins to store a part of what another one has begun adds to that, and what nothing has come of is no entry.
+#[test]
+fn parts_that_begin_at_once_are_one_entry() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        let (size, bytes) = (8 * CHUNK, body(1, 8 * CHUNK));
+        pair.run(async {
+            let store = place.open(pair);
+            start(&store).await;
+            let partial = || New { is_partial: true, ..new(&store, 1, Some(size)) };
+            let folder = place.path();
+            let begin = |joins: bool| store.begin_parts(partial(), &folder, &|_| Vec::new(), move |_| joins);
+            let nothing = begin(true).await.unwrap();
+            assert!(
+                find(&store, 1).await.is_some_and(|hit| hit.located().is_some()),
+                "others find it at once"
+            );
+            drop(nothing);
+            quiet().await;
+            assert!(find(&store, 1).await.is_none(), "nothing came");
+            let mut first = begin(true).await.unwrap();
+            let mut second = begin(true).await.unwrap();
+            let (one, other) = (CHUNK..2 * CHUNK, 5 * CHUNK..7 * CHUNK);
+            second.write(other.start, &bytes[other.start as usize..other.end as usize]).await.unwrap();
+            first.write(one.start, &bytes[one.start as usize..one.end as usize]).await.unwrap();
+            second.commit().await.unwrap();
+            first.commit().await.unwrap();
+            let hit = find(&store, 1).await.unwrap();
+            let located = hit.located().unwrap();
+            assert!(located.is_present(&one) && located.is_present(&other));
+            assert_eq!(located.missing(&(0..size)), Some(0..CHUNK));
+            // Of something else it takes its place.
+            let mut third = begin(false).await.unwrap();
+            third.write(0, &bytes[..CHUNK as usize]).await.unwrap();
+            third.commit().await.unwrap();
+            let hit = find(&store, 1).await.unwrap();
+            assert_eq!(hit.located().unwrap().missing(&(0..size)), Some(CHUNK..size));
+            stop(&store).await;
+        });
+        pair.run(async {
+            let store = place.open(pair);
+            let hit = find(&store, 1).await.unwrap();
+            assert_eq!(hit.located().unwrap().missing(&(0..size)), Some(CHUNK..size));
         });
     });
 }

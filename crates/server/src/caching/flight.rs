@@ -273,24 +273,35 @@ impl Flights {
         range: Option<Range<u64>>,
         now: Instant,
     ) -> Joined {
-        let Some(range) = range else { return self.join(name, now, None) };
-        let joined_since = lock(&self.changes).joined_since;
-        let parts = &self.parts[shard(primary)];
-        let larger = lock(parts).get(primary).and_then(|flights| {
-            let is_fit = |(coming, flight): &&(Range<u64>, Arc<Flight>)| {
-                joined_since.is_none_or(|at| at < flight.started) && flight.comes_soon_to(coming, &range)
-            };
-            flights.iter().find(is_fit).map(|(_, flight)| Arc::clone(flight))
-        });
-        if let Some(flight) = larger {
+        if let Some(flight) = range.as_ref().and_then(|range| self.larger_part(primary, range)) {
             return Joined::Follow(flight);
         }
         let mut joined = self.join(name, now, None);
-        if let Joined::Lead(lead) = &mut joined {
+        if let (Joined::Lead(lead), Some(range)) = (&mut joined, range) {
             lead.part_of = Some(*primary);
-            lock(parts).entry(*primary).or_default().push((range, Arc::clone(&lead.flight)));
+            let mut parts = lock(&self.parts[shard(primary)]);
+            parts.entry(*primary).or_default().push((range, Arc::clone(&lead.flight)));
         }
         joined
+    }
+
+    /// The fetch that [`Flights::join_part`] would join.
+    pub(crate) fn part_under_way(
+        &self,
+        primary: &Key,
+        name: &Key,
+        range: Option<Range<u64>>,
+    ) -> Option<Arc<Flight>> {
+        range.and_then(|range| self.larger_part(primary, &range)).or_else(|| self.under_way(name))
+    }
+
+    fn larger_part(&self, primary: &Key, range: &Range<u64>) -> Option<Arc<Flight>> {
+        let joined_since = lock(&self.changes).joined_since;
+        let parts = lock(&self.parts[shard(primary)]);
+        let is_fit = |(coming, flight): &&(Range<u64>, Arc<Flight>)| {
+            joined_since.is_none_or(|at| at < flight.started) && flight.comes_soon_to(coming, range)
+        };
+        parts.get(primary)?.iter().find(is_fit).map(|(_, flight)| Arc::clone(flight))
     }
 
     /// What the last answer of a key varied by, if that is known.

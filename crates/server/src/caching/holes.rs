@@ -39,17 +39,18 @@ pub(crate) enum Joined {
 }
 
 /// Joins the fetch of a hole in an entry, or begins it. Requests meet where they lack something of the same content (its
-/// validator is a part of the name), and go together where the one has all that the other lacks: a hole becomes smaller
-/// while it is filled, so those who come later lack less of it.
+/// validator is a part of the name), and go together where the one soon comes to all that the other lacks: a hole becomes
+/// smaller while it is filled, so those who come later lack less of it.
 pub(crate) async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64>) -> Joined {
     let mut name = if_range_of(heading);
     if name.is_empty() {
         return Joined::Lead(None);
     }
     name.extend_from_slice(b" hole");
-    let mut key = entry.variant(&name);
+    let content = entry.variant(&name);
+    let key = content.variant(&[hole.start.to_le_bytes(), hole.end.to_le_bytes()].concat());
     for _ in 0..LOOKS_MAX {
-        let flight = match fetch.cache.flights().join(key, rt::now(), None) {
+        let flight = match fetch.cache.flights().join_part(&content, key, Some(hole.clone()), rt::now()) {
             flight::Joined::Lead(lead) => return Joined::Lead(Some(lead)),
             flight::Joined::Marked => return Joined::Lead(None),
             flight::Joined::Follow(flight) => flight,
@@ -58,11 +59,8 @@ pub(crate) async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Ra
             Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return Joined::Along(filling);
             }
-            // Of another place: those who lack the same meet at a name of their own.
-            Outcome::Filling(_) => {
-                name.extend_from_slice(&hole.start.to_le_bytes());
-                key = entry.variant(&name);
-            }
+            // Less came than was asked for.
+            Outcome::Filling(_) => return Joined::Lead(None),
             Outcome::Failed(failed) => return Joined::Failed(failed.failure),
             // Not what was hoped for: all who waited ask, side by side.
             Outcome::Alone => return Joined::Lead(None),

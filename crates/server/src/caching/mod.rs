@@ -196,7 +196,14 @@ impl Lookup<'_> {
                 }
                 Found::Parts(hit) => {
                     let asked = self.asked(request);
-                    return self.fetch(None).complete(request, hit, asked).await;
+                    let coming = asked.and_then(|asked| Some((asked, self.part_coming(&hit, asked)?)));
+                    let Some((part, flight)) = coming else {
+                        return self.fetch(None).complete(request, hit, asked).await;
+                    };
+                    match self.follow_part(request, &flight, None, part).await? {
+                        Followed::Reply(reply) => return Ok(reply),
+                        Followed::Variant(_) | Followed::LookAgain => continue,
+                    }
                 }
                 Found::Stale(hit) => {
                     record::of(request).forwarded = Some(Forwarded::Stale);
@@ -350,18 +357,32 @@ impl Lookup<'_> {
         asked: Asked,
     ) -> Result<Followed, Failure> {
         let name = self.key.variant(&asked.aligned());
-        let flight = match self.cache.flights().join_part(&self.key, name, asked.chunks(), rt::now()) {
+        match self.cache.flights().join_part(&self.key, name, asked.chunks(), rt::now()) {
             Joined::Lead(lead) => {
-                return self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply);
+                self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply)
             }
-            Joined::Marked => None,
-            Joined::Follow(flight) => Some(flight),
-        };
-        let outcome = match &flight {
-            Some(flight) => self.wait(request, flight).await?,
-            None => Waited::TooLong,
-        };
-        let reply = match outcome {
+            Joined::Marked => self.alone_with_part(request, stale, asked).await,
+            Joined::Follow(flight) => self.follow_part(request, &flight, stale, asked).await,
+        }
+    }
+
+    /// Somebody who fetches what is missing of a range.
+    fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<Flight>> {
+        let body = hit.located()?;
+        body.missing(&asked.within(body.length))?;
+        let name = self.key.variant(&asked.aligned());
+        self.cache.flights().part_under_way(&self.key, &name, asked.chunks())
+    }
+
+    /// Waits for a range that another request fetches, and reads along.
+    async fn follow_part(
+        &self,
+        request: &mut Request,
+        flight: &Arc<Flight>,
+        stale: Option<Hit>,
+        asked: Asked,
+    ) -> Result<Followed, Failure> {
+        let reply = match self.wait(request, flight).await? {
             Waited::Outcome(Outcome::Filling(filling)) => {
                 let fetch = Rc::new(self.fetch(None));
                 let is_mine = policy::variant_of(request, &filling.meta.vary) == filling.meta.variant;

@@ -171,6 +171,11 @@ pub(crate) fn if_range_of(head: &Heading) -> Vec<u8> {
     text
 }
 
+/// Whether two are of the same bytes, so that parts of both may be put together (RFC 9110 section 15.3.7.3).
+fn joins(stored: &Heading, coming: &Heading) -> bool {
+    validator(stored).joins(validator(coming))
+}
+
 /// Asks an upstream for a hole.
 pub(crate) async fn ask_for(
     fetch: &Fetch,
@@ -193,9 +198,8 @@ pub(crate) async fn ask_for(
 
 /// Whether an answer is the hole that was asked for, of the same bytes as what is stored.
 pub(crate) fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
-    let is_same = validator(stored).joins(validator(&reply.head));
     let part = part_of(&reply.head).filter(|_| reply.head.head().status().code() == 206);
-    is_same && part.is_some_and(|part| part.has(hole))
+    joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole))
 }
 
 /// Begins to pass on a hole, and to store it where that may be. `lead` is the duty towards those who want the same one.
@@ -405,7 +409,15 @@ impl Fetch {
                         sequence: answer.sequence,
                     };
                     let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
-                    fill = self.store.begin_in(new, temp_folder).await.ok();
+                    let (request, store) = (&*request, &self.store);
+                    let selector = |vary: &[u8]| policy::variant_of(request, vary);
+                    let joins = |hit: &Hit| {
+                        hit.meta.response_time_ms / 1000 >= answer.times.request
+                            && !hit.is_purged_soft
+                            && hit.meta.length == Some(part.length)
+                            && stored::parse(hit.head()).is_some_and(|other| joins(&other, &reply.head))
+                    };
+                    fill = store.begin_parts(new, temp_folder, &selector, joins).await.ok();
                 }
             }
             Ok(_) => record::of(request).unstored = Some(Unstored::Rules(NotStored::Partial)),
