@@ -157,7 +157,7 @@ impl Fill {
                     self.held.push(last);
                 } else {
                     // There is more than one chunk after all.
-                    self.open().await?;
+                    Box::pin(self.open()).await?;
                     self.flush(last).await?;
                 }
             }
@@ -287,7 +287,7 @@ impl Fill {
         match std::mem::replace(&mut self.to, To::Memory) {
             To::Memory if self.held.is_empty() => self.commit_small(length).await?,
             To::Memory => self.commit_held(length).await?,
-            To::Temp { temp, writing } => self.commit_large(length, temp, writing).await?,
+            To::Temp { temp, writing } => Box::pin(self.commit_large(length, temp, writing)).await?,
             To::Entry { writing } => {
                 let finished = writing.finish().await;
                 self.to = To::Entry { writing };
@@ -424,7 +424,7 @@ impl Fill {
         if meta.vary.is_empty() {
             return key;
         }
-        match self.store.variant_at(&key, &self.new.text).await {
+        match Box::pin(self.store.variant_at(&key, &self.new.text)).await {
             Some(first) if first.vary == meta.vary && first.variant != meta.variant => {
                 key.variant(&meta.variant)
             }
@@ -532,7 +532,7 @@ impl Store {
         };
         self.counters.fills.count();
         if is_large {
-            fill.open().await.map_err(|error| match error {
+            Box::pin(fill.open()).await.map_err(|error| match error {
                 FillError::Refused(refused) => refused,
                 _ => Refused::Gone,
             })?;

@@ -174,22 +174,22 @@ impl Whole {
             Whole::Written(temp) => (Some(temp), Vec::new()),
         };
         let path = temp.as_ref().map_or_else(|| Some(store.temp_path()), |temp| temp.path.clone());
-        let new = NewFile {
+        let new = Box::new(NewFile {
             temp: path.ok_or(Errno::NOENT)?,
             to: to.clone(),
             begun: temp.as_ref().map(|temp| temp.file.fd().clone()),
             mode: FILE_MODE,
             data,
             uncached: store.config.direct,
-        };
+        });
         let (mut done, back) = File::put(new, device, via).await;
         if done == Err(Errno::NOENT)
             && let Some(new) = back
         {
-            let _ = store.make_temp_folder().await;
+            let _ = Box::pin(store.make_temp_folder()).await;
             for &end in folders.ends() {
                 let folder = CString::new(&to.as_bytes()[..end]).map_err(|_| Errno::INVAL)?;
-                match file::mkdir(folder, FOLDER_MODE, device, via).await {
+                match Box::pin(file::mkdir(folder, FOLDER_MODE, device, via)).await {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(errno) => return Err(errno),
                 }
@@ -255,7 +255,7 @@ async fn place(
     if let Whole::Written(temp) = &whole
         && let Some(folder) = &temp.elsewhere
     {
-        whole = Whole::Written(bring_home(&store, &temp.file, folder).await?);
+        whole = Whole::Written(Box::pin(bring_home(&store, &temp.file, folder)).await?);
     }
     let lease = store.leases.take(&key).await;
     if expected.is_some() && store.index.peek(&key.0).map(|known| known.version) != expected {

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::UNIX_EPOCH;
 
 use io::op::DeviceId;
@@ -72,6 +72,8 @@ pub struct Store {
     pub(crate) bell: crate::bell::Bell,
     /// Random, so that nobody can make two entries with one nonce, nor temporary names meet those of another process.
     seed: u64,
+    /// What temporary names begin with: each fill needs one, and the folder's digest is in it.
+    temp_start: OnceLock<Vec<u8>>,
     count: AtomicU64,
     pub(crate) purge_log: crate::purging::LogState,
 }
@@ -144,6 +146,7 @@ impl Store {
             removals: AtomicUsize::new(0),
             bell: crate::bell::Bell::default(),
             seed: word(16),
+            temp_start: OnceLock::new(),
             count: AtomicU64::new(0),
             purge_log,
             config,
@@ -275,10 +278,10 @@ impl Store {
 
     /// A temporary name that nobody has.
     pub(crate) fn temp_path(&self) -> CString {
+        let start = || [&self.temp, &b"/"[..], self.temp_prefix().as_bytes()].concat();
+        let start = self.temp_start.get_or_init(start);
         let number = self.count.fetch_add(1, Ordering::Relaxed);
-        checked(
-            [&self.temp, &b"/"[..], self.temp_prefix().as_bytes(), number.to_string().as_bytes()].concat(),
-        )
+        checked([start, number.to_string().as_bytes()].concat())
     }
 
     /// What the names of temporary files of this cache begin with, whatever process wrote them: other caches may use

@@ -50,7 +50,8 @@ pub use timer::{Elapsed, Sleep, Timer, sleep_until};
 /// # Panics
 /// When the thread has no runtime, as all free functions here.
 pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
-    runtime::current().spawn(future);
+    // Boxed before further calls would move it: some are of several KiB.
+    runtime::current().spawn(Box::pin(future));
 }
 
 /// The time of this turn.

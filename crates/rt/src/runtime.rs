@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -247,12 +247,12 @@ impl Inner {
         }
     }
 
-    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+    pub(crate) fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
         if self.closed.get() {
             return;
         }
         self.spawned.set(self.spawned.get() + 1);
-        let id = self.tasks.borrow_mut().insert(Box::pin(future), &self.remote);
+        let id = self.tasks.borrow_mut().insert(future, &self.remote);
         self.wake_task(id);
     }
 

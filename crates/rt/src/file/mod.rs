@@ -273,15 +273,18 @@ impl File {
     /// Makes a whole file, or finishes one that was begun, and gives it its name in the place of what has that: one
     /// operation for all of it. The bytes come back, unless the engine lost them. After an error nothing is left of a file
     /// that it made.
-    pub async fn put(new: NewFile, device: DeviceId, via: DiskVia) -> (Result<(), Errno>, Option<NewFile>) {
-        let mut new = Box::new(new);
+    pub async fn put(
+        mut new: Box<NewFile>,
+        device: DeviceId,
+        via: DiskVia,
+    ) -> (Result<(), Errno>, Option<Box<NewFile>>) {
         let mut retries = Retries::default();
         loop {
             let op = Op::Put { new, device, via };
             let Outcome { result, payload, .. } = Running::new(&runtime::current(), op).last().await;
             new = match (result, payload) {
                 (Err(errno), Payload::NewFile(new)) if retries.again(errno).await => new,
-                (result, Payload::NewFile(new)) => return (result.map(drop), Some(*new)),
+                (result, Payload::NewFile(new)) => return (result.map(drop), Some(new)),
                 (result, _) => return (result.map(drop), None),
             };
         }

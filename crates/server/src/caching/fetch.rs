@@ -122,7 +122,8 @@ impl Fetch {
         (self.origin.conf)(request.scope())
     }
 
-    /// Makes the answer to this request out of what came of asking.
+    /// Makes the answer to this request out of what came of asking. What a miss has no use for is boxed, so that it does not
+    /// carry room for it.
     pub(crate) async fn conclude(&self, request: &mut Request, answered: Answered) -> Result<Reply, Failure> {
         let had = record::of(request).had();
         let status = |record: &mut Record, status| {
@@ -137,7 +138,8 @@ impl Fetch {
                 let found = {
                     let request = &*request;
                     let selector = |vary: &[u8]| policy::variant_of(request, vary);
-                    self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
+                    let access = access(request, &self.store);
+                    Box::pin(self.store.find_by(&self.key, &self.text, &selector, access)).await
                 };
                 let stale = self.stale.as_ref().map(|hit| Arc::clone(&hit.meta));
                 match (found, stale) {
@@ -154,7 +156,7 @@ impl Fetch {
                 let is_worse =
                     self.stale.as_ref().is_some_and(|hit| failed.is_worse_than(conf, &hit.meta, now_s()));
                 match is_worse {
-                    true => self.served_stale(request).await.ok_or(failed.failure),
+                    true => Box::pin(self.served_stale(request)).await.ok_or(failed.failure),
                     false => Err(failed.failure),
                 }
             }
@@ -218,7 +220,7 @@ impl Fetch {
         let heading = Rc::clone(&reply.head);
         let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
         if status == 304 && wanted.has_conditions() {
-            return (self.refresh(request, conf, &answer).await, None);
+            return (Box::pin(self.refresh(request, conf, &answer)).await, None);
         }
         if let Some(failed) = self.worse_than_stale(request, conf, status) {
             record::of(request).unstored = Some(Unstored::Worse);

@@ -24,7 +24,7 @@ pub(crate) mod tally;
 pub(crate) mod tasks;
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,9 +198,9 @@ impl Lookup<'_> {
                     let asked = self.asked(request);
                     let coming = asked.and_then(|asked| Some((asked, self.part_coming(&hit, asked)?)));
                     let Some((part, flight)) = coming else {
-                        return self.fetch(None).complete(request, hit, asked).await;
+                        return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
                     };
-                    match self.follow_part(request, &flight, None, part).await? {
+                    match Box::pin(self.follow_part(request, &flight, None, part)).await? {
                         Followed::Reply(reply) => return Ok(reply),
                         Followed::Variant(_) | Followed::LookAgain => continue,
                     }
@@ -246,7 +246,7 @@ impl Lookup<'_> {
         let had_all = stale.as_ref().is_some_and(parts::is_whole);
         let part = self.asked(request).filter(|asked| !had_all && self.is_for_a_part(*asked));
         if let Some(asked) = part {
-            return self.obtain_part(request, stale, asked).await;
+            return Box::pin(self.obtain_part(request, stale, asked)).await;
         }
         // Its answer has no body that others could have, nor one that could be stored.
         if request.method == Method::Head && !self.conf.convert_head {
@@ -271,7 +271,7 @@ impl Lookup<'_> {
             Joined::Marked => self.fetch(stale).alone(request, true).await,
             // What was asked for before this client came is not what it wants to have checked.
             Joined::Follow(_) if self.wants_new(request) => self.fetch(stale).alone(request, true).await,
-            Joined::Follow(flight) => return self.follow(request, &flight, stale).await,
+            Joined::Follow(flight) => return Box::pin(self.follow(request, &flight, stale)).await,
         };
         reply.map(Followed::Reply)
     }
@@ -527,7 +527,7 @@ impl Lookup<'_> {
                 _ => Waited::Outcome(flight.outcome().await),
             }
         };
-        or_gone(request, outcome).await
+        or_gone(request, pin!(outcome)).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! One try after the other, until an upstream answers or nobody is left to be asked.
 
 use std::cell::Cell;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ pub(crate) async fn fetch(
     outgoing: Outgoing,
 ) -> Result<Reply, Failure> {
     Tries::of(request).set_url(SCHEME, outgoing.target());
-    let chosen = watched(request, settings, Choice::of(request, target)).await;
+    let chosen = watched(request, settings, pin!(Choice::of(request, target))).await;
     let mut choice = chosen.unwrap_or(Err(Failure::Gone))?;
     if settings.next_upstream_tries > 0 {
         choice.limit_tries(settings.next_upstream_tries);
@@ -92,8 +93,11 @@ impl Fetch<'_> {
         let sent = Cell::new(false);
         let attempt =
             Attempt { settings: self.settings, outgoing: self.outgoing, record: &record, sent: &sent };
-        let running = attempt.run(request, &next.peer, self.choice.home(), is_fresh);
-        let Some(done) = watched(request, self.settings, running).await else {
+        let done = {
+            let running = pin!(attempt.run(request, &next.peer, self.choice.home(), is_fresh));
+            watched(request, self.settings, running).await
+        };
+        let Some(done) = done else {
             record.end();
             return Err(Failure::Gone);
         };
@@ -211,8 +215,13 @@ fn failed(record: &Try, status: u16) -> Failure {
     Failure::Status(status)
 }
 
-/// The output of a future, or `None` when the client is gone before.
-async fn watched<F: Future>(request: &Request, settings: &Settings, future: F) -> Option<F::Output> {
+/// The output of a future, or `None` when the client is gone before. It stays where it is: each call that takes a future
+/// has room for it twice, once as an argument.
+async fn watched<F: Future>(
+    request: &Request,
+    settings: &Settings,
+    future: Pin<&mut F>,
+) -> Option<F::Output> {
     match select(future, gone(request, !settings.ignore_client_abort && !request.is_detached)).await {
         Either::Left(output) => Some(output),
         Either::Right(()) => {
@@ -313,7 +322,7 @@ impl Attempt<'_> {
     ) -> Result<Link, Trouble> {
         let timer = rt::Timer::new();
         timer.set(rt::now() + self.settings.connect_timeout);
-        let connecting = Link::connect(&peer.address, home.cloned(), options.clone());
+        let connecting = pin!(Link::connect(&peer.address, home.cloned(), options.clone()));
         match timer.limit(connecting).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => {

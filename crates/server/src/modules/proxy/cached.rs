@@ -112,7 +112,7 @@ pub(super) async fn purge(request: &mut Request, conf: &Conf) -> Option<u16> {
         None => Purged::Key(text),
     };
     let fate = if is_any(&conf.cache.purge_soft, request) { Fate::Stale } else { Fate::Gone };
-    Some(purge::purge(request, &cache, &purged, fate).await)
+    Some(Box::pin(purge::purge(request, &cache, &purged, fate)).await)
 }
 
 /// The tags that a request names; nothing where it has no field for them.

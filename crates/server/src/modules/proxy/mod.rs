@@ -84,7 +84,7 @@ async fn run(request: &mut Request) -> Step {
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.proxy;
     if invalidate::is_errand(request) {
-        return invalidate::carry_out(request, conf).await;
+        return Box::pin(invalidate::carry_out(request, conf)).await;
     }
     if let Some(status) = cached::purge(request, conf).await {
         return match status {
@@ -97,7 +97,8 @@ async fn run(request: &mut Request) -> Step {
     }
     let answered = match cached::lookup(request, conf) {
         Ok(Some((cache, text))) => caching::serve(request, &cached::ORIGIN, cache, text).await,
-        Ok(None) => ask(request, conf, None).await,
+        // Boxed, since a hit has no use for its room.
+        Ok(None) => Box::pin(ask(request, conf, None)).await,
         Err(status) => return Step::Status(status),
     };
     if let Ok(reply) = &answered {
