@@ -44,15 +44,34 @@ pub fn with_preamble(text: &str, directives: &[String]) -> String {
 /// Puts a directive at the start of the `http` block, on the same line, unless the text uses that directive
 /// anywhere.
 pub fn with_http_default(text: &str, name: &str, arguments: &str) -> String {
-    let used = text.split(|c: char| c.is_whitespace() || ";{}".contains(c)).any(|word| word == name);
-    let opening = text.match_indices("http").find_map(|(at, word)| {
-        let rest = &text[at + word.len()..];
-        rest.trim_start().starts_with('{').then(|| text.len() - rest.trim_start().len() + 1)
-    });
-    match opening {
-        Some(at) if !used => format!("{} {name} {arguments};{}", &text[..at], &text[at..]),
+    match after_opening(text, "http") {
+        Some(at) if !uses(text, name) => format!("{} {name} {arguments};{}", &text[..at], &text[at..]),
         _ => text.to_owned(),
     }
+}
+
+/// Puts directives at the start of the `events` block, on the same line, but for those that the text uses anywhere.
+pub fn with_events(text: &str, directives: &str) -> String {
+    let name = |directive: &str| directive.split_whitespace().next().map(str::to_owned);
+    let missing =
+        directives.split_inclusive(';').filter(|line| name(line).is_some_and(|name| !uses(text, &name)));
+    match after_opening(text, "events") {
+        Some(at) => format!("{}{}{}", &text[..at], missing.collect::<String>(), &text[at..]),
+        None => text.to_owned(),
+    }
+}
+
+/// Whether a word of the text is this one.
+fn uses(text: &str, name: &str) -> bool {
+    text.split(|c: char| c.is_whitespace() || ";{}".contains(c)).any(|word| word == name)
+}
+
+/// Where the content of a block begins.
+fn after_opening(text: &str, block: &str) -> Option<usize> {
+    text.match_indices(block).find_map(|(at, word)| {
+        let rest = text[at + word.len()..].trim_start();
+        rest.starts_with('{').then(|| text.len() - rest.len() + 1)
+    })
 }
 
 /// Replaces each `:0` that ends an address (`listen 127.0.0.1:0`, `[::1]:0`) by the port that `pick` returns.
@@ -196,6 +215,15 @@ mod tests {
         assert_eq!(with("# http x\nhttp\n{ b; }"), "# http x\nhttp\n{ access_log a.log; b; }");
         assert_eq!(with("http { access_log off; }"), "http { access_log off; }");
         assert_eq!(with("events {}"), "events {}");
+    }
+
+    #[test]
+    fn events_get_what_they_do_not_have() {
+        let with = |text: &str| with_events(text, "a 1; b 2; b 3;");
+        assert_eq!(with("events {}\nhttp {}"), "events {a 1; b 2; b 3;}\nhttp {}");
+        assert_eq!(with("events { b 4; }"), "events {a 1; b 4; }");
+        assert_eq!(with("http {}"), "http {}");
+        assert_eq!(with_events("events {}", ""), "events {}");
     }
 
     #[test]

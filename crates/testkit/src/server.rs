@@ -8,7 +8,7 @@
 //!
 //! The configuration is completed, on its first line, with what the harness relies on and the test left out:
 //! `daemon off`, `pid logs/nginx.pid`, `error_log logs/error.log notice`. A test that sets `error_log` in the
-//! main context keeps that file and at least the level `notice`.
+//! main context keeps that file and at least the level `notice`. What [`EVENTS_VARIABLE`] says goes into `events`.
 
 use std::fmt;
 use std::fs;
@@ -18,8 +18,9 @@ use std::process::{Command, ExitStatus};
 
 use rustix::process::Signal;
 
-use crate::conf_text::{main_directive, with_preamble};
+use crate::conf_text::{main_directive, with_events, with_preamble};
 use crate::files::Content;
+use crate::nginx;
 use crate::process::{self, Pid};
 use crate::program::{Program, read_lossy, signal_process};
 use crate::tempdir::TempDir;
@@ -27,6 +28,10 @@ use crate::wait::{self, Deadline};
 
 /// Where the configuration stands below the directory.
 const CONF_FILE: &str = "conf/nginx.conf";
+
+/// The variable whose directives every server of ours gets in `events`, unless its test has them: `engine_fault write
+/// delay=50ms;` shows which tests take for granted that a write is over at once.
+const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
 
 /// What a line of the error log says about a listening socket, before the address.
 const LISTENING: &str = "listening on ";
@@ -72,6 +77,7 @@ impl fmt::Display for ListenAddr {
 pub struct ServerBuilder {
     binary: PathBuf,
     conf: String,
+    events: String,
     args: Vec<String>,
     envs: Vec<(String, String)>,
     shell: Option<String>,
@@ -187,7 +193,7 @@ impl ServerBuilder {
             self.dir.dir(folder);
         }
         let root = self.dir.path().to_owned();
-        self.dir.write(CONF_FILE, complete(&self.conf));
+        self.dir.write(CONF_FILE, complete(&self.conf, &self.events));
         let mut command = match &self.shell {
             None => Command::new(&self.binary),
             Some(commands) => {
@@ -209,6 +215,7 @@ impl ServerBuilder {
                 .map_or_else(|| root.join("logs/error.log"), |name| root.join(name)),
             addresses: Vec::new(),
             conf: self.conf,
+            events: self.events,
             dir: self.dir,
         }
     }
@@ -223,15 +230,19 @@ pub struct Server {
     error_log: PathBuf,
     addresses: Vec<ListenAddr>,
     conf: String,
+    events: String,
     dir: TempDir,
 }
 
 impl Server {
     /// Prepares a server: `binary` is `env!("CARGO_BIN_EXE_ringroad")` in an integration test.
     pub fn builder(binary: impl Into<PathBuf>) -> ServerBuilder {
+        let binary = binary.into();
+        let events = std::env::var(EVENTS_VARIABLE).ok().filter(|_| !binary.ends_with(nginx::BINARY));
         ServerBuilder {
-            binary: binary.into(),
+            binary,
             conf: String::new(),
+            events: events.unwrap_or_default(),
             args: Vec::new(),
             envs: Vec::new(),
             shell: None,
@@ -296,7 +307,7 @@ impl Server {
     /// Replaces the configuration file, completed as at the start. Follow it with [`Server::reload`].
     pub fn rewrite_conf(&mut self, text: &str) {
         self.conf = text.to_owned();
-        self.dir.write(CONF_FILE, complete(text));
+        self.dir.write(CONF_FILE, complete(text, &self.events));
     }
 
     /// Sends SIGHUP. What follows from it shows in the log: [`Server::wait_for_log`].
@@ -417,14 +428,17 @@ impl Drop for Server {
 }
 
 /// Adds what the harness relies on and the text leaves out.
-fn complete(conf: &str) -> String {
+fn complete(conf: &str, events: &str) -> String {
     let defaults = [
         ("daemon", "daemon off;"),
         ("pid", "pid logs/nginx.pid;"),
         ("error_log", "error_log logs/error.log notice;"),
     ];
     let missing = defaults.iter().filter(|(name, _)| main_directive(conf, name).is_none());
-    with_preamble(conf, &missing.map(|(_, line)| (*line).to_owned()).collect::<Vec<_>>())
+    with_preamble(
+        &with_events(conf, events),
+        &missing.map(|(_, line)| (*line).to_owned()).collect::<Vec<_>>(),
+    )
 }
 
 /// The pid file's name, below the prefix unless it is absolute.
