@@ -23,7 +23,7 @@ http {
   gzip_types *; gzip_min_length 1;
   server {
     listen 127.0.0.1:0;
-    location / { proxy_pass http://@ORIGIN@; }
+    location / { proxy_pass http://@ORIGIN@; proxy_cache_request_control on; }
     location /whole/ { proxy_pass http://@ORIGIN@; proxy_cache_parts off; }
     location /offset/ { proxy_pass http://@ORIGIN@; proxy_cache_max_range_offset 100000; }
     location /zip/ { proxy_pass http://@ORIGIN@; gzip on; }
@@ -113,6 +113,15 @@ impl Site {
         testkit::wait::until("what was fetched to be stored", Deadline::default(), stored)
             .unwrap_or_else(|error| panic!("{error}"));
         let _ = self.asked();
+    }
+
+    /// Waits until a range is stored, without asking the origin for it.
+    #[track_caller]
+    fn until_kept(&self, target: &str, range: &str) {
+        let fields = [("Range", range), ("Cache-Control", "only-if-cached")];
+        let kept = || is_stored(&self.ask(target, &fields)).then_some(());
+        testkit::wait::until("what came to be stored", Deadline::default(), kept)
+            .unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// The file of an entry. Its key is the target.
@@ -331,8 +340,22 @@ fn who_wants_the_same_range_reads_along() {
         }
         assert_eq!(site.origin.stats().of(&target), 1, "{range}");
         // What came is stored, but for chunks of which only a part came.
-        site.until_stored(&target, "bytes=6000000-8900000");
+        site.until_kept(&target, "bytes=6000000-8900000");
     }
+}
+
+#[test]
+fn what_is_stored_in_part_answers_those_who_want_nothing_else() {
+    let site = Site::new();
+    site.objects.put("/a", kept(12 * MIB));
+    assert_eq!(site.range("/a", "bytes=1000000-5000000"), "MISS");
+    site.until_kept("/a", "bytes=2000000-4000000");
+    assert_eq!(site.asked(), [chunks(1_000_000, 5_000_001)]);
+    let only = |range| site.ask("/a", &[("Range", range), ("Cache-Control", "only-if-cached")]).status;
+    assert_eq!(only("bytes=1000000-5000000"), 206);
+    assert_eq!(only("bytes=4000000-6000000"), 504);
+    assert_eq!(only("bytes=0-"), 504);
+    assert_eq!(site.asked(), [""; 0]);
 }
 
 /// A part of what is on its way is not asked for again, unless it is far off.

@@ -186,6 +186,10 @@ impl Lookup<'_> {
             meeting.ended = self.cache.flights().ended(&meeting.key);
             let stale = match self.look(request).await {
                 Found::Reply(reply) => return Ok(reply),
+                Found::Parts(hit) if self.control.only_if_cached && parts::is_servable(request, &hit) => {
+                    let asked = self.asked(request);
+                    return self.fetch(None).complete(request, hit, asked).await;
+                }
                 // RFC 9111 section 5.2.1.7: this answers it, and no upstream is asked.
                 _ if self.control.only_if_cached => {
                     record::of(request).status = Some(Status::Miss);
