@@ -221,7 +221,7 @@ fn answers_of_others_inside_of_requests() {
     assert!(zipped.body.len() > 40_000, "random bytes do not shrink much");
     let before = origin.stats().requests;
     assert_eq!(upload(&mut client, "/mirrored/y", b"both").text(), "both");
-    origin.wait_for("the copy", |stats| stats.requests == before + 2);
+    origin.wait_for("the copy", |stats| stats.requests == before + 2 && stats.in_flight == 0);
     let copies = origin.requests();
     let copy = copies.iter().find(|request| request.target == "/copy/mirrored/y").expect("it was mirrored");
     assert_eq!(copy.body, b"both");

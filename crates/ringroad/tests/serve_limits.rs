@@ -117,7 +117,9 @@ fn a_request_and_its_subrequests_are_looked_at_once() {
     for (name, text) in [("page", page.as_str()), ("whole", &page), ("part", "ok")] {
         std::fs::write(server.path(&format!("html/{name}")), text).expect("a file of the test");
     }
-    let text = |target: &str| Client::connect(server.addr(0)).get(target).text();
+    // On one connection, where a request has ended when the next one is looked at.
+    let mut client = Client::connect(server.addr(0));
+    let mut text = |target: &str| client.get(target).text();
     assert_eq!(text("/page"), "ok|ok|ok|", "the first part is looked at, and stands for the others");
     let again = text("/page");
     assert!(again.contains("503 Service") && again.ends_with("|ok|ok|"), "refused once: {again}");

@@ -8,7 +8,7 @@
 use std::process::Command;
 
 use testkit::response::{BodyLength, Fault};
-use testkit::{Client, Response, Server, TempDir, nginx};
+use testkit::{Client, Response, Server, TempDir, date, nginx};
 
 /// The page that lists what differs, with a row for each mark in a suite.
 const PAGE: &str = include_str!("../../../../docs/nginx-differences.md");
@@ -107,6 +107,18 @@ fn answer(server: &Server, request: &[u8]) -> String {
     shown(&response, &port)
 }
 
+/// The value of a field, where it is a moment near the answer's own as seconds since that: a second may begin between
+/// two answers.
+fn since(date: Option<&str>, name: &str, value: &str) -> String {
+    let moments = (date.and_then(date::parse), date::parse(value));
+    match moments {
+        (Some(date), Some(moment)) if name == "Expires" && date.abs_diff(moment) <= 3600 => {
+            format!("Date + {}", i128::from(moment) - i128::from(date))
+        }
+        _ => value.to_owned(),
+    }
+}
+
 fn receive(client: &mut Client, to_head: bool) -> Result<Response, Fault> {
     if to_head { Ok(client.response_to_head()) } else { client.try_response() }
 }
@@ -115,7 +127,8 @@ fn receive(client: &mut Client, to_head: bool) -> Result<Response, Fault> {
 fn shown(response: &Response, port: &str) -> String {
     let head = &response.head;
     let fields = head.fields.iter().filter(|(name, _)| name != "Date");
-    let mut fields: Vec<String> = fields.map(|(name, value)| format!("{name}: {value}\n")).collect();
+    let mut fields: Vec<String> =
+        fields.map(|(name, value)| format!("{name}: {}\n", since(head.field("date"), name, value))).collect();
     fields.sort();
     let (version, status, reason) = (head.minor_version, head.status, &head.reason);
     let text = format!("HTTP/1.{version} {status} {reason}\n{}\n{}", fields.concat(), response.text());
