@@ -98,6 +98,11 @@ impl Socket {
         self.writer.send_now(data, more)
     }
 
+    /// See [`Writer::copies`].
+    pub fn copies(&self, len: usize) -> bool {
+        self.writer.copies(len)
+    }
+
     /// See [`Writer::sendfile_now`].
     pub fn sendfile_now(&mut self, file: &File, offset: u64, len: u32) -> Result<u32, Errno> {
         self.writer.sendfile_now(file, offset, len)

@@ -84,8 +84,7 @@ impl Writer {
     /// Hands bytes to the engine, if there are any.
     fn start(&mut self, data: Segments, more: bool) {
         let len = data.len();
-        let zero_copy =
-            self.runtime.caps.send_zero_copy && self.zero_copy_from.is_some_and(|threshold| len >= threshold);
+        let zero_copy = !self.copies(len);
         let op = Op::Send { socket: self.fd.clone(), data, more, zero_copy };
         self.state = State::Sending { wait: self.runtime.start(op, UNLIMITED), len, more };
     }
@@ -270,6 +269,11 @@ impl Writer {
     /// default, copies always. It pays on a real network card only.
     pub fn set_zero_copy(&mut self, threshold: Option<usize>) {
         self.zero_copy_from = threshold;
+    }
+
+    /// Whether a send of so many bytes would copy them.
+    pub fn copies(&self, len: usize) -> bool {
+        !self.runtime.caps.send_zero_copy || self.zero_copy_from.is_none_or(|threshold| len < threshold)
     }
 
     /// Bytes that were passed to the kernel.

@@ -32,6 +32,8 @@ pub(crate) struct Sink<'a> {
     sendfile_max: u64,
     /// Whether the socket took less than it was offered last.
     is_full: bool,
+    /// Whether this thread may make calls that wait for nothing.
+    calls_directly: bool,
 }
 
 /// A limit on the rate of one answer: nginx lets `after` bytes pass, then so many a second.
@@ -70,7 +72,13 @@ impl<'a> Sink<'a> {
             nopush: conf.tcp_nopush,
             sendfile_max: if conf.sendfile_max_chunk == 0 { u64::MAX } else { conf.sendfile_max_chunk },
             is_full: false,
+            calls_directly: false,
         }
+    }
+
+    /// Lets this thread make calls that wait for nothing, beside the engine.
+    pub(crate) fn call_directly(&mut self, calls_directly: bool) {
+        self.calls_directly = calls_directly;
     }
 
     /// Bytes that one read should bring, where something says so.
@@ -136,10 +144,15 @@ impl<'a> Sink<'a> {
             return Ok(());
         }
         self.wait_for_rate().await?;
-        let data = std::mem::take(&mut self.pending);
+        let mut data = std::mem::take(&mut self.pending);
         self.pieces = 0;
         let len = data.len() as u64;
-        let mut data = send(self.socket, self.timer, self.timeout, data, more).await?;
+        if self.calls_directly && len >= SENT_DIRECTLY_MIN && self.socket.copies(data.len()) {
+            self.socket.send_now(&mut data, more).map_err(SendError::Gone)?;
+        }
+        if !data.is_empty() {
+            data = send(self.socket, self.timer, self.timeout, data, more).await?;
+        }
         if let Some(mut head) = data.take_vec() {
             head.clear();
             self.spare = head;
@@ -252,6 +265,10 @@ impl<'a> Sink<'a> {
 /// The longest read that is asked for at once: the largest class of buffers. A sendfile of as many bytes on the worker
 /// thread holds up other connections for some ten microseconds; nginx passes twice as many on at once.
 pub(super) const CHUNK_MAX: u64 = 1 << 20;
+
+/// Bytes from which on a send that copies is a call of this thread. The copy takes much longer than what the engine saves, and
+/// the buffer is free for the next read when the call ends: by a ring it would be after the sends of all others.
+const SENT_DIRECTLY_MIN: u64 = 64 << 10;
 
 /// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a
 /// third of the buffer is free.

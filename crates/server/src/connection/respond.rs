@@ -149,6 +149,7 @@ impl Connection {
         go_on: bool,
     ) -> Result<(), BodyError> {
         let mut sink = Sink::new(&mut self.socket, &self.timer, core, rate);
+        sink.call_directly(self.thread.calls_directly);
         if go_on {
             sink.push(Source::Static(CONTINUE_RESPONSE));
         }
