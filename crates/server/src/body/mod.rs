@@ -8,6 +8,7 @@ pub(crate) mod choose;
 pub(crate) mod filter;
 pub(crate) mod flow;
 mod levels;
+mod past;
 pub(crate) mod ranged;
 mod read;
 mod sendfile;
@@ -43,6 +44,8 @@ pub(crate) struct FileBody {
     direct: bool,
     /// Where the body starts in the file: places of pieces are counted from there.
     base: u64,
+    /// Tells the file from others, for [`past`].
+    name: u64,
     /// Of a part of a file that is below no root: whether calls beside the engine may be made.
     calls_directly: Option<bool>,
     /// The root that it was found under, by the location that chose the mover.
@@ -86,7 +89,8 @@ impl FileBody {
         let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
         let (direct, base, calls_directly) = (false, 0, None);
-        FileBody { file, device, mover, direct, base, calls_directly, generation, location, pieces }
+        let name = past::name(&stat);
+        FileBody { file, device, mover, direct, base, name, calls_directly, generation, location, pieces }
     }
 
     /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of this
@@ -102,7 +106,8 @@ impl FileBody {
         let pieces = smallvec![Piece::Range { start: 0, end: part.end - part.start }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
         let (direct, base, calls_directly) = (false, part.start, Some(calls_directly));
-        FileBody { file, device, mover, direct, base, calls_directly, generation, location, pieces }
+        let name = 0;
+        FileBody { file, device, mover, direct, base, name, calls_directly, generation, location, pieces }
     }
 
     /// Takes the pieces, with their places in the file.
@@ -252,9 +257,10 @@ async fn send_pieces(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) ->
             Piece::Text(text) => sink.push(Source::Vec(text)),
             Piece::Range { start, end } => match body.mover {
                 Mover::Read { via, .. } => read::send(sink, body, via, start..end, last).await?,
-                Mover::Resident { otherwise } => {
-                    sendfile::send_resident(sink, body, otherwise, start..end, last).await?;
-                }
+                Mover::Resident { otherwise } => match past::turn(body, &(start..end)) {
+                    Some(via) => read::send(sink, body, via, start..end, last).await?,
+                    None => sendfile::send_resident(sink, body, otherwise, start..end, last).await?,
+                },
                 Mover::Sendfile(via) => sendfile::send(sink, body, via, start..end, last).await?,
                 // Boxed: the rarest way is also the one with the largest state.
                 Mover::Shared { via, chunk, .. } => {

@@ -62,7 +62,7 @@ pub(super) async fn send_resident(
     let (mut resident, mut since) = body.file.seen_resident(position).unwrap_or((position, rt::now()));
     while position < range.end {
         let len = most.min(range.end - position);
-        if position + len > resident || is_old(since) {
+        if position + len > resident || !is_believed(since) {
             (resident, since) = (position, rt::now());
             if find(body, position, len) == State::Resident {
                 resident += len;
@@ -89,8 +89,9 @@ pub(super) async fn send_resident(
     Ok(())
 }
 
-fn is_old(since: Instant) -> bool {
-    rt::now().duration_since(since) > BELIEVED
+/// Whether it is believed that what was resident then is so now.
+pub(super) fn is_believed(since: Instant) -> bool {
+    rt::now().duration_since(since) <= BELIEVED
 }
 
 /// Where bytes are. Where only looking at pages can tell, reading is begun with the first look, unless bodies take turns.
@@ -163,7 +164,7 @@ async fn brought(body: &FileBody, via: DiskVia, at: u64, mut len: u64) -> Option
 const WAITS_MAX: u32 = 4;
 
 /// Bytes that are read at once where they do not stay in the page cache; ranges that are no longer are always read.
-const READ_BYTES: u64 = 256 << 10;
+pub(super) const READ_BYTES: u64 = 256 << 10;
 
 /// Waits until this byte is in the page cache: the engine reads it. What keeps it from there shows when the bytes are read.
 async fn wait_for(body: &FileBody, via: DiskVia, at: u64) {
