@@ -66,7 +66,7 @@ impl Role {
 }
 
 /// Direct reads from this size on are large: to send what one of them brings takes the thread tens of microseconds.
-const LARGE_READ_BYTES: u32 = 64 << 10;
+const LARGE_READ_BYTES: u32 = 128 << 10;
 
 /// Large direct reads that wait for the turn together. With so many the kernel is entered at once: reads of many bodies end
 /// together, and until the last of what they brought was sent the disk would have nothing to do.

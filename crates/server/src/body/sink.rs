@@ -267,8 +267,9 @@ impl<'a> Sink<'a> {
 pub(super) const CHUNK_MAX: u64 = 1 << 20;
 
 /// Bytes from which on a send that copies is a call of this thread. The copy takes much longer than what the engine saves, and
-/// the buffer is free for the next read when the call ends: by a ring it would be after the sends of all others.
-const SENT_DIRECTLY_MIN: u64 = 64 << 10;
+/// the buffer is free for the next read when the call ends: by a ring it would be after the sends of all others. Of a file of
+/// 100 KiB the head would be a packet of its own, for an eighth more of the processor's time.
+const SENT_DIRECTLY_MIN: u64 = 128 << 10;
 
 /// Free bytes of a socket's buffer that are worth a read of the disk; with fewer, the kernel is asked to tell when a
 /// third of the buffer is free.
