@@ -418,6 +418,67 @@ fn same_bytes_of_long_files_that_are_brought_into_memory() {
     }
 }
 
+/// Where long files have left the page cache whenever they are asked for again, most are read past it; all of them come
+/// through it again when they stay. The bytes are the same.
+#[test]
+fn long_files_that_do_not_stay_in_memory_are_read_past_it() {
+    if !ours_only("nginx does not look what is in memory") {
+        return;
+    }
+    const SIZE: u64 = (1 << 20) + 1;
+    const FILES: u64 = 16;
+    let mut builder = Server::builder(common::BINARY).conf(
+        "worker_processes 1; events { }\nhttp { keepalive_requests 1000000; \
+         server { listen 127.0.0.1:0; location / { root html; } } }",
+    );
+    for number in 0..FILES {
+        builder = builder.file(&format!("html/{number}"), Content::new(number, SIZE));
+    }
+    let files: Vec<File> = (0..FILES)
+        .map(|number| File::open(builder.dir().join(format!("html/{number}"))).expect("it was made"))
+        .collect();
+    files.iter().for_each(|file| file.sync_all().expect("a disk that works"));
+    let cached = |file: &File| io::sys::cachestat(file, 0, 0).map_or(u64::MAX, |found| found.cached);
+    // What is behind the last whole block is always read through the page cache, with some before it.
+    let half = SIZE / 2 / rustix::param::page_size() as u64;
+    let forget = || {
+        for file in &files {
+            rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).expect("a regular file");
+        }
+    };
+    forget();
+    let is_direct = rustix::fs::open(
+        builder.dir().join("html/0"),
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECT,
+        rustix::fs::Mode::empty(),
+    );
+    if files.iter().any(|file| cached(file) != 0) || is_direct.is_err() {
+        println!("skipped: what is in the page cache cannot be told, dropped or passed by here");
+        return;
+    }
+    let server = builder.start();
+    let mut client = Client::connect(server.addr(0));
+    let mut ask = |number: u64| {
+        let response = client.get(&format!("/{number}"));
+        assert!(response.status == 200 && response.body == Content::new(number, SIZE).bytes(0..SIZE));
+    };
+    let passed = |ask: &mut dyn FnMut(u64)| {
+        forget();
+        (0..FILES).for_each(ask);
+        files.iter().filter(|file| cached(file) < half).count() as u64
+    };
+    testkit::wait::until("most files to be read past the page cache", Deadline::default(), || {
+        (passed(&mut ask) >= FILES / 2).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    // Whoever reads them brings them in, and there they are left.
+    testkit::wait::until("files to come through the page cache again", Deadline::default(), || {
+        (0..FILES).for_each(&mut ask);
+        files.iter().all(|file| cached(file) >= half).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+}
+
 /// Chunks of shared memory are nobody else's to take back, so all bodies together have a quarter of `buffer_pool` in them;
 /// clients that do not read hold half of that at most, and the others go on.
 #[test]
