@@ -138,6 +138,10 @@ pub struct Caps {
     pub send_zero_copy: bool,
 }
 
+/// Files of one device that threads make at once. They wait for each other in the folder and in the journal, so that more
+/// threads only take turns.
+pub const PUTS_MAX: usize = 4;
+
 /// Settings of one thread's engine. The defaults need no touching.
 #[derive(Clone)]
 pub struct EngineConfig {

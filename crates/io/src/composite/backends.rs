@@ -24,7 +24,7 @@ use crate::disk::libaio::Libaio;
 use crate::disk::sync;
 use crate::disk::threads::{Inbox, Taken, Task, ThreadPool};
 use crate::doorbell::Doorbell;
-use crate::engine::{Caps, Counters, EngineConfig, NetKind, Note, Wait};
+use crate::engine::{Caps, Counters, EngineConfig, NetKind, Note, PUTS_MAX, Wait};
 use crate::epoll::Epoll;
 use crate::op::{Completion, DeviceId, DiskVia, Fd, Op, OpId};
 use crate::slot::Slots;
@@ -54,10 +54,6 @@ pub(super) struct Backends {
     /// Operations that a pool let wait for their device.
     pool_queued: u64,
 }
-
-/// Files of one device that threads make at once. They wait for each other in the folder and in the journal, so that more
-/// threads only take turns.
-pub(super) const PUTS_MAX: usize = 4;
 
 /// The network backend, and the ring where there is one.
 enum Net {

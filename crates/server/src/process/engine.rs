@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use io::disk::threads::ThreadPool;
-use io::engine::{EngineConfig, NetKind};
+use io::engine::{EngineConfig, NetKind, PUTS_MAX};
 use io::probe::{Fallback, Probe};
 
 use crate::config::Config;
@@ -81,7 +81,7 @@ impl Choice {
             pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
             makers: match config.http.caches.is_empty() {
                 true => None,
-                false => Some(ThreadPool::new("makers", MAKERS, MAKERS_QUEUE).map_err(StartError::Pool)?),
+                false => Some(ThreadPool::new("makers", PUTS_MAX, MAKERS_QUEUE).map_err(StartError::Pool)?),
             },
             pool_tries_resident: events.try_cached,
             faults: (!events.faults.is_empty()).then(|| Arc::new(faults)),
@@ -164,9 +164,6 @@ fn uses_libaio(config: &Config, ring: bool) -> bool {
         Aio::Off | Aio::Threads(_) => false,
     })
 }
-
-/// Threads that make entries of caches. They wait for each other in the folder and in the file system's journal.
-const MAKERS: usize = 4;
 
 /// Entries that wait for them: far more than caches let wait.
 const MAKERS_QUEUE: usize = 65536;
