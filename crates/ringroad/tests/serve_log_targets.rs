@@ -211,9 +211,9 @@ fn a_syslog_server_that_does_not_read_holds_up_nobody() {
         line.contains(&format!("writing to \"syslog:unix:{path}\" is too slow, 1 line was dropped")),
         "{line}"
     );
-    // Those that were kept come in order, and then new ones do.
+    // Those that were kept come in order, and then new ones do. The line of the last answer may come when there is room again.
     let mut read = 0;
-    while server.error_log().lines().filter(|line| line.contains("it works again")).count() == 0 {
+    while read <= 100 || !server.error_log().contains("it works again") {
         let text = message(&socket);
         assert!(text.contains(&format!("nginx: {read} x")), "{}", &text[..60]);
         read += 1;
@@ -224,7 +224,6 @@ fn a_syslog_server_that_does_not_read_holds_up_nobody() {
             break;
         }
     }
-    assert!(read > 100, "{read} lines were kept");
 }
 
 /// A FIFO that is open at both ends, so that neither the server nor the test waits to open it.
