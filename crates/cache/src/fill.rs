@@ -385,10 +385,8 @@ impl Fill {
         let records = writing.finish().await.map_err(|refused| self.refuse(refused))?;
         let identity = self.identity(layout, nonce, length);
         self.remember(nonce, length, &records);
-        if layout.table < layout.body
-            && records.len() as u64 == chunks_of(length)
-            && temp.elsewhere().is_none()
-        {
+        debug_assert_eq!(records.len() as u64, chunks_of(length), "parts are written to an entry of theirs");
+        if layout.table < layout.body && temp.elsewhere().is_none() {
             let start = Segments::from(self.large_start(&identity, &records));
             return self.put_in_place(Whole::Begun(temp, start)).await.map(drop);
         }

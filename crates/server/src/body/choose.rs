@@ -44,8 +44,7 @@ pub(crate) fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
         return Mover::Shared { via, direct, chunk: chunk.min(u64::from(SHARED_CHUNK_MAX)) as u32 };
     }
     // Written nowhere, it is what is best for the file.
-    let is_left_open = conf.aio == Aio::Unset && conf.directio.is_none();
-    let sendfile = conf.sendfile.unwrap_or(is_left_open && size >= LONG_FROM);
+    let sendfile = conf.sendfile.unwrap_or(names_no_reader(conf) && size >= LONG_FROM);
     // O_DIRECT and sendfile exclude each other: the latter goes through the page cache.
     if !sendfile || direct {
         return Mover::Read { via, direct };
@@ -57,6 +56,11 @@ pub(crate) fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
             Mover::Resident { otherwise: engine(conf.aio, caps, false) }
         }
     }
+}
+
+/// Whether nothing is written about how files are read.
+pub(super) fn names_no_reader(conf: &Conf) -> bool {
+    conf.aio == Aio::Unset && conf.directio.is_none()
 }
 
 /// Files from here on are sent without a copy where nothing is configured. Shorter ones fit behind their head into one

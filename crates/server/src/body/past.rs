@@ -19,7 +19,6 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::body::sendfile::{READ_BYTES, is_believed};
 use crate::body::{FileBody, choose};
-use crate::modules::http_core::conf::Aio;
 
 /// Longer files are asked for by few at a time, who then share what is read ahead.
 const LONGEST: u64 = 8 << 20;
@@ -119,7 +118,7 @@ pub(super) fn name(stat: &Stat) -> u64 {
 /// Whether the choice is ours.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
     let core = body.core();
-    let is_left_open = core.aio == Aio::Unset && core.directio.is_none() && core.sendfile.is_none();
+    let is_left_open = choose::names_no_reader(core) && core.sendfile.is_none();
     let len = range.end - range.start;
     is_left_open && !body.is_part() && len > READ_BYTES && len <= LONGEST && body.calls_directly()
 }

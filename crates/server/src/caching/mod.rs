@@ -188,7 +188,7 @@ impl Lookup<'_> {
                 Found::Reply(reply) => return Ok(reply),
                 Found::Parts(hit) if self.control.only_if_cached && parts::is_servable(request, &hit) => {
                     let asked = self.asked(request);
-                    return self.fetch(None).complete(request, hit, asked).await;
+                    return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
                 }
                 // RFC 9111 section 5.2.1.7: this answers it, and no upstream is asked.
                 _ if self.control.only_if_cached => {
