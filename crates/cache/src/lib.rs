@@ -20,7 +20,6 @@ mod chunks;
 mod config;
 mod elsewhere;
 mod error;
-mod evasion;
 mod fifo;
 mod fill;
 mod find;

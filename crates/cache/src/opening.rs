@@ -16,8 +16,8 @@ use crate::store::Store;
 /// What an [`Access`] comes to for one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// Whose file it is.
-    key: Key,
+    /// What tells the file from others: see [`Retention`](io::retention::Retention).
+    name: u64,
     /// What opens it.
     pub(crate) opens: DiskVia,
     /// What reads it.
@@ -26,7 +26,8 @@ pub(crate) struct Way {
     pub(crate) reads_direct: DiskVia,
     /// Whether it is to be read past the page cache. The file system may not be able to: the open file knows.
     pub(crate) direct: bool,
-    /// Whether it is read past the page cache only where it is not in there (see [`crate::evasion`]).
+    /// Whether it is read past the page cache only where it is not in there: it was asked for before, and may not have
+    /// stayed.
     pub(crate) evades: bool,
     /// Whether what is in memory is opened and read on the calling thread.
     pub(crate) calls_directly: bool,
@@ -93,9 +94,11 @@ impl Store {
         };
         let reads = if direct { access.direct_via } else { access.via };
         let is_left_to_us = access.direct_from.is_none() && access.calls_directly && reads != DiskVia::Sync;
-        let evades = is_left_to_us && known.is_some_and(|known| known.asked) && self.evasion.is_next(key);
+        let name = name_of(key);
+        let evades =
+            is_left_to_us && known.is_some_and(|known| known.asked) && !self.retention.lets_in(name, 0);
         Way {
-            key: *key,
+            name,
             opens: access.via,
             reads,
             reads_direct: access.direct_via,
@@ -130,7 +133,7 @@ impl Store {
             return Some(held);
         }
         let in_memory = in_memory();
-        self.evasion.note(key, in_memory);
+        self.retention.note(way.name, in_memory);
         in_memory.then_some(held)
     }
 
@@ -173,7 +176,7 @@ impl Store {
         let read = file.read_resident(0, bytes as u32, &mut buf);
         self.data.note(read.is_ok());
         if way.evades {
-            self.evasion.note(&way.key, read.is_ok());
+            self.retention.note(way.name, read.is_ok());
         }
         match read {
             Ok(count) if count > 0 => Ok(buf),
@@ -183,4 +186,10 @@ impl Store {
             }
         }
     }
+}
+
+/// Half of a key tells its file from others, nearly always.
+fn name_of(key: &Key) -> u64 {
+    let (_, half) = key.0.split_at(size_of::<Key>() / 2);
+    u64::from_le_bytes(half.try_into().expect("a half of sixteen bytes"))
 }

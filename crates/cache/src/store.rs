@@ -10,6 +10,7 @@ use std::time::UNIX_EPOCH;
 
 use io::op::DeviceId;
 use io::residency::Hunch;
+use io::retention::Retention;
 use io::{DiskVia, Errno};
 use rt::file::Lock;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -20,7 +21,6 @@ use crate::chunks::Recent;
 use crate::config::{Access, Config};
 use crate::elsewhere::Elsewhere;
 use crate::error::{OpenError, StoreError};
-use crate::evasion::Evasion;
 use crate::find::Image;
 use crate::health::Health;
 use crate::index::{BLOCK_BYTES, Index};
@@ -64,8 +64,8 @@ pub struct Store {
     pub(crate) names: Hunch,
     /// Whether entries lately were in the page cache.
     pub(crate) data: Hunch,
-    /// Counts reads that may go past the page cache.
-    pub(crate) evasion: Evasion,
+    /// Whether entries that were not in the page cache, and were let in, stay there.
+    pub(crate) retention: Retention,
     /// Removals under way.
     pub(crate) removals: AtomicUsize,
     /// Wakes the manager: it is to stop, or room is short.
@@ -85,6 +85,10 @@ pub type Selector<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 pub(crate) const FOLDER_MODE: u32 = 0o700;
 /// See [`FOLDER_MODE`].
 pub(crate) const FILE_MODE: u32 = 0o600;
+
+/// Of so many reads of entries that have not stayed in memory one is let in where entries stay: it costs an eighth of the
+/// reads a little, and soon all is in memory.
+const LET_IN_OF_MIN: u32 = 8;
 
 /// What is ours in the folder and no entry.
 pub(crate) const LOCK_NAME: &str = "ringroad.lock";
@@ -141,7 +145,7 @@ impl Store {
             is_measured: AtomicBool::new(false),
             names: Hunch::default(),
             data: Hunch::default(),
-            evasion: Evasion::default(),
+            retention: Retention::new(LET_IN_OF_MIN),
             is_stopping: AtomicBool::new(false),
             removals: AtomicUsize::new(0),
             bell: crate::bell::Bell::default(),

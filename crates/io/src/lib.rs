@@ -23,6 +23,7 @@ pub mod op;
 pub mod pressure;
 pub mod probe;
 pub mod residency;
+pub mod retention;
 mod segments;
 pub mod shm;
 mod slot;
