@@ -17,7 +17,7 @@ use crate::format::header::{Header, Identity, Layout, decode, encode, is_storabl
 use crate::hit::{Hit, Placed};
 use crate::key::Key;
 use crate::meta::{Meta, New};
-use crate::place::{Reserved, Whole, put_in_place};
+use crate::place::{Whole, put_in_place};
 use crate::purge::Fate;
 use crate::reading::{ReadError, extend_to, read_prefix};
 use crate::space::blocks_of;
@@ -82,10 +82,10 @@ impl Store {
         let crc = (!body.is_empty()).then(|| crc32c::crc32c(body));
         let mut bytes = small_start(&identity, new, crc);
         bytes.extend_from_slice(body);
-        let mut reserved = Reserved::new(self, hit.key, blocks_of(bytes.len() as u64)).await?;
+        let reserved = self.reserve(&hit.key, blocks_of(bytes.len() as u64)).await?;
         let mut data = Segments::new();
         data.push(Source::Vec(bytes));
-        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved.take(), Some(hit.version)).await?;
+        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved, Some(hit.version)).await?;
         Ok(())
     }
 

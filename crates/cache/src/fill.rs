@@ -27,9 +27,9 @@ use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
 use crate::hit::{Hit, Located};
 use crate::key::Key;
 use crate::meta::New;
-use crate::place::{Reserved, Temp, Whole, put_in_place};
+use crate::place::{Temp, Whole, put_in_place};
 use crate::purge::{Fate, Subject};
-use crate::space::blocks_of;
+use crate::space::{Blocks, blocks_of};
 use crate::store::{Selector, Store};
 use crate::writing::{Chunk, Kind, Progress, WRITES_MAX, Writing};
 
@@ -49,7 +49,8 @@ pub struct Fill {
     to: To,
     /// Where its file is made, when that is not inside of the cache.
     folder: Option<TempFolder>,
-    reserved: Reserved,
+    /// What it has of the disk and no entry has yet.
+    reserved: Blocks,
     is_done: bool,
 }
 
@@ -195,7 +196,7 @@ impl Fill {
         let used = used_bytes(text, &self.new.head, meta);
         let layout = Layout::large(used, meta.length, self.new.is_partial);
         if meta.length.is_none() || self.new.is_partial {
-            self.reserved.grow_to(blocks_of(layout.body)).await.map_err(|refused| self.refuse(refused))?;
+            self.grow_to(blocks_of(layout.body)).await?;
         }
         let folder = self.folder.as_ref().filter(|_| !self.new.is_partial);
         let temp = self.store.temp_in(folder).await.map_err(|r| self.refuse(r))?;
@@ -231,8 +232,7 @@ impl Fill {
     /// Starts the write of a chunk.
     async fn flush(&mut self, gather: Gather) -> Result<(), FillError> {
         if self.new.meta.length.is_none() || matches!(self.to, To::Entry { .. }) {
-            let blocks = blocks_of(gather.len);
-            self.reserved.grow(blocks).await.map_err(|refused| self.refuse(refused))?;
+            self.grow(blocks_of(gather.len)).await?;
         }
         let (writing, room) = match &mut self.to {
             To::Temp { writing, .. } => (writing, None),
@@ -244,6 +244,16 @@ impl Fill {
         let Gather { index, data, len, crc } = gather;
         let started = writing.put(index, Chunk { data, len, crc, room }).await;
         started.map_err(|refused| self.refuse(refused))
+    }
+
+    /// Reserves so many blocks more.
+    async fn grow(&mut self, more: u64) -> Result<(), FillError> {
+        self.store.grow(&mut self.reserved, more).await.map_err(|refused| self.refuse(refused))
+    }
+
+    /// Reserves so many blocks in all.
+    async fn grow_to(&mut self, blocks: u64) -> Result<(), FillError> {
+        self.grow(blocks.saturating_sub(self.reserved.count())).await
     }
 
     fn refuse(&self, refused: Refused) -> FillError {
@@ -349,7 +359,7 @@ impl Fill {
     /// All of a file, which nothing has been written of.
     async fn commit_bytes(&mut self, data: Vec<Segments>) -> Result<(), FillError> {
         let total = data.iter().map(Segments::len).sum::<usize>() as u64;
-        self.reserved.grow_to(blocks_of(total)).await.map_err(|refused| self.refuse(refused))?;
+        self.grow_to(blocks_of(total)).await?;
         let Some(folder) = &self.folder else {
             return self.put_in_place(Whole::Bytes(data)).await.map(drop);
         };
@@ -515,7 +525,7 @@ impl Store {
             None => used as u64,
         };
         self.backlog.room().await?;
-        let reserved = Reserved::new(self, new.key, blocks_of(bytes)).await?;
+        let reserved = self.reserve(&new.key, blocks_of(bytes)).await?;
         let is_large = length.is_some_and(|length| length > CHUNK_BYTES) && !is_held(&new);
         let mut fill = Fill {
             store: Arc::clone(self),
@@ -583,7 +593,7 @@ impl Store {
             held: Vec::new(),
             to: To::Entry { writing },
             folder: None,
-            reserved: Reserved::new(self, hit.key, 0).await?,
+            reserved: self.reserve(&hit.key, 0).await?,
             is_done: false,
         })
     }

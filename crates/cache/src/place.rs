@@ -1,5 +1,5 @@
-//! How a file gets its name: room for it ([`Reserved`]), the file while it has none ([`Temp`]), and the rename, which is one
-//! operation with what is written last ([`Whole`]).
+//! How a file gets its name: room for it ([`Store::reserve`]), the file while it has none ([`Temp`]), and the rename, which
+//! is one operation with what is written last ([`Whole`]).
 
 use std::ffi::CString;
 use std::sync::Arc;
@@ -21,45 +21,33 @@ const EVICTED_MAX: usize = 32;
 /// How often a fill removes entries before it gives up: others may take the room that it made.
 const TRIES: usize = 3;
 
-/// Blocks of the disk for a fill, given back when it is dropped.
-pub(crate) struct Reserved {
-    store: Arc<Store>,
-    blocks: Blocks,
-}
-
-impl Reserved {
+impl Store {
     /// Reserves blocks for an entry of this key. When the cache is as good as full, a key that nobody has asked for
     /// before pushes nothing out.
-    pub(crate) async fn new(store: &Arc<Store>, key: Key, blocks: u64) -> Result<Reserved, Refused> {
-        if blocks > store.space.max() {
+    pub(crate) async fn reserve(self: &Arc<Store>, key: &Key, blocks: u64) -> Result<Blocks, Refused> {
+        if blocks > self.space.max() {
             return Err(Refused::TooLarge);
         }
-        let is_short = store.space.above_watermark(blocks) > 0;
-        let is_known = || store.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
-        if is_short && !is_known() && !store.index.admits(&key.0) {
-            store.bell.ring();
+        let is_short = self.space.above_watermark(blocks) > 0;
+        let is_known = || self.index.peek(&key.0).is_some_and(|known| known.blocks > 0);
+        if is_short && !is_known() && !self.index.admits(&key.0) {
+            self.bell.ring();
             return Err(Refused::NotAdmitted);
         }
-        let mut reserved = Reserved { store: Arc::clone(store), blocks: store.space.none() };
-        reserved.grow(blocks).await?;
+        let mut reserved = self.space.none();
+        self.grow(&mut reserved, blocks).await?;
         Ok(reserved)
     }
 
-    /// Reserves so many in all.
-    pub(crate) async fn grow_to(&mut self, blocks: u64) -> Result<(), Refused> {
-        self.grow(blocks.saturating_sub(self.blocks.count())).await
-    }
-
-    /// Reserves so many more, and removes entries for them when there is no room.
-    pub(crate) async fn grow(&mut self, blocks: u64) -> Result<(), Refused> {
-        let store = &self.store;
-        if self.blocks.count() + blocks > store.space.max() {
+    /// Reserves so many more as well, and removes entries for them when there is no room.
+    pub(crate) async fn grow(self: &Arc<Store>, reserved: &mut Blocks, more: u64) -> Result<(), Refused> {
+        if reserved.count() + more > self.space.max() {
             return Err(Refused::TooLarge);
         }
         for _ in 0..TRIES {
-            let (short, refused) = match store.space.reserve(blocks) {
+            let (short, refused) = match self.space.reserve(more) {
                 Ok(more) => {
-                    self.blocks.join(more);
+                    reserved.join(more);
                     return Ok(());
                 }
                 Err(NoRoom::Unmeasured) => return Err(Refused::NoRoom),
@@ -67,19 +55,14 @@ impl Reserved {
                 Err(NoRoom::Free(short)) => (short, Refused::DiskFull),
             };
             // The manager makes room for those who come next.
-            store.bell.ring();
-            let victims = store.evict(short, EVICTED_MAX);
+            self.bell.ring();
+            let victims = self.evict(short, EVICTED_MAX);
             if victims.is_empty() {
                 return Err(refused);
             }
-            store.remove_and_wait(victims).await;
+            self.remove_and_wait(victims).await;
         }
         Err(Refused::NoRoom)
-    }
-
-    /// Hands all of it over.
-    pub(crate) fn take(&mut self) -> Blocks {
-        self.blocks.take()
     }
 }
 
