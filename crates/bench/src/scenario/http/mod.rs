@@ -124,14 +124,23 @@ impl Way {
         }
     }
 
-    /// nginx's directives are ours too, so one text serves all. The location is the write-up's.
-    fn configuration(self, place: &Place, workers: usize) -> String {
-        let engine = if self == Way::Epoll || self.is_nginx() { "epoll" } else { "io_uring" };
-        let listener = match self {
+    /// What `use` says.
+    fn engine(self) -> &'static str {
+        if self == Way::Epoll || self.is_nginx() { "epoll" } else { "io_uring" }
+    }
+
+    /// What `listen` says behind the rest.
+    fn listener(self) -> &'static str {
+        match self {
             Way::RingOwnListener => " reuseport",
             _ if self.is_deferred() => " deferred",
             _ => "",
-        };
+        }
+    }
+
+    /// nginx's directives are ours too, so one text serves all. The location is the write-up's.
+    fn configuration(self, place: &Place, workers: usize) -> String {
+        let (engine, listener) = (self.engine(), self.listener());
         format!(
             "worker_processes {workers};\n\
              events {{ worker_connections 8192; use {engine}; }}\n\
@@ -153,8 +162,7 @@ impl Way {
 enum Kind {
     /// Connections that are kept.
     Long,
-    /// As browsers of old and health checks do: connect, ask, close.
-    /// One request for each connection.
+    /// One request for each connection, as browsers of old and health checks do: connect, ask, close.
     Short,
 }
 

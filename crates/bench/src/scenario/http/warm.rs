@@ -53,11 +53,9 @@ impl Case {
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    Ring,
-    /// H2O has the kernel hold back a connection until its request is there, and so does this one.
-    RingDeferred,
-    Epoll,
-    Nginx,
+    /// As in the other tables, for files. Deferred as H2O is, who has the kernel hold back a connection until its request
+    /// is there.
+    As(Way),
     NginxOpenFiles,
     Lighttpd,
     H2o,
@@ -65,15 +63,19 @@ enum Who {
 
 impl Who {
     /// Ours first, then the others.
-    const ALL: [Who; 7] =
-        [Who::Ring, Who::RingDeferred, Who::Epoll, Who::Nginx, Who::NginxOpenFiles, Who::Lighttpd, Who::H2o];
+    const ALL: [Who; 7] = [
+        Who::As(Way::Ring),
+        Who::As(Way::RingDeferred),
+        Who::As(Way::Epoll),
+        Who::As(Way::Nginx),
+        Who::NginxOpenFiles,
+        Who::Lighttpd,
+        Who::H2o,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Who::Ring => Way::Ring.name(),
-            Who::RingDeferred => Way::RingDeferred.name(),
-            Who::Epoll => Way::Epoll.name(),
-            Who::Nginx => Way::Nginx.name(),
+            Who::As(way) => way.name(),
             Who::NginxOpenFiles => "nginx, open_file_cache",
             Who::Lighttpd => "lighttpd",
             Who::H2o => "h2o",
@@ -82,14 +84,14 @@ impl Who {
 
     /// Whether it differs in this case from the same without what its name says.
     fn takes_part(self, case: Case) -> bool {
-        self != Who::RingDeferred || case.kind == Kind::Short
+        self != Who::As(Way::RingDeferred) || case.kind == Kind::Short
     }
 
     /// The program, or why there is none.
     fn program(self, bench: &Bench) -> Result<Program, String> {
         let (peer, program): (Peer, fn(_) -> Program) = match self {
-            Who::Ring | Who::RingDeferred | Who::Epoll => return Ok(Program::ours(bench)),
-            Who::Nginx | Who::NginxOpenFiles => (Peer::Nginx, Program::Nginx),
+            Who::As(way) if !way.is_nginx() => return Ok(Program::ours(bench)),
+            Who::As(_) | Who::NginxOpenFiles => (Peer::Nginx, Program::Nginx),
             Who::Lighttpd => (Peer::Lighttpd, Program::Lighttpd),
             Who::H2o => (Peer::H2o, Program::H2o),
         };
@@ -99,7 +101,9 @@ impl Who {
     /// As their packages come: `sendfile on` is in nginx's own configuration.
     fn configuration(self, place: &Place, files: &Path) -> String {
         let files = files.display();
-        match self {
+        let (way, cache) = match self {
+            Who::As(way) => (way, ""),
+            Who::NginxOpenFiles => (Way::Nginx, "open_file_cache max=100; "),
             Who::Lighttpd => {
                 return format!(
                     "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
@@ -112,11 +116,8 @@ impl Who {
                      file.dir: {files}\n"
                 );
             }
-            Who::Ring | Who::RingDeferred | Who::Epoll | Who::Nginx | Who::NginxOpenFiles => {}
-        }
-        let engine = if matches!(self, Who::Ring | Who::RingDeferred) { "io_uring" } else { "epoll" };
-        let listener = if self == Who::RingDeferred { " deferred" } else { "" };
-        let cache = if self == Who::NginxOpenFiles { "open_file_cache max=100; " } else { "" };
+        };
+        let (engine, listener) = (way.engine(), way.listener());
         format!(
             "worker_processes 1;\n\
              events {{ worker_connections 8192; use {engine}; }}\n\
@@ -231,7 +232,7 @@ fn table(case: Case, measured: &[Measured]) -> Table {
         };
         rounds.iter().map(figure).collect()
     };
-    let nginx = measured.iter().find(|one| one.who == Who::Nginx);
+    let nginx = measured.iter().find(|one| one.who == Who::As(Way::Nginx));
     let nginx = nginx.map_or_else(|| Err("nginx was not measured".to_owned()), |one| cpu(&one.rounds));
     let rows = measured.iter().map(|one| {
         let latency =
@@ -288,10 +289,11 @@ mod tests {
     fn servers_differ_in_what_their_names_say() {
         let place = Place { port: 8080, folder: "/x".into() };
         let text = |who: Who| who.configuration(&place, Path::new("/files"));
-        assert_eq!(text(Who::Epoll), text(Who::Nginx));
-        assert_eq!(text(Who::Ring), text(Who::Epoll).replace("use epoll", "use io_uring"));
+        assert_eq!(text(Who::As(Way::Epoll)), text(Who::As(Way::Nginx)));
+        let ring = text(Who::As(Way::Ring));
+        assert_eq!(ring, text(Who::As(Way::Epoll)).replace("use epoll", "use io_uring"));
         let cached = text(Who::NginxOpenFiles);
-        assert_eq!(cached, text(Who::Nginx).replace("root", "open_file_cache max=100; root"));
+        assert_eq!(cached, text(Who::As(Way::Nginx)).replace("root", "open_file_cache max=100; root"));
         assert!(text(Who::Lighttpd).contains("server.document-root = \"/files\""));
         assert!(text(Who::H2o).contains("file.dir: /files"));
     }
