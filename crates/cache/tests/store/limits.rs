@@ -320,6 +320,9 @@ async fn begin_behind(store: &Arc<Store>, number: u64) -> Result<(), Refused> {
 /// Entries that may wait for the disk.
 const BEHIND_MAX: u64 = 64;
 
+/// How long a fill waits for a disk that takes nothing.
+const PATIENCE_OF_FILLS: Duration = Duration::from_secs(1);
+
 /// Who asks as fast as an upstream answers does not make more wait than a disk can take, and nothing is left out.
 #[test]
 fn fills_wait_for_a_disk_that_is_behind() {
@@ -327,17 +330,26 @@ fn fills_wait_for_a_disk_that_is_behind() {
     PLAIN.run_with("write delay=200ms", async {
         let store = place.open(PLAIN);
         start(&store).await;
-        let mut most = 0;
-        for number in 0..3 * BEHIND_MAX {
-            begin_behind(&store, number).await.unwrap();
+        let (mut begun, mut most) = (0, 0);
+        // A machine that is busy elsewhere takes longer until as many are behind as may be.
+        while most < BEHIND_MAX || begun < 3 * BEHIND_MAX {
+            let (asked, commits) = (rt::now(), store.stats().commits);
+            match begin_behind(&store, begun).await {
+                Ok(()) => begun += 1,
+                Err(refused) => {
+                    // It stood still, and the disk with it.
+                    assert_eq!(refused, Refused::Behind);
+                    assert!(rt::now() - asked >= PATIENCE_OF_FILLS, "{begun} were begun");
+                    until(|| store.stats().commits > commits).await;
+                }
+            }
             most = most.max(store.stats().fills - store.stats().commits);
         }
-        assert!((BEHIND_MAX..BEHIND_MAX + 8).contains(&most), "{most} were behind");
+        assert_eq!(most, BEHIND_MAX);
         stop(&store).await;
-        assert_eq!(store.stats().refused.iter().sum::<u64>(), 0);
-        assert_eq!(store.stats().commits, 3 * BEHIND_MAX, "a stop waits for those");
+        assert_eq!(store.stats().commits, begun, "a stop waits for those");
+        assert_eq!(place.files().len() as u64, begun);
     });
-    assert_eq!(place.files().len() as u64, 3 * BEHIND_MAX);
 }
 
 #[test]
@@ -351,10 +363,10 @@ fn fills_do_not_wait_long_for_a_disk_that_takes_nothing() {
         }
         let asked = rt::now();
         assert_eq!(begin_behind(&store, 1000).await, Err(Refused::Behind));
-        let waited = rt::now();
-        assert!((waited - asked).as_millis() >= 1000, "{:?}", waited - asked);
-        // One has found it out for all: another one does not wait as long.
-        let turn = rt::select(begin_behind(&store, 1001), rt::sleep_until(waited + Duration::from_secs(1)));
+        let waited = rt::now() - asked;
+        assert!(waited >= PATIENCE_OF_FILLS, "{waited:?}");
+        // One has found it out for all: another one does not wait at all.
+        let turn = rt::select(begin_behind(&store, 1001), std::future::ready(()));
         assert!(matches!(turn.await, rt::Either::Left(Err(Refused::Behind))));
         assert_eq!(store.stats().commits, 0, "the disk has taken nothing yet");
         until(|| store.stats().commits == BEHIND_MAX).await;
