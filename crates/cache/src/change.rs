@@ -32,7 +32,7 @@ impl Store {
 
     async fn refresh_entry(self: &Arc<Store>, hit: &Hit, meta: Meta, head: &[u8]) -> Result<(), Refused> {
         self.may_write()?;
-        let header = &hit.entry.header;
+        let header = &hit.header;
         let text = hit.image.bytes()[header.text.clone()].to_vec();
         let old = &hit.meta;
         let meta = Meta {
@@ -54,13 +54,13 @@ impl Store {
         if !is_storable(&new.text, &new.head, &new.meta) {
             return Err(Refused::Unstorable);
         }
-        let subject = Header { meta: (*hit.meta).clone(), ..header.clone() };
+        let subject = Header { meta: Arc::clone(&hit.meta), ..Header::clone(header) };
         if fate(&self.purges(), &subject, &new.text) == Some(Fate::Gone) {
             return Err(Refused::Gone);
         }
         match &hit.body {
             // A large one may have been read whole, and gets its new head in place all the same.
-            Placed::Image(range) if hit.entry.header.layout.is_small => {
+            Placed::Image(range) if hit.header.layout.is_small => {
                 let body = &hit.image.bytes()[range.clone()];
                 self.refresh_small(hit, &new, body).await
             }
@@ -91,12 +91,12 @@ impl Store {
 
     async fn refresh_large(self: &Arc<Store>, hit: &Hit, new: &New) -> Result<(), Refused> {
         let used = used_bytes(&new.text, &new.head, &new.meta);
-        if used > hit.entry.header.layout.room as usize {
+        if used > hit.header.layout.room as usize {
             return Err(Refused::HeadTooLong);
         }
         // One at a time: two would write the same slot.
         let lease = self.leases.try_take(&hit.key).ok_or(Refused::Busy)?;
-        let (file, header) = self.open_to_change(&hit.key, &hit.entry.header).await?;
+        let (file, header) = self.open_to_change(&hit.key, &hit.header).await?;
         let identity = Identity {
             layout: header.layout,
             generation: header.generation.wrapping_add(1),

@@ -572,8 +572,8 @@ impl Store {
         let located = hit.located().ok_or(Refused::Unstorable)?;
         let chunks = located.chunks.clone().ok_or(Refused::Unstorable)?;
         self.backlog.room().await?;
-        let file = self.open_to_change(&hit.key, &hit.entry.header).await?.0;
-        let header = &hit.entry.header;
+        let file = self.open_to_change(&hit.key, &hit.header).await?.0;
+        let header = &hit.header;
         let kind = Kind::Parts { key: hit.key, version: hit.version, chunks };
         let writing = Writing::new(self, &file, header.layout, header.nonce, kind);
         let new = New {

@@ -37,14 +37,7 @@ use crate::store::{Selector, Store, now_ms, now_s};
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) bytes: Arc<[u8]>,
-    pub(crate) entry: Arc<Entry>,
-}
-
-/// What the header of an entry says.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) header: Header,
-    pub(crate) meta: Arc<crate::meta::Meta>,
+    pub(crate) header: Arc<Header>,
 }
 
 /// How often a header that is torn is read again: somebody may be writing a new head.
@@ -55,7 +48,7 @@ const DAMAGE_NOTES_MAX: u64 = 10;
 
 /// What was found in the file of a key.
 pub(crate) enum Found {
-    Entry(Box<Hit>),
+    Entry(Hit),
     /// There is none, or no longer.
     Nothing,
     /// It holds another text that has the same digest.
@@ -107,7 +100,7 @@ impl Store {
         selector: Selector<'_>,
     ) -> Result<Option<Hit>, StoreError> {
         if !self.is_owner() {
-            self.follow_purges().await;
+            Box::pin(self.follow_purges()).await;
         }
         let Some(first) = self.entry(wanted).await? else { return Ok(None) };
         if first.meta.vary.is_empty() {
@@ -117,7 +110,9 @@ impl Store {
         if variant == first.meta.variant {
             return Ok(Some(first));
         }
-        let second = self.entry(Wanted { key: &wanted.key.variant(&variant), ..wanted }).await?;
+        let second = Wanted { key: &wanted.key.variant(&variant), ..wanted };
+        // Boxed, like all that few lookups come to: the others would carry its room.
+        let second = Box::pin(self.entry(second)).await?;
         Ok(second.filter(|hit| hit.meta.variant == variant && hit.meta.vary == first.meta.vary))
     }
 
@@ -164,7 +159,7 @@ impl Store {
             return Err(StoreError::PassThrough);
         }
         match self.from_file(wanted, known).await? {
-            Found::Entry(hit) => Ok(Some(*hit)),
+            Found::Entry(hit) => Ok(Some(hit)),
             Found::Nothing | Found::Other => Ok(None),
         }
     }
@@ -238,9 +233,12 @@ impl Store {
             let table_end = layout.table + chunks_of(header.length) * RECORD_BYTES;
             if file.fd().is_direct() && table_end > buf.len() as u64 {
                 // From where direct reads may start.
-                buf = extend_to(file, buf, table_end, self.device, way.reads_of(file)).await?;
+                buf = Box::pin(extend_to(file, buf, table_end, self.device, way.reads_of(file))).await?;
             }
-            let chunks = self.table(file, &buf, &header, seen, way.reads_of(file)).await?;
+            let chunks = match self.table_at_hand(file, &buf, &header, seen)? {
+                Some(chunks) => chunks,
+                None => Box::pin(self.table(file, &header, way.reads_of(file))).await?,
+            };
             if way.evades && !io::residency::is_resident(file.fd(), layout.body, header.length) {
                 self.evade(file, way);
             }
@@ -248,7 +246,7 @@ impl Store {
         }
         if (buf.len() as u64) < end {
             self.evade(file, way);
-            buf = extend_to(file, buf, end, self.device, way.reads_of(file)).await?;
+            buf = Box::pin(extend_to(file, buf, end, self.device, way.reads_of(file))).await?;
             if (buf.len() as u64) < end {
                 let index = (buf.len() as u64).saturating_sub(layout.body) / CHUNK_BYTES;
                 return Err(ReadError::Damaged(Damage::Truncated { index }));
@@ -277,7 +275,7 @@ impl Store {
         Ok(())
     }
 
-    async fn read_header(&self, file: &File, bytes: u64, way: Way) -> Result<(Buf, Header), ReadError> {
+    async fn read_header(&self, file: &File, bytes: u64, way: Way) -> Result<(Buf, Arc<Header>), ReadError> {
         let device = self.device;
         // How it is read is decided when there is a buffer: until then what is in memory now may have left it.
         let mut buf = match self.read_resident(file, bytes, way, buffer(bytes).await?) {
@@ -291,10 +289,10 @@ impl Store {
         let mut tries = 1;
         loop {
             match decode(&buf) {
-                Ok(header) => return Ok((buf, header)),
+                Ok(header) => return Ok((buf, Arc::new(header))),
                 Err(Unread::More(wanted)) => {
                     let before = buf.len();
-                    buf = extend_to(file, buf, wanted as u64, device, via).await?;
+                    buf = Box::pin(extend_to(file, buf, wanted as u64, device, via)).await?;
                     if buf.len() < wanted && buf.len() == before {
                         return Err(ReadError::Damaged(Damage::Short));
                     }
@@ -302,22 +300,22 @@ impl Store {
                 Err(Unread::Damaged(Damage::Header)) if tries < HEADER_TRIES => {
                     tries += 1;
                     rt::yield_now().await;
-                    buf = read_prefix(file, buf.len() as u64, device, via).await?;
+                    buf = Box::pin(read_prefix(file, buf.len() as u64, device, via)).await?;
                 }
                 Err(Unread::Damaged(damage)) => return Err(ReadError::Damaged(damage)),
             }
         }
     }
 
-    /// The records of a large entry, of which `prefix` is the start of its file.
-    async fn table(
+    /// The records of a large entry where they need no further read: they are remembered, or lie in `prefix`, the start of
+    /// its file.
+    fn table_at_hand(
         &self,
         file: &File,
         prefix: &Buf,
         header: &Header,
         seen: Option<Stat>,
-        via: DiskVia,
-    ) -> Result<Arc<Chunks>, ReadError> {
+    ) -> Result<Option<Arc<Chunks>>, ReadError> {
         if !header.layout.is_partial {
             // What was cut since it was verified must not be begun.
             let size = seen.map_or_else(|| file.stat_inline(), Ok).map_err(ReadError::Disk)?.size;
@@ -327,32 +325,45 @@ impl Store {
             }
         }
         if let Some(chunks) = self.recent.get(header.nonce, header.length) {
-            return Ok(chunks);
+            return Ok(Some(chunks));
+        }
+        let start = header.layout.table;
+        let end = start + chunks_of(header.length) * RECORD_BYTES;
+        if end > prefix.len() as u64 {
+            return Ok(None);
         }
         let chunks = Chunks::new(header.nonce, header.length);
-        let (start, bytes) = (header.layout.table, chunks_of(header.length) * RECORD_BYTES);
-        let end = start + bytes;
-        if end <= prefix.len() as u64 {
-            chunks.take_records(0, &prefix[start as usize..end as usize]);
-        } else {
-            let mut at = start;
-            while at < end {
-                // A table that a partial entry has not written to its end reads as no records. One read may end amid
-                // a record, so each part is read whole.
-                let wanted = (end - at).min(CHUNK_BYTES);
-                let part = read_whole(file, at, wanted, self.device, via).await?;
-                let part = &part[..part.len().min(wanted as usize)];
-                chunks.take_records((at - start) / RECORD_BYTES, part);
-                if (part.len() as u64) < wanted {
-                    break;
-                }
-                at += wanted;
+        chunks.take_records(0, &prefix[start as usize..end as usize]);
+        self.with_records(header, chunks).map(Some)
+    }
+
+    /// The records of a large entry, read.
+    async fn table(&self, file: &File, header: &Header, via: DiskVia) -> Result<Arc<Chunks>, ReadError> {
+        let chunks = Chunks::new(header.nonce, header.length);
+        let start = header.layout.table;
+        let end = start + chunks_of(header.length) * RECORD_BYTES;
+        let mut at = start;
+        while at < end {
+            // A table that a partial entry has not written to its end reads as no records. One read may end amid
+            // a record, so each part is read whole.
+            let wanted = (end - at).min(CHUNK_BYTES);
+            let part = read_whole(file, at, wanted, self.device, via).await?;
+            let part = &part[..part.len().min(wanted as usize)];
+            chunks.take_records((at - start) / RECORD_BYTES, part);
+            if (part.len() as u64) < wanted {
+                break;
             }
+            at += wanted;
         }
-        if let Some(index) = chunks.first_absent().filter(|_| !header.layout.is_partial) {
-            return Err(ReadError::Damaged(Damage::Truncated { index }));
+        self.with_records(header, chunks)
+    }
+
+    /// Remembers the chunks of an entry whose records are known; none may be missing of one that was stored whole.
+    fn with_records(&self, header: &Header, chunks: Chunks) -> Result<Arc<Chunks>, ReadError> {
+        match chunks.first_absent().filter(|_| !header.layout.is_partial) {
+            Some(index) => Err(ReadError::Damaged(Damage::Truncated { index })),
+            None => Ok(self.recent.put(Arc::new(chunks))),
         }
-        Ok(self.recent.put(Arc::new(chunks)))
     }
 
     /// Removes an entry if a purge has hit it; `false` where that cannot be told, because the disk does not give it.
@@ -402,7 +413,7 @@ impl Store {
 /// What a file holds.
 pub(crate) struct Read {
     pub(crate) buf: Buf,
-    pub(crate) header: Header,
+    pub(crate) header: Arc<Header>,
     /// Of a large entry.
     pub(crate) chunks: Option<Arc<Chunks>>,
     /// The file before its header was read.

@@ -9,7 +9,7 @@ use io::op::Source;
 use rt::File;
 
 use crate::chunks::Chunks;
-use crate::find::{Entry, Found, Image, Read, Wanted, body_of, fate};
+use crate::find::{Found, Image, Read, Wanted, body_of, fate};
 use crate::format::Damage;
 use crate::format::header::Header;
 use crate::held::{HeldHead, Holding};
@@ -32,7 +32,7 @@ impl Store {
         known: Known,
         image: &Arc<Image>,
     ) -> Option<Hit> {
-        let header = &image.entry.header;
+        let header = &image.header;
         if image.bytes[header.text.clone()] != *wanted.text {
             return None;
         }
@@ -43,16 +43,15 @@ impl Store {
         }
         let body = body_of(header);
         Some(Hit {
-            meta: Arc::clone(&image.entry.meta),
+            meta: Arc::clone(&header.meta),
             is_purged_soft: fate.is_some(),
             is_from_memory: true,
             read_by: None,
             key: *wanted.key,
             version: known.version,
             sequence: self.sequence(),
-            entry: Arc::clone(&image.entry),
+            header: Arc::clone(header),
             image: Source::Shared(Arc::clone(&image.bytes)),
-            head: header.head.clone(),
             body: Placed::Image(body),
         })
     }
@@ -66,7 +65,7 @@ impl Store {
         file: File,
         read: &HeldHead,
     ) -> Found {
-        let header = &read.entry.header;
+        let header = &read.header;
         if header.primary != *wanted.primary || read.image[header.text.clone()] != *wanted.text {
             return Found::Other;
         }
@@ -74,19 +73,18 @@ impl Store {
         let version = known.map_or(0, |known| known.version);
         let read_by = (way.reads_of(&file), file.fd().is_direct());
         let located = self.located(wanted, known, way, file, header, Arc::clone(&read.chunks));
-        Found::Entry(Box::new(Hit {
-            meta: Arc::clone(&read.entry.meta),
+        Found::Entry(Hit {
+            meta: Arc::clone(&header.meta),
             is_purged_soft,
             is_from_memory: false,
             read_by: Some(read_by),
             key: *wanted.key,
             version,
             sequence: self.sequence(),
-            entry: Arc::clone(&read.entry),
+            header: Arc::clone(header),
             image: Source::Shared(Arc::clone(&read.image)),
-            head: header.head.clone(),
             body: Placed::File(located),
-        }))
+        })
     }
 
     /// Compares what was read with what is wanted.
@@ -98,7 +96,7 @@ impl Store {
         file: File,
         read: Read,
     ) -> Found {
-        let Read { buf, mut header, chunks, seen } = read;
+        let Read { buf, header, chunks, seen } = read;
         let read_by = (way.reads_of(&file), file.fd().is_direct());
         let version = known.map(|known| known.version);
         let is_named =
@@ -115,41 +113,37 @@ impl Store {
         let is_as_asked = file.fd().is_direct() == way.direct;
         let is_held = version.is_some() && way.calls_directly && is_as_asked && !header.layout.is_partial;
         let version = version.unwrap_or_else(|| self.know(wanted.key, &header, chunks.as_deref()));
-        let meta = Arc::new(std::mem::take(&mut header.meta));
-        let (head, body) = (header.head.clone(), body_of(&header));
-        let entry = Arc::new(Entry { header, meta: Arc::clone(&meta) });
         let held = (is_held && self.is_to_be_held(wanted.key)).then(|| file.clone());
         let mut held_head = None;
         let (image, body) = match chunks {
             Some(chunks) => {
                 // What is kept is what the header tells of. The buffer goes back: those who wait for one to read the body
                 // must not hold others.
-                let read = HeldHead::new(&buf, &entry, &chunks, seen);
+                let read = HeldHead::new(&buf, &header, &chunks, seen);
                 let image = Source::Shared(Arc::clone(&read.image));
                 held_head = seen.and(Some(read));
-                let located = self.located(wanted, known, way, file, &entry.header, chunks);
+                let located = self.located(wanted, known, way, file, &header, chunks);
                 (image, Placed::File(Located { version, ..located }))
             }
-            None => (self.remember(wanted.key, version, buf, &entry), Placed::Image(body)),
+            None => (self.remember(wanted.key, version, buf, &header), Placed::Image(body_of(&header))),
         };
         if let Some(file) = held {
             let resident_until = Rc::default();
             let holding = Holding { version, direct: way.direct, file, read: held_head, resident_until };
             self.hold(wanted.key, holding);
         }
-        Found::Entry(Box::new(Hit {
-            meta,
+        Found::Entry(Hit {
+            meta: Arc::clone(&header.meta),
             is_purged_soft,
             is_from_memory: false,
             read_by: Some(read_by),
             key: *wanted.key,
             version,
             sequence: self.sequence(),
-            entry,
+            header,
             image,
-            head,
             body,
-        }))
+        })
     }
 
     /// Whether an entry has outlived all purges; if so, whether a soft one has hit it. One that has not is removed.
@@ -197,13 +191,13 @@ impl Store {
     }
 
     /// Offers a small entry to the memory tier.
-    fn remember(&self, key: &Key, version: u32, buf: Buf, entry: &Arc<Entry>) -> Source {
+    fn remember(&self, key: &Key, version: u32, buf: Buf, header: &Arc<Header>) -> Source {
         let bytes = buf.len() as u64;
         if !self.is_owner() || bytes > self.memory.object_max() {
             return Source::Buf(buf);
         }
         let bytes: Arc<[u8]> = Arc::from(&buf[..]);
-        let image = Arc::new(Image { bytes: Arc::clone(&bytes), entry: Arc::clone(entry) });
+        let image = Arc::new(Image { bytes: Arc::clone(&bytes), header: Arc::clone(header) });
         self.memory.offer(&key.0, version, bytes.len() as u64, &image);
         Source::Shared(bytes)
     }

@@ -13,6 +13,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use io::op::Stat;
 use rt::File;
 
 use crate::chunks::Chunks;
-use crate::find::Entry;
+use crate::format::header::Header;
 use crate::key::Key;
 use crate::store::Store;
 
@@ -66,7 +67,7 @@ impl Holding {
 pub(crate) struct HeldHead {
     /// Header and texts.
     pub(crate) image: Arc<[u8]>,
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) header: Arc<Header>,
     pub(crate) chunks: Arc<Chunks>,
     /// The file as it was before that.
     pub(crate) seen: Option<Stat>,
@@ -76,17 +77,46 @@ impl HeldHead {
     /// Of `prefix`, the start of the file, only what the header tells of is kept.
     pub(crate) fn new(
         prefix: &[u8],
-        entry: &Arc<Entry>,
+        header: &Arc<Header>,
         chunks: &Arc<Chunks>,
         seen: Option<Stat>,
     ) -> Rc<HeldHead> {
-        let end = entry.header.text.end.max(entry.header.head.end);
-        let (entry, chunks) = (Arc::clone(entry), Arc::clone(chunks));
-        Rc::new(HeldHead { image: Arc::from(&prefix[..end]), entry, chunks, seen })
+        let end = header.text.end.max(header.head.end);
+        let (header, chunks) = (Arc::clone(header), Arc::clone(chunks));
+        Rc::new(HeldHead { image: Arc::from(&prefix[..end]), header, chunks, seen })
     }
 }
 
+/// A store, by its random number, and an entry of it.
 type Name = (u64, Key);
+
+type Files = HashMap<Name, Holding, BuildHasherDefault<NameHasher>>;
+
+/// Hashes a [`Name`]: a digest is as good as random, so it is only folded, in a way that the number of the store decides,
+/// which clients do not know.
+#[derive(Default)]
+struct NameHasher(u64);
+
+/// The odd factor of a word: the golden ratio, whose bits follow no pattern.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Hasher for NameHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(size_of::<u64>()) {
+            let mut word = [0; size_of::<u64>()];
+            word[..part.len()].copy_from_slice(part);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(FACTOR).rotate_left(32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// Entries that were opened lately and would be noticed if they were once more: as many as are held, and some that come
 /// between.
@@ -95,8 +125,8 @@ const LATELY: usize = 512;
 struct Held {
     /// Half a key in each place, of the entry that was opened last of those that belong there.
     lately: RefCell<Box<[u64; LATELY]>>,
-    young: RefCell<HashMap<Name, Holding>>,
-    old: RefCell<HashMap<Name, Holding>>,
+    young: RefCell<Files>,
+    old: RefCell<Files>,
 }
 
 impl Default for Held {

@@ -9,8 +9,8 @@ use io::op::{DeviceId, Source};
 
 use crate::chunks::Chunks;
 use crate::error::StoreError;
-use crate::find::Entry;
 use crate::format::Damage;
+use crate::format::header::Header;
 use crate::key::Key;
 use crate::meta::Meta;
 use crate::reading::Reader;
@@ -31,9 +31,8 @@ pub struct Hit {
     pub(crate) version: u32,
     /// The number of the last purge when it was looked up.
     pub(crate) sequence: u64,
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) header: Arc<Header>,
     pub(crate) image: Source,
-    pub(crate) head: Range<usize>,
     pub(crate) body: Placed,
 }
 
@@ -68,7 +67,7 @@ impl Hit {
 
     /// The stored head.
     pub fn head(&self) -> &[u8] {
-        &self.image.bytes()[self.head.clone()]
+        &self.image.bytes()[self.header.head.clone()]
     }
 
     /// The body's bytes when they are in memory.

@@ -89,6 +89,12 @@ impl Levels {
         &self.digits[..usize::from(self.depth)]
     }
 
+    /// Bytes of the path that [`Levels::push_path`] appends.
+    pub(crate) fn path_len(&self) -> usize {
+        let folders = self.digits().iter().map(|&count| 1 + usize::from(count));
+        folders.sum::<usize>() + 1 + HEX_LEN
+    }
+
     /// Appends the path of a key's file below the cache's folder, and answers where each of its folders ends in `path`.
     pub(crate) fn push_path(&self, path: &mut Vec<u8>, key: &Key) -> Folders {
         let hex = key.hex();
@@ -132,6 +138,7 @@ mod tests {
         let mut path = b"/data/nginx/cache".to_vec();
         let folders = Levels::new(&[1, 2]).unwrap().push_path(&mut path, &key);
         assert_eq!(path, b"/data/nginx/cache/c/29/b7f54b2df7773722d382f4809d65029c");
+        assert_eq!(path.len(), b"/data/nginx/cache".len() + Levels::new(&[1, 2]).unwrap().path_len());
         let folders: Vec<&[u8]> = folders.ends().iter().map(|&end| &path[..end]).collect();
         assert_eq!(folders, [&b"/data/nginx/cache/c"[..], b"/data/nginx/cache/c/29"]);
         let mut flat = Vec::new();

@@ -124,7 +124,7 @@ impl Store {
         let bytes = u64::from(known.blocks) * BLOCK_BYTES;
         let in_memory = || {
             let range = held.read.as_ref().map_or(0..bytes, |read| {
-                let header = &read.entry.header;
+                let header = &read.header;
                 header.layout.body..header.layout.body + header.length
             });
             held.is_resident(range.start, range.end - range.start)
@@ -139,7 +139,7 @@ impl Store {
 
     /// Opens the file of a key to be read.
     pub(crate) async fn open_entry(&self, key: &Key, way: Way) -> Result<File, Errno> {
-        let (path, _) = self.path_of(key);
+        let path = || self.path_of(key).0;
         // A pipe that somebody has put there must not be waited for, nor a link followed.
         let mut flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         if way.direct {
@@ -149,7 +149,7 @@ impl Store {
         if way.calls_directly {
             how.is_cold = true;
             if self.names.is_worth_trying() {
-                let opened = File::open_cached(None, &path, how);
+                let opened = File::open_cached(None, &path(), how);
                 // Not in memory, or a kernel or a file system that cannot say so.
                 let missed = matches!(opened, Err(Errno::AGAIN | Errno::INVAL | Errno::NOSYS));
                 self.names.note(!missed);
@@ -158,11 +158,11 @@ impl Store {
                 }
             }
         }
-        match File::open(None, path.clone(), how, self.device, way.opens).await {
+        match File::open(None, path(), how, self.device, way.opens).await {
             // A file system without direct I/O.
             Err(Errno::INVAL) if flags.contains(OFlags::DIRECT) => {
                 how.flags = (flags - OFlags::DIRECT).bits() as i32;
-                File::open(None, path, how, self.device, way.opens).await
+                Box::pin(File::open(None, path(), how, self.device, way.opens)).await
             }
             opened => opened,
         }

@@ -260,7 +260,8 @@ impl Store {
 
     /// The path of a key's file and its folders.
     pub(crate) fn path_of(&self, key: &Key) -> (CString, Folders) {
-        let mut path = Vec::with_capacity(self.base.len() + 48);
+        // With the zero byte at its end, so that it is not moved when it gets that.
+        let mut path = Vec::with_capacity(self.base.len() + self.config.levels.path_len() + 1);
         path.extend_from_slice(&self.base);
         let folders = self.config.levels.push_path(&mut path, key);
         (checked(path), folders)

@@ -13,6 +13,7 @@
 //! ```
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::table::RECORD_BYTES;
 use super::{ALIGN, CHUNK_BYTES, Damage, LENGTH_MAX, SECTOR_BYTES, chunks_of};
@@ -125,7 +126,7 @@ pub(crate) struct Header {
     pub(crate) sequence: u64,
     pub(crate) length: u64,
     pub(crate) primary: Key,
-    pub(crate) meta: Meta,
+    pub(crate) meta: Arc<Meta>,
     pub(crate) text: Range<usize>,
     pub(crate) head: Range<usize>,
 }
@@ -295,7 +296,7 @@ fn slot(file: &[u8], start: usize) -> Result<Header, Unread> {
         sequence: number_u64(bytes, 48),
         length,
         primary: Key(bytes[120..136].try_into().expect("a range of 16 bytes has 16")),
-        meta: meta(bytes, length, texts),
+        meta: Arc::new(meta(bytes, length, texts)),
         text: shift(text),
         head: shift(head),
     })
@@ -396,7 +397,7 @@ mod tests {
     fn a_header_comes_back_as_it_was() {
         let file = large(Some(1), None);
         let header = decode(&file).unwrap();
-        assert_eq!(header.meta, meta());
+        assert_eq!(*header.meta, meta());
         assert_eq!(
             (&file[header.text.clone()], &file[header.head.clone()]),
             (&b"the key"[..], &b"the head"[..])
@@ -451,7 +452,7 @@ mod tests {
             let changed = file[place] != value && place < used;
             file[place] = value;
             match decode(&file[..len.min(file.len())]) {
-                Ok(header) => prop_assert!(!changed && header.meta == meta()),
+                Ok(header) => prop_assert!(!changed && *header.meta == meta()),
                 // A room that was changed may be said to end behind the file, which its reader finds out.
                 Err(Unread::More(wanted)) => {
                     prop_assert!(wanted > len.min(file.len()) && (len < file.len() || changed));
