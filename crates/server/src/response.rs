@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use http::StatusCode;
 use http::conditional::Etag;
 use io::op::Source;
 
@@ -64,7 +65,16 @@ pub struct Response {
 #[derive(Clone, Debug)]
 pub(crate) struct Reason {
     pub(crate) status: u16,
-    pub(crate) text: Vec<u8>,
+    /// Nothing where they are those that this server says too.
+    pub(crate) text: Option<Vec<u8>>,
+}
+
+impl Reason {
+    /// What another server says of this status.
+    pub(crate) fn new(status: StatusCode, text: &[u8]) -> Reason {
+        let is_ours = !text.is_empty() && text == status.reason().as_bytes();
+        Reason { status: status.code(), text: (!is_ours).then(|| text.to_vec()) }
+    }
 }
 
 /// Appends the fields that follow a body, when it has been sent.

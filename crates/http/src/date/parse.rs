@@ -3,7 +3,7 @@
 //! As tolerant as nginx: the weekday is not checked, and what follows the time (`GMT`, or the `; length=` that old
 //! browsers add) is not looked at. Two-digit years below 70 belong to this century.
 
-use super::{Civil, MONTHS};
+use super::{Civil, HTTP_LEN, MONTHS, WEEKDAYS};
 use crate::bytes::trim_ows;
 
 /// Seconds since 1970 of an HTTP date, or `None` for anything else, which a caller treats as if the field were
@@ -19,6 +19,21 @@ pub fn parse_http(text: &[u8]) -> Option<i64> {
         None => reader.asctime(),
     }
 }
+
+/// As [`parse_http`] of a date that is written as [`super::http`] writes it; `None` for any other form. So what is
+/// answered can be written again and is the same text.
+#[must_use]
+pub fn parse_as_written(text: &[u8]) -> Option<i64> {
+    let (weekday, date) = text.split_at_checked(WEEKDAY_LEN)?;
+    let mut reader = Reader { rest: date.strip_suffix(b" GMT")? };
+    let unix = reader.day_first()?;
+    let known = WEEKDAYS[usize::from(Civil::from_unix(unix).weekday)];
+    let is_whole = text.len() == HTTP_LEN && reader.rest.is_empty();
+    (is_whole && weekday.strip_suffix(b", ") == Some(known)).then_some(unix)
+}
+
+/// Length of the weekday with what parts it from the date: `Sun, `.
+const WEEKDAY_LEN: usize = 5;
 
 struct Reader<'a> {
     rest: &'a [u8],
@@ -135,6 +150,24 @@ mod tests {
     }
 
     #[test]
+    fn as_written_is_one_form_alone() {
+        assert_eq!(parse_as_written(b"Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
+        for text in [
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06-Nov-1994 08:49:37 GMT",
+            "Sun, 06-Nov-94 08:49:37   GMT",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "Sun, 06 Nov 1994 08:49:37  GMT",
+            "Sun,06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+            "",
+        ] {
+            assert_eq!(parse_as_written(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
     fn no_dates() {
         for text in [
             "",
@@ -161,6 +194,17 @@ mod tests {
     }
 
     proptest! {
+        /// What is taken comes back as it was; a text that differs in a byte comes back as itself or is not taken.
+        #[test]
+        fn as_written_comes_back(unix in super::super::UNIX_MIN..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8) {
+            let mut text = super::super::http(unix);
+            prop_assert_eq!(parse_as_written(&text), Some(unix));
+            text[at] = byte;
+            if let Some(other) = parse_as_written(&text) {
+                prop_assert_eq!(super::super::http(other), text);
+            }
+        }
+
         #[test]
         fn no_input_panics(text in "[A-Za-z, :0-9-]{0,40}") {
             let _ = parse_http(text.as_bytes());

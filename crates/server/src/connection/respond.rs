@@ -396,7 +396,7 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
             .reason
             .as_ref()
             .filter(|reason| reason.status == response.status)
-            .map(|r| r.text.as_slice()),
+            .and_then(|reason| reason.text.as_deref()),
         server: response.server.as_deref().or(signature.as_deref()),
         content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_type),
         charset: response.charset.as_deref(),

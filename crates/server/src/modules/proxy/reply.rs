@@ -231,7 +231,7 @@ fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
     let status = head.status();
     let response = &mut request.response;
     response.status = status.code();
-    response.reason = Some(Reason { status: status.code(), text: head.reason().of(raw).to_vec() });
+    response.reason = Some(Reason::new(status, head.reason().of(raw)));
     // A chunked body has no length, whatever else the head says (RFC 9112 section 6.3).
     response.content_length = if head.is_chunked() { None } else { head.content_length() };
     // nginx compares dates of these only, and passes that of an error page on like any other field.
@@ -309,7 +309,7 @@ fn content_type(request: &mut Request, name: &[u8], value: &[u8]) {
 
 /// A date that is written in the usual way is compared with what clients have; another one is passed on as it is.
 fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
-    match http::date::parse_http(value).filter(|&date| http::date::http(date) == value) {
+    match http::date::parse_as_written(value) {
         Some(date) => request.response.last_modified = Some(date),
         None => push(request, name, value.to_vec()),
     }
