@@ -23,6 +23,18 @@ impl Extensions {
         self.0.iter_mut().find_map(|value| value.downcast_mut())
     }
 
+    /// The value of this type, to be changed; an empty one is kept where there is none.
+    pub fn get_or_default<T: Default + 'static>(&mut self) -> &mut T {
+        let place = match self.0.iter().position(|value| value.is::<T>()) {
+            Some(place) => place,
+            None => {
+                self.0.push(Box::<T>::default());
+                self.0.len() - 1
+            }
+        };
+        self.0[place].downcast_mut().expect("the search has told the type")
+    }
+
     /// Keeps a value; one of the same type that was there goes.
     pub fn insert<T: 'static>(&mut self, value: T) {
         match self.get_mut() {
@@ -65,7 +77,10 @@ mod tests {
         extensions.insert(2u8);
         assert_eq!((extensions.get::<u8>(), extensions.get::<&str>()), (Some(&2), Some(&"text")));
         *extensions.get_mut::<u8>().expect("it is there") += 1;
+        assert_eq!(extensions.get_or_default::<u8>(), &3);
         assert_eq!(extensions.remove::<u8>(), Some(3));
+        assert_eq!(extensions.get_or_default::<i64>(), &0);
+        assert_eq!(extensions.remove::<i64>(), Some(0));
         assert_eq!((extensions.remove::<u8>(), extensions.0.len()), (None, 1));
     }
 

@@ -102,8 +102,8 @@ pub(crate) async fn serve(
 ) -> Result<Reply, Failure> {
     let generation = Rc::clone(&request.generation);
     let conf = (origin.conf)(&generation.config.location(request.location).scope);
-    record::of(request).key.clone_from(&text);
     let Some(store) = cache.store() else {
+        record::of(request).key = text;
         tally::count(request, &cache);
         return (origin.ask)(request, &Wanted { is_shared: true, ..Wanted::default() }).await;
     };
@@ -115,14 +115,17 @@ pub(crate) async fn serve(
         (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
         let answered = match control.only_if_cached {
             true => Err(Failure::Status(504)),
-            false => lookup.fetch(None).alone(request, !control.no_store).await,
+            // Boxed, as in `run` all that a hit does not come to: it would carry the room.
+            false => Box::pin(lookup.fetch(None).alone(request, !control.no_store)).await,
         };
+        record::of(request).key = lookup.text;
         tally::count(request, &cache);
         return answered;
     }
     let answered = lookup.run(request).await;
-    // Also where there is no answer it is known what was there.
     let record = record::of(request);
+    record.key = lookup.text;
+    // Also where there is no answer it is known what was there.
     record.status.get_or_insert(match record.forwarded {
         Some(Forwarded::Stale) => Status::Expired,
         _ => Status::Miss,
@@ -222,13 +225,13 @@ impl Lookup<'_> {
                     None
                 }
             };
-            match self.obtain(request, stale, &mut meeting).await? {
+            match Box::pin(self.obtain(request, stale, &mut meeting)).await? {
                 Followed::Reply(reply) => return Ok(reply),
                 Followed::Variant(key) => meeting.key = key,
                 Followed::LookAgain => {}
             }
         }
-        self.fetch(None).alone(request, true).await
+        Box::pin(self.fetch(None).alone(request, true)).await
     }
 
     /// Asks the upstream for what is not there or not fresh, or lets another request do it.
@@ -501,8 +504,7 @@ impl Lookup<'_> {
         let record = record::of(request);
         record.stored_for_s = Some(now_s.saturating_sub(hit.meta.response_time_ms / 1000).max(0) as u64);
         record.ttl_s = Some(hit.meta.fresh_until.saturating_sub(now_s));
-        record.etag.clone_from(&hit.meta.etag);
-        record.last_modified = hit.meta.last_modified;
+        record.found = Some(Arc::clone(&hit.meta));
     }
 
     /// What is needed to ask the upstream, which may outlive the request.

@@ -3,7 +3,9 @@
 //! It is written as the request goes along, by whoever decides, and shown once, when there is an answer.
 
 use std::fmt;
+use std::sync::Arc;
 
+use ::cache::Meta;
 use http::cache_status::{CacheStatus, Forwarded, Source};
 use http::freshness::store::NotStored;
 use http::vary::VaryError;
@@ -96,10 +98,8 @@ pub(crate) struct Record {
     pub(crate) stored_for_s: Option<u64>,
     /// Seconds for which it is still fresh; negative when it is stale.
     pub(crate) ttl_s: Option<i64>,
-    /// Its entity tag.
-    pub(crate) etag: Vec<u8>,
-    /// Its date, in seconds since 1970.
-    pub(crate) last_modified: Option<i64>,
+    /// The facts of what was found.
+    pub(crate) found: Option<Arc<Meta>>,
     /// The text of the key.
     pub(crate) key: Vec<u8>,
 }
@@ -108,12 +108,7 @@ pub(crate) struct Record {
 pub(crate) fn publish(request: &mut Request, conf: &CacheConf) {
     let Some(record) = request.extensions.get::<Record>() else { return };
     let Some(status) = record.status else { return };
-    let cached = Cached {
-        status: status.name(),
-        age_s: record.stored_for_s,
-        etag: Some(&record.etag).filter(|etag| !etag.is_empty()).cloned(),
-        last_modified: record.last_modified,
-    };
+    let cached = Cached { status: status.name(), age_s: record.stored_for_s, found: record.found.clone() };
     if let Some(name) = &conf.status_name {
         let mut value = Vec::new();
         record.cache_status(name, status).push(&mut value);
@@ -151,8 +146,5 @@ impl Record {
 
 /// What is kept with a request, to be written to.
 pub(crate) fn of(request: &mut Request) -> &mut Record {
-    if request.extensions.get::<Record>().is_none() {
-        request.extensions.insert(Record::default());
-    }
-    request.extensions.get_mut::<Record>().expect("it was put there")
+    request.extensions.get_or_default()
 }

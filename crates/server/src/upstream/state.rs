@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cache::Meta;
 use io::op::PeerAddr;
 
 use crate::request::Request;
@@ -32,10 +33,8 @@ pub(crate) struct Cached {
     pub(crate) status: &'static str,
     /// Seconds since the answer was made or last found valid.
     pub(crate) age_s: Option<u64>,
-    /// Its entity tag.
-    pub(crate) etag: Option<Vec<u8>>,
-    /// Its date, in seconds since 1970.
-    pub(crate) last_modified: Option<i64>,
+    /// What was known of it beside: its entity tag and its date.
+    pub(crate) found: Option<Arc<Meta>>,
 }
 
 /// One try.
@@ -115,10 +114,7 @@ impl Try {
 impl Tries {
     /// The tries of this request; it has a list from here on.
     pub(crate) fn of(request: &mut Request) -> &mut Tries {
-        if request.extensions.get::<Tries>().is_none() {
-            request.extensions.insert(Tries::default());
-        }
-        request.extensions.get_mut().expect("it was put there")
+        request.extensions.get_or_default()
     }
 
     /// Another one begins. `first` says that it is the first of what this location asks.
@@ -339,13 +335,13 @@ pub(crate) fn cache_age(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// `$upstream_cache_etag`
 pub(crate) fn cache_etag(request: &Request, out: &mut Vec<u8>) -> bool {
-    let etag = cached(request).and_then(|cached| cached.etag.as_ref());
-    etag.map(|etag| out.extend_from_slice(etag)).is_some()
+    let etag = cached(request).and_then(|cached| Some(&cached.found.as_ref()?.etag));
+    etag.filter(|etag| !etag.is_empty()).map(|etag| out.extend_from_slice(etag)).is_some()
 }
 
 /// `$upstream_cache_last_modified`
 pub(crate) fn cache_last_modified(request: &Request, out: &mut Vec<u8>) -> bool {
-    let date = cached(request).and_then(|cached| cached.last_modified);
+    let date = cached(request).and_then(|cached| cached.found.as_ref()?.last_modified);
     date.map(|date| out.extend_from_slice(&http::date::http(date))).is_some()
 }
 
