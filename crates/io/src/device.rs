@@ -4,7 +4,7 @@
 //! gate of their device first; beyond its share they queue here, in order. The thread pools have the same
 //! rule inside, because they are shared by all engines. Nothing here knows what an operation does.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::op::{DeviceId, OpId};
 
@@ -12,7 +12,8 @@ use crate::op::{DeviceId, OpId};
 pub(crate) struct Gates {
     /// Operations of one device that may be in the ring at once.
     share: usize,
-    devices: HashMap<DeviceId, Gate>,
+    /// Those with an operation inside: few, so that they are looked through and not hashed.
+    devices: Vec<(DeviceId, Gate)>,
     /// Operations that had to queue, since start.
     pub(crate) queued: u64,
 }
@@ -26,12 +27,16 @@ struct Gate {
 impl Gates {
     /// Gates for `workers` workers of which a device may hold one in `device_share`, but at least one.
     pub(crate) fn new(workers: u32, device_share: u32) -> Gates {
-        Gates { share: share_of(workers as usize, device_share), devices: HashMap::new(), queued: 0 }
+        Gates { share: share_of(workers as usize, device_share), devices: Vec::new(), queued: 0 }
     }
 
     /// Whether the operation may start; otherwise it queues and [`Gates::leave`] names it later.
     pub(crate) fn enter(&mut self, device: DeviceId, id: OpId) -> bool {
-        let gate = self.devices.entry(device).or_default();
+        let place = self.place(device).unwrap_or_else(|| {
+            self.devices.push((device, Gate::default()));
+            self.devices.len() - 1
+        });
+        let gate = &mut self.devices[place].1;
         if gate.inside < self.share {
             gate.inside += 1;
             return true;
@@ -43,23 +48,29 @@ impl Gates {
 
     /// An operation of the device has ended; answers the one that takes its place, which is inside now.
     pub(crate) fn leave(&mut self, device: DeviceId) -> Option<OpId> {
-        let gate = self.devices.get_mut(&device).expect("an operation inside keeps its gate");
+        let place = self.place(device).expect("an operation inside keeps its gate");
+        let gate = &mut self.devices[place].1;
         if let Some(next) = gate.waiting.pop_front() {
             return Some(next);
         }
         gate.inside -= 1;
         // An idle device costs nothing: names of devices come from files, and there may be many.
         if gate.inside == 0 {
-            self.devices.remove(&device);
+            self.devices.swap_remove(place);
         }
         None
     }
 
     /// Takes an operation out of its queue; whether it was in one.
     pub(crate) fn forget(&mut self, device: DeviceId, id: OpId) -> bool {
-        let Some(gate) = self.devices.get_mut(&device) else { return false };
+        let Some(at) = self.place(device) else { return false };
+        let gate = &mut self.devices[at].1;
         let place = gate.waiting.iter().position(|&waiting| waiting == id);
         place.is_some_and(|place| gate.waiting.remove(place).is_some())
+    }
+
+    fn place(&self, device: DeviceId) -> Option<usize> {
+        self.devices.iter().position(|(known, _)| *known == device)
     }
 }
 
