@@ -13,8 +13,9 @@
 //! waits without it, so that a dropped `recv` or `accept` loses no data and no connection.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::Future;
 use std::os::fd::AsRawFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -428,24 +429,34 @@ impl Running {
     }
 
     /// The next result; not to be called after one without `more`.
-    pub(crate) async fn next(&mut self) -> Outcome {
-        poll_fn(|context| {
-            let wait = self.wait.expect("nothing is asked for after the terminal result");
-            let outcome = ready!(self.runtime.poll_wait(wait, context));
-            if !outcome.more {
-                self.wait = None;
-            }
-            Poll::Ready(outcome)
-        })
-        .await
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+        let wait = self.wait.expect("nothing is asked for after the terminal result");
+        let outcome = ready!(self.runtime.poll_wait(wait, context));
+        if !outcome.more {
+            self.wait = None;
+        }
+        Poll::Ready(outcome)
     }
 
     /// The terminal result, whatever came before it.
-    pub(crate) async fn last(mut self) -> Outcome {
+    pub(crate) fn last(self) -> Last {
+        Last(self)
+    }
+}
+
+/// See [`Running::last`]. Polled as it is: nearly every operation is awaited by this, and each state machine around
+/// another one is looked through at every poll.
+pub(crate) struct Last(Running);
+
+impl Future for Last {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let running = &mut self.0;
         loop {
-            let outcome = self.next().await;
+            let outcome = ready!(running.poll_next(context));
             if !outcome.more {
-                return outcome;
+                return Poll::Ready(outcome);
             }
         }
     }

@@ -9,6 +9,7 @@ mod paths;
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
+use std::future::Future;
 use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -70,21 +71,24 @@ struct Opened {
 
 impl File {
     /// Opens a file. `EINTR`, and `EAGAIN` of a path that changed under `RESOLVE_BENEATH`, are answered.
-    pub async fn open(
+    pub fn open(
         dir: Option<&Fd>,
         path: CString,
         how: OpenHow,
         device: DeviceId,
         via: DiskVia,
-    ) -> Result<File, Errno> {
+    ) -> impl Future<Output = Result<File, Errno>> + use<> {
         let runtime = runtime::current();
         let flags = OFlags::from_bits_retain(how.flags as u32);
-        let op = Op::Open { dir: dir.cloned(), path, how, device, via };
-        let outcome = Running::new(&runtime, op).last().await;
-        match (outcome.result, outcome.payload) {
-            (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, Fd::from(fd).opened_with(flags))),
-            (Ok(_), _) => Err(Errno::IO),
-            (Err(errno), _) => Err(errno),
+        // Begun here, so that what is awaited holds the operation's name and nothing that the operation owns.
+        let opening = Running::new(&runtime, Op::Open { dir: dir.cloned(), path, how, device, via }).last();
+        async move {
+            let outcome = opening.await;
+            match (outcome.result, outcome.payload) {
+                (Ok(_), Payload::Opened(fd)) => Ok(File::from_fd(&runtime, Fd::from(fd).opened_with(flags))),
+                (Ok(_), _) => Err(Errno::IO),
+                (Err(errno), _) => Err(errno),
+            }
         }
     }
 
@@ -459,7 +463,8 @@ impl Retries {
         }
         if errno == Errno::NOMEM || (errno == Errno::AGAIN && self.count > 0) {
             let pause = PAUSE_MAX.min(PAUSE_FIRST * (1 << self.count.saturating_sub(1)));
-            sleep_until(crate::now() + pause).await;
+            // Boxed: whoever reads pays for the state of a pause otherwise.
+            Box::pin(sleep_until(crate::now() + pause)).await;
         }
         self.count += 1;
         true
