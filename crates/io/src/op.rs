@@ -89,6 +89,13 @@ impl Fd {
         Ok(())
     }
 
+    /// Makes reads of a file that was opened with `O_DIRECT` go through the page cache. `flags` as for [`Fd::set_direct`].
+    pub fn set_buffered(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
+        rustix::fs::fcntl_setfl(&self.0.fd, flags)?;
+        self.0.direct.set(Some(false));
+        Ok(())
+    }
+
     /// Says with which flags the file was opened, so that nobody has to ask the kernel.
     pub fn opened_with(self, flags: rustix::fs::OFlags) -> Fd {
         self.0.direct.set(Some(flags.contains(rustix::fs::OFlags::DIRECT)));

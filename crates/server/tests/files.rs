@@ -379,3 +379,56 @@ fn a_folder_that_cannot_be_read_is_an_error() {
         lines[0]
     );
 }
+
+/// Files that are read past the page cache are opened so. What is too small for that in their location is read as others
+/// are, at its unaligned end too.
+#[test]
+fn small_files_and_folders_beside_direct_ones() {
+    let site = Site::start(
+        "direct",
+        "access_log off; root .; server { listen 127.0.0.1:PORT; location / { directio 4k; } }",
+    );
+    let contents = [1, 10, 4095, 4096, 4097, 20_000].map(|size| (size, "x".repeat(size)));
+    for (size, content) in &contents {
+        site.folder.write(&format!("dir/{size}"), content);
+    }
+    for _ in 0..2 {
+        for (size, content) in &contents {
+            assert!(site.text(&format!("/dir/{size}")) == *content, "{size}");
+        }
+        assert_eq!(site.status("/dir"), 301, "a folder cannot be opened in that way");
+        assert_eq!(site.status("/dir/none"), 404);
+    }
+}
+
+/// Where a file system knows no direct reads, its files are opened as others are.
+#[test]
+fn a_refused_direct_open_is_an_ordinary_one() {
+    let site = Site::start_with_events(
+        "refused",
+        "engine_fault \"open error=EINVAL every=2\";",
+        "access_log off; root .; server { listen 127.0.0.1:PORT; location / { directio 4k; } }",
+    );
+    let long = "x".repeat(9000);
+    site.folder.write("long", &long);
+    assert_eq!(site.status("/none"), 404, "the first open is as it is");
+    assert!(site.text("/long") == long);
+}
+
+/// A small file goes out by one read; where that is short, the rest is read before any of it is sent.
+#[test]
+fn short_reads_of_small_files_are_continued() {
+    for fault in ["read short every=1", "read short every=2"] {
+        let site = Site::start_with_events(
+            "short",
+            &format!("engine_fault \"{fault}\";"),
+            "access_log off; root .; server { listen 127.0.0.1:PORT;
+               location /direct/ { directio 1; } location / { sendfile off; } }",
+        );
+        for name in ["direct/a", "direct/b", "a", "b"] {
+            let content = name.repeat(2500);
+            site.folder.write(name, &content);
+            assert!(site.text(&format!("/{name}")) == content, "{fault}: {name}");
+        }
+    }
+}

@@ -201,6 +201,11 @@ pub(crate) fn set_direct(file: &rt::File) -> Result<(), Errno> {
     file.fd().set_direct(OFlags::NONBLOCK)
 }
 
+/// Makes reads of a file that was opened with `O_DIRECT` go through the page cache, as those of small files do.
+fn set_buffered(file: &rt::File) -> Result<(), Errno> {
+    file.fd().set_buffered(OFlags::NONBLOCK)
+}
+
 /// Whether the path of a request cannot be told: an alias stands for the location's name at the start of the URI,
 /// and a rewrite has changed the URI without searching for its location. Whoever serves files answers with 500.
 pub(crate) fn alias_is_lost(request: &Request) -> bool {

@@ -55,7 +55,7 @@ pub(crate) async fn open(request: &Request, mut path: Vec<u8>) -> Result<Found, 
     match open_at_once(request, &mut path) {
         Some(found) => found,
         // Boxed: only those that have to wait pay for the state of that.
-        None => Box::pin(open_by_engine(request, path)).await,
+        None => Box::pin(open_by_engine(request, &path)).await,
     }
 }
 
@@ -171,15 +171,61 @@ fn with_nul<T>(path: &mut Vec<u8>, call: impl FnOnce(&CStr) -> T) -> Option<T> {
 }
 
 /// Opens what is at `path`, waiting for the disk: what [`open_at_once`] could not answer.
-pub(crate) async fn open_by_engine(request: &Request, path: Vec<u8>) -> Result<Found, Failure> {
-    let rules = rules(request, &path);
-    let Some((id, terms)) = cache(request) else { return open_new(request, path, rules).await };
-    let caches = &request.generation.open_files;
-    let found = match caches.earlier(id, &path, rules) {
-        Some(opened) => open_again(request, &path, rules, opened).await,
-        None => open_new(request, path.clone(), rules).await,
+pub(crate) async fn open_by_engine(request: &Request, path: &[u8]) -> Result<Found, Failure> {
+    let rules = rules(request, path);
+    if cache(request).is_none()
+        && rules.is_plain()
+        && let Some(found) = open_plain(request, path, rules).await
+    {
+        return found;
+    }
+    // Boxed as all that most requests do without.
+    Box::pin(open_by_rules(request, path, rules)).await
+}
+
+/// As [`open_by_engine`] where a path is taken as it is and nothing is kept of it: one operation, and one call. `None`
+/// when it takes more than that.
+async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Result<Found, Failure>> {
+    let (facts, via) = place(request);
+    if !facts.local {
+        return None;
+    }
+    let path = CString::new(path).ok()?;
+    let direct = rules.directio.filter(|_| facts.may_open_directly());
+    let flags = if direct.is_some() { OFlags::RDONLY | OFlags::DIRECT } else { OFlags::RDONLY };
+    let how = OpenHow { is_cold: facts.calls_directly(), ..how(rules, flags) };
+    let opened = rt::File::open(None, path, how, via.device, via.disk).await;
+    if direct.is_some() {
+        facts.note_opened_directly(!matches!(opened, Err(Errno::INVAL)));
+    }
+    let file = match opened {
+        Ok(file) => file,
+        Err(Errno::INVAL) if direct.is_some() => return None,
+        Err(Errno::INTR | Errno::AGAIN) => return None,
+        Err(Errno::MFILE | Errno::NFILE) if Box::pin(make_room(&request.generation)).await => return None,
+        Err(errno) => return Some(Err(failure(errno, call(rules)))),
     };
-    caches.store(id, &path, rules, terms, &found);
+    let stat = match file.stat_inline() {
+        Ok(stat) => stat,
+        Err(errno) => return Some(Err(failure(errno, "fstat()"))),
+    };
+    if direct.is_some_and(|from| stat.size < from)
+        && let Err(errno) = crate::files::set_buffered(&file)
+    {
+        return Some(Err(failure(errno, "fcntl()")));
+    }
+    Some(Ok(found(file, stat)))
+}
+
+/// As [`open_by_engine`], whatever that takes.
+async fn open_by_rules(request: &Request, path: &[u8], rules: Rules) -> Result<Found, Failure> {
+    let Some((id, terms)) = cache(request) else { return open_new(request, path.to_vec(), rules).await };
+    let caches = &request.generation.open_files;
+    let found = match caches.earlier(id, path, rules) {
+        Some(opened) => open_again(request, path, rules, opened).await,
+        None => open_new(request, path.to_vec(), rules).await,
+    };
+    caches.store(id, path, rules, terms, &found);
     found
 }
 

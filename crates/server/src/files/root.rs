@@ -31,6 +31,8 @@ pub(crate) struct RootFacts {
     names: Hunch,
     /// Whether files lately were in the page cache.
     data: Hunch,
+    /// Whether files lately could be opened with `O_DIRECT`.
+    direct: Hunch,
     /// The root itself, held open where nothing outside of it may be reached.
     beneath: Option<OwnedFd>,
 }
@@ -62,6 +64,7 @@ impl RootFacts {
             direct_calls: local && direct_calls,
             names: Hunch::default(),
             data: Hunch::default(),
+            direct: Hunch::default(),
             beneath: beneath.then(open).flatten(),
         }
     }
@@ -74,6 +77,17 @@ impl RootFacts {
     /// Whether a call that asks the kernel for what it has in memory is likely to pay.
     pub(super) fn may_try(&self) -> bool {
         self.direct_calls && self.names.is_worth_trying()
+    }
+
+    /// Whether files that are read past the page cache are opened so, which saves a call for each. Folders, and file
+    /// systems that know no such reads, refuse.
+    pub(super) fn may_open_directly(&self) -> bool {
+        self.direct.is_worth_trying()
+    }
+
+    /// Notes whether that was taken.
+    pub(super) fn note_opened_directly(&self, opened: bool) {
+        self.direct.note(opened);
     }
 
     /// Opens a file when all of its path is known to the kernel, which [`RootFacts::may_try`] said is worth asking;

@@ -41,11 +41,11 @@ fn now(request: &mut Request) -> Option<Step> {
     step
 }
 
-/// The same with waiting.
+/// The same with waiting. The path is the one that [`now`] has made.
 fn later(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
     Box::pin(async {
-        let path = path(request);
-        let found = files::open_by_engine(request, path.clone()).await;
+        let path = std::mem::take(&mut request.path);
+        let found = files::open_by_engine(request, &path).await;
         let step = serve(request, found, &path);
         request.path = path;
         step
