@@ -24,7 +24,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use io::op::{DeviceId, Source};
-use io::{Buf, DiskVia, Errno};
+use io::{Buf, DiskVia, Errno, Segments};
 use rt::Either;
 use smallvec::{SmallVec, smallvec};
 
@@ -59,6 +59,13 @@ impl fmt::Debug for FileBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileBody").field("mover", &self.mover).finish_non_exhaustive()
     }
+}
+
+/// A read that brings all of a body.
+pub(crate) struct OneRead {
+    via: DiskVia,
+    chunk: read::Chunk,
+    buf: Buf,
 }
 
 /// A piece of a body.
@@ -135,6 +142,26 @@ impl FileBody {
             }
             _ => None,
         }
+    }
+
+    /// What reads all of the body at once, where it is a small file that goes out by being read and is not at hand. What
+    /// takes more than one read takes its way through [`send`].
+    pub(crate) fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
+        let Mover::Read { via, .. } = self.mover else { return None };
+        let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
+        self.prepare();
+        let (chunk, buf) = read::in_one(self, start + self.base..end + self.base, chunk_max)?;
+        Some(OneRead { via, chunk, buf })
+    }
+
+    /// The whole body behind its head.
+    pub(crate) async fn read_behind(&self, head: Vec<u8>, read: OneRead) -> Result<Segments, BodyError> {
+        let OneRead { via, chunk, buf } = read;
+        let buf = read::from_disk(self, via, &chunk, buf).await?;
+        let mut data = Segments::new();
+        data.push(Source::Vec(head));
+        data.push_range(Source::Buf(buf), chunk.skip as usize, (chunk.skip + chunk.wanted()) as usize);
+        Ok(data)
     }
 
     /// Goes past the page cache from here on, where the mover does and the file system can; otherwise tells the kernel

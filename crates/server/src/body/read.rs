@@ -181,20 +181,51 @@ pub(super) async fn fill(
     }
     // What was in memory is read once more with the rest: going on behind it would take a second buffer.
     buf.set_len(0);
-    let mut have = 0;
-    loop {
-        let (result, returned) = read_once(body, via, chunk, have, buf).await;
-        buf = returned.ok_or(BodyError::NoMemory)?;
-        match result {
-            Ok(0) => return Err(BodyError::Shrunk { at: chunk.offset + have }),
-            Ok(count) => have += u64::from(count),
-            Err(errno) => return Err(BodyError::Read(errno)),
+    from_disk(body, via, chunk, buf).await
+}
+
+/// As [`fill`], of what is not in memory.
+pub(super) async fn from_disk(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    buf: Buf,
+) -> Result<Buf, BodyError> {
+    let needed = chunk.end - chunk.offset;
+    let (result, returned) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
+    let mut buf = returned.ok_or(BodyError::NoMemory)?;
+    match result {
+        Ok(count) if u64::from(count) >= needed => {
+            buf.set_len(needed as usize);
+            Ok(buf)
         }
+        // Boxed: short reads are rare.
+        Ok(count) => Box::pin(read_on(body, via, chunk, count.into(), buf)).await,
+        Err(errno) => Err(BodyError::Read(errno)),
+    }
+}
+
+/// Reads the rest of a chunk whose first `have` bytes are there.
+async fn read_on(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    have: u64,
+    buf: Buf,
+) -> Result<Buf, BodyError> {
+    let needed = chunk.end - chunk.offset;
+    let (mut have, mut buf, mut last) = (have, buf, have);
+    while last > 0 {
         if have >= needed {
             buf.set_len(needed as usize);
             return Ok(buf);
         }
+        let (result, returned) = read_once(body, via, chunk, have, buf).await;
+        buf = returned.ok_or(BodyError::NoMemory)?;
+        last = result.map_err(BodyError::Read)?.into();
+        have += last;
     }
+    Err(BodyError::Shrunk { at: chunk.offset + have })
 }
 
 /// What of a buffered chunk could be read from memory at once: a call that succeeds costs less than half of an
@@ -218,6 +249,18 @@ pub(super) fn at_hand(body: &FileBody, head: &[u8], range: Range<u64>) -> Option
     (u64::from(read) == len).then_some(buf)
 }
 
+/// The one read that brings a range, and a buffer for it, where there is one at hand and neither is long.
+pub(super) fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Option<(Chunk, Buf)> {
+    let len = range.end - range.start;
+    if len > AT_HAND_MAX || turns::are_on() {
+        return None;
+    }
+    let mut chunks = Chunks::new(range, chunk_max.unwrap_or(CHUNK), body.direct);
+    let chunk = chunks.next().filter(|chunk| chunk.end == chunks.end)?;
+    let buf = rt::buffer_at_once(chunk.len as usize)?;
+    Some((chunk, buf))
+}
+
 /// Bytes of a file that are read at once and sent with the head. Copying them takes some microseconds, and the
 /// largest class of buffers that every thread has many of holds them.
 const AT_HAND_MAX: u64 = 60 << 10;
@@ -231,10 +274,6 @@ async fn read_once(
     have: u64,
     mut buf: Buf,
 ) -> (Result<u32, Errno>, Option<Buf>) {
-    if have == 0 {
-        let (result, buf) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
-        return (result, buf);
-    }
     // A direct read goes on from an aligned place, and what was read beyond that is read again.
     let start = if chunk.direct { have - have % DIRECT_ALIGNMENT } else { have };
     let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {

@@ -10,7 +10,7 @@ use http::{StatusCode, connection};
 use io::Segments;
 use io::op::Source;
 
-use crate::body::{self, BodyError, Rate, SendError, Sink, flow, stream};
+use crate::body::{self, BodyError, FileBody, OneRead, Rate, SendError, Sink, flow, stream};
 use crate::connection::{After, Connection, effect, error_page};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
@@ -75,24 +75,18 @@ impl Connection {
             return Box::pin(self.tunnel(request, core, head)).await;
         }
         let rate = effect::rate(core, request);
-        let data = match rate.is_none() && go_on != Some(true) {
+        let is_plain = rate.is_none() && go_on != Some(true);
+        let data = match is_plain {
             true => at_hand(request, core, head),
             false => Err(head),
         };
+        // Boxed: the state of what waits is large, and most answers are at hand.
         let result = match data {
-            Ok(data) => {
-                // The last bytes and the end of the connection leave in one segment.
-                let ends = !request.keepalive && self.closes_at_once(request, core);
-                let sent = self.send_at_once(request, core, data, ends).await;
-                if ends && sent.is_ok() {
-                    // Not left to the close: with bytes in the socket that nobody has read, that is a reset, which would
-                    // take the answer along.
-                    self.socket.shutdown_write();
-                }
-                sent
-            }
-            // Boxed: its state is large, and most answers are at hand.
-            Err(head) => Box::pin(self.send_bit_by_bit(request, core, head, rate, go_on == Some(true))).await,
+            Ok(data) => self.send_at_once(request, core, data, true).await,
+            Err(head) => match is_plain.then(|| in_one_read(request, core)).flatten() {
+                Some((file, read)) => Box::pin(self.send_read(request, core, head, file, read)).await,
+                None => Box::pin(self.send_bit_by_bit(request, core, head, rate, go_on == Some(true))).await,
+            },
         };
         request.completed = result.is_ok();
         if request.upstream_excess() {
@@ -106,26 +100,47 @@ impl Connection {
         }
     }
 
-    /// Sends an answer that is in memory as a whole; `more` follows at once.
+    /// Sends a small file with its head, when it was read.
+    async fn send_read(
+        &mut self,
+        request: &mut Request,
+        core: &Conf,
+        head: Vec<u8>,
+        file: FileBody,
+        read: OneRead,
+    ) -> Result<(), BodyError> {
+        let data = file.read_behind(head, read).await?;
+        drop(file);
+        self.send_at_once(request, core, data, true).await
+    }
+
+    /// Sends an answer that is in memory as a whole. Where it `may_end` the connection, its last bytes and that end leave in
+    /// one segment.
     async fn send_at_once(
         &mut self,
         request: &mut Request,
         core: &Conf,
         mut data: Segments,
-        more: bool,
+        may_end: bool,
     ) -> Result<(), BodyError> {
+        let ends = may_end && !request.keepalive && self.closes_at_once(request, core);
         let len = data.len();
-        let is_direct = self.is_sent_directly(request, len, more);
+        let is_direct = self.is_sent_directly(request, len, ends);
         let (socket, timer) = (&mut self.socket, &self.timer);
         if is_direct {
-            socket.send_now(&mut data, more).map_err(SendError::Gone)?;
+            socket.send_now(&mut data, ends).map_err(SendError::Gone)?;
         }
         if !data.is_empty() {
-            data = body::send_at_once(socket, timer, core.send_timeout, data, more).await?;
+            data = body::send_at_once(socket, timer, core.send_timeout, data, ends).await?;
         }
         request.sent = len as u64;
         if let Some(head) = data.take_vec() {
             request.keep_spare(head);
+        }
+        if ends {
+            // Not left to the close: with bytes in the socket that nobody has read, that is a reset, which would
+            // take the answer along.
+            self.socket.shutdown_write();
         }
         Ok(())
     }
@@ -316,6 +331,20 @@ fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segm
         Body::Ranged(_) | Body::Stream(_) | Body::Tunnel(_) => return Err(head),
     }
     Ok(data)
+}
+
+/// The file that is the answer, and the read that brings all of it; otherwise the answer stays as it is.
+fn in_one_read(request: &mut Request, core: &Conf) -> Option<(FileBody, OneRead)> {
+    let response = &mut request.response;
+    if request.method == Method::Head || response.has_no_content() || response.is_filtered() {
+        return None;
+    }
+    let Body::File(file) = &mut response.body else { return None };
+    let read = file.in_one_read(core.output_buffers.map(|(_, bytes)| bytes))?;
+    match std::mem::take(&mut response.body) {
+        Body::File(file) => Some((file, read)),
+        _ => None,
+    }
 }
 
 /// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
