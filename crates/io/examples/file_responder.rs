@@ -1,0 +1,169 @@
+//! The floor under cold files: the same engine as the server, and for each request no more than it needs. The path in the
+//! request's first line is opened by a kernel worker, looked at, read past the page cache, sent behind a head in one send,
+//! and closed. What else a head says is not looked at. `ringroad bench load` asks it as it asks the servers, so that
+//! a figure can be told from the cost of the kernel's part.
+//!
+//! ```sh
+//! cargo run --release -p io --example file_responder -- 127.0.0.1:8080 /var/www
+//! ```
+
+#![allow(clippy::print_stderr, reason = "a command-line tool reports its errors")]
+
+use std::ffi::CString;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use io::engine::EngineConfig;
+use io::op::{DeviceId, OpenHow, RecvInto, Source};
+use io::{Completion, DiskVia, Engine, Fd, Op, Payload, Segments, Wait};
+use rustix::fs::OFlags;
+
+const DEVICE: DeviceId = DeviceId(0);
+const BLOCK: u64 = 4096;
+
+/// What the operation in a slot is for; each step names the place of the connection.
+#[derive(Clone, Copy, Default)]
+enum Step {
+    #[default]
+    Nothing,
+    Accept,
+    Receive(usize),
+    Open(usize),
+    Read(usize),
+    Send(usize),
+}
+
+/// A connection, and the file of its answer.
+struct Connection {
+    socket: Fd,
+    file: Option<Fd>,
+    size: u64,
+}
+
+struct Server {
+    engine: Box<dyn Engine>,
+    listener: Fd,
+    root: String,
+    steps: Vec<Step>,
+    connections: Vec<Connection>,
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let root = arguments.next().unwrap_or_else(|| ".".to_owned());
+    match serve(&address, root) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("responder on {address}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(address: &str, root: String) -> Result<(), Box<dyn std::error::Error>> {
+    let listener = Fd::from(OwnedFd::from(TcpListener::bind(address)?));
+    let config = EngineConfig { recv_buffers: 256, recv_buffer_bytes: 4096, ..EngineConfig::default() };
+    let mut server =
+        Server { engine: io::build(config)?, listener, root, steps: Vec::new(), connections: Vec::new() };
+    server.accept();
+    let mut batch = Vec::new();
+    loop {
+        server.engine.turn(Wait::Forever, &mut batch)?;
+        for completion in batch.drain(..) {
+            server.handle(completion);
+        }
+    }
+}
+
+impl Server {
+    fn handle(&mut self, completion: Completion) {
+        let Completion { id, result, more, payload } = completion;
+        let step = self.steps.get(id.slot as usize).copied().unwrap_or_default();
+        match (step, payload) {
+            (Step::Accept, Payload::Accepted(socket)) => {
+                self.accept();
+                let socket = Fd::from(socket);
+                socket.set_tcp();
+                self.connections.push(Connection { socket, file: None, size: 0 });
+                self.receive(self.connections.len() - 1);
+            }
+            (Step::Receive(place), Payload::Buf(head)) if result.is_ok_and(|count| count > 0) => {
+                self.open(place, &head);
+                if !more {
+                    self.receive(place);
+                }
+            }
+            (Step::Open(place), Payload::Opened(file)) => self.read(place, file),
+            (Step::Open(place), _) => self.refuse(place),
+            (Step::Read(place), Payload::Buf(body)) => {
+                let size = self.connections[place].size;
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sat, 21 Nov 2026 12:00:00 GMT\r\n\
+                     Content-Type: application/octet-stream\r\nContent-Length: {size}\r\nConnection: keep-alive\r\n\r\n"
+                );
+                let mut data = Segments::new();
+                data.push(Source::Vec(head.into_bytes()));
+                data.push(Source::Buf(body));
+                self.send(place, data);
+            }
+            (Step::Send(place), _) => {
+                if let Some(Ok(fd)) = self.connections[place].file.take().map(Fd::into_owned) {
+                    self.submit(Op::Close { fd }, Step::Nothing);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn accept(&mut self) {
+        self.submit(Op::Accept { listener: self.listener.clone(), multishot: false }, Step::Accept);
+    }
+
+    fn receive(&mut self, place: usize) {
+        let socket = self.connections[place].socket.clone();
+        self.submit(Op::Recv { socket, into: RecvInto::Stream }, Step::Receive(place));
+    }
+
+    fn open(&mut self, place: usize, head: &[u8]) {
+        let path = head.split(|&byte| byte == b' ').nth(1).unwrap_or(b"/");
+        let path = CString::new([self.root.as_bytes(), path].concat()).unwrap_or_default();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT;
+        let how = OpenHow { flags: flags.bits() as i32, is_cold: true, ..OpenHow::default() };
+        self.submit(Op::Open { dir: None, path, how, device: DEVICE, via: DiskVia::Ring }, Step::Open(place));
+    }
+
+    fn read(&mut self, place: usize, file: OwnedFd) {
+        let Ok(stat) = rustix::fs::fstat(file.as_fd()) else { return self.refuse(place) };
+        let size = stat.st_size as u64;
+        let len = size.next_multiple_of(BLOCK);
+        let Some(buf) = self.engine.pool().get(len as usize) else { return self.refuse(place) };
+        let file = Fd::from(file).opened_with(OFlags::DIRECT);
+        let connection = &mut self.connections[place];
+        (connection.file, connection.size) = (Some(file.clone()), size);
+        let read = Op::Read { file, offset: 0, len: len as u32, buf, device: DEVICE, via: DiskVia::Ring };
+        self.submit(read, Step::Read(place));
+    }
+
+    fn refuse(&mut self, place: usize) {
+        let mut data = Segments::new();
+        data.push(Source::Static(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
+        self.send(place, data);
+    }
+
+    fn send(&mut self, place: usize, data: Segments) {
+        let socket = self.connections[place].socket.clone();
+        self.submit(Op::Send { socket, data, more: false, zero_copy: false }, Step::Send(place));
+    }
+
+    /// The table of operations holds more than the connections that a bench makes.
+    fn submit(&mut self, op: Op, step: Step) {
+        let Ok(id) = self.engine.submit(op) else { return };
+        let slot = id.slot as usize;
+        if slot >= self.steps.len() {
+            self.steps.resize(slot + 1, Step::Nothing);
+        }
+        self.steps[slot] = step;
+    }
+}
