@@ -41,6 +41,7 @@ pub mod conditional;
 pub mod connection;
 pub mod date;
 pub mod error_page;
+mod fields;
 pub mod framing;
 pub mod freshness;
 pub mod hop_by_hop;

@@ -14,6 +14,7 @@ mod tests;
 pub use error::ReplyError;
 pub use parse::{parse, parse_fields};
 
+use crate::fields::FieldTable;
 use crate::request::{Field, HeaderId, Version};
 use crate::{Span, StatusCode};
 
@@ -84,12 +85,7 @@ pub struct ReplyHead {
     status: StatusCode,
     status_text: Span,
     reason: Span,
-    fields: Vec<Field>,
-    /// Index plus one of the first field of each known name.
-    first: [u16; HeaderId::COUNT],
-    /// Lines that were left out: repeated fields and status lines among the fields.
-    ignored_count: u16,
-    first_ignored: Option<Span>,
+    fields: FieldTable,
     content_length: Option<u64>,
     chunked: bool,
 }
@@ -115,16 +111,13 @@ impl ReplyHead {
     /// An empty head with room for an ordinary response's fields.
     #[must_use]
     pub fn new() -> Self {
-        Self { fields: Vec::with_capacity(FIELDS_RESERVED), ..EMPTY }
+        Self { fields: FieldTable::new(), ..EMPTY }
     }
 
     /// Makes the head ready for the next response; the field table keeps its memory unless a hostile response made
     /// it far larger than an ordinary one needs.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        fields.clear();
-        fields.shrink_to(FIELDS_KEPT_MAX);
-        *self = Self { fields, ..EMPTY };
+        *self = Self { fields: self.fields.renewed(), ..EMPTY };
     }
 
     /// The version to behave by. nginx takes any version from 1.0 on; from 1.1 on it is spoken to as 1.1.
@@ -161,12 +154,12 @@ impl ReplyHead {
     /// All fields in order, but for those that were left out.
     #[must_use]
     pub fn fields(&self) -> &[Field] {
-        &self.fields
+        &self.fields.lines
     }
 
     /// The fields as bytes, in order.
     pub fn lines<'a>(&'a self, buf: &'a [u8]) -> impl Iterator<Item = FieldLine<'a>> + Clone + 'a {
-        self.fields.iter().map(|field| FieldLine {
+        self.fields.lines.iter().map(|field| FieldLine {
             id: field.id,
             name: field.name.of(buf),
             value: field.value.of(buf),
@@ -176,8 +169,7 @@ impl ReplyHead {
     /// The first field `id`.
     #[must_use]
     pub fn field(&self, id: HeaderId) -> Option<&Field> {
-        let index = *self.first.get(id as usize)?;
-        index.checked_sub(1).map(|index| &self.fields[usize::from(index)])
+        self.fields.field(id)
     }
 
     /// Value of the first field `id`.
@@ -188,40 +180,31 @@ impl ReplyHead {
 
     /// Values of all fields `id`, in order.
     pub fn all<'a>(&'a self, buf: &'a [u8], id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + 'a {
-        let start = self.first.get(id as usize).map_or(0, |&index| usize::from(index.wrapping_sub(1)));
-        let fields = self.fields.get(start..).unwrap_or_default();
-        fields.iter().filter(move |field| field.id == id).map(move |field| field.value.of(buf))
+        self.fields.all(buf, id)
     }
 
     /// Values of all fields with this name, in any case of letters.
     pub fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let matches = move |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(name);
-        self.fields.iter().filter(matches).map(move |field| field.value.of(buf))
+        self.fields.named(buf, name)
     }
 
     /// Values of all fields that nginx's variable `$upstream_http_<name>` stands for: lower case, hyphens as
     /// underscores.
     pub fn variable<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let same =
-            |wanted: u8, byte: u8| wanted == byte.to_ascii_lowercase() || (wanted == b'_' && byte == b'-');
-        let matches = move |field: &&Field| {
-            let text = field.name.of(buf);
-            text.len() == name.len() && name.iter().zip(text).all(|(&wanted, &byte)| same(wanted, byte))
-        };
-        self.fields.iter().filter(matches).map(move |field| field.value.of(buf))
+        self.fields.variable(buf, name)
     }
 
     /// How many lines were left out: second fields of a name that has one value ([`HeaderId::is_first_only`]), and
     /// status lines that some servers repeat among the fields.
     #[must_use]
     pub fn ignored_count(&self) -> u16 {
-        self.ignored_count
+        self.fields.ignored_count
     }
 
     /// The first line that was left out, for the error log.
     #[must_use]
     pub fn first_ignored(&self) -> Option<Span> {
-        self.first_ignored
+        self.fields.first_ignored
     }
 
     /// The value of `Content-Length`.
@@ -252,17 +235,7 @@ const EMPTY: ReplyHead = ReplyHead {
     status: StatusCode::OK,
     status_text: Span::EMPTY,
     reason: Span::EMPTY,
-    fields: Vec::new(),
-    first: [0; HeaderId::COUNT],
-    ignored_count: 0,
-    first_ignored: None,
+    fields: FieldTable::EMPTY,
     content_length: None,
     chunked: false,
 };
-
-/// Fields that fit before the table grows: more than most responses have.
-const FIELDS_RESERVED: usize = 32;
-/// Fields whose memory is kept between responses.
-const FIELDS_KEPT_MAX: usize = 128;
-
-const _: () = assert!(FIELDS_RESERVED <= FIELDS_KEPT_MAX);

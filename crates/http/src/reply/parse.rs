@@ -153,11 +153,11 @@ fn field_line(
     }
     if line.starts_with(STATUS_LINE_START) {
         // IIS may repeat the status line.
-        ignore(head, start, line_feed);
+        head.fields.ignore(Span::new(start, line_feed));
         return check_count(head, limits);
     }
     let mut field = split_field(line).map_err(|error| match error {
-        ReplyError::ObsoleteFolding if head.fields.is_empty() => ReplyError::InvalidByteInName,
+        ReplyError::ObsoleteFolding if head.fields.lines.is_empty() => ReplyError::InvalidByteInName,
         error => error,
     })?;
     for span in [&mut field.name, &mut field.value] {
@@ -201,28 +201,22 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
 
 /// Adds a field to the table, unless it repeats one of which the first counts.
 fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyError> {
-    if let Some(first) = head.first.get_mut(field.id as usize) {
+    if let Some(first) = head.fields.first.get_mut(field.id as usize) {
         if *first == 0 {
-            *first = u16::try_from(head.fields.len() + 1).map_err(|_| ReplyError::TooManyFields)?;
+            *first = u16::try_from(head.fields.lines.len() + 1).map_err(|_| ReplyError::TooManyFields)?;
         } else if matches!(field.id, HeaderId::ContentLength | HeaderId::TransferEncoding) {
             return Err(ReplyError::Duplicate(field.id));
         } else if field.id.is_first_only() {
-            ignore(head, field.name.start as usize, field.value.end as usize);
+            head.fields.ignore(Span { start: field.name.start, end: field.value.end });
             return Ok(());
         }
     }
-    head.fields.push(field);
+    head.fields.lines.push(field);
     Ok(())
 }
 
-fn ignore(head: &mut ReplyHead, start: usize, end: usize) {
-    head.ignored_count = head.ignored_count.saturating_add(1);
-    head.first_ignored.get_or_insert(Span::new(start, end));
-}
-
 fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
-    let count = head.fields.len() + usize::from(head.ignored_count);
-    if count > usize::from(limits.fields_max) { Err(ReplyError::TooManyFields) } else { Ok(()) }
+    if head.fields.count() > usize::from(limits.fields_max) { Err(ReplyError::TooManyFields) } else { Ok(()) }
 }
 
 /// RFC 9112 section 6.3: whatever could make two parties disagree about the length is refused, whether or not the

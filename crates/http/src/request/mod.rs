@@ -19,6 +19,7 @@ pub use parse::parse;
 pub use target::Target;
 
 use crate::Span;
+use crate::fields::FieldTable;
 use crate::host::Host;
 
 /// What a parser call achieved.
@@ -131,11 +132,7 @@ pub struct Head {
     request_line: Span,
     version: Version,
     minor: u16,
-    fields: Vec<Field>,
-    /// Index plus one of the first field of each known name.
-    first: [u16; HeaderId::COUNT],
-    ignored_count: u16,
-    first_ignored: Option<Span>,
+    fields: FieldTable,
     host: Option<Host>,
     host_text: Span,
     content_length: Option<u64>,
@@ -152,16 +149,13 @@ impl Head {
     /// An empty head with room for an ordinary browser's fields.
     #[must_use]
     pub fn new() -> Self {
-        Self { fields: Vec::with_capacity(FIELDS_RESERVED), ..EMPTY }
+        Self { fields: FieldTable::new(), ..EMPTY }
     }
 
     /// Makes the head ready for the next request; the field table keeps its memory unless a hostile request
     /// made it far larger than an ordinary one needs.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        fields.clear();
-        fields.shrink_to(FIELDS_KEPT_MAX);
-        *self = Self { fields, ..EMPTY };
+        *self = Self { fields: self.fields.renewed(), ..EMPTY };
     }
 
     /// Where the parser stands.
@@ -240,7 +234,7 @@ impl Head {
     /// All fields in order, without those that the policy dropped.
     #[must_use]
     pub fn fields(&self) -> &[Field] {
-        &self.fields
+        &self.fields.lines
     }
 
     /// Value of the first field `id`.
@@ -252,44 +246,34 @@ impl Head {
     /// The first field `id`.
     #[must_use]
     pub fn field(&self, id: HeaderId) -> Option<&Field> {
-        let index = *self.first.get(id as usize)?;
-        index.checked_sub(1).map(|index| &self.fields[usize::from(index)])
+        self.fields.field(id)
     }
 
     /// Values of all fields `id`, in order.
     pub fn all<'a>(&'a self, buf: &'a [u8], id: HeaderId) -> impl Iterator<Item = &'a [u8]> + Clone + 'a {
-        let start = self.first.get(id as usize).map_or(0, |&index| usize::from(index.wrapping_sub(1)));
-        let fields = self.fields.get(start..).unwrap_or_default();
-        fields.iter().filter(move |field| field.id == id).map(move |field| field.value.of(buf))
+        self.fields.all(buf, id)
     }
 
     /// Values of all fields with this name, in any case of letters.
     pub fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let matches = move |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(name);
-        self.fields.iter().filter(matches).map(move |field| field.value.of(buf))
+        self.fields.named(buf, name)
     }
 
     /// Values of all fields that nginx's variable `$http_<name>` stands for: lower case, hyphens as underscores.
     pub fn variable<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let same =
-            |wanted: u8, byte: u8| wanted == byte.to_ascii_lowercase() || (wanted == b'_' && byte == b'-');
-        let matches = move |field: &&Field| {
-            let text = field.name.of(buf);
-            text.len() == name.len() && name.iter().zip(text).all(|(&wanted, &byte)| same(wanted, byte))
-        };
-        self.fields.iter().filter(matches).map(move |field| field.value.of(buf))
+        self.fields.variable(buf, name)
     }
 
     /// How many fields the policy dropped.
     #[must_use]
     pub fn ignored_count(&self) -> u16 {
-        self.ignored_count
+        self.fields.ignored_count
     }
 
     /// The first line that the policy dropped, for the error log.
     #[must_use]
     pub fn first_ignored(&self) -> Option<Span> {
-        self.first_ignored
+        self.fields.first_ignored
     }
 
     /// The host to choose a server by, from the target if it names one, else from `Host`; `None` only in
@@ -331,19 +315,9 @@ const EMPTY: Head = Head {
     request_line: Span::EMPTY,
     version: Version::Http11,
     minor: 0,
-    fields: Vec::new(),
-    first: [0; HeaderId::COUNT],
-    ignored_count: 0,
-    first_ignored: None,
+    fields: FieldTable::EMPTY,
     host: None,
     host_text: Span::EMPTY,
     content_length: None,
     chunked: false,
 };
-
-/// Fields that fit before the table grows: more than any browser sends.
-const FIELDS_RESERVED: usize = 32;
-/// Fields whose memory is kept between requests.
-const FIELDS_KEPT_MAX: usize = 128;
-
-const _: () = assert!(FIELDS_RESERVED <= FIELDS_KEPT_MAX);

@@ -55,8 +55,7 @@ fn advance(head: &mut Head, next: usize, policy: &Policy) -> Result<(), ParseErr
 
 /// Refuses more fields than the policy allows.
 fn check_count(head: &Head, policy: &Policy) -> Result<(), ParseError> {
-    let count = head.fields.len() + usize::from(head.ignored_count);
-    if count > usize::from(policy.fields_max) { Err(ParseError::TooManyFields) } else { Ok(()) }
+    if head.fields.count() > usize::from(policy.fields_max) { Err(ParseError::TooManyFields) } else { Ok(()) }
 }
 
 /// Whether it is worth parsing the line under way: it was not looked at yet, or its line feed has come.
@@ -333,29 +332,28 @@ fn add_field(
         return Err(ParseError::InvalidName);
     }
     if odd && policy.ignore_invalid_headers {
-        head.ignored_count = head.ignored_count.saturating_add(1);
-        head.first_ignored.get_or_insert(Span { start: field.name.start, end: field.value.end });
+        head.fields.ignore(Span { start: field.name.start, end: field.value.end });
         return Ok(());
     }
     // Every known name is made of letters and hyphens.
     if seen == 0 {
         field.id = HeaderId::of_plain(field.name.of(buf));
     }
-    if let Some(first) = head.first.get_mut(field.id as usize) {
+    if let Some(first) = head.fields.first.get_mut(field.id as usize) {
         if *first == 0 {
-            *first = u16::try_from(head.fields.len() + 1).map_err(|_| ParseError::TooManyFields)?;
+            *first = u16::try_from(head.fields.lines.len() + 1).map_err(|_| ParseError::TooManyFields)?;
         } else if field.id.is_unique() {
             return Err(ParseError::Duplicate(field.id));
         }
     }
-    head.fields.push(field);
+    head.fields.lines.push(field);
     Ok(())
 }
 
 impl Head {
     /// Whether any field line was seen, dropped ones included.
     fn has_fields(&self) -> bool {
-        !self.fields.is_empty() || self.ignored_count > 0
+        self.fields.count() > 0
     }
 }
 

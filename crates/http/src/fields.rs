@@ -1,0 +1,95 @@
+//! The field lines of a head, of a request's or of a reply's, and how they are looked up.
+//!
+//! Which lines get in, and what a second one of a name means, is the parsers'. Main type: [`FieldTable`].
+
+use crate::Span;
+use crate::request::{Field, HeaderId};
+
+/// Fields in order. All spans point into the buffer that was parsed.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldTable {
+    pub(crate) lines: Vec<Field>,
+    /// Index plus one of the first field of each known name.
+    pub(crate) first: [u16; HeaderId::COUNT],
+    /// Lines that were left out.
+    pub(crate) ignored_count: u16,
+    pub(crate) first_ignored: Option<Span>,
+}
+
+/// Fields that fit before the table grows: more than any browser sends, and than most responses have.
+const RESERVED: usize = 32;
+
+/// Fields whose memory is kept between heads.
+const KEPT_MAX: usize = 128;
+
+const _: () = assert!(RESERVED <= KEPT_MAX);
+
+impl FieldTable {
+    /// Without memory.
+    pub(crate) const EMPTY: FieldTable =
+        FieldTable { lines: Vec::new(), first: [0; HeaderId::COUNT], ignored_count: 0, first_ignored: None };
+
+    /// With room for an ordinary head's fields.
+    pub(crate) fn new() -> FieldTable {
+        FieldTable { lines: Vec::with_capacity(RESERVED), ..FieldTable::EMPTY }
+    }
+
+    /// An empty one with the memory of this one, unless a hostile head made that far larger than an ordinary one needs.
+    #[must_use]
+    pub(crate) fn renewed(&mut self) -> FieldTable {
+        let mut lines = std::mem::take(&mut self.lines);
+        lines.clear();
+        lines.shrink_to(KEPT_MAX);
+        FieldTable { lines, ..FieldTable::EMPTY }
+    }
+
+    /// How many there were, with those that were left out.
+    pub(crate) fn count(&self) -> usize {
+        self.lines.len() + usize::from(self.ignored_count)
+    }
+
+    /// Leaves a line out.
+    pub(crate) fn ignore(&mut self, line: Span) {
+        self.ignored_count = self.ignored_count.saturating_add(1);
+        self.first_ignored.get_or_insert(line);
+    }
+
+    /// The first field `id`.
+    pub(crate) fn field(&self, id: HeaderId) -> Option<&Field> {
+        let index = *self.first.get(id as usize)?;
+        index.checked_sub(1).map(|index| &self.lines[usize::from(index)])
+    }
+
+    /// Values of all fields `id`, in order.
+    pub(crate) fn all<'a>(
+        &'a self,
+        buf: &'a [u8],
+        id: HeaderId,
+    ) -> impl Iterator<Item = &'a [u8]> + Clone + 'a {
+        let start = self.first.get(id as usize).map_or(0, |&index| usize::from(index.wrapping_sub(1)));
+        let lines = self.lines.get(start..).unwrap_or_default();
+        lines.iter().filter(move |field| field.id == id).map(move |field| field.value.of(buf))
+    }
+
+    /// Values of all fields with this name, in any case of letters.
+    pub(crate) fn named<'a>(&'a self, buf: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let matches = move |field: &&Field| field.name.of(buf).eq_ignore_ascii_case(name);
+        self.lines.iter().filter(matches).map(move |field| field.value.of(buf))
+    }
+
+    /// Values of all fields that nginx's variables `$http_<name>` and `$upstream_http_<name>` stand for: lower case, hyphens
+    /// as underscores.
+    pub(crate) fn variable<'a>(
+        &'a self,
+        buf: &'a [u8],
+        name: &'a [u8],
+    ) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let same =
+            |wanted: u8, byte: u8| wanted == byte.to_ascii_lowercase() || (wanted == b'_' && byte == b'-');
+        let matches = move |field: &&Field| {
+            let text = field.name.of(buf);
+            text.len() == name.len() && name.iter().zip(text).all(|(&wanted, &byte)| same(wanted, byte))
+        };
+        self.lines.iter().filter(matches).map(move |field| field.value.of(buf))
+    }
+}
