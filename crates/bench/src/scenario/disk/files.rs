@@ -7,7 +7,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Instant;
 
 use io::disk::threads::ThreadPool;
@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::job::Times;
-use super::worker::{self, Answer, Limits, Task, Used, usage};
+use super::worker::{self, Answer, Limits, Task};
 use crate::context::Bench;
 use crate::failure::Failure;
 
@@ -198,39 +198,16 @@ pub(super) fn carry_out(
     if paths.is_empty() {
         return Err("there is no file in the set".to_owned());
     }
-    let threads = job.threads as usize;
-    let (prepared, begun) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
-    // Every thread makes its engine before any begins, so that set-up is nobody's measured time.
-    let work = |worker: u32| {
+    let work = |thread: u32, prepared: &dyn Fn()| {
         let engine = engine(job);
-        prepared.wait();
-        begun.wait();
-        Reader::new(engine?, job, &paths, worker).run()
+        prepared();
+        Reader::new(engine?, job, &paths, first_worker + thread).run()
     };
-    let work = &work;
-    std::thread::scope(|scope| {
-        let handles: Vec<_> =
-            (0..job.threads).map(|thread| scope.spawn(move || work(first_worker + thread))).collect();
-        prepared.wait();
-        let met = meet();
-        let begin = usage();
-        begun.wait();
-        let mut sum = FilesOutcome::default();
-        let mut failed = None;
-        for handle in handles {
-            match handle.join() {
-                Ok(Ok(outcome)) => sum.add(&outcome),
-                Ok(Err(reason)) => failed = Some(reason),
-                Err(_) => failed = Some("a worker panicked".to_owned()),
-            }
-        }
-        let end = usage();
-        met?;
-        let used = Used::between(&begin?, &end?);
-        (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
-        sum.switches = used.switches;
-        failed.map_or(Ok(sum), Err)
-    })
+    let mut sum = FilesOutcome::default();
+    let used = worker::side_by_side(job.threads, meet, work, |outcome| sum.add(&outcome))?;
+    (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
+    sum.switches = used.switches;
+    Ok(sum)
 }
 
 /// An engine for one thread. Opening is work for the kernel's workers; the whole of them is for the one device.

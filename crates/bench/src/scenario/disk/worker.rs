@@ -210,13 +210,13 @@ pub(super) struct Used {
 }
 
 /// What the process has used up to now; kernel threads of its rings are threads of it.
-pub(super) fn usage() -> Result<Usage, String> {
+fn usage() -> Result<Usage, String> {
     getrusage(UsageWho::RUSAGE_SELF).map_err(|error| format!("getrusage: {error}"))
 }
 
 impl Used {
     /// The difference of two moments.
-    pub(super) fn between(begin: &Usage, end: &Usage) -> Used {
+    fn between(begin: &Usage, end: &Usage) -> Used {
         let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
         let switches = |usage: &Usage| {
             usage.voluntary_context_switches() as u64 + usage.involuntary_context_switches() as u64
@@ -231,31 +231,47 @@ impl Used {
 
 /// The threads of a process, each with a queue of its own.
 fn blocks(job: &Job, assignment: &Assignment) -> Result<Outcome, String> {
-    let threads = job.threads as usize;
-    let (prepared, begun) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
-    // Whatever fails in one thread, all of them pass both barriers: nobody waits for one that is gone.
-    let work = |worker: u32| {
+    let work = |thread: u32, prepared: &dyn Fn()| {
         let queue = open(job).and_then(|file| {
             let depth = if job.engine == super::job::EngineKind::Sync { 1 } else { job.depth };
             engines::queue(job.engine, file.into(), depth, job.block_bytes, None)
         });
+        prepared();
+        drive::drive(queue?.as_mut(), job, assignment.first_worker + thread)
+    };
+    let mut sum = Outcome::nothing();
+    let used = side_by_side(job.threads, || meet(assignment), work, |outcome| sum.add(&outcome))?;
+    (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
+    sum.switches = used.switches;
+    Ok(sum)
+}
+
+/// Has so many threads `work` at the same time, and tells what the process has used for it. Each says when it is prepared,
+/// and goes on when all are and `meet` has come back, so that set-up is nobody's measured time. One that cannot work says so
+/// after that: nobody waits for one that is gone.
+pub(super) fn side_by_side<T: Send>(
+    threads: u32,
+    meet: impl FnOnce() -> Result<(), String>,
+    work: impl Fn(u32, &dyn Fn()) -> Result<T, String> + Sync,
+    mut add: impl FnMut(T),
+) -> Result<Used, String> {
+    let all = threads as usize + 1;
+    let (prepared, begun) = (Barrier::new(all), Barrier::new(all));
+    let wait = || {
         prepared.wait();
         begun.wait();
-        drive::drive(queue?.as_mut(), job, worker)
     };
+    let (work, wait) = (&work, &wait);
     std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..job.threads)
-            .map(|thread| scope.spawn(move || work(assignment.first_worker + thread)))
-            .collect();
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread, wait))).collect();
         prepared.wait();
-        let met = meet(assignment);
+        let met = meet();
         let begin = usage();
         begun.wait();
-        let mut sum = Outcome::nothing();
         let mut failed = None;
         for handle in handles {
             match handle.join() {
-                Ok(Ok(outcome)) => sum.add(&outcome),
+                Ok(Ok(outcome)) => add(outcome),
                 Ok(Err(reason)) => failed = Some(reason),
                 Err(_) => failed = Some("a worker panicked".to_owned()),
             }
@@ -263,9 +279,7 @@ fn blocks(job: &Job, assignment: &Assignment) -> Result<Outcome, String> {
         let end = usage();
         met?;
         let used = Used::between(&begin?, &end?);
-        (sum.user_seconds, sum.system_seconds) = (used.user_seconds, used.system_seconds);
-        sum.switches = used.switches;
-        failed.map_or(Ok(sum), Err)
+        failed.map_or(Ok(used), Err)
     })
 }
 
