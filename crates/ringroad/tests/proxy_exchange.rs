@@ -221,6 +221,27 @@ fn connections_are_kept_and_used_again() {
     let _ = origin.take_faults();
 }
 
+/// What the kernel sends without a copy is the client's alone: an upload is over when all of it is sent, not when its bytes
+/// come back, and leaves its connection to the next one.
+#[test]
+fn uploads_of_any_size_leave_their_connection_to_the_next() {
+    let origin = Origin::start(|request| Reply::text(request.body.len().to_string()));
+    for (events, body) in [("zero_copy 1k;", "8k"), ("zero_copy 1k;", "512k"), ("zero_copy off;", "512k")] {
+        let before = origin.stats().connections;
+        let server = setup(&origin)
+            .value("EVENTS", events)
+            .value("SERVER", &format!("client_body_buffer_size {body}; client_max_body_size 1m;"))
+            .start(BINARY);
+        let mut client = Client::connect(server.addr(0));
+        for size in [400_000, 2000, 400_000] {
+            client.send(format!("PUT /kept/ HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n"));
+            client.send(vec![b'x'; size]);
+            assert_eq!(client.response().text(), size.to_string());
+        }
+        assert_eq!(origin.stats().connections - before, 1, "{events} {body}");
+    }
+}
+
 /// The origin closes a connection with the request already on it: asked again where that does no harm.
 #[test]
 fn a_kept_connection_that_ends_is_replaced_where_that_is_safe() {
