@@ -208,3 +208,37 @@ fn begin() -> Rc<Held> {
     });
     held
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hash::BuildHasher;
+
+    use super::*;
+
+    /// As a table takes it: some low bits say where, and seven high ones whether it may be the one.
+    #[test]
+    fn names_spread_by_each_part_of_them() {
+        let hash = |name: &Name| BuildHasherDefault::<NameHasher>::default().hash_one(name);
+        let (mut low, mut high) = ([0; 256], [0; 128]);
+        for number in 0..16_384_u64 {
+            let mut key = [0; 16];
+            // Names that differ in few bits, which digests do not: in the store, the first half or the second.
+            let name = match number % 3 {
+                0 => (number, Key(key)),
+                1 => {
+                    key[..8].copy_from_slice(&number.to_le_bytes());
+                    (0, Key(key))
+                }
+                _ => {
+                    key[8..].copy_from_slice(&number.to_le_bytes());
+                    (0, Key(key))
+                }
+            };
+            let hash = hash(&name);
+            low[hash as usize % low.len()] += 1;
+            high[(hash >> 57) as usize] += 1;
+        }
+        assert!(low.iter().all(|&count| (16..256).contains(&count)), "{low:?}");
+        assert!(high.iter().all(|&count| (32..512).contains(&count)), "{high:?}");
+    }
+}
