@@ -2,7 +2,8 @@
 //!
 //! Where more is asked for than there is memory, each file that is brought in pushes out another one, which is several times
 //! the work of a direct read and seldom of use. So it is watched whether what was let in is still there when it is asked
-//! for again. Where less than about a third of it is, fewer are let in, and more where it stays. Even then one in so many
+//! for again. Where less than about six sevenths of it are, fewer are let in, and more where it stays: what is let in beyond that
+//! pushes out what would have been found as often. Even then one in so many
 //! is, so that what is asked for often comes in, and that there is memory again is seen. How a read goes past the page
 //! cache, and which ones may, is the caller's. Main type: [`Retention`].
 
@@ -10,6 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Of so many reads at least one is let in: enough to notice that there is memory again.
 const OF_MAX: u32 = 256;
+
+/// [`Retention::of`] is counted in such parts: it changes in small steps.
+const PARTS: u32 = 16;
 
 /// Files that were let in and are looked at when they are asked for again: what most files are found to be, which never
 /// were, says nothing of that.
@@ -23,7 +27,7 @@ const TIME: u64 = (1 << 24) - 1;
 pub struct Retention {
     /// The least that [`Retention::of`] can be.
     of_min: u32,
-    /// Of so many reads one is let in.
+    /// Of so many reads one is let in, in [`PARTS`].
     of: AtomicU32,
     reads: AtomicU64,
     /// The file that was let in last of those that belong to each place, and when.
@@ -36,7 +40,7 @@ impl Retention {
         assert!(of_min > 0 && of_min <= OF_MAX, "one in so many");
         Retention {
             of_min,
-            of: AtomicU32::new(of_min),
+            of: AtomicU32::new(of_min * PARTS),
             reads: AtomicU64::new(0),
             let_in: [const { AtomicU64::new(0) }; LET_IN],
         }
@@ -45,7 +49,7 @@ impl Retention {
     /// Whether the next read, of this file, is by way of the page cache. `name` is a hash of what tells the file from
     /// others; `now_ms` is for [`Retention::is_settling`] alone.
     pub fn lets_in(&self, name: u64, now_ms: u64) -> bool {
-        let of = u64::from(self.of.load(Ordering::Relaxed));
+        let of = u64::from((self.of.load(Ordering::Relaxed) + PARTS / 2) / PARTS);
         let lets_in = self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(of);
         if lets_in {
             self.place(name).store(name & !TIME | now_ms & TIME, Ordering::Relaxed);
@@ -70,8 +74,8 @@ impl Retention {
             return;
         }
         let before = self.of.load(Ordering::Relaxed);
-        let after = if in_memory { before - (before / 4).max(1) } else { before + (before / 8).max(1) };
-        let after = after.clamp(self.of_min, OF_MAX);
+        let after = if in_memory { before - before / 16 } else { before + before / 2 };
+        let after = after.clamp(self.of_min * PARTS, OF_MAX * PARTS);
         if after != before {
             self.of.store(after, Ordering::Relaxed);
         }
@@ -123,13 +127,15 @@ mod tests {
 
     #[test]
     fn what_stays_is_let_in_again() {
-        for (of_min, most, all) in [(1, 800 / 3, 800), (8, 800 / 10, 800 / 8)] {
+        for (of_min, all) in [(1, 800), (8, 800 / 8)] {
             let retention = Retention::new(of_min);
             look(&retention, 200, 0);
             assert_eq!(let_in(&retention, 2560), 10);
-            look(&retention, 100, 8);
-            assert!(let_in(&retention, 800) >= most, "{retention:?}");
-            look(&retention, 10, 10);
+            look(&retention, 100, 7);
+            assert_eq!(let_in(&retention, 2560), 10, "of ten only seven stay");
+            look(&retention, 60, 10);
+            assert!(let_in(&retention, 800) >= 800 / 25, "{retention:?}");
+            look(&retention, 120, 10);
             assert_eq!(let_in(&retention, 800), all, "{retention:?}");
         }
     }

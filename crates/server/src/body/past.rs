@@ -13,7 +13,8 @@ use io::residency::{self, Manner, State};
 use io::retention::Retention;
 use rustix::fs::{Mode, OFlags};
 
-use crate::body::sendfile::{READ_BYTES, is_believed};
+use crate::body::choose::LONG_FROM;
+use crate::body::sendfile::is_believed;
 use crate::body::{FileBody, choose};
 
 /// Longer files are asked for by few at a time, who then share what is read ahead.
@@ -60,7 +61,7 @@ fn may(body: &FileBody, range: &Range<u64>) -> bool {
     let core = body.core();
     let is_left_open = choose::names_no_reader(core) && core.sendfile.is_none();
     let len = range.end - range.start;
-    is_left_open && !body.is_part() && len > READ_BYTES && len <= LONGEST && body.calls_directly()
+    is_left_open && !body.is_part() && (LONG_FROM..=LONGEST).contains(&len) && body.calls_directly()
 }
 
 /// Whether the range is in memory, or the file is let in.
