@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use io::DiskVia;
-use io::op::Stat;
+use io::op::{Fd, Stat};
 use io::residency::{self, Manner, State};
 use io::retention::Retention;
 use rustix::fs::{Mode, OFlags};
@@ -29,8 +29,7 @@ static START: LazyLock<Instant> = LazyLock::new(rt::now);
 /// For so long what was let in may be on its way: many may ask for a new file at once.
 const SETTLING_MS: u64 = 100;
 
-/// Opens the file of a body once more, to be read past the page cache, where that is better for this range: others may use
-/// the open file too. Answers the engine that reads then.
+/// Has the file of a body read past the page cache where that is better for this range. Answers the engine that reads then.
 pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     let via = choose::direct_engine(body.core(), &rt::caps());
     // An earlier piece of the same body has turned it.
@@ -40,14 +39,22 @@ pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     if !may(body, range) || stays(body, range) {
         return None;
     }
-    // A name of its own in /proc, behind which is the file itself: the open waits for no disk.
-    let name = format!("/proc/self/fd/{}", body.file.fd().as_raw_fd());
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
-    let file = rt::File::new(rustix::fs::open(name, flags, Mode::empty()).ok()?);
-    crate::files::set_direct(&file).ok()?;
-    body.file = file;
+    if body.file.is_sole() {
+        crate::files::set_direct(&body.file).ok()?;
+    } else {
+        body.file = opened_again(&body.file)?;
+    }
     body.direct = true;
     Some(via)
+}
+
+/// The same file, open for direct reads: others go on using the open one.
+fn opened_again(file: &rt::File) -> Option<rt::File> {
+    // A name of its own in /proc, behind which is the file itself: the open waits for no disk.
+    let name = format!("/proc/self/fd/{}", file.fd().as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::DIRECT;
+    let again = rustix::fs::open(name, flags, Mode::empty()).ok()?;
+    Some(rt::File::new(Fd::from(again).opened_with(flags)))
 }
 
 /// Tells a file from others, nearly always.
