@@ -2,10 +2,10 @@
 //!
 //! Where more is asked for than there is memory, each file that is brought in pushes out another one, which is several times
 //! the work of a direct read and seldom of use. So it is watched whether what was let in is still there when it is asked
-//! for again. Where less than about six sevenths of it are, fewer are let in, and more where it stays: what is let in beyond that
-//! pushes out what would have been found as often. Even then one in so many
-//! is, so that what is asked for often comes in, and that there is memory again is seen. How a read goes past the page
-//! cache, and which ones may, is the caller's. Main type: [`Retention`].
+//! for again. Where less than about six sevenths of it are, fewer are let in, and more where it stays: what is let in beyond
+//! that pushes out what would have been found as often. Even then one in so many is, so that what is asked for often comes
+//! in, and that there is memory again is seen. How a read goes past the page cache, and which ones may, is the caller's. Main
+//! type: [`Retention`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

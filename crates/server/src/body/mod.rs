@@ -149,6 +149,10 @@ impl FileBody {
     pub(crate) fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
         let Mover::Read { via, .. } = self.mover else { return None };
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
+        // Before the file is prepared: what is sent bit by bit does that itself, with calls for a long one.
+        if end - start > read::AT_HAND_MAX || turns::are_on() {
+            return None;
+        }
         self.prepare();
         let (chunk, buf) = read::in_one(self, start + self.base..end + self.base, chunk_max)?;
         Some(OneRead { via, chunk, buf })

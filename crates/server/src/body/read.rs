@@ -249,12 +249,8 @@ pub(super) fn at_hand(body: &FileBody, head: &[u8], range: Range<u64>) -> Option
     (u64::from(read) == len).then_some(buf)
 }
 
-/// The one read that brings a range, and a buffer for it, where there is one at hand and neither is long.
+/// The one read that brings a short range, and a buffer for it, where there is one at hand.
 pub(super) fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Option<(Chunk, Buf)> {
-    let len = range.end - range.start;
-    if len > AT_HAND_MAX || turns::are_on() {
-        return None;
-    }
     let mut chunks = Chunks::new(range, chunk_max.unwrap_or(CHUNK), body.direct);
     let chunk = chunks.next().filter(|chunk| chunk.end == chunks.end)?;
     let buf = rt::buffer_at_once(chunk.len as usize)?;
@@ -263,7 +259,7 @@ pub(super) fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>)
 
 /// Bytes of a file that are read at once and sent with the head. Copying them takes some microseconds, and the
 /// largest class of buffers that every thread has many of holds them.
-const AT_HAND_MAX: u64 = 60 << 10;
+pub(super) const AT_HAND_MAX: u64 = 60 << 10;
 
 /// Reads on behind the first `have` bytes. The engine reads to the start of a buffer, so the rest goes
 /// through a second one; short reads are rare enough for the copy.
