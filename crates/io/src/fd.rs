@@ -1,0 +1,207 @@
+//! A descriptor as operations own it.
+
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::rc::{Rc, Weak};
+
+use rustix::io::Errno;
+
+/// A descriptor that is shared on one thread and closed with its last owner. An operation in flight owns
+/// one, so that the number cannot be given to another file under it.
+#[derive(Clone, Debug)]
+pub struct Fd(Rc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    fd: OwnedFd,
+    /// Whether it was opened with `O_DIRECT`, once somebody has asked the kernel.
+    direct: Cell<Option<bool>>,
+    /// Whether it has no places, as a pipe, a terminal or a socket, once somebody has asked.
+    stream: Cell<Option<bool>>,
+    /// Whether what is read and written is to leave the page cache.
+    uncached: Cell<bool>,
+    /// Whether it is a socket of datagrams, whose owner has said so.
+    datagrams: Cell<bool>,
+    /// Whether it is a TCP connection, whose owner has said so.
+    tcp: Cell<bool>,
+    /// Whether bytes came by a stream, and nothing has shown since that no end came with them.
+    in_doubt: Cell<bool>,
+}
+
+/// Remembers which [`Fd`] a table entry is about, without keeping it open: the same number may mean
+/// another file later.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WeakFd(Weak<Shared>);
+
+impl WeakFd {
+    /// Whether this is about `fd` and not about an earlier owner of the number.
+    pub(crate) fn is(&self, fd: &Fd) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Rc::as_ptr(&fd.0))
+    }
+
+    /// The descriptor, while somebody holds it.
+    pub(crate) fn upgrade(&self) -> Option<Fd> {
+        self.0.upgrade().map(Fd)
+    }
+
+    /// Whether the descriptor has been closed or taken out of its [`Fd`].
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+impl Fd {
+    /// The descriptor alone, when nobody else and no operation holds it.
+    pub fn into_owned(self) -> Result<OwnedFd, Fd> {
+        Rc::try_unwrap(self.0).map(|shared| shared.fd).map_err(Fd)
+    }
+
+    /// Whether nobody else and no operation holds the descriptor.
+    pub(crate) fn is_sole(&self) -> bool {
+        Rc::strong_count(&self.0) == 1
+    }
+
+    /// A reference that does not keep the descriptor open.
+    pub(crate) fn downgrade(&self) -> WeakFd {
+        WeakFd(Rc::downgrade(&self.0))
+    }
+
+    /// Makes reads of a file that was opened for reading go past the page cache. `flags` are its other status
+    /// flags, such as `O_NONBLOCK`.
+    pub fn set_direct(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
+        // A file that several share is changed once.
+        if self.0.direct.get() == Some(true) {
+            return Ok(());
+        }
+        rustix::fs::fcntl_setfl(&self.0.fd, flags | rustix::fs::OFlags::DIRECT)?;
+        self.0.direct.set(Some(true));
+        Ok(())
+    }
+
+    /// Makes reads of a file that was opened with `O_DIRECT` go through the page cache. `flags` as for [`Fd::set_direct`].
+    pub fn set_buffered(&self, flags: rustix::fs::OFlags) -> Result<(), Errno> {
+        rustix::fs::fcntl_setfl(&self.0.fd, flags)?;
+        self.0.direct.set(Some(false));
+        Ok(())
+    }
+
+    /// Says with which flags the file was opened, so that nobody has to ask the kernel.
+    pub fn opened_with(self, flags: rustix::fs::OFlags) -> Fd {
+        self.0.direct.set(Some(flags.contains(rustix::fs::OFlags::DIRECT)));
+        self
+    }
+
+    /// Tells the kernel that it reads what is asked for and nothing ahead of it (posix_fadvise(2)): for who knows better
+    /// what comes next, and where what is read ahead for many would be dropped again before it is used.
+    pub fn expect_random_reads(&self) {
+        let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Random);
+    }
+
+    /// Takes back what [`Fd::expect_random_reads`] has told it: it reads ahead as it would of any file.
+    pub fn expect_usual_reads(&self) {
+        let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Normal);
+    }
+
+    /// Tells the kernel that the file will be read from its start to its end: it reads twice as far ahead then
+    /// (posix_fadvise(2), which waits for nothing with this advice). A hint that is refused costs nothing.
+    pub fn expect_sequential_reads(&self) {
+        let _ = rustix::fs::fadvise(&self.0.fd, 0, None, rustix::fs::Advice::Sequential);
+    }
+
+    /// Has what is read from and written to this file leave the page cache at once (`RWF_DONTCACHE`, Linux 6.14),
+    /// so that a copy that nobody reads again displaces nothing. Where the kernel or the file system has no such
+    /// thing, everything goes on as without it; with `O_DIRECT` there is nothing to leave.
+    pub fn set_uncached(&self) {
+        self.0.uncached.set(true);
+    }
+
+    /// Whether reads and writes are to be made with `RWF_DONTCACHE`.
+    pub fn is_uncached(&self) -> bool {
+        self.0.uncached.get() && !self.is_direct()
+    }
+
+    /// The file system has no uncached reads and writes (EOPNOTSUPP): it is not asked again.
+    pub(crate) fn refuse_uncached(&self) {
+        self.0.uncached.set(false);
+    }
+
+    /// Says that this is a socket of datagrams: a short receive does not mean that there is nothing left, and an
+    /// empty one is no end.
+    pub fn set_datagrams(&self) {
+        self.0.datagrams.set(true);
+    }
+
+    /// Whether it is a socket of datagrams.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.0.datagrams.get()
+    }
+
+    /// Says that this is a TCP connection: a send that it takes shows that no reset had come before, and the kernel
+    /// tells the end of the peer's bytes with the last of them. Nothing is lost without it but a system call a turn.
+    pub fn set_tcp(&self) {
+        self.0.tcp.set(true);
+    }
+
+    /// Notes that bytes have come by a receive that stays armed; whether that is news.
+    pub(crate) fn set_in_doubt(&self) -> bool {
+        !self.0.in_doubt.replace(true)
+    }
+
+    /// Notes that a send has been asked for: it fails where a reset has come before.
+    pub(crate) fn note_send(&self) {
+        if self.0.tcp.get() {
+            self.0.in_doubt.set(false);
+        }
+    }
+
+    /// Notes that a new receive looks at the connection, and whatever it brings is news.
+    pub(crate) fn note_receive(&self) {
+        self.0.in_doubt.set(false);
+    }
+
+    /// Whether an end may have come with the bytes unseen; it is not asked twice about the same bytes.
+    pub(crate) fn take_doubt(&self) -> bool {
+        self.0.in_doubt.take()
+    }
+
+    /// Whether reads bypass the page cache (`O_DIRECT`); the kernel is asked once.
+    pub fn is_direct(&self) -> bool {
+        self.0.direct.get().unwrap_or_else(|| {
+            let flags = rustix::fs::fcntl_getfl(&self.0.fd);
+            let direct = flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT));
+            self.0.direct.set(Some(direct));
+            direct
+        })
+    }
+
+    /// Whether it has no places to read or write at (lseek(2): ESPIPE); the kernel is asked once.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.0.stream.get().unwrap_or_else(|| {
+            let place = rustix::fs::seek(&self.0.fd, rustix::fs::SeekFrom::Current(0));
+            let stream = place == Err(Errno::SPIPE);
+            self.0.stream.set(Some(stream));
+            stream
+        })
+    }
+}
+
+impl From<OwnedFd> for Fd {
+    fn from(fd: OwnedFd) -> Fd {
+        let no = || Cell::new(false);
+        let (direct, stream) = (Cell::new(None), Cell::new(None));
+        let (uncached, datagrams, tcp, in_doubt) = (no(), no(), no(), no());
+        Fd(Rc::new(Shared { fd, direct, stream, uncached, datagrams, tcp, in_doubt }))
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Fd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.fd.as_raw_fd()
+    }
+}
