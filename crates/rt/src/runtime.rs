@@ -31,6 +31,7 @@ use io::engine::{Caps, DRAIN_DEFAULT};
 use io::{Completion, Drained, Engine, Pool, Wait};
 
 use crate::buffers;
+use crate::file::seen::Seen;
 use crate::ops::{Filed, Waits};
 use crate::remote::{Remote, RemoteHandle, TaskId};
 use crate::task::{Header, MAIN, Tasks, Waiter};
@@ -68,6 +69,8 @@ pub(crate) struct Inner {
     /// Receivers that found no buffer, and the size that receivers need.
     pub(crate) starved: RefCell<VecDeque<Waiter>>,
     pub(crate) receive_bytes: Cell<usize>,
+    /// What calls have seen of files in this turn.
+    pub(crate) seen: RefCell<Seen>,
     /// Those who wait for a buffer to read into.
     pub(crate) hungry: buffers::Queue,
     /// Descriptors that are closed with the next turn.
@@ -234,6 +237,7 @@ impl Inner {
             yielded: RefCell::default(),
             starved: RefCell::default(),
             receive_bytes: Cell::new(io::buf::CLASS_BYTES[0] as usize),
+            seen: RefCell::default(),
             hungry: buffers::Queue::default(),
             to_close: RefCell::default(),
             batch: RefCell::default(),
@@ -351,6 +355,7 @@ impl Inner {
         self.turns.set(self.turns.get() + 1);
         self.now.set(Instant::now());
         self.wall.set(None);
+        self.seen.borrow_mut().forget();
         for completion in batch.drain(..) {
             self.file(completion);
         }
@@ -409,6 +414,7 @@ impl Inner {
         if self.closed.get() {
             return Drained::Clean;
         }
+        self.seen.borrow_mut().forget();
         loop {
             let Some((id, task)) = self.tasks.borrow().any() else { break };
             // A panic while a task is dropped must not keep the others from being dropped.

@@ -6,6 +6,7 @@
 
 mod lock;
 mod paths;
+pub(crate) mod seen;
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString};
@@ -28,6 +29,7 @@ use crate::timer::sleep_until;
 pub use io::op::NewFile;
 pub use lock::Lock;
 pub use paths::{mkdir, rename, rmdir, space, stat_cached, stat_now, stat_path, unlink};
+pub use seen::stat_of_turn;
 
 /// How often a disk operation that says "try again" is tried, or that finds no memory: the kernel has none for the page
 /// cache where a control group is at its limit and what it holds is on its way to or from the disk. With the growing

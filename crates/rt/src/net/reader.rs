@@ -164,6 +164,7 @@ impl Reader {
             return None;
         }
         let mut buf = self.runtime.pool.get(self.runtime.receive_bytes.get())?;
+        self.runtime.seen.borrow_mut().forget();
         match rustix::net::recv(&self.fd, buf.space(), RecvFlags::DONTWAIT) {
             Ok((0, _)) => {
                 self.end = true;

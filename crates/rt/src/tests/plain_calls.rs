@@ -1,14 +1,18 @@
 //! What is done by a plain call, or by none, because an engine would hand it to a kernel worker or get it wrong.
 
+use std::ffi::CString;
 use std::future::pending;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use io::op::{PeerAddr, Source};
 use io::{Errno, Segments};
+use rustix::fs::{Mode, OFlags};
 
 use super::{pair, run};
-use crate::{Elapsed, File, Socket, Timer, counters, now};
+use crate::file::stat_of_turn;
+use crate::{Elapsed, File, Socket, Timer, counters, now, pool, yield_now};
 
 #[test]
 fn a_shutdown_and_a_look_at_an_open_file_are_no_operations() {
@@ -18,8 +22,8 @@ fn a_shutdown_and_a_look_at_an_open_file_are_no_operations() {
         let socket = Socket::new(near);
         socket.shutdown_write();
         assert_eq!(far.read(&mut [0]).unwrap(), 0, "at once, before any turn");
-        let (exe, mode) = (std::env::current_exe().unwrap(), rustix::fs::Mode::empty());
-        let file = File::new(rustix::fs::open(exe, rustix::fs::OFlags::RDONLY, mode).unwrap());
+        let (exe, mode) = (std::env::current_exe().unwrap(), Mode::empty());
+        let file = File::new(rustix::fs::open(exe, OFlags::RDONLY, mode).unwrap());
         assert!(file.stat_inline().unwrap().size > 0);
         assert_eq!(counters().engine.submitted, 0);
     });
@@ -103,5 +107,45 @@ fn the_end_of_a_stream_is_received_at_once() {
         assert!(matches!(socket.recv_now(), Some(Ok(None))));
         assert!(socket.recv_now().is_none() && socket.recv().await.unwrap().is_none(), "and again");
         assert_eq!(counters().engine.submitted, 0);
+    });
+}
+
+#[test]
+fn what_was_seen_of_a_file_holds_until_the_next_turn_or_receive() {
+    run(|_| async {
+        let (near, mut far) = pair();
+        let mut socket = Socket::new(near);
+        // Of what is in memory alone no such reads are to be had.
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let memory = rustix::fs::open(std::env::temp_dir(), flags, Mode::RUSR | Mode::WUSR).unwrap();
+        let path = CString::new(format!("/proc/self/fd/{}", memory.as_raw_fd())).unwrap();
+        let write = |text: &[u8]| rustix::io::pwrite(&memory, text, 0).unwrap();
+        let file = File::new(rustix::io::dup(&memory).unwrap());
+        let read = |file: &File| {
+            let mut buf = pool().get(16).unwrap();
+            buf.append(b"head ");
+            file.read_of_turn(0, 3, &mut buf).unwrap();
+            buf.to_vec()
+        };
+        let size = || stat_of_turn(&path).unwrap().size;
+
+        write(b"one");
+        assert_eq!((read(&file), size()), (b"head one".to_vec(), 3));
+        write(b"two");
+        assert_eq!(read(&file), b"head two", "it is kept from the second time on");
+        write(b"three");
+        assert_eq!((read(&file), size()), (b"head two".to_vec(), 3));
+        let other = File::new(rustix::io::dup(&memory).unwrap());
+        assert_eq!(read(&other), b"head thr", "it is another open file");
+
+        far.write_all(b"!").unwrap();
+        assert!(matches!(socket.recv_now(), Some(Ok(Some(_)))));
+        assert_eq!((read(&file), size()), (b"head thr".to_vec(), 5));
+        assert_eq!(read(&file), b"head thr");
+        write(b"a story");
+        yield_now().await;
+        assert_eq!((read(&file), size()), (b"head a s".to_vec(), 7));
+        rustix::fs::ftruncate(&memory, 2).unwrap();
+        assert_eq!(read(&file), b"head a ", "what is there");
     });
 }

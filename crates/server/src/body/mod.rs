@@ -216,10 +216,19 @@ impl FileBody {
 
     /// Reads at once what is in memory, when that is worth trying; otherwise nothing.
     fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
+        self.try_resident(|| self.file.read_resident(offset, len, buf))
+    }
+
+    /// As [`FileBody::read_resident`], of a body that is short: one read serves all who ask for it in a turn.
+    fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
+        self.try_resident(|| self.file.read_of_turn(offset, len, buf))
+    }
+
+    fn try_resident(&self, read: impl FnOnce() -> Result<u32, Errno>) -> u32 {
         match self.calls_directly {
-            Some(true) => self.file.read_resident(offset, len, buf).unwrap_or(0),
+            Some(true) => read().unwrap_or(0),
             Some(false) => 0,
-            None => self.root().read_resident(&self.file, offset, len, buf),
+            None => self.root().try_resident(read),
         }
     }
 

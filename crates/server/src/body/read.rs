@@ -245,7 +245,7 @@ pub(super) fn at_hand(body: &FileBody, head: &[u8], range: Range<u64>) -> Option
     }
     let mut buf = rt::buffer_at_once(head.len() + len as usize)?;
     buf.append(head);
-    let read = body.read_resident(range.start, len as u32, &mut buf);
+    let read = body.read_of_turn(range.start, len as u32, &mut buf);
     (u64::from(read) == len).then_some(buf)
 }
 

@@ -94,7 +94,7 @@ fn may_hold(request: &Request, rules: Rules) -> bool {
 fn open_held(request: &Request, path: &mut Vec<u8>, rules: Rules) -> Option<Result<Found, Failure>> {
     let held = &request.generation.open_files.held;
     if let Some(opened) = held.find(path)
-        && let Ok(stat) = with_nul(path, rt::file::stat_now)?
+        && let Ok(stat) = with_nul(path, rt::file::stat_of_turn)?
         && stat == opened.stat
     {
         return Some(Ok(Found::File(opened)));

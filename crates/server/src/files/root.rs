@@ -126,12 +126,12 @@ impl RootFacts {
         (!missed).then_some(answer)
     }
 
-    /// Reads at once what is in memory, when that is worth trying; otherwise nothing.
-    pub(crate) fn read_resident(&self, file: &rt::File, offset: u64, len: u32, buf: &mut io::Buf) -> u32 {
+    /// What a read at once of what is in memory brings, when that is worth trying; otherwise nothing.
+    pub(crate) fn try_resident(&self, read: impl FnOnce() -> Result<u32, Errno>) -> u32 {
         if !self.direct_calls || !self.data.is_worth_trying() {
             return 0;
         }
-        let read = file.read_resident(offset, len, buf);
+        let read = read();
         self.data.note(read.is_ok());
         read.unwrap_or(0)
     }

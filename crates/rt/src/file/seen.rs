@@ -1,0 +1,101 @@
+//! What calls of this thread have seen of files since the engine's last turn.
+//!
+//! Whatever a task answers now was received by the last turn or before it. So what anybody has seen of a file since then is
+//! as new to each of those who asked as a look or a read of their own: a file that many ask for at once is looked at and
+//! read for all of them together. With the next turn, and with bytes that are received beside it, all of it is forgotten.
+
+use std::ffi::CStr;
+use std::rc::{Rc, Weak};
+
+use io::op::Stat;
+use io::{Buf, Errno};
+
+use super::{File, Opened, stat_now};
+use crate::buffers::buffer_at_once;
+use crate::runtime;
+
+/// Paths, and places in files, that are remembered in a turn: each search goes through all of them. Those beyond are
+/// looked at each time.
+const REMEMBERED_MAX: usize = 4;
+
+/// What has been seen in this turn.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// Of each path its bytes without the one that ends it. Those beyond `looked` are of earlier turns, kept for their memory.
+    looks: Vec<(Vec<u8>, Stat)>,
+    looked: usize,
+    reads: Vec<Read>,
+}
+
+/// Bytes that were asked for.
+struct Read {
+    file: Weak<Opened>,
+    offset: u64,
+    len: u32,
+    /// The bytes, once somebody has asked for them a second time.
+    bytes: Option<Buf>,
+}
+
+impl Seen {
+    /// Something was received: who sent it may have changed a file before.
+    pub(crate) fn forget(&mut self) {
+        self.looked = 0;
+        self.reads.clear();
+    }
+
+    fn look(&mut self, path: &CStr) -> Result<Stat, Errno> {
+        let bytes = path.to_bytes();
+        if let Some((_, stat)) = self.looks[..self.looked].iter().find(|(seen, _)| seen == bytes) {
+            return Ok(*stat);
+        }
+        let stat = stat_now(path)?;
+        match self.looks.get_mut(self.looked) {
+            Some((seen, then)) => {
+                seen.clear();
+                seen.extend_from_slice(bytes);
+                *then = stat;
+                self.looked += 1;
+            }
+            None if self.looked < REMEMBERED_MAX => {
+                self.looks.push((bytes.to_vec(), stat));
+                self.looked += 1;
+            }
+            None => {}
+        }
+        Ok(stat)
+    }
+
+    fn read(&mut self, file: &File, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
+        let is_it = |read: &&mut Read| {
+            read.file.as_ptr() == Rc::as_ptr(&file.0) && (read.offset, read.len) == (offset, len)
+        };
+        let Some(read) = self.reads.iter_mut().find(is_it) else {
+            if self.reads.len() < REMEMBERED_MAX {
+                self.reads.push(Read { file: Rc::downgrade(&file.0), offset, len, bytes: None });
+            }
+            return file.read_resident(offset, len, buf);
+        };
+        if read.bytes.is_none() {
+            let Some(mut bytes) = buffer_at_once(len as usize) else {
+                return file.read_resident(offset, len, buf);
+            };
+            file.read_resident(offset, len, &mut bytes)?;
+            read.bytes = Some(bytes);
+        }
+        let bytes = read.bytes.as_deref().unwrap_or_default();
+        Ok(buf.append(bytes) as u32)
+    }
+}
+
+/// As [`stat_now`], where what somebody has seen since the last turn is as good. For who answers what was received.
+pub fn stat_of_turn(path: &CStr) -> Result<Stat, Errno> {
+    runtime::with_current(|runtime| runtime.seen.borrow_mut().look(path))
+}
+
+impl File {
+    /// As [`File::read_resident`], where what somebody has read since the last turn is as good. For who answers what was
+    /// received, from a file that many may ask for; the bytes are kept until the next turn.
+    pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
+        self.0.runtime.seen.borrow_mut().read(self, offset, len, buf)
+    }
+}
