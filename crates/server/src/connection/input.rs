@@ -75,26 +75,30 @@ impl Input {
 const HERE_MAX: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// Reads a head, of which the first bytes are here, into the request.
-    pub(super) async fn read_head(&mut self, request: &mut Request) -> Head {
+    /// Takes the head of a request, as far as it is here, into the request; `None` while it is not whole.
+    pub(super) fn parse_head(&mut self, request: &mut Request) -> Option<Head> {
         let policy = policy(&request.scope().core);
-        // From here on the head has this long, however many pieces it comes in.
-        let deadline = rt::now() + request.scope().core.client_header_timeout;
-        loop {
-            match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
-                Ok(Progress::Complete { head_len }) => return self.take_head(request, head_len as usize),
-                Ok(Progress::Incomplete) => {}
-                Err(error) => {
-                    self.keep_for_messages(request);
-                    request.log(
-                        Level::Info,
-                        format_args!("{} while reading client request headers", error.message()),
-                    );
-                    return Head::Refused(error.status().code());
-                }
+        match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
+            Ok(Progress::Complete { head_len }) => Some(self.take_head(request, head_len as usize)),
+            Ok(Progress::Incomplete) => None,
+            Err(error) => {
+                self.keep_for_messages(request);
+                request.log(
+                    Level::Info,
+                    format_args!("{} while reading client request headers", error.message()),
+                );
+                Some(Head::Refused(error.status().code()))
             }
-            self.timer.set(deadline);
-            match self.receive(policy.head_max as usize).await {
+        }
+    }
+
+    /// Reads what is missing of a head.
+    pub(super) async fn read_rest_of_head(&mut self, request: &mut Request) -> Head {
+        let most = policy(&request.scope().core).head_max as usize;
+        // From here on the head has this long, however many pieces it comes in.
+        self.timer.set(rt::now() + request.scope().core.client_header_timeout);
+        loop {
+            match self.receive(most).await {
                 Ok(true) => {}
                 Ok(false) => {
                     return self.give_up_head(
@@ -113,6 +117,9 @@ impl Connection {
                     let why = format_args!("recv() failed ({})", Reason(errno));
                     return self.give_up_head(request, 400, why);
                 }
+            }
+            if let Some(head) = self.parse_head(request) {
+                return head;
             }
         }
     }

@@ -185,7 +185,12 @@ impl Connection {
         self.stage.set(Stage::Reading);
         // Also one that turns out to be none counts, as in nginx.
         self.info.requests.set(self.info.requests.get() + 1);
-        match self.read_head(request).await {
+        let head = match self.parse_head(request) {
+            Some(head) => head,
+            // Boxed as all that most requests do without.
+            None => Box::pin(self.read_rest_of_head(request)).await,
+        };
+        match head {
             Head::Complete => {}
             Head::Refused(status) => {
                 request.keepalive = false;

@@ -1,6 +1,7 @@
 //! Writing an answer: its head in nginx's order, then the body by the cheapest way there is.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use http::connection::{Browser, CONTINUE_RESPONSE, Expect};
 use http::framing::BodyFraming;
@@ -17,6 +18,34 @@ use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
 use crate::upstream::Ended;
+
+/// An answer whose head is written.
+enum Prepared {
+    /// All of it is in memory.
+    AtHand(Segments),
+    /// Its body is to be waited for, or held back.
+    Held(Held),
+    /// The head of an answer after which the connection carries another protocol.
+    Tunnel(Vec<u8>),
+}
+
+/// What is known of an answer that cannot leave at once.
+struct Held {
+    head: Vec<u8>,
+    rate: Option<Rate>,
+    /// Whether the client is told to send its body first.
+    go_on: bool,
+}
+
+/// An answer in memory that is on its way.
+struct Sending {
+    data: Segments,
+    /// Bytes of all of it.
+    len: usize,
+    /// Whether the connection ends with it.
+    ends: bool,
+    timeout: Duration,
+}
 
 /// Lets the modules change the answer before it is sent. One of them may find that it is to be an error instead.
 pub(super) fn filter(request: &mut Request) -> Option<u16> {
@@ -49,6 +78,30 @@ impl Connection {
 
     /// Sends the answer.
     pub(super) async fn respond(&mut self, request: &mut Request) -> After {
+        let result = match self.prepare(request) {
+            Prepared::AtHand(data) => match self.begin_to_send(request, data, true) {
+                Ok(Some(sending)) => self.go_on_sending(request, sending).await,
+                sent => sent.map(drop),
+            },
+            // Boxed: the state of what waits is large, and most answers are at hand.
+            Prepared::Held(held) => Box::pin(self.send_held(request, held)).await,
+            Prepared::Tunnel(head) => return Box::pin(self.tunnel(request, head)).await,
+        };
+        request.completed = result.is_ok();
+        if request.upstream_excess() {
+            let what = "upstream sent more data than specified in \"Content-Length\" header";
+            request.log(Level::Warn, format_args!("{what} while reading upstream"));
+        }
+        match result {
+            Ok(()) if request.keepalive => After::KeepAlive,
+            Ok(()) => After::Close,
+            Err(error) => self.failed(request, &error),
+        }
+    }
+
+    /// Writes the head, and finds out what the body needs. What waits for nothing is no part of the connection's state,
+    /// of which each line is fetched anew where there are many connections.
+    fn prepare(&mut self, request: &mut Request) -> Prepared {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         if self.thread.is_draining() || !keeps(core, request) {
@@ -71,32 +124,27 @@ impl Connection {
         }
         request.sent_head = head.len() as u64;
         if let Body::Tunnel(_) = request.response.body {
-            // Boxed as all that most requests do without.
-            return Box::pin(self.tunnel(request, core, head)).await;
+            return Prepared::Tunnel(head);
         }
         let rate = effect::rate(core, request);
-        let is_plain = rate.is_none() && go_on != Some(true);
-        let data = match is_plain {
-            true => at_hand(request, core, head),
-            false => Err(head),
-        };
-        // Boxed: the state of what waits is large, and most answers are at hand.
-        let result = match data {
-            Ok(data) => self.send_at_once(request, core, data, true).await,
-            Err(head) => match is_plain.then(|| in_one_read(request, core)).flatten() {
-                Some((file, read)) => Box::pin(self.send_read(request, core, head, file, read)).await,
-                None => Box::pin(self.send_bit_by_bit(request, core, head, rate, go_on == Some(true))).await,
-            },
-        };
-        request.completed = result.is_ok();
-        if request.upstream_excess() {
-            let what = "upstream sent more data than specified in \"Content-Length\" header";
-            request.log(Level::Warn, format_args!("{what} while reading upstream"));
+        let go_on = go_on == Some(true);
+        if rate.is_some() || go_on {
+            return Prepared::Held(Held { head, rate, go_on });
         }
-        match result {
-            Ok(()) if request.keepalive => After::KeepAlive,
-            Ok(()) => After::Close,
-            Err(error) => self.failed(request, core, &error),
+        match at_hand(request, core, head) {
+            Ok(data) => Prepared::AtHand(data),
+            Err(head) => Prepared::Held(Held { head, rate, go_on }),
+        }
+    }
+
+    /// Sends an answer whose bytes have to be waited for, or held back.
+    async fn send_held(&mut self, request: &mut Request, held: Held) -> Result<(), BodyError> {
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let is_plain = held.rate.is_none() && !held.go_on;
+        match is_plain.then(|| in_one_read(request, core)).flatten() {
+            Some((file, read)) => self.send_read(request, held.head, file, read).await,
+            None => self.send_bit_by_bit(request, core, held).await,
         }
     }
 
@@ -104,14 +152,13 @@ impl Connection {
     async fn send_read(
         &mut self,
         request: &mut Request,
-        core: &Conf,
         head: Vec<u8>,
         file: FileBody,
         read: OneRead,
     ) -> Result<(), BodyError> {
         let data = file.read_behind(head, read).await?;
         drop(file);
-        self.send_at_once(request, core, data, true).await
+        self.send_at_once(request, data, true).await
     }
 
     /// Sends an answer that is in memory as a whole. Where it `may_end` the connection, its last bytes and that end leave in
@@ -119,30 +166,57 @@ impl Connection {
     async fn send_at_once(
         &mut self,
         request: &mut Request,
-        core: &Conf,
-        mut data: Segments,
+        data: Segments,
         may_end: bool,
     ) -> Result<(), BodyError> {
-        let ends = may_end && !request.keepalive && self.closes_at_once(request, core);
+        match self.begin_to_send(request, data, may_end)? {
+            Some(sending) => self.go_on_sending(request, sending).await,
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Connection::send_at_once`], as far as that goes without a wait: what is left to wait for.
+    fn begin_to_send(
+        &mut self,
+        request: &mut Request,
+        mut data: Segments,
+        may_end: bool,
+    ) -> Result<Option<Sending>, BodyError> {
         let len = data.len();
-        let is_direct = self.is_sent_directly(request, len, ends);
+        let (ends, timeout) = {
+            let core = &request.scope().core;
+            (may_end && !request.keepalive && self.closes_at_once(request, core), core.send_timeout)
+        };
+        if self.is_sent_directly(request, len, ends) {
+            self.socket.send_now(&mut data, ends).map_err(SendError::Gone)?;
+        }
+        let is_sent = data.is_empty();
+        let sending = Sending { data, len, ends, timeout };
+        if is_sent {
+            self.end_sending(request, sending);
+            return Ok(None);
+        }
+        Ok(Some(sending))
+    }
+
+    async fn go_on_sending(&mut self, request: &mut Request, mut sending: Sending) -> Result<(), BodyError> {
+        let data = std::mem::take(&mut sending.data);
         let (socket, timer) = (&mut self.socket, &self.timer);
-        if is_direct {
-            socket.send_now(&mut data, ends).map_err(SendError::Gone)?;
-        }
-        if !data.is_empty() {
-            data = body::send_at_once(socket, timer, core.send_timeout, data, ends).await?;
-        }
-        request.sent = len as u64;
-        if let Some(head) = data.take_vec() {
+        sending.data = body::send_at_once(socket, timer, sending.timeout, data, sending.ends).await?;
+        self.end_sending(request, sending);
+        Ok(())
+    }
+
+    fn end_sending(&mut self, request: &mut Request, mut sending: Sending) {
+        request.sent = sending.len as u64;
+        if let Some(head) = sending.data.take_vec() {
             request.keep_spare(head);
         }
-        if ends {
+        if sending.ends {
             // Not left to the close: with bytes in the socket that nobody has read, that is a reset, which would
             // take the answer along.
             self.socket.shutdown_write();
         }
-        Ok(())
     }
 
     /// Whether an answer goes out by a call of this thread: the last one of a connection, and each where the engine would
@@ -154,34 +228,32 @@ impl Connection {
         is_cheaper && thread.calls_directly && len <= SENT_DIRECTLY_MAX && !request.pipelined
     }
 
-    /// Sends an answer whose bytes have to be waited for, or held back.
+    /// Sends an answer piece after piece.
     async fn send_bit_by_bit(
         &mut self,
         request: &mut Request,
         core: &Conf,
-        head: Vec<u8>,
-        rate: Option<Rate>,
-        go_on: bool,
+        held: Held,
     ) -> Result<(), BodyError> {
-        let mut sink = Sink::new(&mut self.socket, &self.timer, core, rate);
+        let mut sink = Sink::new(&mut self.socket, &self.timer, core, held.rate);
         sink.call_directly(self.thread.calls_directly);
-        if go_on {
+        if held.go_on {
             sink.push(Source::Static(CONTINUE_RESPONSE));
         }
-        let result = send(&mut sink, head, request).await;
+        let result = send(&mut sink, held.head, request).await;
         request.sent = sink.sent();
         request.keep_spare(sink.into_spare());
         result
     }
 
     /// Says that the connection goes over to another protocol, and passes that on.
-    async fn tunnel(&mut self, request: &mut Request, core: &Conf, head: Vec<u8>) -> After {
+    async fn tunnel(&mut self, request: &mut Request, head: Vec<u8>) -> After {
         let Body::Tunnel(tunnel) = std::mem::take(&mut request.response.body) else { return After::Drop };
         request.keepalive = false;
         let mut data = Segments::new();
         data.push(Source::Vec(head));
-        if let Err(error) = self.send_at_once(request, core, data, false).await {
-            return self.failed(request, core, &error);
+        if let Err(error) = self.send_at_once(request, data, false).await {
+            return self.failed(request, &error);
         }
         let early = std::mem::take(&mut self.input);
         let (ended, passed) = tunnel.run(&mut self.socket, &self.timer, early.bytes()).await;
@@ -218,7 +290,7 @@ impl Connection {
     }
 
     /// The client has a part of the answer at most: the connection cannot go on.
-    fn failed(&mut self, request: &Request, core: &Conf, error: &BodyError) -> After {
+    fn failed(&mut self, request: &Request, error: &BodyError) -> After {
         let mut path = Vec::new();
         crate::files::path_of(request, &request.uri, &mut path);
         let path = crate::files::display(&path);
@@ -228,7 +300,7 @@ impl Connection {
                     Level::Info,
                     format_args!("client timed out (110: Connection timed out) while sending response to client"),
                 );
-                if core.reset_timedout_connection {
+                if request.scope().core.reset_timedout_connection {
                     let _ = self.socket.set_reset_on_close();
                 }
             }

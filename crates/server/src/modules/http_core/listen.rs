@@ -153,6 +153,8 @@ impl Listen {
 
     fn servers_at(&self, local: &Address) -> &Servers {
         let inner = match local {
+            // The address need not be looked at then, which is another line of the connection's memory.
+            _ if self.inner.is_empty() => None,
             Address::Inet(local) => self.inner.iter().find(|(addr, _)| *addr == local.ip()),
             Address::Unix(_) => None,
         };
