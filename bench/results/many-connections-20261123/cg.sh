@@ -1,0 +1,11 @@
+#!/bin/bash
+# cg.sh NAME BINARY CONF CONNS SECONDS : callgrind with a cache like this machine's L1d and a small LL
+n=$1; bin=$2; conf=$3; c=$4; s=$5
+taskset -c 0 valgrind --tool=callgrind --instr-atstart=no --cache-sim=yes --D1=49152,12,64 --I1=65536,16,64 --LL=524288,16,64 --callgrind-out-file=$n.out $bin -c $PWD/$conf 2>$n.err &
+p=$!
+for i in $(seq 60); do curl -s -o /dev/null http://127.0.0.1:8299/ && break; sleep 0.5; done
+taskset -c 1 wrk -t1 -c$c -d2 http://127.0.0.1:8299/ >/dev/null
+callgrind_control -z $p >/dev/null 2>&1; callgrind_control -i on $p >/dev/null
+taskset -c 1 wrk -t1 -c$c -d$s http://127.0.0.1:8299/ > $n.wrk
+callgrind_control -i off $p >/dev/null; callgrind_control -d $p >/dev/null
+kill -9 $p; sleep 0.5; grep requests $n.wrk; ls -la $n.out*
