@@ -42,18 +42,9 @@ impl Store {
             return None;
         }
         let body = body_of(header);
-        Some(Hit {
-            meta: Arc::clone(&header.meta),
-            is_purged_soft: fate.is_some(),
-            is_from_memory: true,
-            read_by: None,
-            key: *wanted.key,
-            version: known.version,
-            sequence: self.sequence(),
-            header: Arc::clone(header),
-            image: Source::Shared(Arc::clone(&image.bytes)),
-            body: Placed::Image(body),
-        })
+        let bytes = Source::Shared(Arc::clone(&image.bytes));
+        let hit = self.hit(wanted.key, known.version, header, bytes, Placed::Image(body));
+        Some(Hit { is_purged_soft: fate.is_some(), is_from_memory: true, ..hit })
     }
 
     /// A large entry whose file was opened and whose header was read a moment ago.
@@ -73,18 +64,9 @@ impl Store {
         let version = known.map_or(0, |known| known.version);
         let read_by = (way.reads_of(&file), file.fd().is_direct());
         let located = self.located(wanted, known, way, file, header, Arc::clone(&read.chunks));
-        Found::Entry(Hit {
-            meta: Arc::clone(&header.meta),
-            is_purged_soft,
-            is_from_memory: false,
-            read_by: Some(read_by),
-            key: *wanted.key,
-            version,
-            sequence: self.sequence(),
-            header: Arc::clone(header),
-            image: Source::Shared(Arc::clone(&read.image)),
-            body: Placed::File(located),
-        })
+        let image = Source::Shared(Arc::clone(&read.image));
+        let hit = self.hit(wanted.key, version, header, image, Placed::File(located));
+        Found::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
     }
 
     /// Compares what was read with what is wanted.
@@ -132,18 +114,24 @@ impl Store {
             let holding = Holding { version, direct: way.direct, file, read: held_head, resident_until };
             self.hold(wanted.key, holding);
         }
-        Found::Entry(Hit {
+        let hit = self.hit(wanted.key, version, &header, image, body);
+        Found::Entry(Hit { is_purged_soft, read_by: Some(read_by), ..hit })
+    }
+
+    /// An entry as it was found, of which it is not said yet how.
+    fn hit(&self, key: &Key, version: u32, header: &Arc<Header>, image: Source, body: Placed) -> Hit {
+        Hit {
             meta: Arc::clone(&header.meta),
-            is_purged_soft,
+            is_purged_soft: false,
             is_from_memory: false,
-            read_by: Some(read_by),
-            key: *wanted.key,
+            read_by: None,
+            key: *key,
             version,
             sequence: self.sequence(),
-            header,
+            header: Arc::clone(header),
             image,
             body,
-        })
+        }
     }
 
     /// Whether an entry has outlived all purges; if so, whether a soft one has hit it. One that has not is removed.

@@ -85,29 +85,41 @@ pub(crate) async fn extend_to(
         larger.append(&buf);
         buf = larger;
     }
+    go_on(file, buf, 0, end, device, via).await
+}
+
+/// Goes on reading behind what is in `buf`, which starts at `start` and has room for `wanted` bytes, until it has these or
+/// the file ends.
+async fn go_on(
+    file: &File,
+    buf: Buf,
+    start: u64,
+    wanted: u64,
+    device: DeviceId,
+    via: DiskVia,
+) -> Result<Buf, ReadError> {
+    let mut buf = buf;
     let mut may_start_over = true;
-    while (buf.len() as u64) < end {
+    while (buf.len() as u64) < wanted {
         // Where direct reads may start; what is there already is read again.
-        let at = buf.len() as u64 / ALIGN * ALIGN;
-        let bytes = (end - at).next_multiple_of(ALIGN);
+        let done = buf.len() as u64 / ALIGN * ALIGN;
+        let bytes = (wanted - done).next_multiple_of(ALIGN);
         if std::mem::take(&mut may_start_over) && is_short_of(bytes) {
             drop(buf);
-            buf = read_some(file, 0, end.next_multiple_of(ALIGN), device, via).await?;
+            buf = read_some(file, start, wanted.next_multiple_of(ALIGN), device, via).await?;
             continue;
         }
-        let more = read_some(file, at, bytes, device, via).await?;
-        let known = buf.len() - at as usize;
-        let room = buf.capacity() - buf.len();
+        let more = read_some(file, start + done, bytes, device, via).await?;
+        let known = buf.len() - done as usize;
         if more.len() > known {
-            let new = &more[known..];
-            buf.append(&new[..new.len().min(room)]);
+            buf.append(&more[known..]);
             continue;
         }
-        let rest = read_rest(file, buf.len() as u64, end, device, via).await?;
+        let rest = read_rest(file, start + buf.len() as u64, start + wanted, device, via).await?;
         if rest.is_empty() {
             break;
         }
-        buf.append(&rest[..rest.len().min(room)]);
+        buf.append(&rest);
     }
     Ok(buf)
 }
@@ -316,27 +328,10 @@ pub(crate) async fn read_whole(
     via: DiskVia,
 ) -> Result<Buf, ReadError> {
     // Whole blocks, so that a file that is open for direct I/O can be read; what is read too much is cut off.
-    let mut buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
-    let mut may_start_over = true;
-    while (buf.len() as u64) < wanted {
-        let done = buf.len() as u64 / ALIGN * ALIGN;
-        let bytes = (wanted - done).next_multiple_of(ALIGN);
-        if std::mem::take(&mut may_start_over) && is_short_of(bytes) {
-            drop(buf);
-            buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
-            continue;
-        }
-        let more = read_some(file, at + done, bytes, device, via).await?;
-        let known = buf.len() - done as usize;
-        if more.len() > known {
-            buf.append(&more[known..]);
-            continue;
-        }
-        let rest = read_rest(file, at + buf.len() as u64, at + wanted, device, via).await?;
-        if rest.is_empty() {
-            break;
-        }
-        buf.append(&rest);
+    let buf = read_some(file, at, wanted.next_multiple_of(ALIGN), device, via).await?;
+    if buf.len() as u64 >= wanted {
+        return Ok(buf);
     }
-    Ok(buf)
+    // Boxed, as what is seldom come to.
+    Box::pin(go_on(file, buf, at, wanted, device, via)).await
 }
