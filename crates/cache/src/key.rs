@@ -1,13 +1,70 @@
 //! Names of entries: [`Key`], the MD5 of a key's text as nginx computes it, and where its file is ([`Levels`]).
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
 use md5::{Digest, Md5};
 
 /// Name of an entry: the MD5 of the key's text, or of a primary key and a variant. Two texts with one MD5 are told
 /// apart by the text itself, which every entry holds and every lookup compares.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(pub [u8; 16]);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Keys are of one length, which need not be told.
+        state.write(&self.0);
+    }
+}
+
+/// What belongs to keys.
+pub type KeyMap<V> = HashMap<Key, V, KeyHash>;
+
+/// Hashes keys. They are digests, so that nothing of them has to be spread; but clients can look for texts whose digests
+/// have some bits in common. So they are folded with numbers that clients do not know.
+#[derive(Clone, Debug)]
+pub struct KeyHash {
+    seed: u64,
+    factor: u64,
+}
+
+impl Default for KeyHash {
+    fn default() -> KeyHash {
+        let random = RandomState::new();
+        KeyHash { seed: random.hash_one(0), factor: random.hash_one(1) | 1 }
+    }
+}
+
+impl BuildHasher for KeyHash {
+    type Hasher = KeyHasher;
+
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher { hash: self.seed, factor: self.factor }
+    }
+}
+
+/// See [`KeyHash`].
+#[derive(Debug)]
+pub struct KeyHasher {
+    hash: u64,
+    factor: u64,
+}
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(size_of::<u64>()) {
+            let mut word = [0; size_of::<u64>()];
+            word[..part.len()].copy_from_slice(part);
+            let product = u128::from(self.hash ^ u64::from_le_bytes(word)) * u128::from(self.factor);
+            self.hash = product as u64 ^ (product >> 64) as u64;
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.hash
+    }
+}
 
 /// Characters of a key as it is written in file names.
 pub const HEX_LEN: usize = 32;
@@ -144,6 +201,23 @@ mod tests {
         let mut flat = Vec::new();
         Levels::default().push_path(&mut flat, &key);
         assert_eq!(flat, b"/b7f54b2df7773722d382f4809d65029c");
+    }
+
+    #[test]
+    fn keys_that_have_bits_in_common_are_told_apart() {
+        let hash = KeyHash::default();
+        let keys = (0..1000u64).map(|number| {
+            let mut key = [7; 16];
+            key[8..].copy_from_slice(&(number << 40).to_le_bytes());
+            Key(key)
+        });
+        let mut hashes: Vec<u64> = keys.map(|key| hash.hash_one(key) & 0xffff_ffff).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert!(hashes.len() > 990, "{} of 1000", hashes.len());
+        let key = Key::of(b"/");
+        assert_eq!(hash.hash_one(key), hash.clone().hash_one(key));
+        assert_ne!(hash.hash_one(key), KeyHash::default().hash_one(key));
     }
 
     #[test]

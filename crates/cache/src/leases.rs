@@ -3,17 +3,16 @@
 //! A commit renames a file into place and an eviction removes one. Without an order between them a removal could hit the
 //! file that has just come. Readers need no lease: what they have opened stays.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use crate::key::Key;
+use crate::key::{Key, KeyMap};
 
 /// Leases in use.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Leases(Arc<Mutex<HashMap<Key, Vec<Waker>>>>);
+pub(crate) struct Leases(Arc<Mutex<KeyMap<Vec<Waker>>>>);
 
 /// The right to change the file of one key, until it is dropped.
 #[derive(Debug)]
@@ -54,7 +53,7 @@ impl Leases {
         self.map().is_empty()
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<Key, Vec<Waker>>> {
+    fn map(&self) -> MutexGuard<'_, KeyMap<Vec<Waker>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -54,7 +54,7 @@ pub use error::{FillError, OpenError, Refused, StoreError};
 pub use fill::{Fill, FillReader};
 pub use format::{CHUNK_BYTES, Damage};
 pub use hit::{Body, Hit, Located};
-pub use key::{HEX_LEN, Key, Levels};
+pub use key::{HEX_LEN, Key, KeyHash, KeyHasher, KeyMap, Levels};
 pub use meta::{HEAD_BYTES_MAX, Meta, New, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 pub use note::Note;
 pub use opening::WHOLE_BYTES_MAX;

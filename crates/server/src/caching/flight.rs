@@ -10,7 +10,6 @@
 //! Main types: [`Flights`], all of one cache; [`Lead`], the duty to say how it ends; [`Flight`], what others wait for.
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use cache::{Key, Meta};
+use cache::{Key, KeyMap, Meta};
 
 use crate::caching::filling::Filling;
 use crate::caching::policy::Failed;
@@ -202,15 +201,15 @@ type Parts = Vec<(Range<u64>, Arc<Flight>)>;
 
 /// All fetches of one cache.
 pub(crate) struct Flights {
-    tables: [Mutex<HashMap<Key, Arc<Flight>>>; SHARDS],
+    tables: [Mutex<KeyMap<Arc<Flight>>>; SHARDS],
     /// Ranges that are being fetched by themselves, by the primary key.
-    parts: [Mutex<HashMap<Key, Parts>>; SHARDS],
-    marks: [Mutex<HashMap<Key, Instant>>; SHARDS],
+    parts: [Mutex<KeyMap<Parts>>; SHARDS],
+    marks: [Mutex<KeyMap<Instant>>; SHARDS],
     /// Keys whose content was changed or purged, and when: what was asked for before is not stored.
     changes: Mutex<Changes>,
     /// What answers of these keys vary by, as far as there is room to remember it: without that, variants are fetched one
     /// time too often now and then.
-    varying: [Mutex<HashMap<Key, Arc<[u8]>>>; SHARDS],
+    varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
     /// Fetches that are over, by shard.
     ended: [AtomicU64; SHARDS],
     /// Requests that did not wait because of a mark.
@@ -220,7 +219,7 @@ pub(crate) struct Flights {
 /// Keys that were changed of late.
 #[derive(Default)]
 struct Changes {
-    keys: HashMap<Key, Instant>,
+    keys: KeyMap<Instant>,
     /// All keys count as changed at this moment.
     all: Option<Instant>,
     /// Fetches that started before are joined by nobody.
@@ -387,7 +386,7 @@ impl Flights {
         lock(&self.marks[shard(key)]).get(key).is_some_and(|until| *until > now)
     }
 
-    fn table(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Arc<Flight>>> {
+    fn table(&self, key: &Key) -> MutexGuard<'_, KeyMap<Arc<Flight>>> {
         lock(&self.tables[shard(key)])
     }
 }
