@@ -45,8 +45,8 @@ impl Store {
         let new = New {
             key: header.primary,
             text,
-            meta,
-            head: head.to_vec(),
+            meta: Arc::new(meta),
+            head: head.into(),
             is_partial: header.layout.is_partial,
             // A purge that came before the lookup, if it was soft, has been answered by asking again.
             sequence: hit.sequence,

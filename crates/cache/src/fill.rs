@@ -292,7 +292,9 @@ impl Fill {
                 self.flush(gather).await?;
             }
         }
-        self.new.meta.length = Some(length);
+        if self.new.meta.length.is_none() {
+            Arc::make_mut(&mut self.new.meta).length = Some(length);
+        }
         self.check_purged()?;
         match std::mem::replace(&mut self.to, To::Memory) {
             To::Memory if self.held.is_empty() => self.commit_small(length).await?,
@@ -486,8 +488,9 @@ impl Store {
 
     /// The same, with a folder that it is written in before it is whole where the cache has [`crate::Config::use_temp_path`].
     pub async fn begin_in(self: &Arc<Store>, new: New, folder: &Path) -> Result<Fill, Refused> {
-        let folder = CString::new(folder.as_os_str().as_bytes()).ok().filter(|_| self.config.use_temp_path);
-        self.begin_new(new, folder.map(Arc::from)).await.map_err(|refused| self.counters.refuse(refused))
+        let name = |folder: &Path| CString::new(folder.as_os_str().as_bytes()).ok().map(Arc::from);
+        let folder = Some(folder).filter(|_| self.config.use_temp_path).and_then(name);
+        self.begin_new(new, folder).await.map_err(|refused| self.counters.refuse(refused))
     }
 
     /// Begins to store parts of something, or adds to the entry that somebody else has begun or stored meanwhile, where
@@ -579,8 +582,8 @@ impl Store {
         let new = New {
             key: header.primary,
             text: hit.image.bytes()[header.text.clone()].to_vec(),
-            meta: (*hit.meta).clone(),
-            head: Vec::new(),
+            meta: Arc::clone(&hit.meta),
+            head: Arc::default(),
             is_partial: true,
             sequence: header.sequence,
         };

@@ -1,5 +1,7 @@
 //! What a cache knows of a stored response beside its head and body: [`Meta`].
 
+use std::sync::Arc;
+
 use crate::key::Key;
 
 /// Facts about a stored response. Times of day are in seconds since 1970, as freshness counts them.
@@ -43,9 +45,9 @@ pub struct New {
     /// Its text.
     pub text: Vec<u8>,
     /// The facts; `length` when it is known.
-    pub meta: Meta,
+    pub meta: Arc<Meta>,
     /// The response head as it is to be stored; the store does not look into it.
-    pub head: Vec<u8>,
+    pub head: Arc<[u8]>,
     /// Whether only parts of the body will come (status 206): needs `meta.length`, and what is missing at the commit
     /// stays missing. Without it a commit with less than `meta.length` is refused.
     pub is_partial: bool,

@@ -125,6 +125,21 @@ fn at(seconds_from_now: i64) -> String {
     date::format(date::now().wrapping_add_signed(seconds_from_now))
 }
 
+/// HTTP/0.9: there is no head that could be stored, also where the configuration says for how long the answer is good.
+#[test]
+fn an_answer_without_a_head_is_passed_on_and_not_stored() {
+    let site = Site::of(Origin::raw(|connection| {
+        if connection.read_request().is_some() {
+            connection.send("just text");
+        }
+    }));
+    for _ in 0..2 {
+        let response = site.ask("/valid/old", &[]);
+        assert_eq!((response.status, response.text().as_str()), (200, "just text"));
+        assert_eq!(response.field("X-Cache"), Some("MISS"));
+    }
+}
+
 /// Each line on a target of its own: what the origin says, and whether it is stored for more than this moment.
 #[test]
 fn what_the_origin_says_decides() {

@@ -188,15 +188,15 @@ pub(crate) fn new(store: &Store, number: u64, length: Option<u64>) -> New {
     let text = text(number);
     New {
         key: Key::of(&text),
-        meta: Meta {
+        meta: Arc::new(Meta {
             status: 200,
             fresh_until: 2_000_000_000,
             length,
             etag: format!("\"{number}\"").into_bytes(),
             ..Meta::default()
-        },
+        }),
         text,
-        head: HEAD.to_vec(),
+        head: HEAD.into(),
         is_partial: false,
         sequence: store.sequence(),
     }

@@ -1,5 +1,7 @@
 //! What is stored comes back, on every engine: sizes around every border, variants, parts, new heads.
 
+use std::sync::Arc;
+
 use cache::{FillError, Key, Meta, New, Refused};
 
 use super::common::*;
@@ -172,8 +174,9 @@ fn variants_lie_side_by_side() {
             let key = Key::of(&text);
             for (number, variant) in [(0, "gzip"), (1, "br"), (2, "")] {
                 let mut new = new(&store, 1, Some(100));
-                new.meta.vary = b"accept-encoding".to_vec();
-                new.meta.variant = variant.into();
+                let meta = Arc::make_mut(&mut new.meta);
+                meta.vary = b"accept-encoding".to_vec();
+                meta.variant = variant.into();
                 store_in_pieces(&store, new, &body(number, 100), 100).await.unwrap();
             }
             for _ in 0..2 {

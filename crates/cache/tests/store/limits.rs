@@ -235,7 +235,7 @@ fn a_purge_removes_what_it_names_and_holds() {
     let place = Place::new();
     let tagged = |store: &Store, number: u64, tags: &str| {
         let mut new = new(store, number, Some(100));
-        new.meta.tags = tags.as_bytes().to_vec();
+        Arc::make_mut(&mut new.meta).tags = tags.as_bytes().to_vec();
         new
     };
     PLAIN.run(async {

@@ -2,7 +2,8 @@
 //!
 //! Main types: [`ReplyHead`], filled by [`parse`] within [`Limits`]. It is reused for the life of a connection:
 //! [`ReplyHead::clear`] keeps its field table. Where the body ends is [`crate::framing::ReplyFraming`]; whether the
-//! answer may be stored is [`crate::freshness`]. Writing a head is [`crate::response`].
+//! answer may be stored is [`crate::freshness`]. Writing a head is [`crate::response`];
+//! heads that are kept are written by [`HeadWriter`] and read by [`parse_written`].
 //!
 //! The parser takes what nginx's upstream parser takes, and says in [`ReplyError`] where it is stricter.
 
@@ -10,9 +11,11 @@ mod error;
 mod parse;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 pub use error::ReplyError;
 pub use parse::{parse, parse_fields};
+pub use writer::{HeadWriter, parse_written};
 
 use crate::fields::FieldTable;
 use crate::request::{Field, HeaderId, Version};

@@ -54,7 +54,12 @@ pub fn parse(head: &mut ReplyHead, buf: &[u8], limits: &Limits) -> Result<ReplyP
 const STATUS_LINE_START: &[u8] = b"HTTP/";
 
 /// Reads `HTTP/1.1 200 OK`, whose line feed stands at `line_feed`.
-fn status_line(head: &mut ReplyHead, buf: &[u8], start: usize, line_feed: usize) -> Result<(), ReplyError> {
+pub(super) fn status_line(
+    head: &mut ReplyHead,
+    buf: &[u8],
+    start: usize,
+    line_feed: usize,
+) -> Result<(), ReplyError> {
     let end = line_feed - usize::from(buf[..line_feed].ends_with(b"\r"));
     let line = Line { buf, at: start + STATUS_LINE_START.len(), end };
     let (version, code, code_start) = line.version_and_code().ok_or(ReplyError::InvalidStatusLine)?;
@@ -67,9 +72,15 @@ fn status_line(head: &mut ReplyHead, buf: &[u8], start: usize, line_feed: usize)
     head.version = version;
     head.status = code;
     head.status_text = Span::new(code_start, end);
-    let space = rest.iter().position(|&byte| byte == b' ').map_or(rest.len(), |space| space + 1);
-    head.reason = Span::new(rest_start + space, end);
+    head.reason = reason(code_start, &buf[code_start..end]);
     Ok(())
+}
+
+/// Where the reason is, of a status and its reason that start at `start`.
+pub(super) fn reason(start: usize, status_text: &[u8]) -> Span {
+    let len = status_text.len();
+    let space = status_text.iter().position(|&byte| byte == b' ').map_or(len, |space| space + 1);
+    Span::new(start + space, start + len)
 }
 
 /// Digits of a status.
@@ -200,7 +211,7 @@ fn split_field(line: &[u8]) -> Result<Field, ReplyError> {
 }
 
 /// Adds a field to the table, unless it repeats one of which the first counts.
-fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyError> {
+pub(super) fn add_field(head: &mut ReplyHead, field: Field) -> Result<(), ReplyError> {
     if let Some(first) = head.fields.first.get_mut(field.id as usize) {
         if *first == 0 {
             *first = u16::try_from(head.fields.lines.len() + 1).map_err(|_| ReplyError::TooManyFields)?;
@@ -221,7 +232,7 @@ fn check_count(head: &ReplyHead, limits: &Limits) -> Result<(), ReplyError> {
 
 /// RFC 9112 section 6.3: whatever could make two parties disagree about the length is refused, whether or not the
 /// response has a body.
-fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
+pub(super) fn finish(head: &mut ReplyHead, buf: &[u8]) -> Result<(), ReplyError> {
     if let Some(value) = head.get(buf, HeaderId::ContentLength) {
         let length = crate::parse_decimal(value).ok_or(ReplyError::InvalidContentLength)?;
         head.content_length = Some(length);

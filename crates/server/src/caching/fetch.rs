@@ -20,12 +20,11 @@ use std::time::Instant;
 use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
 use http::freshness::store::NotStored;
 use http::reply::FieldLine;
-use http::request::HeaderId;
 use http::stored_fields;
 use io::Frozen;
 use rt::local::Event;
 
-use crate::caching::filling::{End, Filling};
+use crate::caching::filling::{End, Filling, SharedHead};
 use crate::caching::flight::{Joined, Lead, Outcome};
 use crate::caching::policy::{self, Answer, Failed, Question};
 use crate::caching::record::{self, Record, Status, Unstored};
@@ -242,9 +241,8 @@ impl Fetch {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
         match self.begin(request, (self.origin.conf)(scope), answer).await {
-            Ok((fill, meta, head)) => {
+            Ok((fill, filling)) => {
                 record::of(request).stored = true;
-                let filling = Filling::new(meta, head);
                 let body = reply.body.into_coming(request, (self.origin.upstream)(scope));
                 let filler = Filler {
                     fill: Some(fill),
@@ -366,13 +364,13 @@ impl Fetch {
         conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses
     }
 
-    /// Begins to store an answer.
+    /// Begins to store an answer, and to share it.
     async fn begin(
         &self,
         request: &Request,
         conf: &CacheConf,
         answer: &Answer<'_>,
-    ) -> Result<(Fill, Arc<Meta>, Arc<[u8]>), Unstored> {
+    ) -> Result<(Fill, Arc<Filling>), Unstored> {
         if self.has_too_few_uses(conf) {
             return Err(Unstored::TooFewUses);
         }
@@ -385,20 +383,23 @@ impl Fetch {
         }
         let (head, raw) = (answer.heading.head(), answer.heading.raw());
         meta.length = head.content_length();
-        let mut stored_head = Vec::with_capacity(raw.len());
-        policy::push_stored_head(head.status_text().of(raw), head.lines(raw), &mut stored_head);
-        policy::push_range(meta.status, head.get(raw, HeaderId::ContentRange), &mut stored_head);
+        let status = (head.status(), head.status_text().of(raw));
+        let range = policy::range_of(meta.status, head, raw);
+        // Its lines were parsed a moment ago.
+        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), range, raw.len())
+            .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
+        let (meta, stored_head) = (Arc::new(meta), Arc::from(stored_head));
         let new = New {
             key: self.key,
             text: self.text.clone(),
-            meta: meta.clone(),
-            head: stored_head.clone(),
+            meta: Arc::clone(&meta),
+            head: Arc::clone(&stored_head),
             is_partial: false,
             sequence: answer.sequence,
         };
         let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
         let fill = self.store.begin_in(new, temp_folder).await.map_err(Unstored::Refused)?;
-        Ok((fill, Arc::new(meta), stored_head.into()))
+        Ok((fill, Filling::new(meta, SharedHead::new(stored_head, parsed))))
     }
 
     /// Gives the stored answer what a 304 says (RFC 9111 section 4.3.4).
@@ -433,20 +434,17 @@ impl Fetch {
 
 /// The facts and the head of a stored answer after a 304.
 fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) -> Option<(Meta, Vec<u8>)> {
-    let mut head = http::reply::ReplyHead::new();
-    let limits = http::reply::Limits { head_max: cache::HEAD_BYTES_MAX as u32, fields_max: u16::MAX };
-    http::reply::parse(&mut head, hit.head(), &limits).ok()?;
+    let head = http::reply::parse_written(hit.head())?;
     let (fresh, raw) = (answer.heading.head(), answer.heading.raw());
     let mut lines: Vec<FieldLine<'_>> = Vec::new();
     let update = stored_fields::update(head.lines(hit.head()), fresh.lines(raw), &mut lines);
     if update.vary_changed {
         return None;
     }
-    let mut merged = Vec::with_capacity(hit.head().len());
-    policy::push_stored_head(head.status_text().of(hit.head()), lines.iter().copied(), &mut merged);
-    policy::push_range(hit.meta.status, head.get(hit.head(), HeaderId::ContentRange), &mut merged);
-    let mut merged_head = http::reply::ReplyHead::new();
-    http::reply::parse(&mut merged_head, &merged, &limits).ok()?;
+    let status = (head.status(), head.status_text().of(hit.head()));
+    let range = policy::range_of(hit.meta.status, &head, hit.head());
+    let capacity = hit.head().len();
+    let (merged, merged_head) = policy::stored_head(status, lines.iter().copied(), range, capacity).ok()?;
     let heading = crate::upstream::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
     let answer = Answer { heading: &heading, ..*answer };
     let mut meta = policy::judge(request, conf, &answer).ok()?;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use cache::{CHUNK_BYTES, FillReader, Meta, Reader};
+use http::reply::ReplyHead;
 use io::Frozen;
 use io::op::Source;
 use rt::watch::{self, Publisher, Waiting, Watcher};
@@ -26,14 +27,15 @@ use crate::body::BodyError;
 use crate::body::stream::Stream;
 use crate::caching::parts::{Asked, Part};
 use crate::caching::stored::{PendingRead, source_of};
+use crate::upstream::Heading;
 
 /// A response of which bytes still come. One task pushes; readers of all threads take. The lock is held for a look at the
 /// window and for a push, never while anything is awaited.
 pub(crate) struct Filling {
     /// Its facts.
     pub(crate) meta: Arc<Meta>,
-    /// Its head as it is stored.
-    pub(crate) head: Arc<[u8]>,
+    /// Its head as it is stored, where there is one.
+    head: Option<SharedHead>,
     /// What it is a part of, where it is not the whole.
     part: Option<Part>,
     state: Mutex<State>,
@@ -43,6 +45,19 @@ pub(crate) struct Filling {
     next_reader: AtomicU64,
     /// Whether the upstream has answered with it to a request for a part of it.
     refuses_parts: AtomicBool,
+}
+
+/// A head that readers of all threads have, with what parsing it has found.
+pub(crate) struct SharedHead {
+    raw: Arc<[u8]>,
+    parsed: ReplyHead,
+}
+
+impl SharedHead {
+    /// What was found in these bytes.
+    pub(crate) fn new(raw: Arc<[u8]>, parsed: ReplyHead) -> SharedHead {
+        SharedHead { raw, parsed }
+    }
 }
 
 #[derive(Default)]
@@ -108,23 +123,34 @@ const READ_BYTES: u64 = 256 << 10;
 
 impl Filling {
     /// A response whose head is here.
-    pub(crate) fn new(meta: Arc<Meta>, head: Arc<[u8]>) -> Arc<Filling> {
-        Filling::with(meta, head, None, State::default())
+    pub(crate) fn new(meta: Arc<Meta>, head: SharedHead) -> Arc<Filling> {
+        Filling::with(meta, Some(head), None, State::default())
     }
 
     /// A part of one, whose head is that of the whole. Where it is not stored nobody can read what one reader has left
     /// behind, as with a disk that is lost.
-    pub(crate) fn of_part(meta: Arc<Meta>, head: Arc<[u8]>, part: Part, is_stored: bool) -> Arc<Filling> {
+    pub(crate) fn of_part(
+        meta: Arc<Meta>,
+        head: Option<SharedHead>,
+        part: Part,
+        is_stored: bool,
+    ) -> Arc<Filling> {
         let arrived = part.range.start;
         let unwritten_below = arrived.checked_next_multiple_of(CHUNK_BYTES).unwrap_or(arrived);
         let disk = if is_stored { Disk::Works } else { Disk::Lost };
         Filling::with(meta, head, Some(part), State { arrived, unwritten_below, disk, ..State::default() })
     }
 
-    fn with(meta: Arc<Meta>, head: Arc<[u8]>, part: Option<Part>, state: State) -> Arc<Filling> {
+    fn with(meta: Arc<Meta>, head: Option<SharedHead>, part: Option<Part>, state: State) -> Arc<Filling> {
         let (news, _) = watch::channel(0);
         let (next_reader, refuses_parts) = (AtomicU64::new(0), AtomicBool::new(false));
         Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
+    }
+
+    /// Its head as it is stored, for one who reads along.
+    pub(crate) fn heading(&self) -> Option<Heading> {
+        let SharedHead { raw, parsed } = self.head.as_ref()?;
+        Some(Heading::new(Source::Shared(Arc::clone(raw)), parsed.clone()))
     }
 
     /// What it is a part of, where it is not the whole.

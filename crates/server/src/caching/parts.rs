@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use cache::{CHUNK_BYTES, Fill, Hit, Meta, New};
+use http::StatusCode;
 use http::cache_status::Forwarded;
 use http::freshness::store::NotStored;
 use http::push_decimal;
@@ -26,7 +27,7 @@ use http::validator::Validator;
 
 use crate::body::ranged::RangedBody;
 use crate::caching::fetch::{Answered, Fetch, detached};
-use crate::caching::filling::{End, Filling, FillingReader};
+use crate::caching::filling::{End, Filling, FillingReader, SharedHead};
 use crate::caching::flight::{Lead, Outcome};
 use crate::caching::holes::{self, Holed};
 use crate::caching::policy::{self, Failed, Question};
@@ -213,8 +214,8 @@ pub(crate) async fn begin(
     let part = part_of(&reply.head)?;
     let (fill, meta, head) = match hit {
         // Where it cannot be stored it is passed on only.
-        Some(hit) => (fetch.store.extend(hit).await.ok(), Arc::clone(&hit.meta), hit.head().into()),
-        None => (None, Arc::default(), Arc::from(&b""[..])),
+        Some(hit) => (fetch.store.extend(hit).await.ok(), Arc::clone(&hit.meta), stored::shared(hit.head())),
+        None => (None, Arc::default(), None),
     };
     let start = part.range.start;
     let filling = Filling::of_part(meta, head, part, fill.is_some());
@@ -365,7 +366,7 @@ impl Fetch {
     pub(crate) fn along(fetch: &Rc<Fetch>, request: &Request, filling: &Arc<Filling>) -> Option<Reply> {
         let part = filling.part()?;
         let reader = filling.reader(part.range.clone())?;
-        let (heading, same) = (stored::parse(&filling.head)?, stored::parse(&filling.head)?);
+        let (heading, same) = (filling.heading()?, filling.heading()?);
         // The part will do, unless a filter wants more of the body than the client asked for.
         let (child, coming) = (detached(request)?, Some((part.range.clone(), reader)));
         let source = Holed::new(Rc::clone(fetch), child, None, Rc::new(same), coming);
@@ -390,21 +391,21 @@ impl Fetch {
             true => Err(Unstored::TooFewUses),
             false => policy::judge(request, conf, &answer),
         };
-        let mut stored_head = Vec::with_capacity(raw.len());
-        policy::push_stored_head(b"200 OK", head.lines(raw), &mut stored_head);
-        stored::parse(&stored_head)?;
+        let status = (StatusCode::OK, &b"200 OK"[..]);
+        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), None, raw.len()).ok()?;
+        let stored_head = Arc::from(stored_head);
         let mut fill = None;
-        let mut meta = Meta { status: 200, length: Some(part.length), ..Meta::default() };
+        let mut meta = Arc::new(Meta { status: 200, length: Some(part.length), ..Meta::default() });
         match judged {
             Ok(facts) if validator(&reply.head).is_strong() => {
-                meta = Meta { status: 200, length: Some(part.length), ..facts };
+                meta = Arc::new(Meta { status: 200, length: Some(part.length), ..facts });
                 let is_being_filled = self.cache.flights().under_way(&self.key).is_some();
                 if !is_being_filled {
                     let new = New {
                         key: self.key,
                         text: self.text.clone(),
-                        meta: meta.clone(),
-                        head: stored_head.clone(),
+                        meta: Arc::clone(&meta),
+                        head: Arc::clone(&stored_head),
                         is_partial: true,
                         sequence: answer.sequence,
                     };
@@ -424,7 +425,8 @@ impl Fetch {
             Err(reason) => record::of(request).unstored = Some(reason),
         }
         record::of(request).stored = fill.is_some();
-        let filling = Filling::of_part(Arc::new(meta), stored_head.into(), part, fill.is_some());
+        let head = SharedHead::new(stored_head, parsed);
+        let filling = Filling::of_part(meta, Some(head), part, fill.is_some());
         Some((fill, filling))
     }
 

@@ -7,10 +7,11 @@
 use std::time::{Instant, SystemTime};
 
 use cache::{Hit, Meta, Store};
+use http::StatusCode;
 use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
 use http::freshness::store::{self, Exchange, Ignored, Rules};
 use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
-use http::reply::FieldLine;
+use http::reply::{FieldLine, HeadWriter, ReplyError, ReplyHead};
 use http::request::HeaderId;
 use http::vary;
 
@@ -151,12 +152,10 @@ pub(crate) fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Puts what a 206 is a part of before the end of its stored head. Only one that the configuration asked for is stored
-/// as what it is; parts that a client asked for become parts of the whole.
-pub(crate) fn push_range(status: u16, content_range: Option<&[u8]>, head: &mut Vec<u8>) {
-    let Some(value) = content_range.filter(|_| status == 206) else { return };
-    head.truncate(head.len() - b"\r\n".len());
-    head.extend_from_slice(&[b"Content-Range: ", value, b"\r\n\r\n"].concat());
+/// What a 206 is a part of, for its stored head. Only one that the configuration asked for is stored as what it is; parts
+/// that a client asked for become parts of the whole.
+pub(crate) fn range_of<'a>(status: u16, head: &ReplyHead, raw: &'a [u8]) -> Option<&'a [u8]> {
+    head.get(raw, HeaderId::ContentRange).filter(|_| status == 206)
 }
 
 /// Whether a value of the configuration means yes.
@@ -281,17 +280,23 @@ pub(crate) fn age(meta: &Meta, now_s: i64) -> u32 {
     current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
 }
 
-/// Appends the head of an answer as it is stored: without what belongs to one connection or to the framing of its body,
-/// and without what is counted anew each time.
-pub(crate) fn push_stored_head<'a, I>(status_text: &[u8], lines: I, out: &mut Vec<u8>)
+/// The head of an answer as it is stored: without what belongs to one connection or to the framing of its body, and
+/// without what is counted anew each time; with the `Content-Range` of a part that is stored as one ([`range_of`]).
+///
+/// # Errors
+/// Lines that no head may have.
+pub(crate) fn stored_head<'a, I>(
+    (status, status_text): (StatusCode, &[u8]),
+    lines: I,
+    range: Option<&[u8]>,
+    capacity: usize,
+) -> Result<(Vec<u8>, ReplyHead), ReplyError>
 where
     I: Iterator<Item = FieldLine<'a>> + Clone,
 {
     let connection = lines.clone().filter(|line| line.id == HeaderId::Connection).map(|line| line.value);
     let options = http::hop_by_hop::ConnectionOptions::new(connection);
-    out.extend_from_slice(b"HTTP/1.1 ");
-    out.extend_from_slice(status_text);
-    out.extend_from_slice(b"\r\n");
+    let mut out = HeadWriter::new(status, status_text, capacity)?;
     // RFC 9111 section 5.2.2.4: what must not be used again without asking is not there to be used.
     let control = lines.clone().filter(|line| line.id == HeaderId::CacheControl).map(|line| line.value);
     let unshared: Vec<&[u8]> = qualified_fields(control, Qualified::NoCache).collect();
@@ -304,11 +309,11 @@ where
             HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age | HeaderId::ContentRange
         );
         if !is_framing && http::stored_fields::is_stored(&line, &options) {
-            out.extend_from_slice(line.name);
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(line.value);
-            out.extend_from_slice(b"\r\n");
+            out.push(&line)?;
         }
     }
-    out.extend_from_slice(b"\r\n");
+    if let Some(range) = range {
+        out.push(&FieldLine::new(b"Content-Range", range))?;
+    }
+    out.finish()
 }

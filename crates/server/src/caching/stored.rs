@@ -13,20 +13,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use cache::{Hit, Located, Reader, StoreError};
-use http::reply::{Limits, ReplyHead, ReplyProgress};
+use http::reply::parse_written;
 use io::op::Source;
 
 use crate::body::choose::Mover;
 use crate::body::ranged::{Ranged, RangedBody};
 use crate::body::stream::Stream;
 use crate::body::{BodyError, FileBody, choose};
-use crate::caching::filling::Filling;
+use crate::caching::filling::{Filling, SharedHead};
 use crate::request::Request;
 use crate::response::Body;
 use crate::upstream::{Heading, Reply, ReplyBody, Stored};
-
-/// The longest head that is stored; far above what upstreams may send.
-const HEAD: Limits = Limits { head_max: cache::HEAD_BYTES_MAX as u32, fields_max: u16::MAX };
 
 /// Reads of a stored body that are in flight at once.
 const READS: usize = 2;
@@ -47,7 +44,7 @@ pub(crate) fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply>
 
 /// An answer that is still being fetched; `None` when it cannot be joined any more.
 pub(crate) fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
-    let heading = parse(&filling.head)?;
+    let heading = filling.heading()?;
     let length = filling.length();
     let reader = filling.reader(0..u64::MAX)?;
     let body = match length {
@@ -74,14 +71,14 @@ pub(crate) fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age:
     Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: Some(age) }) }
 }
 
+/// The head of an entry: its checksum was compared when it was read.
 pub(crate) fn parse(bytes: &[u8]) -> Option<Heading> {
-    let mut head = ReplyHead::new();
-    match http::reply::parse(&mut head, bytes, &HEAD) {
-        Ok(ReplyProgress::Complete { head_len }) => {
-            Some(Heading::new(Source::Vec(bytes[..head_len as usize].to_vec()), head))
-        }
-        _ => None,
-    }
+    parse_written(bytes).map(|head| Heading::new(Source::Vec(bytes.to_vec()), head))
+}
+
+/// A stored head for readers of all threads.
+pub(crate) fn shared(bytes: &[u8]) -> Option<SharedHead> {
+    parse_written(bytes).map(|head| SharedHead::new(bytes.into(), head))
 }
 
 /// A body in a file of the cache: the location's own way of moving files, once its checksums were compared.

@@ -1,0 +1,190 @@
+//! Heads that are kept: written line by line with what parsing them would find ([`HeadWriter`]), and taken apart again
+//! ([`parse_written`]).
+
+use super::{FieldLine, Phase, ReplyError, ReplyHead, parse};
+use crate::request::{Field, HeaderId};
+use crate::{Span, StatusCode};
+
+/// What the status stands behind.
+const VERSION: &[u8] = b"HTTP/1.1 ";
+
+/// What is between a name and its value.
+const SEPARATOR: &[u8] = b": ";
+
+/// Writes a head. Its lines are those of heads that were parsed, so that the [`ReplyHead`] of what is written is known
+/// without parsing it.
+#[derive(Debug)]
+pub struct HeadWriter {
+    bytes: Vec<u8>,
+    head: ReplyHead,
+}
+
+impl HeadWriter {
+    /// One that begins with a status line; `status_text` is the status and its reason ([`ReplyHead::status_text`]), and
+    /// `capacity` how many bytes are expected.
+    ///
+    /// # Errors
+    /// No text: an answer of HTTP/0.9 has no head that could be kept.
+    pub fn new(status: StatusCode, status_text: &[u8], capacity: usize) -> Result<Self, ReplyError> {
+        if status_text.is_empty() {
+            return Err(ReplyError::InvalidStatusLine);
+        }
+        let mut bytes = Vec::with_capacity(capacity);
+        bytes.extend_from_slice(VERSION);
+        bytes.extend_from_slice(status_text);
+        let head = ReplyHead {
+            status,
+            status_text: Span::new(VERSION.len(), bytes.len()),
+            reason: parse::reason(VERSION.len(), status_text),
+            ..ReplyHead::new()
+        };
+        bytes.extend_from_slice(b"\r\n");
+        Ok(HeadWriter { bytes, head })
+    }
+
+    /// Writes a line. One that repeats a name of which the first counts is written, and is left out of what is found.
+    ///
+    /// # Errors
+    /// A second line of a name that must not come twice, or too many lines.
+    pub fn push(&mut self, line: &FieldLine<'_>) -> Result<(), ReplyError> {
+        let name = self.append(line.name);
+        self.bytes.extend_from_slice(SEPARATOR);
+        let value = self.append(line.value);
+        self.bytes.extend_from_slice(b"\r\n");
+        parse::add_field(&mut self.head, Field { name, value, id: line.id })
+    }
+
+    /// The bytes, with the empty line at their end, and what they say.
+    ///
+    /// # Errors
+    /// As where a head is parsed: lines about the length of the body that contradict each other.
+    pub fn finish(mut self) -> Result<(Vec<u8>, ReplyHead), ReplyError> {
+        self.bytes.extend_from_slice(b"\r\n");
+        self.head.end_at(&self.bytes)?;
+        Ok((self.bytes, self.head))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Span {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        Span::new(start, self.bytes.len())
+    }
+}
+
+/// Takes apart what a [`HeadWriter`] has written, with no more than a look for where names and values begin and end: for
+/// bytes of which a checksum says that they are what was written. `None` where they are no head; bytes behind it are left
+/// out.
+#[must_use]
+pub fn parse_written(bytes: &[u8]) -> Option<ReplyHead> {
+    if !bytes.starts_with(VERSION) {
+        return None;
+    }
+    let mut head = ReplyHead::new();
+    let mut line_feed = memchr::memchr(b'\n', bytes)?;
+    parse::status_line(&mut head, bytes, 0, line_feed).ok()?;
+    loop {
+        let start = line_feed + 1;
+        line_feed = start + memchr::memchr(b'\n', &bytes[start..])?;
+        let line = bytes[start..line_feed].strip_suffix(b"\r")?;
+        if line.is_empty() {
+            head.end_at(&bytes[..=line_feed]).ok()?;
+            return Some(head);
+        }
+        let name_len = memchr::memchr(b':', line)?;
+        let value_start = name_len + SEPARATOR.len();
+        if value_start > line.len() {
+            return None;
+        }
+        let name = Span::new(start, start + name_len);
+        let value = Span::new(start + value_start, start + line.len());
+        // What parsers take for a name has no byte that could be taken for another one of a known name.
+        let id = HeaderId::of_plain(&line[..name_len]);
+        parse::add_field(&mut head, Field { name, value, id }).ok()?;
+    }
+}
+
+impl ReplyHead {
+    /// The head is complete, and these are all of its bytes.
+    fn end_at(&mut self, bytes: &[u8]) -> Result<(), ReplyError> {
+        parse::finish(self, bytes)?;
+        self.phase = Phase::Done;
+        self.line_start = bytes.len() as u32;
+        self.scanned = self.line_start;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reply::{Limits, ReplyProgress};
+
+    fn parsed(bytes: &[u8]) -> ReplyHead {
+        let mut head = ReplyHead::new();
+        let limits = Limits { head_max: 1 << 16, fields_max: 1000 };
+        let progress = parse(&mut head, bytes, &limits);
+        assert_eq!(progress, Ok(ReplyProgress::Complete { head_len: bytes.len() as u32 }));
+        head
+    }
+
+    #[test]
+    fn what_is_written_says_what_parsing_finds() {
+        let heads: [&[u8]; 5] = [
+            b"HTTP/1.1 200 OK\r\nServer: x\r\nContent-Length: 12\r\nEmpty:\r\nX: 1\r\nX: 2\r\n\r\n",
+            b"HTTP/1.1 200\r\nnocolon\r\n\r\n",
+            b"HTTP/1.0 403.1 Forbidden\nETag: \"a\"\nEtag: \"b\"\n\n",
+            b"HTTP/1.1 200 \r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"HTTP/1.1 301 Moved Permanently\r\nunder_score: \t a b \t\r\nLocation: /\r\n\r\n",
+        ];
+        for raw in heads {
+            let head = parsed(raw);
+            let text = head.status_text().of(raw);
+            let mut writer = HeadWriter::new(head.status(), text, 0).unwrap();
+            head.lines(raw).for_each(|line| writer.push(&line).unwrap());
+            let (bytes, written) = writer.finish().unwrap();
+            assert_eq!(format!("{written:?}"), format!("{:?}", parsed(&bytes)), "{}", bytes.escape_ascii());
+            let read = parse_written(&[&bytes[..], b"body\n\r\n"].concat());
+            assert_eq!(format!("{:?}", read.unwrap()), format!("{written:?}"));
+            let lines = |head: &ReplyHead, raw: &[u8]| -> Vec<(Vec<u8>, Vec<u8>)> {
+                head.lines(raw).map(|line| (line.name.to_vec(), line.value.to_vec())).collect()
+            };
+            assert_eq!(lines(&written, &bytes), lines(&head, raw));
+        }
+    }
+
+    #[test]
+    fn what_was_not_written_is_no_head() {
+        let whole = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n";
+        assert!(parse_written(whole).is_some());
+        for len in 0..whole.len() {
+            assert!(parse_written(&whole[..len]).is_none(), "{len} bytes");
+        }
+        let others: [&[u8]; 6] = [
+            b"HTTP/1.1 200 OK\nA: b\n\n",
+            b"HTTP/1.1 2x0 OK\r\n\r\n",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nA\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nA:\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+        ];
+        others.iter().for_each(|other| assert!(parse_written(other).is_none(), "{}", other.escape_ascii()));
+    }
+
+    #[test]
+    fn without_a_status_there_is_no_head() {
+        assert!(HeadWriter::new(StatusCode::OK, b"", 0).is_err());
+    }
+
+    #[test]
+    fn lengths_that_contradict_each_other_are_refused() {
+        let push = |lines: &[(&[u8], &[u8])]| {
+            let mut writer = HeadWriter::new(StatusCode::OK, b"200 OK", 0).unwrap();
+            let pushed: Result<(), ReplyError> =
+                lines.iter().try_for_each(|(name, value)| writer.push(&FieldLine::new(name, value)));
+            pushed.and_then(|()| writer.finish()).map(drop)
+        };
+        assert_eq!(push(&[(b"Content-Length", b"1")]), Ok(()));
+        assert!(push(&[(b"Content-Length", b"1"), (b"Content-Length", b"1")]).is_err());
+        assert!(push(&[(b"Content-Length", b"1"), (b"Transfer-Encoding", b"chunked")]).is_err());
+    }
+}
