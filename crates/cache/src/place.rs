@@ -159,7 +159,7 @@ impl Whole {
         let path = temp.as_ref().map_or_else(|| Some(store.temp_path()), |temp| temp.path.clone());
         let new = Box::new(NewFile {
             temp: path.ok_or(Errno::NOENT)?,
-            to: to.clone(),
+            to,
             begun: temp.as_ref().map(|temp| temp.file.fd().clone()),
             mode: FILE_MODE,
             data,
@@ -171,7 +171,7 @@ impl Whole {
         {
             let _ = Box::pin(store.make_temp_folder()).await;
             for &end in folders.ends() {
-                let folder = CString::new(&to.as_bytes()[..end]).map_err(|_| Errno::INVAL)?;
+                let folder = CString::new(&new.to.as_bytes()[..end]).map_err(|_| Errno::INVAL)?;
                 match Box::pin(file::mkdir(folder, FOLDER_MODE, device, via)).await {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(errno) => return Err(errno),

@@ -2,6 +2,7 @@
 //! `purging` and `run`; here are its parts and how it is opened.
 
 use std::ffi::CString;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -94,6 +95,9 @@ const LET_IN_OF_MIN: u32 = 8;
 pub(crate) const LOCK_NAME: &str = "ringroad.lock";
 /// Entries that are being written.
 const TEMP_NAME: &str = "ringroad.tmp";
+
+/// Digits of the largest number of a temporary name.
+const DIGITS_MAX: usize = 20;
 
 impl Store {
     /// Opens a cache: makes its folder, takes its lock and reads its purges. These calls may wait for the disk, so it is
@@ -286,7 +290,11 @@ impl Store {
         let start = || [&self.temp, &b"/"[..], self.temp_prefix().as_bytes()].concat();
         let start = self.temp_start.get_or_init(start);
         let number = self.count.fetch_add(1, Ordering::Relaxed);
-        checked([start, number.to_string().as_bytes()].concat())
+        // With the zero byte at its end, as above.
+        let mut path = Vec::with_capacity(start.len() + DIGITS_MAX + 1);
+        path.extend_from_slice(start);
+        write!(path, "{number}").expect("a vector takes it");
+        checked(path)
     }
 
     /// What the names of temporary files of this cache begin with, whatever process wrote them: other caches may use

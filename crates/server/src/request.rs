@@ -212,6 +212,10 @@ pub(crate) const REDIRECTS_MAX: u32 = 10;
 impl Request {
     /// A request that has not been read yet.
     pub(crate) fn new(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
+        Request::with_head(generation, conn, server, Head::new())
+    }
+
+    fn with_head(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId, head: Head) -> Request {
         let location = generation.config.server(server).root;
         Request {
             generation,
@@ -219,7 +223,7 @@ impl Request {
             server,
             location,
             real_client: None,
-            head: Head::new(),
+            head,
             raw: None,
             raw_start: 0,
             method: Method::Get,
@@ -311,12 +315,12 @@ impl Request {
 
     /// A subrequest with this one's head, for the same server; `None` without memory for the head.
     pub(crate) fn child(&self) -> Option<Request> {
-        let mut child = Request::new(Rc::clone(&self.generation), Rc::clone(&self.conn), self.server);
+        let (generation, conn) = (Rc::clone(&self.generation), Rc::clone(&self.conn));
+        let mut child = Request::with_head(generation, conn, self.server, self.head.clone());
         let bytes = self.bytes();
         let mut raw = rt::pool().get(bytes.len())?;
         raw.append(bytes);
         child.take_head(raw, 0);
-        child.head = self.head.clone();
         child.real_client.clone_from(&self.real_client);
         child.host.clone_from(&self.host);
         child.limit_rate = self.limit_rate;

@@ -49,18 +49,22 @@ enum Work {
 /// What is known of a new file.
 #[derive(Debug)]
 struct Put {
-    temp: CString,
-    to: CString,
+    /// Names, with the zero byte at their ends.
+    temp: Place,
+    to: Place,
     begun: Option<RawFd>,
     mode: u32,
     pieces: Pieces,
     uncached: bool,
 }
 
-/// Where the bytes of a write lie, in order.
-type Pieces = SmallVec<[(*const u8, usize); 2]>;
+/// Where bytes lie that the slot has.
+type Place = (*const u8, usize);
 
-// SAFETY: the addresses point into pool buffers, vectors, constants and shared slices, which are plain memory
+/// Where the bytes of a write lie, in order.
+type Pieces = SmallVec<[Place; 2]>;
+
+// SAFETY: the addresses point into pool buffers, vectors, names, constants and shared slices, which are plain memory
 // that no thread writes to while the operation is in flight: its slot owns them, and the slot's thread leaves
 // them alone until the outcome has come back through a mutex.
 unsafe impl Send for Job {}
@@ -106,10 +110,11 @@ impl Job {
                 Work::Write { file: file.as_raw_fd(), offset: *offset, pieces, uncached }
             }
             Op::Put { new, .. } => {
-                let piece = |part: &Segment| (part.bytes().as_ptr(), part.bytes().len());
+                let place = |bytes: &[u8]| (bytes.as_ptr(), bytes.len());
+                let piece = |part: &Segment| place(part.bytes());
                 Work::Put(Put {
-                    temp: new.temp.clone(),
-                    to: new.to.clone(),
+                    temp: place(new.temp.as_bytes_with_nul()),
+                    to: place(new.to.as_bytes_with_nul()),
                     begun: new.begun.as_ref().map(AsRawFd::as_raw_fd),
                     mode: new.mode,
                     pieces: new.data.iter().flat_map(|data| data.parts().map(piece)).collect(),
@@ -237,15 +242,16 @@ impl Put {
     fn run(self) -> Result<(), Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(self.mode);
+        let (temp, to) = (name(self.temp), name(self.to));
         let made = match self.begun {
             Some(_) => None,
-            None => Some(retry_on_intr(|| rustix::fs::open(&self.temp, flags, mode))?),
+            None => Some(retry_on_intr(|| rustix::fs::open(temp, flags, mode))?),
         };
         let file = made.as_ref().map(AsFd::as_fd).or(self.begun.map(borrow)).ok_or(Errno::BADF)?;
-        let done = self.write(file).and_then(|()| rustix::fs::rename(&self.temp, &self.to));
+        let done = self.write(file).and_then(|()| rustix::fs::rename(temp, to));
         if done.is_err() && made.is_some() {
             // The first error says more than one of the removal would.
-            let _ = rustix::fs::unlinkat(CWD, &self.temp, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(CWD, temp, AtFlags::empty());
         }
         done
     }
@@ -417,6 +423,10 @@ fn space(memory: *mut u8, len: usize) -> &'static mut [u8] {
     // SAFETY: `Job::new` took both from a pool buffer, whose memory is initialised; the slot owns it, lends
     // it to this job alone and outlives the job.
     unsafe { std::slice::from_raw_parts_mut(memory, len) }
+}
+
+fn name((memory, len): Place) -> &'static CStr {
+    CStr::from_bytes_with_nul(content(memory, len)).expect("it was a C string in the slot")
 }
 
 fn content(memory: *const u8, len: usize) -> &'static [u8] {

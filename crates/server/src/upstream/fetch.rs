@@ -296,11 +296,13 @@ impl Attempt<'_> {
             Some(left) if left <= self.settings.buffer_size => left as usize,
             _ => return Ok(Done { heading, body: Here::Part(live) }),
         };
-        let mut bytes = Vec::with_capacity(left);
+        let buf = rt::pool().get(left).filter(|buf| buf.capacity() >= left);
+        let Some(mut bytes) = buf else { return Ok(Done { heading, body: Here::Part(live) }) };
+        bytes.set_len(0);
         loop {
             match live.next(left).await {
-                Ok(Some(piece)) => bytes.extend_from_slice(&piece),
-                Ok(None) => return Ok(Done { heading, body: Here::All(Some(Source::Vec(bytes))) }),
+                Ok(Some(piece)) => _ = bytes.append(&piece),
+                Ok(None) => return Ok(Done { heading, body: Here::All(Some(Source::Buf(bytes))) }),
                 Err(fault) => {
                     request.log(Level::Error, format_args!("{fault} while reading upstream"));
                     return Err(match fault {
