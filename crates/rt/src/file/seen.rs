@@ -49,19 +49,17 @@ impl Seen {
             return Ok(*stat);
         }
         let stat = stat_now(path)?;
-        match self.looks.get_mut(self.looked) {
-            Some((seen, then)) => {
-                seen.clear();
-                seen.extend_from_slice(bytes);
-                *then = stat;
-                self.looked += 1;
-            }
-            None if self.looked < REMEMBERED_MAX => {
-                self.looks.push((bytes.to_vec(), stat));
-                self.looked += 1;
-            }
-            None => {}
+        if self.looked == REMEMBERED_MAX {
+            return Ok(stat);
         }
+        if self.looked == self.looks.len() {
+            self.looks.push((Vec::new(), stat));
+        }
+        let (seen, then) = &mut self.looks[self.looked];
+        seen.clear();
+        seen.extend_from_slice(bytes);
+        *then = stat;
+        self.looked += 1;
         Ok(stat)
     }
 

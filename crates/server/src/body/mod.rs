@@ -159,9 +159,9 @@ impl FileBody {
     }
 
     /// The whole body behind its head.
-    pub(crate) async fn read_behind(&self, head: Vec<u8>, read: OneRead) -> Result<Segments, BodyError> {
+    pub(crate) async fn read_behind(self, head: Vec<u8>, read: OneRead) -> Result<Segments, BodyError> {
         let OneRead { via, chunk, buf } = read;
-        let buf = read::from_disk(self, via, &chunk, buf).await?;
+        let buf = read::from_disk(&self, via, &chunk, buf).await?;
         let mut data = Segments::new();
         data.push(Source::Vec(head));
         data.push_range(Source::Buf(buf), chunk.skip as usize, (chunk.skip + chunk.wanted()) as usize);

@@ -6,13 +6,14 @@
 //!        +------------------------------------- keep-alive ----------------------------------------+
 //! ```
 //!
-//! [`proxy`] reads what a proxy says first, [`input`] reads requests, [`decide`] runs the phases, [`respond`]
-//! writes, [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
+//! [`proxy`] reads what a proxy says first, [`exchange`] takes a request to its answer, for which [`input`] reads heads,
+//! [`decide`] runs the phases and [`respond`] writes; [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
 
 mod body;
 pub(crate) mod decide;
 pub(crate) mod effect;
 pub(crate) mod error_page;
+mod exchange;
 pub(crate) mod input;
 mod proxy;
 pub(crate) mod respond;
@@ -24,21 +25,16 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use http::framing::BodyFraming;
 use rt::local::Counted;
-use rt::{Either, Socket, Timer, select};
+use rt::{Socket, Timer};
 
 use crate::config::ServerId;
-use crate::incoming::IncomingBody;
 use crate::modules::http_core::conf::Conf;
 use crate::modules::http_core::listen::{Listen, ListenAddr};
-use crate::phases::Step;
 use crate::process::tally::{self, Stage};
-use crate::request::{Address, ConnInfo, Generation, Request};
+use crate::request::{Address, ConnInfo, Generation};
 use crate::thread::Thread;
-use body::BodyFailure;
-use decide::{Course, Verdict, Wants};
-use input::{Head, Input};
+use input::Input;
 
 /// What a connection came in through: one per listening socket and thread.
 #[derive(Debug)]
@@ -180,149 +176,6 @@ impl Connection {
         }
     }
 
-    /// Reads a request and answers it.
-    async fn exchange(&mut self, request: &mut Request) -> After {
-        self.stage.set(Stage::Reading);
-        // Also one that turns out to be none counts, as in nginx.
-        self.info.requests.set(self.info.requests.get() + 1);
-        let head = match self.parse_head(request) {
-            Some(head) => head,
-            // Boxed as all that most requests do without.
-            None => Box::pin(self.read_rest_of_head(request)).await,
-        };
-        match head {
-            Head::Complete => {}
-            Head::Refused(status) => {
-                request.keepalive = false;
-                return self.answer_error(request, status).await;
-            }
-            Head::Abandoned(status) => {
-                request.response.status = status;
-                crate::log::access::write(request);
-                return After::Drop;
-            }
-            Head::Closed => return After::Drop,
-        }
-        self.stage.set(Stage::Writing);
-        request.keepalive = self.may_keep_alive(request);
-        let (mut course, verdict) = Course::begin(request, &self.entrance);
-        let verdict = match verdict {
-            Some(verdict) => verdict,
-            None if wants_early_body(request) => Box::pin(self.decide_with_body(&mut course, request)).await,
-            None => match decide::run(&mut course, request).await {
-                Some(verdict) => verdict,
-                // Boxed as all that most requests do without.
-                None => Box::pin(self.decide_with_body(&mut course, request)).await,
-            },
-        };
-        if verdict == Verdict::Drop {
-            crate::log::access::write(request);
-            return After::Drop;
-        }
-        if !request.body_is_taken && self.body_is_broken(request) {
-            request.keepalive = false;
-            return self.answer_error(request, 400).await;
-        }
-        match self.answer(request).await {
-            After::KeepAlive if request.body_is_taken => After::KeepAlive,
-            After::KeepAlive if !BodyFraming::of(&request.head).has_body() => After::KeepAlive,
-            // Boxed as all that most requests do without.
-            After::KeepAlive if Box::pin(self.discard_body(request)).await => After::KeepAlive,
-            After::KeepAlive => After::Close,
-            after => after,
-        }
-    }
-
-    /// Sends an error in the place of what was decided.
-    async fn answer_error(&mut self, request: &mut Request, status: u16) -> After {
-        // Boxed as all that most requests do without.
-        match Box::pin(decide::replace(request, status)).await {
-            Verdict::Answer => self.answer(request).await,
-            Verdict::Drop => {
-                crate::log::access::write(request);
-                After::Drop
-            }
-        }
-    }
-
-    /// Reads the body that is wanted, and goes on with it.
-    async fn decide_with_body(&mut self, course: &mut Course, request: &mut Request) -> Verdict {
-        loop {
-            if course.take_wants() == Wants::Pieces && request.body.is_none() {
-                if let Some(verdict) = self.decide_with_pieces(course, request).await {
-                    return verdict;
-                }
-                continue;
-            }
-            let verdict = match self.read_body(request).await {
-                Ok(()) => None,
-                Err(BodyFailure::Refused(status)) => course.take(request, Step::Status(status)),
-                Err(BodyFailure::Abandoned(status)) => {
-                    request.response.status = status;
-                    Some(Verdict::Drop)
-                }
-            };
-            let decided = match verdict {
-                None => decide::run(course, request).await,
-                verdict => verdict,
-            };
-            if let Some(verdict) = decided {
-                return verdict;
-            }
-        }
-    }
-
-    /// Goes on while the body is read for the handler that takes it.
-    async fn decide_with_pieces(&mut self, course: &mut Course, request: &mut Request) -> Option<Verdict> {
-        let incoming = Rc::new(IncomingBody::default());
-        let feed = match self.begin_feed(request, &incoming).await {
-            Ok(feed) => feed,
-            Err(failure) => {
-                (request.body_is_taken, request.keepalive) = (true, false);
-                request.body.get_or_insert_default();
-                return match failure {
-                    BodyFailure::Abandoned(status) => {
-                        request.response.status = status;
-                        Some(Verdict::Drop)
-                    }
-                    BodyFailure::Refused(status) => match course.take(request, Step::Status(status)) {
-                        None => decide::run(course, request).await,
-                        verdict => verdict,
-                    },
-                };
-            }
-        };
-        request.incoming = Some(Rc::clone(&incoming));
-        let verdict = match select(decide::run(course, request), self.feed(feed)).await {
-            Either::Left(verdict) => verdict,
-            Either::Right(never) => match never {},
-        };
-        request.incoming = None;
-        request.received += incoming.received();
-        // What is left of it is not to be told from a request that would follow.
-        request.body_is_taken = true;
-        if !incoming.is_whole() {
-            request.keepalive = false;
-        }
-        // A handler that asks later finds nothing, and can tell that from a body that was empty.
-        request.body_was_streamed = true;
-        request.body.get_or_insert_default();
-        verdict
-    }
-
-    /// Sends what was decided and writes it to the logs.
-    async fn answer(&mut self, request: &mut Request) -> After {
-        if let Some(status) = respond::filter(request) {
-            return Box::pin(self.answer_error(request, status)).await;
-        }
-        let after = self.respond(request).await;
-        if request.scope().core.subrequests.post_action.is_some() {
-            Box::pin(decide::post_action(request)).await;
-        }
-        crate::log::access::write(request);
-        after
-    }
-
     /// The settings that hold before a request says which server it wants.
     fn core(&self) -> &Conf {
         let config = &self.generation.config;
@@ -338,14 +191,6 @@ impl Connection {
         }
         is_old
     }
-}
-
-/// Whether the body is to be read before a location is chosen (`client_body_early_read`).
-fn wants_early_body(request: &Request) -> bool {
-    let texts = request.scope().core.client_body_early_read.items();
-    !texts.is_empty()
-        && BodyFraming::of(&request.head).has_body()
-        && texts.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"))
 }
 
 /// Loopback copies what is sent without a copy, and tells only then.

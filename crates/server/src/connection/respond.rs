@@ -12,6 +12,7 @@ use io::Segments;
 use io::op::Source;
 
 use crate::body::{self, BodyError, FileBody, OneRead, Rate, SendError, Sink, flow, stream};
+use crate::connection::exchange::Left;
 use crate::connection::{After, Connection, effect, error_page};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
@@ -19,26 +20,16 @@ use crate::request::Request;
 use crate::response::Body;
 use crate::upstream::Ended;
 
-/// An answer whose head is written.
-enum Prepared {
-    /// All of it is in memory.
-    AtHand(Segments),
-    /// Its body is to be waited for, or held back.
-    Held(Held),
-    /// The head of an answer after which the connection carries another protocol.
-    Tunnel(Vec<u8>),
-}
-
 /// What is known of an answer that cannot leave at once.
-struct Held {
+pub(super) struct Held {
     head: Vec<u8>,
-    rate: Option<Rate>,
+    rate: Option<Box<Rate>>,
     /// Whether the client is told to send its body first.
     go_on: bool,
 }
 
 /// An answer in memory that is on its way.
-struct Sending {
+pub(super) struct Sending {
     data: Segments,
     /// Bytes of all of it.
     len: usize,
@@ -76,32 +67,22 @@ impl Connection {
         connection::wants_keep_alive(&request.head, request.bytes()) && !self.thread.is_draining()
     }
 
-    /// Sends the answer.
-    pub(super) async fn respond(&mut self, request: &mut Request) -> After {
-        let result = match self.prepare(request) {
-            Prepared::AtHand(data) => match self.begin_to_send(request, data, true) {
-                Ok(Some(sending)) => self.go_on_sending(request, sending).await,
-                sent => sent.map(drop),
-            },
-            // Boxed: the state of what waits is large, and most answers are at hand.
-            Prepared::Held(held) => Box::pin(self.send_held(request, held)).await,
-            Prepared::Tunnel(head) => return Box::pin(self.tunnel(request, head)).await,
-        };
-        request.completed = result.is_ok();
+    /// What follows an answer that was sent, or could not be.
+    pub(super) fn after(&mut self, request: &mut Request, sent: Result<(), BodyError>) -> After {
+        request.completed = sent.is_ok();
         if request.upstream_excess() {
             let what = "upstream sent more data than specified in \"Content-Length\" header";
             request.log(Level::Warn, format_args!("{what} while reading upstream"));
         }
-        match result {
+        match sent {
             Ok(()) if request.keepalive => After::KeepAlive,
             Ok(()) => After::Close,
             Err(error) => self.failed(request, &error),
         }
     }
 
-    /// Writes the head, and finds out what the body needs. What waits for nothing is no part of the connection's state,
-    /// of which each line is fetched anew where there are many connections.
-    fn prepare(&mut self, request: &mut Request) -> Prepared {
+    /// Writes the head: all of the answer, where that is in memory, or what its body needs.
+    pub(super) fn prepare(&mut self, request: &mut Request) -> Result<Segments, Left> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         if self.thread.is_draining() || !keeps(core, request) {
@@ -124,59 +105,22 @@ impl Connection {
         }
         request.sent_head = head.len() as u64;
         if let Body::Tunnel(_) = request.response.body {
-            return Prepared::Tunnel(head);
+            return Err(Left::Tunnel(head));
         }
         let rate = effect::rate(core, request);
         let go_on = go_on == Some(true);
         if rate.is_some() || go_on {
-            return Prepared::Held(Held { head, rate, go_on });
+            return Err(Left::Pieces(Held { head, rate: rate.map(Box::new), go_on }));
         }
-        match at_hand(request, core, head) {
-            Ok(data) => Prepared::AtHand(data),
-            Err(head) => Prepared::Held(Held { head, rate, go_on }),
-        }
+        at_hand(request, core, head).map_err(|head| match in_one_read(request, core) {
+            Some((file, read)) => Left::Read(Box::pin(file.read_behind(head, read))),
+            None => Left::Pieces(Held { head, rate: None, go_on: false }),
+        })
     }
 
-    /// Sends an answer whose bytes have to be waited for, or held back.
-    async fn send_held(&mut self, request: &mut Request, held: Held) -> Result<(), BodyError> {
-        let generation = Rc::clone(&request.generation);
-        let core = &generation.config.location(request.location).scope.core;
-        let is_plain = held.rate.is_none() && !held.go_on;
-        match is_plain.then(|| in_one_read(request, core)).flatten() {
-            Some((file, read)) => self.send_read(request, held.head, file, read).await,
-            None => self.send_bit_by_bit(request, core, held).await,
-        }
-    }
-
-    /// Sends a small file with its head, when it was read.
-    async fn send_read(
-        &mut self,
-        request: &mut Request,
-        head: Vec<u8>,
-        file: FileBody,
-        read: OneRead,
-    ) -> Result<(), BodyError> {
-        let data = file.read_behind(head, read).await?;
-        drop(file);
-        self.send_at_once(request, data, true).await
-    }
-
-    /// Sends an answer that is in memory as a whole. Where it `may_end` the connection, its last bytes and that end leave in
-    /// one segment.
-    async fn send_at_once(
-        &mut self,
-        request: &mut Request,
-        data: Segments,
-        may_end: bool,
-    ) -> Result<(), BodyError> {
-        match self.begin_to_send(request, data, may_end)? {
-            Some(sending) => self.go_on_sending(request, sending).await,
-            None => Ok(()),
-        }
-    }
-
-    /// As [`Connection::send_at_once`], as far as that goes without a wait: what is left to wait for.
-    fn begin_to_send(
+    /// Sends an answer that is in memory as a whole, as far as that goes without a wait; then there is nothing left of it.
+    /// Where it `may_end` the connection, the last bytes of the answer and that end leave in one segment.
+    pub(super) fn begin_to_send(
         &mut self,
         request: &mut Request,
         mut data: Segments,
@@ -191,15 +135,19 @@ impl Connection {
             self.socket.send_now(&mut data, ends).map_err(SendError::Gone)?;
         }
         let is_sent = data.is_empty();
-        let sending = Sending { data, len, ends, timeout };
+        let mut sending = Sending { data, len, ends, timeout };
         if is_sent {
-            self.end_sending(request, sending);
+            self.end_sending(request, &mut sending);
             return Ok(None);
         }
         Ok(Some(sending))
     }
 
-    async fn go_on_sending(&mut self, request: &mut Request, mut sending: Sending) -> Result<(), BodyError> {
+    pub(super) async fn go_on_sending(
+        &mut self,
+        request: &mut Request,
+        sending: &mut Sending,
+    ) -> Result<(), BodyError> {
         let data = std::mem::take(&mut sending.data);
         let (socket, timer) = (&mut self.socket, &self.timer);
         sending.data = body::send_at_once(socket, timer, sending.timeout, data, sending.ends).await?;
@@ -207,7 +155,7 @@ impl Connection {
         Ok(())
     }
 
-    fn end_sending(&mut self, request: &mut Request, mut sending: Sending) {
+    fn end_sending(&mut self, request: &mut Request, sending: &mut Sending) {
         request.sent = sending.len as u64;
         if let Some(head) = sending.data.take_vec() {
             request.keep_spare(head);
@@ -229,13 +177,14 @@ impl Connection {
     }
 
     /// Sends an answer piece after piece.
-    async fn send_bit_by_bit(
+    pub(super) async fn send_bit_by_bit(
         &mut self,
         request: &mut Request,
-        core: &Conf,
         held: Held,
     ) -> Result<(), BodyError> {
-        let mut sink = Sink::new(&mut self.socket, &self.timer, core, held.rate);
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let mut sink = Sink::new(&mut self.socket, &self.timer, core, held.rate.map(|rate| *rate));
         sink.call_directly(self.thread.calls_directly);
         if held.go_on {
             sink.push(Source::Static(CONTINUE_RESPONSE));
@@ -247,12 +196,16 @@ impl Connection {
     }
 
     /// Says that the connection goes over to another protocol, and passes that on.
-    async fn tunnel(&mut self, request: &mut Request, head: Vec<u8>) -> After {
+    pub(super) async fn tunnel(&mut self, request: &mut Request, head: Vec<u8>) -> After {
         let Body::Tunnel(tunnel) = std::mem::take(&mut request.response.body) else { return After::Drop };
         request.keepalive = false;
         let mut data = Segments::new();
         data.push(Source::Vec(head));
-        if let Err(error) = self.send_at_once(request, data, false).await {
+        let sent = match self.begin_to_send(request, data, false) {
+            Ok(Some(mut sending)) => self.go_on_sending(request, &mut sending).await,
+            sent => sent.map(drop),
+        };
+        if let Err(error) = sent {
             return self.failed(request, &error);
         }
         let early = std::mem::take(&mut self.input);

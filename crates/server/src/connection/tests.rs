@@ -135,5 +135,5 @@ fn a_connection_is_small() {
     fn bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
-    assert!(bytes(serve) <= 1408, "{} bytes", bytes(serve));
+    assert!(bytes(serve) <= 768, "{} bytes", bytes(serve));
 }

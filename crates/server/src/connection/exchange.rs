@@ -1,0 +1,277 @@
+//! One request and its answer.
+//!
+//! All that waits for nothing is done on the stack, by plain functions that return what is [`Left`]: the state of a
+//! connection is small, and where there are many each line of it is fetched anew for an answer.
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use http::framing::BodyFraming;
+use io::Segments;
+use rt::{Either, select};
+
+use crate::body::BodyError;
+use crate::connection::body::BodyFailure;
+use crate::connection::decide::{self, Course, Progress, Verdict, Wants};
+use crate::connection::input::Head;
+use crate::connection::respond::{self, Held, Sending};
+use crate::connection::{After, Connection};
+use crate::incoming::IncomingBody;
+use crate::phases::{Later, Step};
+use crate::process::tally::Stage;
+use crate::request::Request;
+
+/// What an exchange still needs.
+pub(super) enum Left {
+    /// Nothing: this follows.
+    Nothing(After),
+    /// The rest of the request's head.
+    Head,
+    /// What this handler waits for.
+    Step(Course, Later),
+    /// The request's body, before its way goes on.
+    Body(Course),
+    /// An error in the place of the answer.
+    Error(u16),
+    /// The socket's time to take the rest of the answer.
+    Sending(Sending),
+    /// A read that brings all of the answer's body, and puts it behind its head.
+    Read(Pin<Box<dyn Future<Output = Result<Segments, BodyError>>>>),
+    /// An answer piece after piece.
+    Pieces(Held),
+    /// Another protocol, after this head.
+    Tunnel(Vec<u8>),
+    /// What comes behind the answer, and then this.
+    Afterwards(After),
+}
+
+impl Connection {
+    /// Reads a request and answers it.
+    pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
+        let mut left = self.begin(request);
+        // Boxed: what is large, which most requests do without.
+        loop {
+            left = match left {
+                Left::Nothing(after) => return after,
+                Left::Head => {
+                    let head = Box::pin(self.read_rest_of_head(request)).await;
+                    self.received(request, head)
+                }
+                Left::Step(mut course, handler) => {
+                    let step = handler(request).await;
+                    match course.take(request, step) {
+                        Some(verdict) => self.decided(request, verdict),
+                        None => self.advance(request, course),
+                    }
+                }
+                Left::Body(mut course) => {
+                    let verdict = Box::pin(self.decide_with_body(&mut course, request)).await;
+                    self.decided(request, verdict)
+                }
+                Left::Error(status) => match Box::pin(decide::replace(request, status)).await {
+                    Verdict::Answer => self.answer(request),
+                    Verdict::Drop => dropped(request),
+                },
+                Left::Sending(mut sending) => {
+                    let sent = self.go_on_sending(request, &mut sending).await;
+                    self.sent(request, sent)
+                }
+                Left::Read(read) => match read.await {
+                    Ok(data) => self.send_at_hand(request, data),
+                    Err(error) => self.sent(request, Err(error)),
+                },
+                Left::Pieces(held) => {
+                    let sent = Box::pin(self.send_bit_by_bit(request, held)).await;
+                    self.sent(request, sent)
+                }
+                Left::Tunnel(head) => {
+                    let after = Box::pin(self.tunnel(request, head)).await;
+                    self.answered(request, after)
+                }
+                Left::Afterwards(after) => return Box::pin(self.end_exchange(request, after)).await,
+            }
+        }
+    }
+
+    fn begin(&mut self, request: &mut Request) -> Left {
+        self.stage.set(Stage::Reading);
+        // Also one that turns out to be none counts, as in nginx.
+        self.info.requests.set(self.info.requests.get() + 1);
+        match self.parse_head(request) {
+            Some(head) => self.received(request, head),
+            None => Left::Head,
+        }
+    }
+
+    /// What was received of a head is in the request.
+    fn received(&mut self, request: &mut Request, head: Head) -> Left {
+        match head {
+            Head::Complete => {}
+            Head::Refused(status) => {
+                request.keepalive = false;
+                return Left::Error(status);
+            }
+            Head::Abandoned(status) => {
+                request.response.status = status;
+                return dropped(request);
+            }
+            Head::Closed => return Left::Nothing(After::Drop),
+        }
+        self.stage.set(Stage::Writing);
+        request.keepalive = self.may_keep_alive(request);
+        match Course::begin(request, &self.entrance) {
+            (_, Some(verdict)) => self.decided(request, verdict),
+            (course, None) if wants_early_body(request) => Left::Body(course),
+            (course, None) => self.advance(request, course),
+        }
+    }
+
+    /// Takes the request through its phases, as far as they do not wait.
+    fn advance(&mut self, request: &mut Request, mut course: Course) -> Left {
+        match course.advance(request) {
+            Progress::Decided(verdict) => self.decided(request, verdict),
+            Progress::Waits(handler) => Left::Step(course, handler),
+            Progress::WantsBody => Left::Body(course),
+        }
+    }
+
+    fn decided(&mut self, request: &mut Request, verdict: Verdict) -> Left {
+        if verdict == Verdict::Drop {
+            return dropped(request);
+        }
+        if !request.body_is_taken && self.body_is_broken(request) {
+            request.keepalive = false;
+            return Left::Error(400);
+        }
+        self.answer(request)
+    }
+
+    /// Sends what was decided.
+    fn answer(&mut self, request: &mut Request) -> Left {
+        if let Some(status) = respond::filter(request) {
+            return Left::Error(status);
+        }
+        match self.prepare(request) {
+            Ok(data) => self.send_at_hand(request, data),
+            Err(left) => left,
+        }
+    }
+
+    /// Sends an answer that is in memory as a whole.
+    fn send_at_hand(&mut self, request: &mut Request, data: Segments) -> Left {
+        match self.begin_to_send(request, data, true) {
+            Ok(Some(sending)) => Left::Sending(sending),
+            sent => self.sent(request, sent.map(drop)),
+        }
+    }
+
+    /// The answer was sent, or could not be.
+    fn sent(&mut self, request: &mut Request, sent: Result<(), BodyError>) -> Left {
+        let after = self.after(request, sent);
+        self.answered(request, after)
+    }
+
+    /// Writes the logs, where nothing else comes before that.
+    fn answered(&mut self, request: &mut Request, after: After) -> Left {
+        if request.scope().core.subrequests.post_action.is_some() || self.has_rest(request, after) {
+            return Left::Afterwards(after);
+        }
+        crate::log::access::write(request);
+        Left::Nothing(after)
+    }
+
+    /// Whether a body that nobody wanted stands between this request and the next.
+    fn has_rest(&self, request: &Request, after: After) -> bool {
+        after == After::KeepAlive && !request.body_is_taken && BodyFraming::of(&request.head).has_body()
+    }
+
+    /// What comes behind the answer.
+    async fn end_exchange(&mut self, request: &mut Request, after: After) -> After {
+        decide::post_action(request).await;
+        crate::log::access::write(request);
+        match self.has_rest(request, after) {
+            true if self.discard_body(request).await => after,
+            true => After::Close,
+            false => after,
+        }
+    }
+
+    /// Reads the body that is wanted, and goes on with it.
+    async fn decide_with_body(&mut self, course: &mut Course, request: &mut Request) -> Verdict {
+        loop {
+            if course.take_wants() == Wants::Pieces && request.body.is_none() {
+                if let Some(verdict) = self.decide_with_pieces(course, request).await {
+                    return verdict;
+                }
+                continue;
+            }
+            let verdict = match self.read_body(request).await {
+                Ok(()) => None,
+                Err(BodyFailure::Refused(status)) => course.take(request, Step::Status(status)),
+                Err(BodyFailure::Abandoned(status)) => {
+                    request.response.status = status;
+                    Some(Verdict::Drop)
+                }
+            };
+            let decided = match verdict {
+                None => decide::run(course, request).await,
+                verdict => verdict,
+            };
+            if let Some(verdict) = decided {
+                return verdict;
+            }
+        }
+    }
+
+    /// Goes on while the body is read for the handler that takes it.
+    async fn decide_with_pieces(&mut self, course: &mut Course, request: &mut Request) -> Option<Verdict> {
+        let incoming = Rc::new(IncomingBody::default());
+        let feed = match self.begin_feed(request, &incoming).await {
+            Ok(feed) => feed,
+            Err(failure) => {
+                (request.body_is_taken, request.keepalive) = (true, false);
+                request.body.get_or_insert_default();
+                return match failure {
+                    BodyFailure::Abandoned(status) => {
+                        request.response.status = status;
+                        Some(Verdict::Drop)
+                    }
+                    BodyFailure::Refused(status) => match course.take(request, Step::Status(status)) {
+                        None => decide::run(course, request).await,
+                        verdict => verdict,
+                    },
+                };
+            }
+        };
+        request.incoming = Some(Rc::clone(&incoming));
+        let verdict = match select(decide::run(course, request), self.feed(feed)).await {
+            Either::Left(verdict) => verdict,
+            Either::Right(never) => match never {},
+        };
+        request.incoming = None;
+        request.received += incoming.received();
+        // What is left of it is not to be told from a request that would follow.
+        request.body_is_taken = true;
+        if !incoming.is_whole() {
+            request.keepalive = false;
+        }
+        // A handler that asks later finds nothing, and can tell that from a body that was empty.
+        request.body_was_streamed = true;
+        request.body.get_or_insert_default();
+        verdict
+    }
+}
+
+/// The connection ends without an answer.
+fn dropped(request: &mut Request) -> Left {
+    crate::log::access::write(request);
+    Left::Nothing(After::Drop)
+}
+
+/// Whether the body is to be read before a location is chosen (`client_body_early_read`).
+fn wants_early_body(request: &Request) -> bool {
+    let texts = request.scope().core.client_body_early_read.items();
+    !texts.is_empty()
+        && BodyFraming::of(&request.head).has_body()
+        && texts.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"))
+}
