@@ -44,11 +44,16 @@ const CONFIDENT: u8 = 64;
 
 impl Default for Hunch {
     fn default() -> Hunch {
-        Hunch(AtomicU8::new(CONFIDENT))
+        Hunch::new()
     }
 }
 
 impl Hunch {
+    /// It is worth trying as long as nothing is known.
+    pub const fn new() -> Hunch {
+        Hunch(AtomicU8::new(CONFIDENT))
+    }
+
     /// Whether to try. Each time it is not, the next trial comes nearer: one in about thirteen.
     pub fn is_worth_trying(&self) -> bool {
         let confidence = self.0.load(Ordering::Relaxed);
@@ -56,6 +61,11 @@ impl Hunch {
             self.0.store(confidence + 4, Ordering::Relaxed);
         }
         confidence >= CONFIDENT
+    }
+
+    /// Whether what was tried lately succeeded.
+    pub fn is_confident(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= CONFIDENT
     }
 
     /// Says how it went.
@@ -120,6 +130,18 @@ pub fn find(file: &Fd, offset: u64, len: u64, manner: Manner) -> State {
         answer
     };
     answer.unwrap_or(State::Missing)
+}
+
+/// Whether all pages of `len` bytes at `offset`, which must lie inside the file, are in the page cache or on their way
+/// there; `None` where that may not be counted. Unlike [`find`] it reads nothing, wherever the pages are; a file of another
+/// machine may have that asked for the right to count.
+pub fn are_counted(file: &Fd, offset: u64, len: u64) -> Option<bool> {
+    if NO_CACHESTAT.load(Ordering::Relaxed) {
+        return None;
+    }
+    let page_bytes = rustix::param::page_size() as u64;
+    let pages = (offset + len).div_ceil(page_bytes) - offset / page_bytes;
+    cached_pages(file, offset, len).ok().map(|cached| cached >= pages)
 }
 
 /// Has the kernel begin to read a range, where its start is not in the page cache; whether it is. Waits for nothing.
@@ -390,6 +412,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn counting_reads_nothing() {
+        let file = Scratch::new("resident-counted");
+        let Some(there) = are_counted(&file.1, 0, BYTES as u64) else { return };
+        assert!(there && are_counted(&file.1, 4095, 2) == Some(true));
+        assert_eq!(are_counted(&file.1, BYTES as u64 - 1, 1), Some(true));
+        if !file.evict() {
+            return;
+        }
+        for _ in 0..10 {
+            assert_eq!(are_counted(&file.1, 0, 4096), Some(false));
+            assert_eq!(are_counted(&file.1, 0, BYTES as u64), Some(false));
+        }
+        rustix::fs::fadvise(&file.1, 0, None, Advice::Random).unwrap();
+        rustix::io::pread(&file.1, &mut [0; 1], 4096).unwrap();
+        assert_eq!(are_counted(&file.1, 4096, 4096), Some(true));
+        assert_eq!(are_counted(&file.1, 4095, 2), Some(false), "the page before it is missing");
     }
 
     #[test]

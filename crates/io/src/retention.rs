@@ -27,6 +27,8 @@ const TIME: u64 = (1 << 24) - 1;
 pub struct Retention {
     /// The least that [`Retention::of`] can be.
     of_min: u32,
+    /// A note gives its place to another file after so long; 0 for at once.
+    kept_ms: u64,
     /// Of so many reads one is let in, in [`PARTS`].
     of: AtomicU32,
     reads: AtomicU64,
@@ -40,21 +42,42 @@ impl Retention {
         assert!(of_min > 0 && of_min <= OF_MAX, "one in so many");
         Retention {
             of_min,
+            kept_ms: 0,
             of: AtomicU32::new(of_min * PARTS),
             reads: AtomicU64::new(0),
             let_in: [const { AtomicU64::new(0) }; LET_IN],
         }
     }
 
+    /// As [`Retention::new`], where there may be so many files that a note would have made room for others long before its
+    /// file is asked for again: then what comes back soon would speak for all. A note keeps its place for `kept_ms`, or until
+    /// its file was looked at.
+    pub const fn keeping(of_min: u32, kept_ms: u64) -> Retention {
+        assert!(kept_ms < TIME, "the time of a note comes round");
+        let mut retention = Retention::new(of_min);
+        retention.kept_ms = kept_ms;
+        retention
+    }
+
+    /// Whether it is known that not all stays, so that fewer than at first are let in.
+    pub fn is_choosy(&self) -> bool {
+        self.of.load(Ordering::Relaxed) > self.of_min * PARTS
+    }
+
     /// Whether the next read, of this file, is by way of the page cache. `name` is a hash of what tells the file from
-    /// others; `now_ms` is for [`Retention::is_settling`] alone.
+    /// others; `now_ms` is for [`Retention::is_settling`] and [`Retention::keeping`] alone.
     pub fn lets_in(&self, name: u64, now_ms: u64) -> bool {
         let of = u64::from((self.of.load(Ordering::Relaxed) + PARTS / 2) / PARTS);
         let lets_in = self.reads.fetch_add(1, Ordering::Relaxed).is_multiple_of(of);
-        if lets_in {
-            self.place(name).store(name & !TIME | now_ms & TIME, Ordering::Relaxed);
+        let place = self.place(name);
+        if lets_in && !self.is_kept(place.load(Ordering::Relaxed), now_ms) {
+            place.store(name & !TIME | now_ms & TIME, Ordering::Relaxed);
         }
         lets_in
+    }
+
+    fn is_kept(&self, note: u64, now_ms: u64) -> bool {
+        note != 0 && now_ms.wrapping_sub(note) & TIME < self.kept_ms
     }
 
     /// Whether the file was let in less than `settling_ms` ago: it may be on its way, and its absence says nothing.
@@ -138,6 +161,29 @@ mod tests {
             look(&retention, 120, 10);
             assert_eq!(let_in(&retention, 800), all, "{retention:?}");
         }
+    }
+
+    /// Files that come back after thousands of others.
+    #[test]
+    fn of_many_files_some_are_remembered() {
+        for (retention, is_choosy) in [(Retention::keeping(1, 60_000), true), (Retention::new(1), false)] {
+            for read in 0..60_000 {
+                let file = name(read % 20_000);
+                retention.note(file, false);
+                retention.lets_in(file, read / 10);
+            }
+            assert_eq!(retention.is_choosy(), is_choosy, "{retention:?}");
+        }
+    }
+
+    #[test]
+    fn a_note_keeps_its_place_for_some_time() {
+        let retention = Retention::keeping(1, 1_000);
+        let other = name(1) ^ 1 << 30;
+        assert!(retention.lets_in(name(1), 0) && retention.lets_in(other, 999));
+        assert!(retention.is_settling(name(1), 999, 1_000) && !retention.is_settling(other, 999, 100));
+        assert!(retention.lets_in(other, 1_000));
+        assert!(retention.is_settling(other, 1_000, 100));
     }
 
     #[test]

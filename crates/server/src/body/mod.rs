@@ -13,6 +13,7 @@ pub(crate) mod ranged;
 mod read;
 mod sendfile;
 mod shared;
+mod short;
 mod sink;
 pub(crate) mod stream;
 pub(crate) mod turns;
@@ -42,6 +43,8 @@ pub(crate) struct FileBody {
     pub(crate) mover: Mover,
     /// Whether the file is read past the page cache, decided when it is sent.
     direct: bool,
+    /// Whether a short file is in memory, once [`short`] knows.
+    in_memory: Option<bool>,
     /// Where the body starts in the file: places of pieces are counted from there.
     base: u64,
     /// Tells the file from others, for [`past`].
@@ -95,9 +98,21 @@ impl FileBody {
         let Opened { file, stat, device } = opened;
         let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
-        let (direct, base, calls_directly) = (false, 0, None);
+        let (direct, in_memory, base, calls_directly) = (false, None, 0, None);
         let name = past::name(&stat);
-        FileBody { file, device, mover, direct, base, name, calls_directly, generation, location, pieces }
+        FileBody {
+            file,
+            device,
+            mover,
+            direct,
+            in_memory,
+            base,
+            name,
+            calls_directly,
+            generation,
+            location,
+            pieces,
+        }
     }
 
     /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of this
@@ -112,9 +127,21 @@ impl FileBody {
     ) -> FileBody {
         let pieces = smallvec![Piece::Range { start: 0, end: part.end - part.start }];
         let (generation, location) = (Rc::clone(&request.generation), request.location);
-        let (direct, base, calls_directly) = (false, part.start, Some(calls_directly));
+        let (direct, in_memory, base, calls_directly) = (false, None, part.start, Some(calls_directly));
         let name = 0;
-        FileBody { file, device, mover, direct, base, name, calls_directly, generation, location, pieces }
+        FileBody {
+            file,
+            device,
+            mover,
+            direct,
+            in_memory,
+            base,
+            name,
+            calls_directly,
+            generation,
+            location,
+            pieces,
+        }
     }
 
     /// Takes the pieces, with their places in the file.
@@ -130,7 +157,7 @@ impl FileBody {
 
     /// The head and all of the body, when that is a small file in memory which goes out by being read. What is
     /// not at hand takes its way through [`send`].
-    pub(crate) fn at_hand(&self, head: &[u8], chunk_max: Option<u64>) -> Option<Buf> {
+    pub(crate) fn at_hand(&mut self, head: &[u8], chunk_max: Option<u64>) -> Option<Buf> {
         let most = match self.mover {
             Mover::Read { via, direct: false } if via != DiskVia::Sync => u64::MAX,
             Mover::Resident { .. } => COPIED_MAX,
@@ -138,7 +165,7 @@ impl FileBody {
         };
         match self.pieces.as_slice() {
             &[Piece::Range { start, end }] if end - start <= most.min(chunk_max.unwrap_or(most)) => {
-                read::at_hand(self, head, start + self.base..end + self.base)
+                short::at_hand(self, head, start + self.base..end + self.base)
             }
             _ => None,
         }
@@ -147,12 +174,13 @@ impl FileBody {
     /// What reads all of the body at once, where it is a small file that goes out by being read and is not at hand. What
     /// takes more than one read takes its way through [`send`].
     pub(crate) fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
-        let Mover::Read { via, .. } = self.mover else { return None };
         let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
         // Before the file is prepared: what is sent bit by bit does that itself, with calls for a long one.
         if end - start > read::AT_HAND_MAX || turns::are_on() {
             return None;
         }
+        short::turn(self);
+        let Mover::Read { via, .. } = self.mover else { return None };
         self.prepare();
         let (chunk, buf) = read::in_one(self, start + self.base..end + self.base, chunk_max)?;
         Some(OneRead { via, chunk, buf })
@@ -228,6 +256,7 @@ impl FileBody {
         match self.calls_directly {
             Some(true) => read().unwrap_or(0),
             Some(false) => 0,
+            None if self.in_memory == Some(true) => self.root().try_known(read),
             None => self.root().try_resident(read),
         }
     }

@@ -1,6 +1,6 @@
 //! Which long files are read past the page cache, where the configuration leaves that open: those that do not stay in it
 //! ([`Retention`], as in caches). While they stay, all are let in; where they do not, most are read directly, and what is in
-//! memory stays there. Main function: [`turn`].
+//! memory stays there. Main function: [`turn`]. Those that one read brings are the business of [`short`](super::short).
 
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -39,13 +39,18 @@ pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
     if !may(body, range) || stays(body, range) {
         return None;
     }
+    body.direct = become_direct(body);
+    body.direct.then_some(via)
+}
+
+/// Sets the open file of a body to direct reads, or opens it again where others share it; whether that could be done.
+pub(super) fn become_direct(body: &mut FileBody) -> bool {
     if body.file.is_sole() {
-        crate::files::set_direct(&body.file).ok()?;
-    } else {
-        body.file = opened_again(&body.file)?;
+        return crate::files::set_direct(&body.file).is_ok();
     }
-    body.direct = true;
-    Some(via)
+    let Some(again) = opened_again(&body.file) else { return false };
+    body.file = again;
+    true
 }
 
 /// The same file, open for direct reads: others go on using the open one.
@@ -82,12 +87,16 @@ fn stays(body: &FileBody, range: &Range<u64>) -> bool {
     if in_memory {
         body.file.note_resident(range.clone());
     }
-    let now_ms = rt::now().duration_since(*START).as_millis() as u64;
-    goes_through(&FILES, body.name, in_memory, now_ms)
+    goes_through(&FILES, body.name, in_memory, now_ms())
+}
+
+/// Milliseconds since the start.
+pub(super) fn now_ms() -> u64 {
+    rt::now().duration_since(*START).as_millis() as u64
 }
 
 /// A file was looked at: whether it is read by way of the page cache.
-fn goes_through(files: &Retention, name: u64, in_memory: bool, now_ms: u64) -> bool {
+pub(super) fn goes_through(files: &Retention, name: u64, in_memory: bool, now_ms: u64) -> bool {
     if !in_memory && files.is_settling(name, now_ms, SETTLING_MS) {
         return true;
     }

@@ -131,6 +131,16 @@ impl RootFacts {
         if !self.direct_calls || !self.data.is_worth_trying() {
             return 0;
         }
+        self.try_known(read)
+    }
+
+    /// Whether files lately were in memory when they were looked at.
+    pub(crate) fn finds_data(&self) -> bool {
+        self.data.is_confident()
+    }
+
+    /// As [`RootFacts::try_resident`], of what is known to be there.
+    pub(crate) fn try_known(&self, read: impl FnOnce() -> Result<u32, Errno>) -> u32 {
         let read = read();
         self.data.note(read.is_ok());
         read.unwrap_or(0)

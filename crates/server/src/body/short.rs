@@ -1,0 +1,80 @@
+//! Which short files are read past the page cache, where the configuration leaves that open: as long ones those that do not
+//! stay in it ([`past`]).
+//!
+//! The look that reads what is in memory begins to read what is not. So where it is likely to fail, or a file may be read past
+//! the page cache, the kernel is first asked whether the pages are there, which reads nothing. Where it may not be asked, as
+//! by a worker that could not write the files (Linux 6.14), all short files go by way of the page cache: most of them are
+//! not looked at there, and those in memory would be read from the disk.
+
+use std::ops::Range;
+
+use io::residency::{self, Hunch};
+use io::retention::Retention;
+use io::{Buf, DiskVia};
+
+use crate::body::{FileBody, Mover, choose, past, read};
+
+/// What all threads have seen of short files. Of them there may be very many, each asked for once in many seconds.
+static FILES: Retention = Retention::keeping(1, KEPT_MS);
+
+/// For so long a file is remembered that was let in and is not asked for again.
+const KEPT_MS: u64 = 60_000;
+
+/// Whether pages may be counted, of files that mostly have one owner.
+static COUNTS: Hunch = Hunch::new();
+
+/// As [`read::at_hand`], where it matters by way of a count.
+pub(super) fn at_hand(body: &mut FileBody, head: &[u8], range: Range<u64>) -> Option<Buf> {
+    if !may(body, &range) {
+        return read::at_hand(body, head, range);
+    }
+    let is_likely = body.root().finds_data();
+    if FILES.is_choosy() || !is_likely {
+        body.in_memory = counted(body, &range);
+        if body.in_memory == Some(false) {
+            return None;
+        }
+    }
+    let buf = read::at_hand(body, head, range);
+    if buf.is_some() {
+        FILES.note(body.name, true);
+    } else if is_likely && COUNTS.is_confident() {
+        // Now it is on its way, which a count would not tell from being there.
+        body.in_memory = Some(false);
+    }
+    buf
+}
+
+/// Has a file that is not at hand read past the page cache where that is better.
+pub(super) fn turn(body: &mut FileBody) {
+    if body
+        .in_memory
+        .is_some_and(|in_memory| !past::goes_through(&FILES, body.name, in_memory, past::now_ms()))
+        && past::become_direct(body)
+    {
+        let via = choose::direct_engine(body.core(), &rt::caps());
+        body.mover = Mover::Read { via, direct: true };
+    }
+}
+
+/// Whether the choice is ours. What does not start a file is mostly asked for with what comes before it.
+fn may(body: &FileBody, range: &Range<u64>) -> bool {
+    let core = body.core();
+    let is_read = matches!(body.mover, Mover::Read { via, direct: false } if via != DiskVia::Sync);
+    let is_left_open = is_read && choose::names_no_reader(core) && core.sendfile.is_none();
+    is_left_open
+        && range.start == 0
+        && (1..=read::AT_HAND_MAX).contains(&range.end)
+        && !body.is_part()
+        && body.calls_directly()
+}
+
+/// Whether the range is in memory or on its way there, where that can be known.
+fn counted(body: &FileBody, range: &Range<u64>) -> Option<bool> {
+    if !COUNTS.is_worth_trying() {
+        return None;
+    }
+    let answer = residency::are_counted(body.file.fd(), range.start, range.end - range.start);
+    COUNTS.note(answer.is_some());
+    answer
+}
