@@ -19,6 +19,7 @@ pub mod net;
 #[cfg(not(loom))]
 mod offload;
 mod ops;
+mod outcomes;
 #[doc(hidden)]
 pub mod remote;
 mod runtime;

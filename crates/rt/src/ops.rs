@@ -21,6 +21,7 @@ use std::task::{Context, Poll, ready};
 
 use io::{Completion, Errno, Fd, Op, OpId, Payload};
 
+use crate::outcomes::{Line, Outcomes};
 use crate::runtime::Inner;
 use crate::task::Waiter;
 
@@ -49,25 +50,32 @@ pub(crate) struct Waits {
     waits: Vec<Wait>,
     free: Vec<u32>,
     names: Names,
+    outcomes: Outcomes,
     backlog: VecDeque<(WaitId, Op)>,
     pub(crate) live: usize,
     pub(crate) backlogged: u64,
     pub(crate) stray: u64,
 }
 
+/// One wait. It lies in one line of the processor's cache, which it has to itself: of many connections none is in the
+/// cache when its turn comes, and each line is fetched for it alone.
 #[derive(Default)]
+#[repr(align(64))]
 struct Wait {
     generation: u32,
     stage: Stage,
     owner: Owner,
+    /// Closed through the engine with the last result, where nobody looks at them.
+    closes: Option<Fd>,
     waiter: Waiter,
-    /// Results not taken yet. Nearly always there is at most one: the deque stays without memory then.
-    first: Option<Outcome>,
-    rest: VecDeque<Outcome>,
-    /// Results that may lie here before the operation is asked to stop.
-    limit: u32,
+    /// Results not taken yet.
+    results: Line,
+    /// Further results that may lie here before the operation is asked to stop.
+    room: u32,
     cancelled: bool,
 }
+
+const _: () = assert!(size_of::<Wait>() == 64);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
@@ -83,15 +91,13 @@ enum Stage {
 }
 
 /// What happens to the results.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Owner {
     /// Somebody takes them.
     #[default]
     Somebody,
     /// Nobody looks at them.
     Nobody,
-    /// Nobody, and with the last one this descriptor is closed through the engine.
-    Closing(Fd),
 }
 
 /// What the runtime has to do after a completion has been filed.
@@ -111,15 +117,41 @@ impl Waits {
         });
         let wait = &mut self.waits[index as usize];
         wait.stage = Stage::Queued;
-        wait.limit = limit;
+        wait.room = limit;
         wait.cancelled = false;
         self.live += 1;
         WaitId { index, generation: wait.generation }
     }
 
+    /// The next result of a wait, which the last one frees.
+    fn take(&mut self, id: WaitId) -> Option<Outcome> {
+        let wait = self.waits.get_mut(id.index as usize).filter(|wait| wait.generation == id.generation)?;
+        let outcome = self.outcomes.pop(&mut wait.results)?;
+        wait.room = wait.room.saturating_add(1);
+        if !outcome.more {
+            self.release(id);
+        }
+        Some(outcome)
+    }
+
+    /// Ends a wait whose operation the engine does not have.
+    fn end(&mut self, id: WaitId) {
+        let wait = &mut self.waits[id.index as usize];
+        wait.stage = Stage::Ended;
+        let cancelled = Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None };
+        self.outcomes.push(&mut wait.results, cancelled);
+    }
+
+    /// Has nobody look at the results of a wait. With the last one a descriptor may close.
+    fn leave(&mut self, id: WaitId, closes: Option<Fd>) {
+        let wait = &mut self.waits[id.index as usize];
+        (wait.owner, wait.closes, wait.waiter) = (Owner::Nobody, closes, Waiter::Nobody);
+        self.outcomes.clear(&mut wait.results);
+    }
+
     /// Whether operations without a taker are still on their way: descriptors that are being closed.
     pub(crate) fn closing(&self) -> bool {
-        self.waits.iter().any(|wait| !matches!(wait.owner, Owner::Somebody))
+        self.waits.iter().any(|wait| wait.owner == Owner::Nobody)
     }
 
     fn get(&mut self, id: WaitId) -> Option<&mut Wait> {
@@ -131,12 +163,8 @@ impl Waits {
         let wait = &mut self.waits[id.index as usize];
         wait.generation = wait.generation.wrapping_add(1);
         wait.stage = Stage::Free;
-        wait.owner = Owner::Somebody;
-        wait.waiter = Waiter::Nobody;
-        wait.first = None;
-        if !wait.rest.is_empty() {
-            wait.rest.clear();
-        }
+        (wait.owner, wait.closes, wait.waiter) = (Owner::Somebody, None, Waiter::Nobody);
+        self.outcomes.clear(&mut wait.results);
         self.free.push(id.index);
         self.live -= 1;
     }
@@ -157,24 +185,21 @@ impl Waits {
         };
         let mut filed = Filed::default();
         let wait = &mut self.waits[id.index as usize];
-        if let Owner::Somebody = wait.owner {
-            wait.push(Outcome { result, more, payload });
+        if wait.owner == Owner::Somebody {
+            self.outcomes.push(&mut wait.results, Outcome { result, more, payload });
+            wait.room = wait.room.saturating_sub(1);
             filed.wake = std::mem::take(&mut wait.waiter);
             // Back-pressure: the peer waits in the kernel's buffers until somebody has taken these.
-            if more && wait.held() >= wait.limit as usize && !wait.cancelled {
+            if more && wait.room == 0 && !wait.cancelled {
                 wait.cancelled = true;
                 filed.cancel = Some(op);
             }
         }
         if !more {
             wait.stage = Stage::Ended;
-            match std::mem::take(&mut wait.owner) {
-                Owner::Somebody => {}
-                Owner::Nobody => self.release(id),
-                Owner::Closing(fd) => {
-                    filed.close = Some(fd);
-                    self.release(id);
-                }
+            if wait.owner == Owner::Nobody {
+                filed.close = wait.closes.take();
+                self.release(id);
             }
         }
         filed
@@ -223,24 +248,6 @@ impl Names {
     }
 }
 
-impl Wait {
-    fn push(&mut self, outcome: Outcome) {
-        if self.first.is_none() && self.rest.is_empty() {
-            self.first = Some(outcome);
-        } else {
-            self.rest.push_back(outcome);
-        }
-    }
-
-    fn pop(&mut self) -> Option<Outcome> {
-        self.first.take().or_else(|| self.rest.pop_front())
-    }
-
-    fn held(&self) -> usize {
-        usize::from(self.first.is_some()) + self.rest.len()
-    }
-}
-
 impl Inner {
     /// Submits an operation, or queues it when the engine is full. After `limit` results that nobody has
     /// taken it is cancelled.
@@ -248,10 +255,7 @@ impl Inner {
         let mut waits = self.waits.borrow_mut();
         let id = waits.insert(limit);
         if self.closed.get() {
-            let ended = Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None };
-            let wait = &mut waits.waits[id.index as usize];
-            wait.stage = Stage::Ended;
-            wait.push(ended);
+            waits.end(id);
             return id;
         }
         let refused = match waits.backlog.is_empty() {
@@ -295,34 +299,22 @@ impl Inner {
     /// The next result of a wait; after one without `more` the wait is gone.
     pub(crate) fn poll_wait(&self, id: WaitId, context: &mut Context<'_>) -> Poll<Outcome> {
         let mut waits = self.waits.borrow_mut();
-        let wait = waits.get(id).expect("a wait is not asked again after its terminal result");
-        match wait.pop() {
-            Some(outcome) => {
-                if !outcome.more {
-                    waits.release(id);
-                }
-                Poll::Ready(outcome)
-            }
-            None => {
-                wait.waiter.register(self.running.get(), context);
-                Poll::Pending
-            }
+        if let Some(outcome) = waits.take(id) {
+            return Poll::Ready(outcome);
         }
+        let wait = waits.get(id).expect("a wait is not asked again after its terminal result");
+        wait.waiter.register(self.running.get(), context);
+        Poll::Pending
     }
 
     /// The next result of a wait if it is there.
     pub(crate) fn try_wait(&self, id: WaitId) -> Option<Outcome> {
-        let mut waits = self.waits.borrow_mut();
-        let outcome = waits.get(id)?.pop()?;
-        if !outcome.more {
-            waits.release(id);
-        }
-        Some(outcome)
+        self.waits.borrow_mut().take(id)
     }
 
     /// Whether a result of a wait is there.
     pub(crate) fn has_result(&self, id: WaitId) -> bool {
-        self.waits.borrow_mut().get(id).is_some_and(|wait| wait.held() > 0)
+        self.waits.borrow_mut().get(id).is_some_and(|wait| !wait.results.is_empty())
     }
 
     /// Asks for an early end of an operation whose results somebody still takes.
@@ -333,9 +325,8 @@ impl Inner {
         match wait.stage {
             Stage::Flying(op) => self.engine.borrow_mut().cancel(op),
             Stage::Queued => {
-                wait.stage = Stage::Ended;
-                wait.push(Outcome { result: Err(Errno::CANCELED), more: false, payload: Payload::None });
                 let waiter = std::mem::take(&mut wait.waiter);
+                waits.end(id);
                 waits.backlog.retain(|(queued, _)| *queued != id);
                 drop(waits);
                 self.wake(waiter);
@@ -361,11 +352,7 @@ impl Inner {
         let Some(wait) = waits.get(id) else { return };
         match wait.stage {
             Stage::Ended => waits.release(id),
-            _ => {
-                wait.owner = Owner::Nobody;
-                (wait.first, wait.waiter) = (None, Waiter::Nobody);
-                wait.rest.clear();
-            }
+            _ => waits.leave(id, None),
         }
     }
 
@@ -375,11 +362,7 @@ impl Inner {
         self.cancel(id);
         let mut waits = self.waits.borrow_mut();
         match waits.get(id) {
-            Some(wait) if wait.stage != Stage::Ended => {
-                wait.owner = Owner::Closing(fd);
-                (wait.first, wait.waiter) = (None, Waiter::Nobody);
-                wait.rest.clear();
-            }
+            Some(wait) if wait.stage != Stage::Ended => waits.leave(id, Some(fd)),
             Some(_) => {
                 waits.release(id);
                 drop(waits);

@@ -1,0 +1,118 @@
+//! Results that have come and that nobody has taken yet.
+//!
+//! They lie together, and not with the operation that they belong to: a place is used again as soon as its result is
+//! taken, the last one first. So what a turn brings for many connections goes through a few lines of memory that stay
+//! in the cache. Main types: [`Outcomes`], and [`Line`], which an operation has.
+
+use crate::ops::Outcome;
+
+/// End of a line, and of the places that are free.
+const NONE: u32 = u32::MAX;
+
+/// The results of all operations of a runtime.
+pub(crate) struct Outcomes {
+    places: Vec<Place>,
+    free: u32,
+}
+
+struct Place {
+    /// `None` in a place that is free.
+    outcome: Option<Outcome>,
+    /// The next result of the same operation, or the next free place.
+    next: u32,
+}
+
+/// The results of one operation, in the order in which they came.
+#[derive(Debug)]
+pub(crate) struct Line {
+    first: u32,
+    last: u32,
+}
+
+impl Default for Line {
+    fn default() -> Line {
+        Line { first: NONE, last: NONE }
+    }
+}
+
+impl Line {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first == NONE
+    }
+}
+
+impl Default for Outcomes {
+    fn default() -> Outcomes {
+        Outcomes { places: Vec::new(), free: NONE }
+    }
+}
+
+impl Outcomes {
+    /// Adds a result behind the others.
+    pub(crate) fn push(&mut self, line: &mut Line, outcome: Outcome) {
+        let place = Place { outcome: Some(outcome), next: NONE };
+        let index = if self.free == NONE {
+            self.places.push(place);
+            (self.places.len() - 1) as u32
+        } else {
+            let index = self.free;
+            let free = &mut self.places[index as usize];
+            self.free = free.next;
+            *free = place;
+            index
+        };
+        match line.is_empty() {
+            true => line.first = index,
+            false => self.places[line.last as usize].next = index,
+        }
+        line.last = index;
+    }
+
+    /// Takes the first result.
+    pub(crate) fn pop(&mut self, line: &mut Line) -> Option<Outcome> {
+        let place = self.places.get_mut(line.first as usize)?;
+        let free = std::mem::replace(&mut self.free, line.first);
+        line.first = std::mem::replace(&mut place.next, free);
+        place.outcome.take()
+    }
+
+    /// Drops all results.
+    pub(crate) fn clear(&mut self, line: &mut Line) {
+        while self.pop(line).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use io::Payload;
+
+    use super::*;
+
+    fn outcome(number: u32) -> Outcome {
+        Outcome { result: Ok(number), more: true, payload: Payload::None }
+    }
+
+    #[test]
+    fn each_operation_gets_its_own_in_their_order() {
+        let mut all = Outcomes::default();
+        let mut lines = [Line::default(), Line::default(), Line::default()];
+        let mut next = [(0, 0); 3];
+        // Of three lines one grows, one stays at one result, one is emptied now and then.
+        for round in 0..100 {
+            for (line, (pushed, popped)) in lines.iter_mut().zip(&mut next) {
+                all.push(line, outcome(*pushed));
+                *pushed += 1;
+                if round % 3 != 0 {
+                    assert_eq!(all.pop(line).map(|outcome| outcome.result), Some(Ok(*popped)));
+                    *popped += 1;
+                }
+            }
+            if round % 10 == 0 {
+                all.clear(&mut lines[2]);
+                assert!(lines[2].is_empty() && all.pop(&mut lines[2]).is_none());
+                next[2].1 = next[2].0;
+            }
+        }
+        assert!(all.places.len() < 80, "places are used again");
+    }
+}
