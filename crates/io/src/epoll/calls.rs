@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::table::{Registration, Side};
 use super::{Epoll, end_with_error, place};
+use crate::buf::Buf;
 use crate::op::{
     Completion, Fd, Interest, Op, OpId, Payload, PeerAddr, RecvInto, SEGMENTS_MAX, Segment, Segments,
 };
@@ -24,6 +25,18 @@ const STREAM_BUFFERS_PER_TURN: usize = 4;
 impl Epoll {
     /// Makes the call of an operation.
     pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
+        // An operation that goes on after its result stays where it is.
+        match slots.op(id) {
+            Op::Recv { socket, into: RecvInto::Pool } => {
+                let socket = socket.clone();
+                return self.recv_pooled(id, &socket, false, slots, done);
+            }
+            Op::Recv { socket, into: RecvInto::Stream } => {
+                let socket = socket.clone();
+                return self.recv_pooled(id, &socket, true, slots, done);
+            }
+            _ => {}
+        }
         let op = std::mem::replace(slots.op(id), Op::Nop);
         match op {
             Op::Nop => slots.finish(id, Ok(0), false, Payload::None, done),
@@ -32,7 +45,7 @@ impl Epoll {
                 slots.finish(id, Ok(0), false, Payload::None, done);
             }
             Op::Accept { listener, multishot } => self.accept(id, listener, multishot, slots, done),
-            Op::Recv { socket, into } => self.recv(id, socket, into, slots, done),
+            Op::Recv { socket, into: RecvInto::Owned(buf) } => self.recv(id, socket, buf, slots, done),
             Op::Send { socket, data, more, zero_copy } => {
                 let result = send(&socket, &data, more);
                 self.kernel_entries += 1;
@@ -68,12 +81,27 @@ impl Epoll {
     ) {
         let waits_at = place(&op).map(|(side, fd)| (side, fd.clone()));
         *slots.op(id) = op;
-        match (error, waits_at) {
-            (Errno::AGAIN, Some((side, fd))) => {
-                self.table.of(&fd).exhaust(side);
-                self.park(id, side, &fd, slots, done);
-            }
-            (error, _) => end_with_error(id, error, slots, done),
+        match waits_at {
+            Some((side, fd)) => self.wait_or_end(id, side, &fd, error, slots, done),
+            None => end_with_error(id, error, slots, done),
+        }
+    }
+
+    /// Has an operation wait whose call would have blocked; after another error it has failed.
+    fn wait_or_end(
+        &mut self,
+        id: OpId,
+        side: Side,
+        fd: &Fd,
+        error: Errno,
+        slots: &mut Slots,
+        done: &mut Vec<Completion>,
+    ) {
+        if error == Errno::AGAIN {
+            self.table.of(fd).exhaust(side);
+            self.park(id, side, fd, slots, done);
+        } else {
+            end_with_error(id, error, slots, done);
         }
     }
 
@@ -112,56 +140,46 @@ impl Epoll {
         self.park(id, Side::Accept, &listener, slots, done);
     }
 
-    fn recv(&mut self, id: OpId, socket: Fd, into: RecvInto, slots: &mut Slots, done: &mut Vec<Completion>) {
-        match into {
-            RecvInto::Owned(mut buf) => {
-                self.kernel_entries += 1;
-                match recv_some(&socket, buf.space()) {
-                    Ok(count) => {
-                        self.note_received(&socket, count, buf.capacity());
-                        buf.set_len(count);
-                        slots.finish(id, Ok(count as u32), false, Payload::Buf(buf), done);
-                    }
-                    Err(error) => {
-                        let op = Op::Recv { socket, into: RecvInto::Owned(buf) };
-                        self.retry_or_end(id, op, error, slots, done);
-                    }
-                }
+    /// Receives into the caller's buffer.
+    fn recv(&mut self, id: OpId, socket: Fd, mut buf: Buf, slots: &mut Slots, done: &mut Vec<Completion>) {
+        self.kernel_entries += 1;
+        match recv_some(&socket, buf.space()) {
+            Ok(count) => {
+                self.note_received(&socket, count, buf.capacity());
+                buf.set_len(count);
+                slots.finish(id, Ok(count as u32), false, Payload::Buf(buf), done);
             }
-            RecvInto::Pool => self.recv_pooled(id, socket, RecvInto::Pool, 1, slots, done),
-            RecvInto::Stream => {
-                self.recv_pooled(id, socket, RecvInto::Stream, STREAM_BUFFERS_PER_TURN, slots, done);
+            Err(error) => {
+                let op = Op::Recv { socket, into: RecvInto::Owned(buf) };
+                self.retry_or_end(id, op, error, slots, done);
             }
         }
     }
 
-    /// Receives into at most `buffers_max` buffers of the pool.
+    /// Receives into buffers of the pool: one, or where it `streams`, as many as a turn allows.
     fn recv_pooled(
         &mut self,
         id: OpId,
-        socket: Fd,
-        into: RecvInto,
-        buffers_max: usize,
+        socket: &Fd,
+        streams: bool,
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
-        let streams = matches!(into, RecvInto::Stream);
+        let buffers_max = if streams { STREAM_BUFFERS_PER_TURN } else { 1 };
         for _ in 0..buffers_max {
             let Some(mut buf) = self.pool.get(self.recv_buffer_bytes) else {
                 self.recv_starved += 1;
-                self.starved.push_back(id);
-                *slots.op(id) = Op::Recv { socket, into };
-                return;
+                return self.starved.push_back(id);
             };
             self.kernel_entries += 1;
-            let count = match recv_some(&socket, buf.space()) {
+            let count = match recv_some(socket, buf.space()) {
                 Ok(count) => count,
                 Err(error) => {
                     drop(buf);
-                    return self.retry_or_end(id, Op::Recv { socket, into }, error, slots, done);
+                    return self.wait_or_end(id, Side::Read, socket, error, slots, done);
                 }
             };
-            self.note_received(&socket, count, buf.capacity());
+            self.note_received(socket, count, buf.capacity());
             let more = streams && count > 0;
             buf.set_len(count);
             let payload = if count > 0 { Payload::Buf(buf) } else { Payload::None };
@@ -169,16 +187,14 @@ impl Epoll {
             if !more {
                 return;
             }
-            if !self.table.of(&socket).readable {
+            if !self.table.of(socket).readable {
                 break;
             }
         }
-        let readable = self.table.of(&socket).readable;
-        *slots.op(id) = Op::Recv { socket: socket.clone(), into };
-        if readable {
+        if self.table.of(socket).readable {
             self.again.push(id);
         } else {
-            self.park(id, Side::Read, &socket, slots, done);
+            self.park(id, Side::Read, socket, slots, done);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::buf::Pool;
 use crate::engine::{EngineConfig, Wait};
 use crate::op::{Completion, Fd, Interest, Op, OpId, WeakFd};
 use crate::slot::Slots;
-use table::{Entry, Line, Registration, Side, Table};
+use table::{Entry, Registration, Side, Table};
 
 /// Events taken from the kernel in one turn; what is beyond comes with the next. One page of them.
 const EVENTS_MAX: usize = 256;
@@ -99,7 +99,7 @@ impl Epoll {
     pub(crate) fn start(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         let waits = place(slots.op(id)).and_then(|(side, fd)| {
             let entry = self.table.of(fd);
-            let waits = !entry.is_ready(side) || !entry.line(side).is_empty();
+            let waits = !entry.is_ready(side) || entry.has_line(side);
             waits.then(|| (side, fd.clone()))
         });
         match waits {
@@ -203,11 +203,8 @@ impl Epoll {
         entry.hung_up |= ended;
         entry.readable |= ended || flags.contains(epoll::EventFlags::IN);
         entry.writable |= broken || flags.contains(epoll::EventFlags::OUT);
-        let readers = if entry.readable { std::mem::take(&mut entry.readers) } else { Line::new() };
-        let writers = if entry.writable { std::mem::take(&mut entry.writers) } else { Line::new() };
-        let watchers = if entry.hung_up { std::mem::take(&mut entry.watchers) } else { Line::new() };
         // Those that still have to wait line up again, in the same order.
-        for id in readers.into_iter().chain(writers).chain(watchers) {
+        for id in entry.take_ready() {
             self.start_again(id, slots, done);
         }
     }

@@ -38,8 +38,13 @@ pub(super) enum Side {
     End,
 }
 
-/// One descriptor.
+/// All sides that have a line of their own.
+const SIDES: [Side; 3] = [Side::Read, Side::Write, Side::End];
+
+/// One descriptor. What an event that brings bytes needs lies in one line of the processor's cache: of many connections
+/// none is in the cache when its turn comes, and each line is fetched for it alone.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub(super) struct Entry {
     owner: WeakFd,
     /// Counts the owners of the number.
@@ -57,10 +62,19 @@ pub(super) struct Entry {
     pub(super) accepted: u32,
     /// Operations that wait to read, accept or poll, in order.
     pub(super) readers: Line,
-    /// Operations that wait to write or for a connection, in order.
-    pub(super) writers: Line,
-    /// Operations that wait for the end. A line of their own: data, which readers wait for, is none.
-    pub(super) watchers: Line,
+    /// Those that wait for something else, once there was one.
+    others: Option<Box<Others>>,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64);
+
+/// Operations that wait at a descriptor for something else than bytes or connections.
+#[derive(Debug, Default)]
+struct Others {
+    /// Those that wait to write or for the outcome of a connect, in order.
+    writers: Line,
+    /// Those that wait for the end. A line of their own: data, which readers wait for, is none.
+    watchers: Line,
 }
 
 impl Entry {
@@ -68,8 +82,33 @@ impl Entry {
     pub(super) fn line(&mut self, side: Side) -> &mut Line {
         match side {
             Side::Accept | Side::Read => &mut self.readers,
-            Side::Write => &mut self.writers,
-            Side::End => &mut self.watchers,
+            Side::Write => &mut self.others.get_or_insert_default().writers,
+            Side::End => &mut self.others.get_or_insert_default().watchers,
+        }
+    }
+
+    /// Takes the operations that can go on after an event, those of each side in order.
+    pub(super) fn take_ready(&mut self) -> impl Iterator<Item = OpId> + use<> {
+        let readers = if self.readable { std::mem::take(&mut self.readers) } else { Line::new() };
+        let (mut writers, mut watchers) = (Line::new(), Line::new());
+        if let Some(others) = &mut self.others {
+            if self.writable {
+                writers = std::mem::take(&mut others.writers);
+            }
+            if self.hung_up {
+                watchers = std::mem::take(&mut others.watchers);
+            }
+        }
+        readers.into_iter().chain(writers).chain(watchers)
+    }
+
+    /// Whether an operation waits on a side.
+    pub(super) fn has_line(&self, side: Side) -> bool {
+        let others = self.others.as_ref();
+        match side {
+            Side::Accept | Side::Read => !self.readers.is_empty(),
+            Side::Write => others.is_some_and(|others| !others.writers.is_empty()),
+            Side::End => others.is_some_and(|others| !others.watchers.is_empty()),
         }
     }
 
@@ -107,10 +146,7 @@ impl Table {
         }
         let entry = &mut self.0[number];
         if !entry.owner.is(fd) {
-            debug_assert!(
-                entry.readers.is_empty() && entry.writers.is_empty() && entry.watchers.is_empty(),
-                "operations hold their Fd"
-            );
+            debug_assert!(!SIDES.into_iter().any(|side| entry.has_line(side)), "operations hold their Fd");
             entry.owner = fd.downgrade();
             entry.serial = entry.serial.wrapping_add(1);
             entry.registration = Registration::None;
