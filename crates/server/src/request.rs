@@ -62,17 +62,17 @@ impl Generation {
 pub(crate) struct ConnInfo {
     /// Whose connection it is.
     pub(crate) thread: Rc<Thread>,
-    /// `$connection`
-    pub(crate) number: u64,
-    pub(crate) peer: Address,
-    pub(crate) local: Address,
     /// `$connection_requests`
     pub(crate) requests: Cell<u64>,
     /// For `$connection_time` and `keepalive_time`.
     pub(crate) opened: Instant,
+    /// `$connection`
+    pub(crate) number: u64,
     /// The socket, for facts that the kernel keeps (`$tcpinfo_rtt`); taken away when the connection ends,
     /// because a request outlives it as memory for the next one.
     pub(crate) socket: RefCell<Option<io::Fd>>,
+    pub(crate) peer: Address,
+    pub(crate) local: Address,
     /// What a proxy said before the first request (`listen … proxy_protocol`).
     pub(crate) proxy: OnceCell<Box<http::proxy_protocol::Header>>,
 }

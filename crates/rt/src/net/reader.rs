@@ -32,8 +32,8 @@ pub struct Reader {
     fd: Fd,
     state: State,
     end: bool,
-    /// An answer that [`Reader::news`] has met; the next one of `recv`.
-    kept: Option<Result<Buf, Errno>>,
+    /// An answer that [`Reader::news`] has met; the next one of `recv`. Boxed as what few connections ever have.
+    kept: Option<Box<Result<Buf, Errno>>>,
     /// Whether the descriptor is closed with the reader.
     closes: bool,
     multishot: bool,
@@ -89,7 +89,7 @@ impl Reader {
     /// What has already arrived, without asking for more.
     pub fn try_recv(&mut self) -> Option<Result<Option<Buf>, Errno>> {
         if let Some(kept) = self.kept.take() {
-            return Some(kept.map(Some));
+            return Some((*kept).map(Some));
         }
         let State::Armed(wait) = self.state else { return None };
         let outcome = self.runtime.try_wait(wait)?;
@@ -102,9 +102,9 @@ impl Reader {
     pub async fn news(&mut self) {
         if self.kept.is_none() && !self.end {
             match poll_fn(|context| self.poll_recv(context)).await {
-                Ok(Some(buf)) => self.kept = Some(Ok(buf)),
+                Ok(Some(buf)) => self.kept = Some(Box::new(Ok(buf))),
                 Ok(None) => {}
-                Err(errno) => self.kept = Some(Err(errno)),
+                Err(errno) => self.kept = Some(Box::new(Err(errno))),
             }
         }
     }
@@ -126,7 +126,7 @@ impl Reader {
                     Some(Ok(Some(buf))) => Some(Ok(buf)),
                     Some(Err(errno)) => Some(Err(errno)),
                 };
-                self.kept = kept;
+                self.kept = kept.map(Box::new);
                 return false;
             }
         }
@@ -199,7 +199,7 @@ impl Reader {
     /// Goes through the states until there is an answer or something to wait for.
     fn poll(&mut self, context: &mut Context<'_>, target: &mut Target) -> Poll<Result<Option<Buf>, Errno>> {
         if let Some(kept) = self.kept.take() {
-            return Poll::Ready(kept.map(Some));
+            return Poll::Ready((*kept).map(Some));
         }
         loop {
             if self.end {

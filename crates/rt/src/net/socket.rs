@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use io::op::{DeviceId, Interest, PeerAddr};
@@ -55,6 +56,11 @@ impl Socket {
     /// See [`Reader::recv`].
     pub async fn recv(&mut self) -> Result<Option<Buf>, Errno> {
         self.reader.recv().await
+    }
+
+    /// See [`Reader::poll_recv`].
+    pub fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        self.reader.poll_recv(context)
     }
 
     /// See [`Reader::try_recv`].

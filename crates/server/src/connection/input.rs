@@ -2,10 +2,14 @@
 //! `large_client_header_buffers` allows.
 
 use std::fmt;
-use std::time::Duration;
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use http::request::{Policy, Progress};
 use io::{Buf, Errno};
+use rt::{Socket, Timer};
 
 use crate::connection::{Connection, decide};
 use crate::log::{Level, Reason};
@@ -127,37 +131,14 @@ impl Connection {
     /// Waits for the first bytes of a request. `None` when it is time to end, `Some(false)` when the client
     /// has closed.
     pub(super) async fn wait_for_request(&mut self) -> Option<bool> {
-        let first = self.info.requests.get() == 0;
-        // Many connections end with their first answer: a receive that stays armed would have to be taken back then.
-        self.socket.set_multishot(!first);
-        // The kernel has held it back until its first bytes were here.
-        if first
-            && self.thread.calls_directly
-            && self.entrance.listen(&self.generation).is_some_and(|listen| listen.spec.deferred)
-            && let Some(Ok(Some(received))) = self.socket.recv_now()
-        {
-            self.socket.set_multishot(true);
-            return Some(self.input.add(received, usize::MAX));
-        }
-        let core = self.core();
-        let mut patience = match (first, self.thread.is_draining()) {
-            (true, _) => core.client_header_timeout,
-            // A client that was told to go on may be sending already: it gets a moment.
-            (false, true) => core.keepalive_min_timeout,
-            (false, false) => core.keepalive_timeout,
+        let (end, kind) = match self.begin_to_wait() {
+            ControlFlow::Continue(wait) => wait,
+            ControlFlow::Break(early) => return early,
         };
-        if !first && patience == Duration::ZERO && self.thread.is_draining() {
-            if self.socket.is_quiet() {
-                return None;
-            }
-            // What is here is a request that the last answer allowed, but it may take a turn of the engine to come.
-            patience = HERE_MAX;
-        }
-        let (end, kind) = (rt::now() + patience, if first { Waits::First } else { Waits::Idle });
         loop {
             self.timer.set(end);
             let waiting = self.thread.waits(kind, &self.timer);
-            let received = self.timer.limit(self.socket.recv()).await;
+            let received = receive_in_time(&mut self.socket, &self.timer).await;
             let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
             drop(waiting);
             match received {
@@ -172,9 +153,40 @@ impl Connection {
         }
     }
 
+    /// Until when a request is waited for, and as what; an answer where nothing is to be waited for.
+    fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, (Instant, Waits)> {
+        let first = self.info.requests.get() == 0;
+        // Many connections end with their first answer: a receive that stays armed would have to be taken back then.
+        self.socket.set_multishot(!first);
+        // The kernel has held it back until its first bytes were here.
+        if first
+            && self.thread.calls_directly
+            && self.entrance.listen(&self.generation).is_some_and(|listen| listen.spec.deferred)
+            && let Some(Ok(Some(received))) = self.socket.recv_now()
+        {
+            self.socket.set_multishot(true);
+            return ControlFlow::Break(Some(self.input.add(received, usize::MAX)));
+        }
+        let core = self.core();
+        let mut patience = match (first, self.thread.is_draining()) {
+            (true, _) => core.client_header_timeout,
+            // A client that was told to go on may be sending already: it gets a moment.
+            (false, true) => core.keepalive_min_timeout,
+            (false, false) => core.keepalive_timeout,
+        };
+        if !first && patience == Duration::ZERO && self.thread.is_draining() {
+            if self.socket.is_quiet() {
+                return ControlFlow::Break(None);
+            }
+            // What is here is a request that the last answer allowed, but it may take a turn of the engine to come.
+            patience = HERE_MAX;
+        }
+        ControlFlow::Continue((rt::now() + patience, if first { Waits::First } else { Waits::Idle }))
+    }
+
     /// Receives more bytes of the request; `false` at the end of the stream.
     pub(super) async fn receive(&mut self, most: usize) -> Result<bool, Errno> {
-        match self.timer.limit(self.socket.recv()).await {
+        match receive_in_time(&mut self.socket, &self.timer).await {
             Err(rt::Elapsed) => Err(Errno::TIMEDOUT),
             Ok(Err(errno)) => Err(errno),
             Ok(Ok(None)) => Ok(false),
@@ -228,6 +240,18 @@ impl Connection {
             }
         }
     }
+}
+
+/// What comes before the deadline. As [`Timer::limit`], but no state machine around another one: what a connection waits
+/// with is fetched anew at each request where there are many.
+fn receive_in_time(
+    socket: &mut Socket,
+    timer: &Timer,
+) -> impl Future<Output = Result<Result<Option<Buf>, Errno>, rt::Elapsed>> {
+    poll_fn(|context| match socket.poll_recv(context) {
+        Poll::Ready(received) => Poll::Ready(Ok(received)),
+        Poll::Pending => timer.poll_elapsed(context).map(Err),
+    })
 }
 
 /// What is taken of a head under these settings.
