@@ -3,16 +3,16 @@
 //! a figure can be told from the cost of the kernel's network path.
 //!
 //! ```sh
-//! cargo run --release -p io --example responder -- 127.0.0.1:8080
+//! cargo run --release -p io --example responder -- 127.0.0.1:8080 --engine epoll
 //! ```
+//! Without `--engine` it is `io_uring`.
 
 #![allow(clippy::print_stderr, reason = "a command-line tool reports its errors")]
 
-use std::collections::HashMap;
 use std::net::TcpListener;
 use std::process::ExitCode;
 
-use io::engine::EngineConfig;
+use io::engine::{EngineConfig, NetKind};
 use io::op::{RecvInto, Source};
 use io::{Completion, Engine, Fd, Op, OpId, Payload, Segments, Wait};
 
@@ -20,8 +20,18 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: ringroad/0.1.0\r\nDate: Sat, 
 Content-Type: text/plain\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n";
 
 fn main() -> ExitCode {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".to_owned());
-    match serve(&address) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (address, net) = match arguments[..] {
+        [] => ("127.0.0.1:8080", NetKind::Uring),
+        [address] | [address, "--engine", "io_uring"] => (address, NetKind::Uring),
+        [address, "--engine", "epoll"] => (address, NetKind::Epoll),
+        _ => {
+            eprintln!("usage: responder [address [--engine epoll|io_uring]]");
+            return ExitCode::FAILURE;
+        }
+    };
+    match serve(address, net) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("responder on {address}: {error}");
@@ -30,11 +40,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(address: &str, net: NetKind) -> Result<(), Box<dyn std::error::Error>> {
     let listener = Fd::from(std::os::fd::OwnedFd::from(TcpListener::bind(address)?));
-    let mut engine = io::build(EngineConfig::default())?;
-    // The socket that each receive in flight belongs to.
-    let mut sockets = HashMap::new();
+    let mut engine = io::build(EngineConfig { net, ..EngineConfig::default() })?;
+    let mut sockets = Sockets::default();
     let mut batch = Vec::new();
     accept(&mut *engine, &listener);
     loop {
@@ -45,8 +54,33 @@ fn serve(address: &str) -> Result<(), Box<dyn std::error::Error>> {
     }
 }
 
+/// The socket that each receive in flight belongs to, by the place of the receive in the engine's table.
+#[derive(Default)]
+struct Sockets(Vec<Option<(OpId, Fd)>>);
+
+impl Sockets {
+    fn insert(&mut self, id: OpId, socket: Fd) {
+        let place = id.slot as usize;
+        if place >= self.0.len() {
+            self.0.resize(place + 1, None);
+        }
+        self.0[place] = Some((id, socket));
+    }
+
+    fn get(&self, id: OpId) -> Option<&Fd> {
+        let (known, socket) = self.0.get(id.slot as usize)?.as_ref()?;
+        (*known == id).then_some(socket)
+    }
+
+    fn remove(&mut self, id: OpId) {
+        if let Some(place) = self.0.get_mut(id.slot as usize) {
+            place.take_if(|(known, _)| *known == id);
+        }
+    }
+}
+
 /// Ends of sends and of failed operations are nothing to act on.
-fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut HashMap<OpId, Fd>, completion: Completion) {
+fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut Sockets, completion: Completion) {
     let Completion { id, result, more, payload } = completion;
     match payload {
         Payload::Accepted(socket) => {
@@ -56,17 +90,17 @@ fn handle(engine: &mut dyn Engine, listener: &Fd, sockets: &mut HashMap<OpId, Fd
             receive(engine, sockets, socket);
         }
         Payload::Buf(_) if result.is_ok_and(|count| count > 0) => {
-            let Some(socket) = sockets.get(&id).cloned() else { return };
+            let Some(socket) = sockets.get(id).cloned() else { return };
             let mut data = Segments::new();
             data.push(Source::Static(ANSWER));
             let send = Op::Send { socket: socket.clone(), data, more: false, zero_copy: false };
             submit(engine, send);
             if !more {
-                sockets.remove(&id);
+                sockets.remove(id);
                 receive(engine, sockets, socket);
             }
         }
-        _ if !more => drop(sockets.remove(&id)),
+        _ if !more => sockets.remove(id),
         _ => {}
     }
 }
@@ -75,7 +109,7 @@ fn accept(engine: &mut dyn Engine, listener: &Fd) {
     submit(engine, Op::Accept { listener: listener.clone(), multishot: false });
 }
 
-fn receive(engine: &mut dyn Engine, sockets: &mut HashMap<OpId, Fd>, socket: Fd) {
+fn receive(engine: &mut dyn Engine, sockets: &mut Sockets, socket: Fd) {
     let op = Op::Recv { socket: socket.clone(), into: RecvInto::Stream };
     if let Some(id) = submit(engine, op) {
         sockets.insert(id, socket);
