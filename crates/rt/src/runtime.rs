@@ -314,21 +314,18 @@ impl Inner {
 
     /// Polls one task. A panic ends that task and is reported, nothing else.
     fn run_task(&self, id: TaskId) {
-        let Some(task) = self.tasks.borrow_mut().take(id) else { return };
-        let mut place = task.future.borrow_mut();
-        let Some(future) = place.as_mut() else { return };
+        let Some(mut task) = self.tasks.borrow_mut().take(id) else { return };
         self.polls.set(self.polls.get() + 1);
         self.running.set(Some((id, task.waker.data())));
         let mut context = Context::from_waker(&task.waker);
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
+        let polled = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut context)));
         self.running.set(None);
         if let Ok(Poll::Pending) = polled {
+            self.tasks.borrow_mut().put_back(id, task);
             return;
         }
         // What the task owns is dropped before its slot is free: it may wake the task once more.
-        let dropped = catch_unwind(AssertUnwindSafe(|| drop(place.take())));
-        drop(place);
-        drop(task);
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(task)));
         self.tasks.borrow_mut().end(id);
         if let Some(panic) = polled.err().or(dropped.err()) {
             self.panics.set(self.panics.get() + 1);
@@ -416,12 +413,11 @@ impl Inner {
         }
         self.seen.borrow_mut().forget();
         loop {
-            let Some((id, task)) = self.tasks.borrow().any() else { break };
+            let Some((id, task)) = self.tasks.borrow_mut().take_any() else { break };
             // A panic while a task is dropped must not keep the others from being dropped.
-            if catch_unwind(AssertUnwindSafe(|| drop(task.future.take()))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
                 self.panics.set(self.panics.get() + 1);
             }
-            drop(task);
             self.tasks.borrow_mut().end(id);
         }
         self.ready.borrow_mut().clear();

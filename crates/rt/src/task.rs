@@ -1,13 +1,11 @@
 //! Tasks: their table, their wakers, and who waits for something.
 //!
-//! A task is a boxed future in a slot. Its waker is an `Arc` header without the future in it, so that a
-//! waker on another thread never owns, runs or drops what belongs to this one. Inside the runtime a waiting
+//! A task is a boxed future in a slot, which leaves it while it is polled. Its waker is an `Arc` header without the
+//! future in it, so that a waker on another thread never owns, runs or drops what belongs to this one. Inside the runtime a waiting
 //! task is remembered by its name ([`Waiter::Task`]), which costs no atomic operation.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
@@ -35,13 +33,10 @@ impl Wake for Header {
     }
 }
 
-/// A future and its waker. It stays where it is while it is polled.
+/// A future and its waker.
 pub(crate) struct Task {
-    header: Arc<Header>,
-    /// Over `header`.
     pub(crate) waker: Waker,
-    /// `None` once it has ended.
-    pub(crate) future: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
+    pub(crate) future: Pin<Box<dyn Future<Output = ()>>>,
 }
 
 /// All tasks of a runtime.
@@ -52,15 +47,21 @@ pub(crate) struct Tasks {
     live: usize,
 }
 
+/// One line of the processor's cache: of many tasks none is in the cache when its turn comes.
+#[repr(align(64))]
 struct Slot {
     generation: u32,
     /// Whether the task is in the ready queue.
     queued: bool,
     /// Whether there is a task that has not ended.
     live: bool,
-    /// The last task; its memory is used again for the next one when nobody can wake it any more.
-    task: Rc<Task>,
+    /// Of the last task; its memory is used again for the next one when nobody can wake it any more.
+    header: Arc<Header>,
+    /// `None` while it is polled, and without one.
+    task: Option<Task>,
 }
+
+const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Tasks {
     /// Number of tasks that have not ended.
@@ -77,18 +78,19 @@ impl Tasks {
         self.live += 1;
         let Some(place) = self.free.pop() else {
             let id = TaskId { slot: self.slots.len() as u32, generation: 0 };
-            let task = Task::new(id, future, remote);
-            self.slots.push(Slot { generation: id.generation, queued: false, live: true, task });
+            let header = Arc::new(Header { id, remote: Arc::clone(remote) });
+            let task = Some(Task { waker: Waker::from(Arc::clone(&header)), future });
+            self.slots.push(Slot { generation: id.generation, queued: false, live: true, header, task });
             return id;
         };
         let slot = &mut self.slots[place as usize];
         let id = TaskId { slot: place, generation: slot.generation };
-        slot.live = true;
-        if Rc::get_mut(&mut slot.task).is_some_and(|task| task.rename(id)) {
-            slot.task.future.replace(Some(future));
-        } else {
-            slot.task = Task::new(id, future, remote);
+        match Arc::get_mut(&mut slot.header) {
+            Some(header) => header.id = id,
+            None => slot.header = Arc::new(Header { id, remote: Arc::clone(remote) }),
         }
+        slot.live = true;
+        slot.task = Some(Task { waker: Waker::from(Arc::clone(&slot.header)), future });
         id
     }
 
@@ -97,11 +99,16 @@ impl Tasks {
         self.slot(id).is_some_and(|slot| !std::mem::replace(&mut slot.queued, true))
     }
 
-    /// A queued task, to be polled.
-    pub(crate) fn take(&mut self, id: TaskId) -> Option<Rc<Task>> {
+    /// A queued task, to be polled and then put back or ended.
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
         let slot = self.slot(id)?;
         slot.queued = false;
-        Some(Rc::clone(&slot.task))
+        slot.task.take()
+    }
+
+    /// Puts a task back that has not ended.
+    pub(crate) fn put_back(&mut self, id: TaskId, task: Task) {
+        self.slots[id.slot as usize].task = Some(task);
     }
 
     /// The slot of a task that has not ended.
@@ -120,27 +127,10 @@ impl Tasks {
     }
 
     /// Any task that has not ended, for the end of the runtime.
-    pub(crate) fn any(&self) -> Option<(TaskId, Rc<Task>)> {
+    pub(crate) fn take_any(&mut self) -> Option<(TaskId, Option<Task>)> {
         let place = self.slots.iter().position(|slot| slot.live)?;
-        let slot = &self.slots[place];
-        Some((TaskId { slot: place as u32, generation: slot.generation }, Rc::clone(&slot.task)))
-    }
-}
-
-impl Task {
-    fn new(id: TaskId, future: Pin<Box<dyn Future<Output = ()>>>, remote: &Arc<Remote>) -> Rc<Task> {
-        let header = Arc::new(Header { id, remote: Arc::clone(remote) });
-        let waker = Waker::from(Arc::clone(&header));
-        Rc::new(Task { header, waker, future: RefCell::new(Some(future)) })
-    }
-
-    /// Gives an ended task another name; `false` while somebody may still wake it by the old one.
-    fn rename(&mut self, id: TaskId) -> bool {
-        self.waker = Waker::noop().clone();
-        let Some(header) = Arc::get_mut(&mut self.header) else { return false };
-        header.id = id;
-        self.waker = Waker::from(Arc::clone(&self.header));
-        true
+        let slot = &mut self.slots[place];
+        Some((TaskId { slot: place as u32, generation: slot.generation }, slot.task.take()))
     }
 }
 
