@@ -14,16 +14,6 @@ pub fn block_signals() -> Result<(), Errno> {
     if failed == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(failed)) }
 }
 
-/// Lets the calling thread, when it is woken, take the processor from no other: it gets its share of it as before
-/// (`SCHED_BATCH` of sched(7)).
-pub fn preempt_nobody() -> Result<(), Errno> {
-    const THIS_THREAD: libc::pid_t = 0;
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads one structure, which outlives it, and changes how the calling thread is scheduled.
-    let failed = unsafe { libc::sched_setscheduler(THIS_THREAD, libc::SCHED_BATCH, &parameters) };
-    if failed == 0 { Ok(()) } else { Err(last_error()) }
-}
-
 /// What the kernel knows of a TCP connection (`TCP_INFO`, tcp(7)), as far as it is asked for here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {

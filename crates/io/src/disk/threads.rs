@@ -114,15 +114,6 @@ pub struct PoolCounters {
     pub device_queued: u64,
 }
 
-/// When a thread that gets a job runs, where the processor has something else to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// Somebody waits for what it does: it may take the processor from others.
-    AtOnce,
-    /// When the others wait, or have had their share.
-    WhenDue,
-}
-
 /// How a pool took a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
@@ -137,16 +128,6 @@ pub(crate) enum Taken {
 impl ThreadPool {
     /// Starts `threads` threads that share a queue of at most `max_queue` waiting jobs.
     pub fn new(name: &str, threads: usize, max_queue: usize) -> Result<Arc<ThreadPool>, PoolError> {
-        ThreadPool::start(name, threads, max_queue, Turn::AtOnce)
-    }
-
-    /// The same for jobs that no client waits for: a thread that gets one leaves the processor to whoever is on it until
-    /// that one waits or has had its share, and finds as many jobs as have come by then.
-    pub fn unhurried(name: &str, threads: usize, max_queue: usize) -> Result<Arc<ThreadPool>, PoolError> {
-        ThreadPool::start(name, threads, max_queue, Turn::WhenDue)
-    }
-
-    fn start(name: &str, threads: usize, max_queue: usize, turn: Turn) -> Result<Arc<ThreadPool>, PoolError> {
         let count = NonZeroUsize::new(threads).ok_or(PoolError::NoThreads { pool: name.to_owned() })?;
         let shared = Arc::new(Shared {
             name: name.to_owned(),
@@ -162,7 +143,7 @@ impl ThreadPool {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new().name(format!("{name}-{running}"));
             // Nobody joins the thread: one that hangs in a dead device would hang its owner as well.
-            thread.spawn(move || shared.serve(turn)).map_err(|source| PoolError::Spawn {
+            thread.spawn(move || shared.serve()).map_err(|source| PoolError::Spawn {
                 pool: name.to_owned(),
                 running,
                 source,
@@ -245,11 +226,7 @@ impl Shared {
     }
 
     /// The life of one thread.
-    fn serve(&self, turn: Turn) {
-        if turn == Turn::WhenDue {
-            // Where it is refused the thread merely costs more.
-            let _batched = crate::sys::preempt_nobody();
-        }
+    fn serve(&self) {
         // Fails only for a wrong argument; signals then merely interrupt calls, which are repeated.
         let _unblocked = crate::sys::block_signals();
         while let Some(Task { job, id, device, inbox }) = self.next_task() {
@@ -308,34 +285,5 @@ impl Inbox {
     /// Swaps what has come into `outcomes`, which is empty.
     pub(crate) fn take(&self, outcomes: &mut Vec<(OpId, Outcome)>) {
         std::mem::swap(&mut *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner), outcomes);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whether the thread of this name takes the processor from nobody; `None` while it has not come so far.
-    fn is_batched(name: &str) -> Option<bool> {
-        let named = |task: &std::path::Path| {
-            std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        };
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|entry| entry.path());
-        let stat = std::fs::read_to_string(tasks.into_iter().find(|task| named(task))?.join("stat")).unwrap();
-        // `policy` is the 41st field of proc_pid_stat(5), and the third follows the name in brackets.
-        let policy = stat.rsplit_once(") ").unwrap().1.split(' ').nth(41 - 3).unwrap().parse::<i32>();
-        Some(policy.unwrap() == libc::SCHED_BATCH)
-    }
-
-    #[test]
-    fn threads_that_nobody_waits_for_take_the_processor_from_nobody() {
-        let _pools = [ThreadPool::unhurried("later", 1, 1).unwrap(), ThreadPool::new("now", 1, 1).unwrap()];
-        for (name, wanted) in [("later-0", true), ("now-0", false)] {
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-            while is_batched(name) != Some(wanted) {
-                assert!(std::time::Instant::now() < deadline, "{name} has not become what it is to be");
-                std::thread::yield_now();
-            }
-        }
     }
 }

@@ -81,9 +81,7 @@ impl Choice {
             pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
             makers: match config.http.caches.is_empty() {
                 true => None,
-                false => {
-                    Some(ThreadPool::unhurried("makers", PUTS_MAX, MAKERS_QUEUE).map_err(StartError::Pool)?)
-                }
+                false => Some(ThreadPool::new("makers", PUTS_MAX, MAKERS_QUEUE).map_err(StartError::Pool)?),
             },
             pool_tries_resident: events.try_cached,
             faults: (!events.faults.is_empty()).then(|| Arc::new(faults)),
