@@ -320,7 +320,7 @@ fn without_finish_a_fill_that_nobody_reads_stops() {
         }),
     );
     let origin = Origin::objects(&objects);
-    let (_setup, server) = start(&origin);
+    let (setup, server) = start(&origin);
     let mut leader = Client::connect(server.addr(0));
     leader.send(request_bytes("GET", "/stop/a", &[]));
     half.wait_reached();
@@ -332,6 +332,14 @@ fn without_finish_a_fill_that_nobody_reads_stops() {
     let response = Client::connect(server.addr(0)).get("/stop/a");
     objects.content("/stop/a").assert_body(&response.body);
     assert_eq!(response.field("X-Cache"), Some("MISS"), "half of it is no entry");
+
+    // A small body goes to its client at once, who does not read along.
+    objects.put("/stop/b", kept(4096));
+    assert_eq!(Client::connect(server.addr(0)).get("/stop/b").field("X-Cache"), Some("MISS"));
+    common::cache::wait_for_entries(&setup, 2);
+    let response = Client::connect(server.addr(0)).get("/stop/b");
+    objects.content("/stop/b").assert_body(&response.body);
+    assert_eq!(response.field("X-Cache"), Some("HIT"), "all of it was there");
 }
 
 #[test]

@@ -244,15 +244,15 @@ impl Fetch {
             Ok((fill, filling)) => {
                 record::of(request).stored = true;
                 let body = reply.body.into_coming(request, (self.origin.upstream)(scope));
-                let filler = Filler {
-                    fill: Some(fill),
-                    filling: Arc::clone(&filling),
-                    body,
-                    key: self.key,
-                    asked: answer.asked,
+                let age = policy::age(&filling.meta, now_s());
+                let own = match body.whole() {
+                    // What is here need not be waited for once more.
+                    Some(bytes) => stored::of_whole(&filling, bytes.clone(), age),
+                    // Made before a byte has come, so that none of them can be lost to it.
+                    None => stored::of_filling(&filling, age),
                 };
-                // Made before a byte has come, so that none of them can be lost to it.
-                match stored::of_filling(&filling, policy::age(&filling.meta, now_s())) {
+                let filler = Filler { fill: Some(fill), filling, body, key: self.key, asked: answer.asked };
+                match own {
                     Some(reply) => (Answered::Reply(stored::as_new(reply)), Some(filler)),
                     None => (Answered::Failed(Failed::of_status(502)), None),
                 }
@@ -563,8 +563,8 @@ impl Filler {
             if self.fill.is_none() && !self.filling.room().await {
                 return None;
             }
-            // `proxy_cache_finish off`: a fill that nobody reads is not worth its bytes.
-            if !finishes && self.filling.end_if_unread() {
+            // `proxy_cache_finish off`: a fill that nobody reads is not worth the bytes that are still to come.
+            if !finishes && !self.body.is_over() && self.filling.end_if_unread() {
                 return None;
             }
         }

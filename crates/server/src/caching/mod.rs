@@ -234,7 +234,8 @@ impl Lookup<'_> {
         Box::pin(self.fetch(None).alone(request, true)).await
     }
 
-    /// Asks the upstream for what is not there or not fresh, or lets another request do it.
+    /// Asks the upstream for what is not there or not fresh, or lets another request do it. Boxed what most misses do not come
+    /// to: they ask by a task of their own.
     async fn obtain(
         &self,
         request: &mut Request,
@@ -246,7 +247,7 @@ impl Lookup<'_> {
             return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
         }
         if self.control.no_store {
-            return self.fetch(stale).alone(request, false).await.map(Followed::Reply);
+            return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
         }
         // A range of what is not stored is fetched by itself, and not with all that is before it. Of what was stored whole
         // all is asked for again: a part would take its place.
@@ -257,12 +258,12 @@ impl Lookup<'_> {
         }
         // Its answer has no body that others could have, nor one that could be stored.
         if request.method == Method::Head && !self.conf.convert_head {
-            return self.fetch(stale).alone(request, false).await.map(Followed::Reply);
+            return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
         }
         // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
         let has_updating = stale.is_some() && self.conf.uses_stale(Stale::Updating);
         if self.conf.lock == Some(false) && !has_updating {
-            return self.fetch(stale).alone(request, true).await.map(Followed::Reply);
+            return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
         }
         let age = (self.conf.lock == Some(true)).then_some(self.conf.lock_age);
         let flights = self.cache.flights();
@@ -275,9 +276,11 @@ impl Lookup<'_> {
                 }
                 self.fetch(stale).lead(request, lead).await
             }
-            Joined::Marked => self.fetch(stale).alone(request, true).await,
+            Joined::Marked => Box::pin(self.fetch(stale).alone(request, true)).await,
             // What was asked for before this client came is not what it wants to have checked.
-            Joined::Follow(_) if self.wants_new(request) => self.fetch(stale).alone(request, true).await,
+            Joined::Follow(_) if self.wants_new(request) => {
+                Box::pin(self.fetch(stale).alone(request, true)).await
+            }
             Joined::Follow(flight) => return Box::pin(self.follow(request, &flight, stale)).await,
         };
         reply.map(Followed::Reply)

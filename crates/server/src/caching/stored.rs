@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 
 use cache::{Hit, Located, Reader, StoreError};
 use http::reply::parse_written;
+use io::Frozen;
 use io::op::Source;
 
 use crate::body::choose::Mover;
@@ -56,6 +57,13 @@ pub(crate) fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
         None => Body::Stream(Box::new(reader)),
     };
     Some(reply(heading, ReplyBody::Ready(body), length, age))
+}
+
+/// An answer of which all is here, and on its way into the cache.
+pub(crate) fn of_whole(filling: &Filling, bytes: Frozen, age: u32) -> Option<Reply> {
+    let (heading, length) = (filling.heading()?, bytes.len() as u64);
+    let body = Body::Bytes(Source::Frozen(bytes));
+    Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
 }
 
 /// An answer that was made for this request: without an age, unless it was old when it came (RFC 9111 section 5.1).

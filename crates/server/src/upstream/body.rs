@@ -388,7 +388,7 @@ impl Stream for Direct {
 /// A body for who keeps all of it: it is read as fast as it comes, in large pieces.
 pub(crate) enum Coming {
     /// All of it is here, or has been taken.
-    Whole(Option<Source>),
+    Whole(Option<Frozen>),
     /// It is still to be read.
     Live(Box<Live>),
     /// There is none that could be kept.
@@ -399,10 +399,37 @@ pub(crate) enum Coming {
 const COMING_BYTES: u64 = 64 << 10;
 
 impl Coming {
+    /// All of it.
+    pub(super) fn of_bytes(source: Source) -> Coming {
+        Coming::Whole(Some(match source {
+            Source::Buf(buf) => buf.freeze(),
+            Source::Frozen(bytes) => bytes,
+            Source::Vec(bytes) => Frozen::from_vec(bytes),
+            source => Frozen::copy(source.bytes()),
+        }))
+    }
+
+    /// All of it, where that is here.
+    pub(crate) fn whole(&self) -> Option<&Frozen> {
+        match self {
+            Coming::Whole(bytes) => bytes.as_ref(),
+            Coming::Live(_) | Coming::Broken => None,
+        }
+    }
+
+    /// Whether nothing is left to be taken.
+    pub(crate) fn is_over(&self) -> bool {
+        match self {
+            Coming::Whole(bytes) => bytes.is_none(),
+            Coming::Live(live) => live.is_over(),
+            Coming::Broken => false,
+        }
+    }
+
     /// The next bytes; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Frozen>, BodyError> {
         let live = match self {
-            Coming::Whole(source) => return Ok(source.take().map(frozen)),
+            Coming::Whole(bytes) => return Ok(bytes.take()),
             Coming::Live(live) => live,
             Coming::Broken => return Err(BodyError::Broken),
         };
@@ -417,16 +444,6 @@ impl Coming {
                 Err(BodyError::Broken)
             }
         }
-    }
-}
-
-/// Bytes that several may have.
-fn frozen(source: Source) -> Frozen {
-    match source {
-        Source::Buf(buf) => buf.freeze(),
-        Source::Frozen(bytes) => bytes,
-        Source::Vec(bytes) => Frozen::from_vec(bytes),
-        source => Frozen::copy(source.bytes()),
     }
 }
 

@@ -315,7 +315,7 @@ impl ReplyBody {
     pub(crate) fn into_coming(self, request: &Request, settings: &Settings) -> Coming {
         match self {
             ReplyBody::None => Coming::Whole(None),
-            ReplyBody::Bytes(source) => Coming::Whole(Some(source)),
+            ReplyBody::Bytes(source) => Coming::of_bytes(source),
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));
                 Coming::Live(live)
