@@ -1,9 +1,9 @@
 #!/bin/bash
-# cg.sh BINARY LABEL [io_uring|epoll] [REQUESTS]: user instructions of a fill of 4 KiB, by callgrind, less those of a run without requests counted
+# callgrind.sh BINARY LABEL [io_uring|epoll] [REQUESTS]: user instructions of a fill of 4 KiB, by callgrind, less those of a run without requests counted
 set -e
 B=$1; L=$2; E=${3:-io_uring}; N=${4:-1000}; SIZE=${SIZE:-4k}
 LOAD=${LOAD:-ringroad}
-D=$(mktemp -d /varfillcg.XXXX); mkdir $D/logs $D/origin; head -c ${BYTES:-4096} /dev/zero | tr '\0' f > $D/origin/$SIZE
+D=$(mktemp -d "${TMPDIR:-/var/tmp}/fill.XXXX"); mkdir $D/logs $D/origin; head -c ${BYTES:-4096} /dev/zero | tr '\0' f > $D/origin/$SIZE
 RB="ring_recv_buffers 256 4k;"; [ $E = epoll ] && RB=
 cat > $D/o.conf <<X
 user root; worker_processes 1; pid $D/o.pid; events { worker_connections 8192; ring_recv_buffers 256 4k; } http { access_log off; keepalive_requests 1000000000; sendfile on; server { listen 127.0.0.1:47990 backlog=4096; location / { root $D/origin; } } }

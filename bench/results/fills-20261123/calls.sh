@@ -1,7 +1,7 @@
 #!/bin/bash
 # calls.sh BINARY ring|epoll|nginx: system calls of 1000 fills of 4 KiB, by strace -c -f of all threads
 B=$1; E=$2; N=1000; LOAD=${LOAD:-ringroad}
-D=$(mktemp -d /varfillst.XXXX); mkdir $D/logs $D/origin; head -c 4096 /dev/zero > $D/origin/4k
+D=$(mktemp -d "${TMPDIR:-/var/tmp}/fill.XXXX"); mkdir $D/logs $D/origin; head -c 4096 /dev/zero > $D/origin/4k
 RB="ring_recv_buffers 256 4k; use io_uring;"; [ $E != ring ] && RB="use epoll;"
 cat > $D/o.conf <<X
 user root; worker_processes 1; pid $D/o.pid; events { worker_connections 8192; ring_recv_buffers 256 4k; } http { access_log off; keepalive_requests 1000000000; sendfile on; server { listen 127.0.0.1:47990 backlog=4096; location / { root $D/origin; } } }

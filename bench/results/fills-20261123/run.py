@@ -2,12 +2,12 @@
 """run.py SIZE REQUESTS ROUNDS SUBJECT...: fills of a cache from a local origin, in turns, ratios to the first subject.
 A subject is LABEL=BINARY[|EXTRA]; a binary whose path has "nginx" gets nginx's words; EXTRA are directives of the main context
 ("env NAME=VALUE;"), or "epoll". Options by environment: CONNS, MEM (MiB), TOP (a folder on the disk), LOAD (who loads and is the
-origin), PERFREC=label,... (cpu-clock samples of the server's processor)."""
+origin), PERFREC=label,... (cpu-clock samples of the server's processor), PERFSTAT=events (counted on it, for a request)."""
 import subprocess, sys, os, time, json, socket, signal, statistics as st, glob
 size, requests, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 nbytes = {"4k": 4096, "100k": 102400, "1m": 1 << 20}[size]
 CONNS = os.environ.get("CONNS", "64"); MEM = int(os.environ.get("MEM", "128")) << 20
-LOAD = os.environ["LOAD"]; TOP = os.environ.get("TOP", "/varfill")
+LOAD = os.environ["LOAD"]; TOP = os.environ.get("TOP", "/var/tmp/fill")
 RUN = f"{TOP}/run-{os.getpid()}"; os.makedirs(f"{RUN}/logs"); os.makedirs(f"{TOP}/origin", exist_ok=True)
 def w(p, v):
     with open(p, "w") as f: f.write(str(v))
@@ -66,7 +66,7 @@ def entries(cache):
 serial = 0
 def one(label, binary, extra):
     global serial; serial += 1
-    sched = next((x for x in ("batch", "idle") if x in extra), None); extra = extra.replace("batch", "").replace("idle", "")
+    sched = next((x for x in ("batch", "idle", "other") if x in extra), None); extra = extra.replace("batch", "").replace("idle", "").replace("other", "")
     cache = f"{RUN}/cache-{serial}"; port = free()
     p = start(binary, conf(binary, extra, port, cache), port, True)
     try:
@@ -79,15 +79,19 @@ def one(label, binary, extra):
         perf = None
         if label in os.environ.get("PERFREC", "").split(","):
             perf = subprocess.Popen(["perf", "record", "-q", "-F", "4999", "-e", "cpu-clock", "-g", "-C", "0", "-o", f"{label}-{size}.data"]); time.sleep(0.3)
+        if os.environ.get("PERFSTAT"):
+            perf = subprocess.Popen(["perf", "stat", "-x,", "-C", "0", "-e", os.environ["PERFSTAT"]], stderr=subprocess.PIPE, text=True); time.sleep(0.3)
         a = usage(); o = load(port, "", requests); b = usage()
         for _ in range(30):
             n = entries(cache)
             if n >= requests: break
             time.sleep(0.1)
         c = usage()
-        if perf: perf.send_signal(signal.SIGINT); perf.wait()
+        told = None
+        if perf: perf.send_signal(signal.SIGINT); told = perf.communicate()[1]
         if o is None: return None
-        return dict(o=o, d=[(y - x) / requests for x, y in zip(a, c)], n=n)
+        counted = {f[2]: int(f[0]) / requests for f in (l.split(",") for l in (told or "").splitlines()) if f[0].isdigit()}
+        return dict(o=o, counted=counted, d=[(y - x) / requests for x, y in zip(a, c)], n=n)
     finally:
         end(p)
 def main():
@@ -115,5 +119,6 @@ def main():
             v = [f(a) / f(b) for a, b in zip(rs, ref)]; return f"x{st.median(v):.2f} ({min(v):.2f}-{max(v):.2f})"
         tot = sum(x["d"][1] + x["d"][2] for x in rs) or 1
         print(f"{s[0]:18s} rate {m(rate):6.0f} {ratio(rate)} p50 {m(lambda x: lat(x, 0)):.2f} p99 {m(p99):.2f} {ratio(p99)} cpu {m(cpu):.1f} us {ratio(cpu)} user {sum(x['d'][1] for x in rs)/tot:.2f}"
-              f" switches {m(lambda x: x['d'][3]):.2f}+{m(lambda x: x['d'][4]):.2f} faults {m(lambda x: x['d'][5]):.2f} stored {m(lambda x: x['n']/requests):.2f}", flush=True)
+              f" switches {m(lambda x: x['d'][3]):.2f}+{m(lambda x: x['d'][4]):.2f} faults {m(lambda x: x['d'][5]):.2f} stored {m(lambda x: x['n']/requests):.2f}"
+              + "".join(f" {k} {m(lambda x: x['counted'][k]):.2f}" for k in rs[0]["counted"]), flush=True)
 if __name__ == "__main__": main()

@@ -1,0 +1,19 @@
+#!/bin/bash
+# allocations.sh BINARY OUT [REQUESTS]
+B=$1; L=$2; N=${3:-2000}; SIZE=4k; LOAD=${LOAD:-ringroad}
+D=$(mktemp -d "${TMPDIR:-/var/tmp}/fill.XXXX"); mkdir $D/logs $D/origin; head -c 4096 /dev/zero | tr '\0' f > $D/origin/$SIZE
+cat > $D/o.conf <<Y
+user root; worker_processes 1; pid $D/o.pid; events { worker_connections 8192; ring_recv_buffers 256 4k; } http { access_log off; keepalive_requests 1000000000; sendfile on; server { listen 127.0.0.1:47990 backlog=4096; location / { root $D/origin; } } }
+Y
+cat > $D/s.conf <<Y
+user root; worker_processes 1; master_process off; daemon off; pid $D/s.pid; events { worker_connections 8192; use epoll; } http { access_log off; keepalive_requests 1000000000;
+ proxy_cache_path $D/cache levels=2 keys_zone=bench:64m max_size=1000g inactive=4d use_temp_path=off;
+ upstream origin { server 127.0.0.1:47990; keepalive 256; }
+ server { listen 127.0.0.1:47991 backlog=4096; location / { proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_cache bench; proxy_cache_key \$request_uri; proxy_cache_valid 200 4d; } } }
+Y
+$LOAD -p $D/ -c $D/o.conf -g "daemon off;" >$D/o.log 2>&1 & O=$!
+valgrind --tool=dhat --num-callers=40 --dhat-out-file=$L $B -p $D/ -c $D/s.conf -g "error_log stderr;" >$D/s.log 2>&1 & S=$!
+for i in $(seq 50); do curl -m 5 -s -o /dev/null http://127.0.0.1:47991/$SIZE?x && break; sleep 0.1; done
+timeout 60 $LOAD bench load --cpus 1 --host-network --json -c 64 --timeout 30 --requests $N "http://127.0.0.1:47991/$SIZE?m{0..$((N-1))}" > $D/load.json
+grep -o '"answers": [0-9]*' $D/load.json | head -1; find $D/cache -type f | wc -l
+kill -TERM $S; sleep 3; kill -9 $S 2>/dev/null; kill -TERM $O; wait; tail -3 $D/s.log; rm -rf $D
