@@ -18,7 +18,7 @@ use crate::body::sendfile::is_believed;
 use crate::body::{FileBody, choose};
 
 /// Longer files are asked for by few at a time, who then share what is read ahead.
-const LONGEST: u64 = 8 << 20;
+pub(super) const LONGEST: u64 = 8 << 20;
 
 /// What all threads have seen: they share the page cache. All files are let in where they stay.
 static FILES: Retention = Retention::new(1);

@@ -21,7 +21,7 @@ use io::{Buf, DiskVia, Errno};
 use crate::body::read::{self, Chunk};
 use crate::body::sink::CHUNK_MAX;
 use crate::body::windows::Into;
-use crate::body::{BodyError, FileBody, SendError, Sink, turns, windows};
+use crate::body::{BodyError, FileBody, SendError, Sink, past, turns, windows};
 
 /// How long it is believed that bytes are resident which were so when they were looked at: though the client has not taken
 /// them yet, and for others who ask for the same open file. What many ask for is looked at fifty times a second, and not
@@ -54,12 +54,15 @@ pub(super) async fn send_resident(
     range: Range<u64>,
     last: bool,
 ) -> Result<(), BodyError> {
-    let most = sink.sendfile_bytes(CHUNK_MAX);
     // A short one is read in one piece: the copy costs less than what it takes to have it brought.
     let is_long = range.end - range.start > READ_BYTES;
+    let is_very_long = range.end - range.start > past::LONGEST;
+    let most = sink.sendfile_bytes(if is_very_long { VERY_LONG_MAX } else { CHUNK_MAX });
     let mut position = range.start;
     // Up to where the bytes are resident, and since when that is known: to those who had the file before, too.
     let (mut resident, mut since) = body.file.seen_resident(position).unwrap_or((position, rt::now()));
+    // Up to where reading was begun of a very long file, once something of it was missing.
+    let mut begun: Option<u64> = None;
     while position < range.end {
         let len = most.min(range.end - position);
         if position + len > resident || !is_believed(since) {
@@ -70,7 +73,10 @@ pub(super) async fn send_resident(
             } else {
                 // Boxed: a warm file pays nothing for the state of this.
                 match Box::pin(bring(sink, body, otherwise, position, len, is_long)).await? {
-                    Brought::Resident(len) => (resident, since) = (position + len, rt::now()),
+                    Brought::Resident(len) => {
+                        (resident, since) = (position + len, rt::now());
+                        begun = is_very_long.then_some(resident);
+                    }
                     Brought::Read(buf) => {
                         position += buf.len() as u64;
                         sink.push(Source::Buf(buf));
@@ -80,7 +86,13 @@ pub(super) async fn send_resident(
                 }
             }
         }
-        position += resident_piece(sink, body, position, len.min(resident - position), is_long).await?;
+        let len = len.min(resident - position);
+        let next = position + len..range.end.min(position + len + most);
+        if begun.is_some_and(|begun| begun <= next.start) {
+            begun = Some(next.end);
+            read_ahead(body, next);
+        }
+        position += resident_piece(sink, body, position, len, is_long).await?;
         if position < range.end {
             // Calls that need not wait let nobody else have a turn.
             rt::yield_now().await;
@@ -89,9 +101,21 @@ pub(super) async fn send_resident(
     Ok(())
 }
 
+/// Bytes of a very long file that are brought and sent at once: as much as nginx sends (`sendfile_max_chunk`), for half of the
+/// questions whether they are there.
+const VERY_LONG_MAX: u64 = 2 * CHUNK_MAX;
+
 /// Whether it is believed that what was resident then is so now.
 pub(super) fn is_believed(since: Instant) -> bool {
     rt::now().duration_since(since) <= BELIEVED
+}
+
+/// Begins to read what is sent next, so that the disk works while the bytes before it are sent: sendfile(2) itself reads on
+/// only where it comes to a page that was marked for that. Of few files at a time: it takes no window.
+fn read_ahead(body: &FileBody, next: Range<u64>) {
+    if !next.is_empty() && body.calls_directly() && !turns::are_on() {
+        residency::begin_reading(body.file.fd(), next.start, next.end - next.start);
+    }
 }
 
 /// Where bytes are. Where only looking at pages can tell, reading is begun with the first look, unless bodies take turns.
