@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::rc::{Rc, Weak};
 
 use io::op::Stat;
-use io::{Buf, Errno};
+use io::{Buf, Errno, Frozen};
 
 use super::{File, Opened, stat_now};
 use crate::buffers::buffer_at_once;
@@ -33,7 +33,7 @@ struct Read {
     offset: u64,
     len: u32,
     /// The bytes, once somebody has asked for them a second time.
-    bytes: Option<Buf>,
+    bytes: Option<Frozen>,
 }
 
 impl Seen {
@@ -64,6 +64,14 @@ impl Seen {
     }
 
     fn read(&mut self, file: &File, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
+        match self.shared(file, offset, len)? {
+            Some(bytes) => Ok(buf.append(&bytes) as u32),
+            None => file.read_resident(offset, len, buf),
+        }
+    }
+
+    /// Nothing for the first who asks in a turn: most are the only one.
+    fn shared(&mut self, file: &File, offset: u64, len: u32) -> Result<Option<Frozen>, Errno> {
         let is_it = |read: &&mut Read| {
             read.file.as_ptr() == Rc::as_ptr(&file.0) && (read.offset, read.len) == (offset, len)
         };
@@ -71,17 +79,14 @@ impl Seen {
             if self.reads.len() < REMEMBERED_MAX {
                 self.reads.push(Read { file: Rc::downgrade(&file.0), offset, len, bytes: None });
             }
-            return file.read_resident(offset, len, buf);
+            return Ok(None);
         };
         if read.bytes.is_none() {
-            let Some(mut bytes) = buffer_at_once(len as usize) else {
-                return file.read_resident(offset, len, buf);
-            };
+            let Some(mut bytes) = buffer_at_once(len as usize) else { return Ok(None) };
             file.read_resident(offset, len, &mut bytes)?;
-            read.bytes = Some(bytes);
+            read.bytes = Some(bytes.freeze());
         }
-        let bytes = read.bytes.as_deref().unwrap_or_default();
-        Ok(buf.append(bytes) as u32)
+        Ok(read.bytes.clone())
     }
 }
 
@@ -95,5 +100,11 @@ impl File {
     /// received, from a file that many may ask for; the bytes are kept until the next turn.
     pub fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> Result<u32, Errno> {
         self.0.runtime.seen.borrow_mut().read(self, offset, len, buf)
+    }
+
+    /// The same bytes where they lie, shared with the others who ask for them in this turn; `None` for the first of them,
+    /// who reads.
+    pub fn shared_of_turn(&self, offset: u64, len: u32) -> Result<Option<Frozen>, Errno> {
+        self.0.runtime.seen.borrow_mut().shared(self, offset, len)
     }
 }

@@ -142,7 +142,15 @@ fn what_was_seen_of_a_file_holds_until_the_next_turn_or_receive() {
         assert!(matches!(socket.recv_now(), Some(Ok(Some(_)))));
         assert_eq!((read(&file), size()), (b"head thr".to_vec(), 5));
         assert_eq!(read(&file), b"head thr");
+        let shared = |file: &File| file.shared_of_turn(0, 3).unwrap().map(|bytes| bytes.to_vec());
+        assert_eq!(shared(&file), Some(b"thr".to_vec()), "the bytes that were read are shared");
         write(b"a story");
+        yield_now().await;
+        assert_eq!(shared(&file), None, "the first of a turn reads");
+        write(b"another");
+        assert_eq!(shared(&file), Some(b"ano".to_vec()), "the second reads for all");
+        write(b"a story");
+        assert_eq!(shared(&file), Some(b"ano".to_vec()));
         yield_now().await;
         assert_eq!((read(&file), size()), (b"head a s".to_vec(), 7));
         rustix::fs::ftruncate(&memory, 2).unwrap();

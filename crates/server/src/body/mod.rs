@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use io::op::{DeviceId, Source};
-use io::{Buf, DiskVia, Errno, Segments};
+use io::{Buf, DiskVia, Errno, Frozen, Segments};
 use rt::Either;
 use smallvec::{SmallVec, smallvec};
 
@@ -157,7 +157,7 @@ impl FileBody {
 
     /// The head and all of the body, when that is a small file in memory which goes out by being read. What is
     /// not at hand takes its way through [`send`].
-    pub(crate) fn at_hand(&mut self, head: &[u8], chunk_max: Option<u64>) -> Option<Buf> {
+    pub(crate) fn at_hand(&mut self, head: &mut Vec<u8>, chunk_max: Option<u64>) -> Option<Segments> {
         let most = match self.mover {
             Mover::Read { via, direct: false } if via != DiskVia::Sync => u64::MAX,
             Mover::Resident { .. } => COPIED_MAX,
@@ -250,6 +250,16 @@ impl FileBody {
     /// As [`FileBody::read_resident`], of a body that is short: one read serves all who ask for it in a turn.
     fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
         self.try_resident(|| self.file.read_of_turn(offset, len, buf))
+    }
+
+    /// The same bytes where they lie, when another has read them in this turn.
+    fn shared_of_turn(&self, offset: u64, len: u32) -> Option<Frozen> {
+        let mut shared = None;
+        self.try_resident(|| {
+            shared = self.file.shared_of_turn(offset, len)?;
+            Ok(0)
+        });
+        shared
     }
 
     fn try_resident(&self, read: impl FnOnce() -> Result<u32, Errno>) -> u32 {

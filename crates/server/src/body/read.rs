@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use io::op::Source;
-use io::{Buf, DiskVia, Errno};
+use io::{Buf, DiskVia, Errno, Segments};
 
 use crate::body::{BodyError, FileBody, SendError, Sink, turns};
 
@@ -237,17 +237,35 @@ fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 
     body.read_resident(chunk.offset, chunk.len as u32, buf).into()
 }
 
-/// A small file that is in memory, behind the head of its answer: one buffer and one piece to send.
-pub(super) fn at_hand(body: &FileBody, head: &[u8], range: Range<u64>) -> Option<Buf> {
+/// A small file that is in memory, with the head of its answer; the head is taken only where it is a piece of its own.
+pub(super) fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     let len = range.end - range.start;
     if len > AT_HAND_MAX {
         return None;
     }
+    let is_long = len >= SHARED_FROM;
+    let mut data = Segments::new();
+    if is_long && let Some(bytes) = body.shared_of_turn(range.start, len as u32) {
+        if bytes.len() as u64 != len {
+            return None;
+        }
+        data.push(Source::Vec(std::mem::take(head)));
+        data.push(Source::Frozen(bytes));
+        return Some(data);
+    }
     let mut buf = rt::buffer_at_once(head.len() + len as usize)?;
     buf.append(head);
-    let read = body.read_of_turn(range.start, len as u32, &mut buf);
-    (u64::from(read) == len).then_some(buf)
+    let read = match is_long {
+        true => body.read_resident(range.start, len as u32, &mut buf),
+        false => body.read_of_turn(range.start, len as u32, &mut buf),
+    };
+    data.push(Source::Buf(buf));
+    (u64::from(read) == len).then_some(data)
 }
+
+/// Bytes of a body from which on it is sent from where another's read has left it. Of shorter ones a copy behind the head
+/// costs less than a second piece.
+const SHARED_FROM: u64 = 16 << 10;
 
 /// The one read that brings a short range, and a buffer for it, where there is one at hand.
 pub(super) fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Option<(Chunk, Buf)> {

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use io::residency::{self, Hunch};
 use io::retention::Retention;
-use io::{Buf, DiskVia};
+use io::{DiskVia, Segments};
 
 use crate::body::{FileBody, Mover, choose, past, read};
 
@@ -24,7 +24,7 @@ const KEPT_MS: u64 = 60_000;
 static COUNTS: Hunch = Hunch::new();
 
 /// As [`read::at_hand`], where it matters by way of a count.
-pub(super) fn at_hand(body: &mut FileBody, head: &[u8], range: Range<u64>) -> Option<Buf> {
+pub(super) fn at_hand(body: &mut FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
     if !may(body, &range) {
         return read::at_hand(body, head, range);
     }
@@ -35,14 +35,14 @@ pub(super) fn at_hand(body: &mut FileBody, head: &[u8], range: Range<u64>) -> Op
             return None;
         }
     }
-    let buf = read::at_hand(body, head, range);
-    if buf.is_some() {
+    let data = read::at_hand(body, head, range);
+    if data.is_some() {
         FILES.note(body.name, true);
     } else if is_likely && COUNTS.is_confident() {
         // Now it is on its way, which a count would not tell from being there.
         body.in_memory = Some(false);
     }
-    buf
+    data
 }
 
 /// Has a file that is not at hand read past the page cache where that is better.

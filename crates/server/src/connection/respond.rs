@@ -347,11 +347,11 @@ fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segm
             data.push_range(source, range.start, range.end);
         }
         Body::File(file) => {
-            let Some(buf) = file.at_hand(&head, core.output_buffers.map(|(_, bytes)| bytes)) else {
+            let Some(at_hand) = file.at_hand(&mut head, core.output_buffers.map(|(_, bytes)| bytes)) else {
                 return Err(head);
             };
-            data.push(Source::Buf(buf));
             request.keep_spare(head);
+            data = at_hand;
         }
         Body::Ranged(_) | Body::Stream(_) | Body::Tunnel(_) => return Err(head),
     }
