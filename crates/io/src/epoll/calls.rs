@@ -26,16 +26,9 @@ impl Epoll {
     /// Makes the call of an operation.
     pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         // An operation that goes on after its result stays where it is.
-        match slots.op(id) {
-            Op::Recv { socket, into: RecvInto::Pool } => {
-                let socket = socket.clone();
-                return self.recv_pooled(id, &socket, false, slots, done);
-            }
-            Op::Recv { socket, into: RecvInto::Stream } => {
-                let socket = socket.clone();
-                return self.recv_pooled(id, &socket, true, slots, done);
-            }
-            _ => {}
+        if let Op::Recv { socket, into: into @ (RecvInto::Pool | RecvInto::Stream) } = slots.op(id) {
+            let (socket, streams) = (socket.clone(), matches!(into, RecvInto::Stream));
+            return self.recv_pooled(id, &socket, streams, slots, done);
         }
         let op = std::mem::replace(slots.op(id), Op::Nop);
         match op {

@@ -96,23 +96,8 @@ impl FileBody {
     /// The whole file that was opened for this request.
     pub(crate) fn new(opened: Opened, mover: Mover, request: &Request) -> FileBody {
         let Opened { file, stat, device } = opened;
-        let pieces = smallvec![Piece::Range { start: 0, end: stat.size }];
-        let (generation, location) = (Rc::clone(&request.generation), request.location);
-        let (direct, in_memory, base, calls_directly) = (false, None, 0, None);
         let name = past::name(&stat);
-        FileBody {
-            file,
-            device,
-            mover,
-            direct,
-            in_memory,
-            base,
-            name,
-            calls_directly,
-            generation,
-            location,
-            pieces,
-        }
+        FileBody { name, ..FileBody::over(request, file, device, mover, 0..stat.size) }
     }
 
     /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of this
@@ -125,22 +110,30 @@ impl FileBody {
         calls_directly: bool,
         request: &Request,
     ) -> FileBody {
-        let pieces = smallvec![Piece::Range { start: 0, end: part.end - part.start }];
-        let (generation, location) = (Rc::clone(&request.generation), request.location);
-        let (direct, in_memory, base, calls_directly) = (false, None, part.start, Some(calls_directly));
-        let name = 0;
+        let calls_directly = Some(calls_directly);
+        FileBody { calls_directly, ..FileBody::over(request, file, device, mover, part) }
+    }
+
+    /// A body of this range of a file.
+    fn over(
+        request: &Request,
+        file: rt::File,
+        device: DeviceId,
+        mover: Mover,
+        range: Range<u64>,
+    ) -> FileBody {
         FileBody {
             file,
             device,
             mover,
-            direct,
-            in_memory,
-            base,
-            name,
-            calls_directly,
-            generation,
-            location,
-            pieces,
+            direct: false,
+            in_memory: None,
+            base: range.start,
+            name: 0,
+            calls_directly: None,
+            generation: Rc::clone(&request.generation),
+            location: request.location,
+            pieces: smallvec![Piece::Range { start: 0, end: range.end - range.start }],
         }
     }
 
@@ -244,28 +237,23 @@ impl FileBody {
 
     /// Reads at once what is in memory, when that is worth trying; otherwise nothing.
     fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
-        self.try_resident(|| self.file.read_resident(offset, len, buf))
+        self.try_resident(|| self.file.read_resident(offset, len, buf)).unwrap_or(0)
     }
 
     /// As [`FileBody::read_resident`], of a body that is short: one read serves all who ask for it in a turn.
     fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
-        self.try_resident(|| self.file.read_of_turn(offset, len, buf))
+        self.try_resident(|| self.file.read_of_turn(offset, len, buf)).unwrap_or(0)
     }
 
     /// The same bytes where they lie, when another has read them in this turn.
     fn shared_of_turn(&self, offset: u64, len: u32) -> Option<Frozen> {
-        let mut shared = None;
-        self.try_resident(|| {
-            shared = self.file.shared_of_turn(offset, len)?;
-            Ok(0)
-        });
-        shared
+        self.try_resident(|| self.file.shared_of_turn(offset, len)).flatten()
     }
 
-    fn try_resident(&self, read: impl FnOnce() -> Result<u32, Errno>) -> u32 {
+    fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         match self.calls_directly {
-            Some(true) => read().unwrap_or(0),
-            Some(false) => 0,
+            Some(true) => read().ok(),
+            Some(false) => None,
             None if self.in_memory == Some(true) => self.root().try_known(read),
             None => self.root().try_resident(read),
         }

@@ -70,10 +70,13 @@ pub(super) fn name(stat: &Stat) -> u64 {
 
 /// Whether the choice is ours.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
+    (LONG_FROM..=LONGEST).contains(&(range.end - range.start)) && is_left_open(body)
+}
+
+/// Whether the configuration says nothing of how the file is to be read, which is a whole one on a disk of this machine.
+pub(super) fn is_left_open(body: &FileBody) -> bool {
     let core = body.core();
-    let is_left_open = choose::names_no_reader(core) && core.sendfile.is_none();
-    let len = range.end - range.start;
-    is_left_open && !body.is_part() && (LONG_FROM..=LONGEST).contains(&len) && body.calls_directly()
+    choose::names_no_reader(core) && core.sendfile.is_none() && !body.is_part() && body.calls_directly()
 }
 
 /// Whether the range is in memory, or the file is let in.

@@ -59,14 +59,10 @@ pub(super) fn turn(body: &mut FileBody) {
 
 /// Whether the choice is ours. What does not start a file is mostly asked for with what comes before it.
 fn may(body: &FileBody, range: &Range<u64>) -> bool {
-    let core = body.core();
-    let is_read = matches!(body.mover, Mover::Read { via, direct: false } if via != DiskVia::Sync);
-    let is_left_open = is_read && choose::names_no_reader(core) && core.sendfile.is_none();
-    is_left_open
-        && range.start == 0
+    range.start == 0
         && (1..=read::AT_HAND_MAX).contains(&range.end)
-        && !body.is_part()
-        && body.calls_directly()
+        && matches!(body.mover, Mover::Read { via, direct: false } if via != DiskVia::Sync)
+        && past::is_left_open(body)
 }
 
 /// Whether the range is in memory or on its way there, where that can be known.

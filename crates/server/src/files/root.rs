@@ -127,9 +127,9 @@ impl RootFacts {
     }
 
     /// What a read at once of what is in memory brings, when that is worth trying; otherwise nothing.
-    pub(crate) fn try_resident(&self, read: impl FnOnce() -> Result<u32, Errno>) -> u32 {
+    pub(crate) fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         if !self.direct_calls || !self.data.is_worth_trying() {
-            return 0;
+            return None;
         }
         self.try_known(read)
     }
@@ -140,10 +140,10 @@ impl RootFacts {
     }
 
     /// As [`RootFacts::try_resident`], of what is known to be there.
-    pub(crate) fn try_known(&self, read: impl FnOnce() -> Result<u32, Errno>) -> u32 {
+    pub(crate) fn try_known<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
         let read = read();
         self.data.note(read.is_ok());
-        read.unwrap_or(0)
+        read.ok()
     }
 
     /// The root as a place to open from, with `RESOLVE_BENEATH`.
