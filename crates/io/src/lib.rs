@@ -9,6 +9,7 @@
 //! at the end [`Engine::drain`].
 
 pub mod bare;
+pub mod blocks;
 pub mod buf;
 mod composite;
 mod device;

@@ -21,6 +21,10 @@ mod worker;
 
 use std::process::ExitCode;
 
+/// Lists of blocks for threads that serve, before the C library's allocator.
+#[global_allocator]
+static ALLOCATOR: io::blocks::Blocks = io::blocks::Blocks;
+
 fn main() -> ExitCode {
     cli::run(std::env::args_os().skip(1).collect())
 }

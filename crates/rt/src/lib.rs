@@ -82,7 +82,7 @@ pub fn counters() -> Counters {
 
 /// Gives this thread's idle memory back to the system; answers the bytes.
 pub fn trim() -> usize {
-    runtime::with_current(|runtime| runtime.engine.borrow_mut().trim())
+    io::blocks::trim() + runtime::with_current(|runtime| runtime.engine.borrow_mut().trim())
 }
 
 /// Something about this thread's engine that the operator should hear of; each is answered once.

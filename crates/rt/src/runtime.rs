@@ -125,6 +125,7 @@ impl Runtime {
     /// # Panics
     /// When the thread has one already.
     pub fn new(engine: Box<dyn Engine>) -> Runtime {
+        io::blocks::keep();
         let inner = Rc::new(Inner::new(engine));
         CURRENT.with(|current| {
             let mut current = current.borrow_mut();
@@ -179,6 +180,7 @@ impl Drop for Runtime {
         self.inner.end(Instant::now() + DRAIN_DEFAULT);
         // The thread's storage may be gone when a runtime lives in another thread local.
         let _ = CURRENT.try_with(|current| current.borrow_mut().take());
+        io::blocks::keep_none();
     }
 }
 

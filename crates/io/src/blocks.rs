@@ -1,0 +1,347 @@
+//! The program's allocator: the C library's, before which each thread that serves keeps blocks that it has given back.
+//!
+//! The C library keeps seven blocks of a size for a thread, and none above 1032 bytes. Requests come in turns of dozens, all
+//! of which take blocks of the same sizes and later give them back, and their futures are of several KiB: most blocks went
+//! the long way, where neighbours are merged and taken apart again.
+//!
+//! ```text
+//!   alloc   --> list of the class --(is empty)--> C library
+//!   dealloc --> list of the class --(is full)---> C library
+//! ```
+//! A block always is as large as its class, whoever takes it, so that any thread may give back what another has taken. Which
+//! class it has follows from its [`Layout`]: nothing is written beside it. Threads that have not said [`keep`] have no
+//! lists.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ptr;
+
+/// The allocator; see the module's text. For `#[global_allocator]`.
+pub struct Blocks;
+
+/// Longest block that is kept: futures of requests are shorter, and what is longer is a buffer.
+const BYTES_MAX: usize = 4096;
+
+/// What is at most kept of one class by one thread: 32 blocks of 4 KiB. With all lists full it is 8 MiB, which a thread
+/// would have had in use at one time.
+const KEPT_BYTES_MAX: usize = 128 << 10;
+
+/// Blocks of one class that are kept at most: what four turns of 64 requests give back.
+const KEPT_MAX: usize = 256;
+
+/// Longest block of the classes that are 16 bytes apart, as the C library's are.
+const SMALL_MAX: usize = 1032;
+
+/// Classes are this many bytes apart up to [`SMALL_MAX`], and 8 bytes off its multiples: with the 8 that the C library
+/// has for itself a block fills its chunk.
+const SMALL_STEP: usize = 16;
+
+/// Above they are this many bytes apart.
+const LARGE_STEP: usize = 256;
+
+/// Classes up to [`SMALL_MAX`]; the first of them is not used, since it would have room for 8 bytes.
+const SMALL_CLASSES: usize = SMALL_MAX / SMALL_STEP + 1;
+
+/// All classes.
+const CLASSES: usize = SMALL_CLASSES + (BYTES_MAX - SMALL_MAX).div_ceil(LARGE_STEP);
+
+/// What the C library aligns blocks to.
+const ALIGN_MAX: usize = 16;
+
+const _: () = assert!(class_of(SMALL_MAX) == SMALL_CLASSES - 1 && class_of(SMALL_MAX + 1) == SMALL_CLASSES);
+const _: () = assert!(class_of(BYTES_MAX) == CLASSES - 1 && bytes_of(CLASSES - 1) >= BYTES_MAX);
+const _: () = assert!(class_of(1) == 1 && bytes_of(1) >= ALIGN_MAX);
+
+/// From now on this thread keeps blocks.
+pub fn keep() {
+    KEPT.with(|kept| {
+        for (class, list) in kept.iter().enumerate() {
+            list.count_max.set((KEPT_BYTES_MAX / bytes_of(class)).min(KEPT_MAX));
+        }
+    });
+}
+
+/// Gives back what this thread has kept; answers the bytes. It goes on keeping blocks.
+pub fn trim() -> usize {
+    KEPT.with(|kept| kept.iter().enumerate().map(|(class, list)| list.empty(class)).sum())
+}
+
+/// Gives back what this thread has kept, and keeps no more.
+pub fn keep_none() {
+    KEPT.with(|kept| kept.iter().for_each(|list| list.count_max.set(0)));
+    trim();
+}
+
+thread_local! {
+    /// Without a destructor, so that it can be asked for as long as the thread runs.
+    static KEPT: [List; CLASSES] = const { [const { List::new() }; CLASSES] };
+}
+
+/// Blocks of one class, each of which begins with the address of the next.
+struct List {
+    first: Cell<*mut u8>,
+    count: Cell<usize>,
+    count_max: Cell<usize>,
+}
+
+impl List {
+    const fn new() -> List {
+        List { first: Cell::new(ptr::null_mut()), count: Cell::new(0), count_max: Cell::new(0) }
+    }
+
+    /// A block; null when there is none.
+    fn take(&self) -> *mut u8 {
+        let block = self.first.get();
+        if !block.is_null() {
+            // SAFETY: `put` has written the address of the next block there, and nobody has had this one since.
+            self.first.set(unsafe { block.cast::<*mut u8>().read() });
+            self.count.set(self.count.get() - 1);
+        }
+        block
+    }
+
+    /// Takes a block in, unless it is full.
+    ///
+    /// # Safety
+    /// It is a block of this list's class which nobody uses any more.
+    unsafe fn put(&self, block: *mut u8) -> bool {
+        if self.count.get() >= self.count_max.get() {
+            return false;
+        }
+        // SAFETY: it is nobody's, has room for an address by its class, and is aligned to 16 bytes.
+        unsafe { block.cast::<*mut u8>().write(self.first.get()) };
+        self.first.set(block);
+        self.count.set(self.count.get() + 1);
+        true
+    }
+
+    /// Gives all blocks back; answers their bytes.
+    fn empty(&self, class: usize) -> usize {
+        let bytes = self.count.get() * bytes_of(class);
+        loop {
+            let block = self.take();
+            if block.is_null() {
+                return bytes;
+            }
+            // SAFETY: a block of a list is from `System`, by the layout of its class.
+            unsafe { System.dealloc(block, layout_of(class)) };
+        }
+    }
+}
+
+/// The class of blocks that have room for this many bytes, at most [`BYTES_MAX`].
+const fn class_of(bytes: usize) -> usize {
+    match bytes {
+        0..ALIGN_MAX => 1,
+        ALIGN_MAX..=SMALL_MAX => (bytes + SMALL_STEP / 2 - 1) / SMALL_STEP,
+        _ => SMALL_CLASSES + (bytes - SMALL_MAX - 1) / LARGE_STEP,
+    }
+}
+
+/// How long the blocks of a class are.
+const fn bytes_of(class: usize) -> usize {
+    match class {
+        0..SMALL_CLASSES => class * SMALL_STEP + SMALL_STEP / 2,
+        _ => SMALL_MAX + (class - SMALL_CLASSES + 1) * LARGE_STEP,
+    }
+}
+
+/// The class of a layout; none where no list has blocks for it.
+const fn listed(layout: Layout) -> Option<usize> {
+    if layout.size() > BYTES_MAX || layout.align() > ALIGN_MAX {
+        return None;
+    }
+    Some(class_of(layout.size()))
+}
+
+/// What the C library is asked for a block of a class.
+const fn layout_of(class: usize) -> Layout {
+    // SAFETY: the alignment is a power of two, and the size far from the largest that there may be.
+    unsafe { Layout::from_size_align_unchecked(bytes_of(class), ALIGN_MAX) }
+}
+
+// SAFETY: a block of a class is at least as long as every layout of that class and aligned for it; it is from `System` by
+// the class's own layout, and given back by the same. It is in one list or with one owner: `take` unlinks what it hands
+// out, and `put` gets what its owner gives up. Nothing here panics or allocates.
+unsafe impl GlobalAlloc for Blocks {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = listed(layout) else {
+            // SAFETY: the caller's own request.
+            return unsafe { System.alloc(layout) };
+        };
+        match KEPT.with(|kept| kept[class].take()) {
+            // SAFETY: the size of a class is not zero.
+            block if block.is_null() => unsafe { System.alloc(layout_of(class)) },
+            block => block,
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = listed(layout) else {
+            // SAFETY: the caller's own request.
+            return unsafe { System.alloc_zeroed(layout) };
+        };
+        let block = KEPT.with(|kept| kept[class].take());
+        if block.is_null() {
+            // SAFETY: the size of a class is not zero.
+            return unsafe { System.alloc_zeroed(layout_of(class)) };
+        }
+        // SAFETY: a block has room for every layout of its class, and nobody else has it.
+        unsafe { block.write_bytes(0, layout.size()) };
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(class) = listed(layout) else {
+            // SAFETY: a block without a class is from `System` by this layout.
+            return unsafe { System.dealloc(block, layout) };
+        };
+        // SAFETY: the caller has the block by this layout and gives it up, so it is one of this class.
+        if !KEPT.with(|kept| unsafe { kept[class].put(block) }) {
+            // SAFETY: a block of a class is from `System` by the layout of the class.
+            unsafe { System.dealloc(block, layout_of(class)) };
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller answers for the new size, and the alignment is that of a layout.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (listed(layout), listed(wanted)) {
+            (Some(class), Some(new)) if class == new => return block,
+            // SAFETY: a block without a class is from `System` by this layout, and the new one has none either.
+            (None, None) => return unsafe { System.realloc(block, layout, size) },
+            _ => {}
+        }
+        // SAFETY: the caller says that the new size is not zero.
+        let moved = unsafe { self.alloc(wanted) };
+        if !moved.is_null() {
+            // SAFETY: both have room for the shorter of both lengths, and the new one is nobody else's.
+            unsafe { ptr::copy_nonoverlapping(block, moved, layout.size().min(size)) };
+            // SAFETY: the caller gives it up.
+            unsafe { self.dealloc(block, layout) };
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_has_room_for_what_its_class_is_for() {
+        for bytes in 1..=BYTES_MAX {
+            let class = class_of(bytes);
+            assert!(bytes_of(class) >= bytes, "{bytes}");
+            assert!(class <= 1 || bytes_of(class - 1) < bytes, "{bytes} would fit a smaller one");
+        }
+    }
+
+    #[test]
+    fn layouts_that_no_list_has_go_to_the_c_library() {
+        let layout = |size, align| Layout::from_size_align(size, align).expect("a layout");
+        assert_eq!(listed(layout(BYTES_MAX + 1, 8)), None);
+        assert_eq!(listed(layout(64, 32)), None);
+        assert!(listed(layout(BYTES_MAX, 16)).is_some());
+    }
+
+    /// A block of a test, with what was written into it.
+    struct Held {
+        block: *mut u8,
+        layout: Layout,
+        mark: u8,
+    }
+
+    // SAFETY: nobody else has the block.
+    unsafe impl Send for Held {}
+
+    impl Held {
+        fn new(size: usize, mark: u8) -> Held {
+            let layout = Layout::from_size_align(size, 8).expect("a layout");
+            // SAFETY: the size is not zero.
+            let block = unsafe { Blocks.alloc(layout) };
+            assert!(!block.is_null() && block.addr() % ALIGN_MAX == 0);
+            // SAFETY: it has room for the layout.
+            unsafe { block.write_bytes(mark, size) };
+            Held { block, layout, mark }
+        }
+
+        fn check(&self, len: usize) {
+            // SAFETY: as long, and written.
+            let bytes = unsafe { std::slice::from_raw_parts(self.block, len) };
+            assert!(bytes.iter().all(|&byte| byte == self.mark), "another's bytes are in a block");
+        }
+
+        fn resize(&mut self, size: usize) {
+            let kept = self.layout.size().min(size);
+            // SAFETY: it is by this layout, and the size is not zero.
+            self.block = unsafe { Blocks.realloc(self.block, self.layout, size) };
+            self.layout = Layout::from_size_align(size, 8).expect("a layout");
+            self.check(kept);
+            // SAFETY: it has room for the layout.
+            unsafe { self.block.write_bytes(self.mark, size) };
+        }
+
+        fn end(self) {
+            self.check(self.layout.size());
+            // SAFETY: it is by this layout, and not used any more.
+            unsafe { Blocks.dealloc(self.block, self.layout) };
+        }
+    }
+
+    /// Sizes of all kinds, by a generator that always says the same.
+    fn sizes() -> impl Iterator<Item = usize> {
+        let mut state = 1u32;
+        std::iter::repeat_with(move || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let max = [40, 300, 1200, 5000][(state >> 30) as usize];
+            (state >> 8) as usize % max + 1
+        })
+    }
+
+    #[test]
+    fn nobody_gets_a_block_that_another_has() {
+        keep();
+        let mut held: Vec<Held> = Vec::new();
+        for (index, size) in sizes().take(20_000).enumerate() {
+            match index % 5 {
+                0..3 => held.push(Held::new(size, index as u8)),
+                3 => held[size % (index / 5 + 1)].resize(size),
+                _ => held.swap_remove(size % held.len()).end(),
+            }
+        }
+        held.into_iter().for_each(Held::end);
+        keep_none();
+        assert_eq!(trim(), 0);
+    }
+
+    #[test]
+    fn blocks_that_are_taken_again_are_zeroed_where_that_is_wanted() {
+        keep();
+        Held::new(100, 7).end();
+        let layout = Layout::from_size_align(97, 1).expect("a layout");
+        // SAFETY: the size is not zero.
+        let block = unsafe { Blocks.alloc_zeroed(layout) };
+        Held { block, layout, mark: 0 }.end();
+        assert_eq!(trim(), bytes_of(class_of(97)));
+        keep_none();
+    }
+
+    #[test]
+    fn no_more_is_kept_than_is_said() {
+        keep();
+        let held: Vec<Held> = (0..2 * KEPT_MAX).map(|_| Held::new(500, 1)).collect();
+        held.into_iter().for_each(Held::end);
+        assert_eq!(trim() / bytes_of(class_of(500)), KEPT_MAX);
+        keep_none();
+    }
+
+    #[test]
+    fn threads_give_back_what_others_have_taken() {
+        keep();
+        let held: Vec<Held> = sizes().take(1000).map(|size| Held::new(size, 3)).collect();
+        std::thread::spawn(move || held.into_iter().for_each(Held::end)).join().expect("it ends");
+        assert_eq!(trim(), 0);
+        keep_none();
+    }
+}
