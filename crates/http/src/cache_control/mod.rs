@@ -69,10 +69,15 @@ impl CacheControl {
     #[must_use]
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut found = Self::default();
-        for (name, argument) in values.into_iter().flat_map(elements) {
-            found.add(name, argument);
-        }
+        values.into_iter().for_each(|value| found.read(value));
         found
+    }
+
+    /// Adds what one more line says.
+    pub(crate) fn read(&mut self, value: &[u8]) {
+        for (name, argument) in elements(value) {
+            self.add(name, argument);
+        }
     }
 
     fn add(&mut self, name: &[u8], argument: Argument<'_>) {

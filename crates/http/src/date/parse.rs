@@ -10,6 +10,9 @@ use crate::bytes::trim_ows;
 /// absent.
 #[must_use]
 pub fn parse_http(text: &[u8]) -> Option<i64> {
+    if let Some(unix) = text.try_into().ok().and_then(preferred) {
+        return Some(unix);
+    }
     let mut reader = Reader { rest: trim_ows(text) };
     match memchr::memchr(b',', reader.rest) {
         Some(comma) => {
@@ -34,6 +37,25 @@ pub fn parse_as_written(text: &[u8]) -> Option<i64> {
 
 /// Length of the weekday with what parts it from the date: `Sun, `.
 const WEEKDAY_LEN: usize = 5;
+
+/// The form that all servers write, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for what may be another one.
+fn preferred(text: &[u8; HTTP_LEN]) -> Option<i64> {
+    let two = |at: usize| match [text[at], text[at + 1]] {
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
+            Some(u16::from(tens - b'0') * 10 + u16::from(ones - b'0'))
+        }
+        _ => None,
+    };
+    let is_plain = text[..3].iter().all(u8::is_ascii_alphabetic)
+        && text[3..5] == *b", "
+        && [7, 11, 16].iter().all(|&at| text[at] == b' ')
+        && [19, 22].iter().all(|&at| text[at] == b':');
+    if !is_plain {
+        return None;
+    }
+    let month = MONTHS.iter().position(|&month| text[8..11] == *month)?;
+    unix(two(12)? * 100 + two(14)?, month as u16 + 1, two(5)?, two(17)?, two(20)?, two(23)?)
+}
 
 struct Reader<'a> {
     rest: &'a [u8],
@@ -109,7 +131,7 @@ impl Reader<'_> {
     }
 }
 
-/// Refuses dates that the calendar does not have: a date that does not come back from its own seconds is none.
+/// Refuses dates that the calendar does not have.
 fn unix(year: u16, month: u16, day: u16, hour: u16, minute: u16, second: u16) -> Option<i64> {
     if !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 59 {
         return None;
@@ -124,8 +146,13 @@ fn unix(year: u16, month: u16, day: u16, hour: u16, minute: u16, second: u16) ->
         second: narrow(second),
         weekday: 0,
     };
-    let unix = civil.to_unix();
-    (Civil::from_unix(unix).day == civil.day).then_some(unix)
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let days = match month {
+        2 => 28 + u16::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    (day <= days).then(|| civil.to_unix())
 }
 
 #[cfg(test)]
@@ -194,6 +221,19 @@ mod tests {
     }
 
     proptest! {
+        /// The quick way says of a date what the other one says, also of one with a wrong byte.
+        #[test]
+        fn both_ways_agree(unix in 0..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8, day in 1..=31u8) {
+            let mut text = super::super::http(unix);
+            text[5..7].copy_from_slice(format!("{day:02}").as_bytes());
+            for changed in [text[at], byte] {
+                text[at] = changed;
+                let mut padded = text.to_vec();
+                padded.push(b' ');
+                prop_assert_eq!(parse_http(&text), parse_http(&padded));
+            }
+        }
+
         /// What is taken comes back as it was; a text that differs in a byte comes back as itself or is not taken.
         #[test]
         fn as_written_comes_back(unix in super::super::UNIX_MIN..=super::super::UNIX_MAX, at in 0..HTTP_LEN, byte: u8) {

@@ -67,22 +67,44 @@ impl CacheFields {
     where
         I: Iterator<Item = FieldLine<'a>> + Clone,
     {
-        let of = |id: HeaderId| lines.clone().filter(move |line| line.id == id).map(|line| line.value);
-        let first = |id| of(id).next();
         let target = targeted(lines.clone(), targets);
+        let mut found = Self::default();
+        let [mut expires, mut date, mut age, mut last_modified, mut etag, mut accel_expires] = [None; 6];
+        for line in lines {
+            let first = match line.id {
+                HeaderId::CacheControl => {
+                    found.control.read(line.value);
+                    continue;
+                }
+                HeaderId::Vary => {
+                    found.has_vary = true;
+                    found.varies_always |= crate::vary::names([line.value]).any(|name| name == b"*");
+                    continue;
+                }
+                HeaderId::SetCookie => {
+                    found.has_set_cookie = true;
+                    continue;
+                }
+                HeaderId::Expires => &mut expires,
+                HeaderId::Date => &mut date,
+                HeaderId::Age => &mut age,
+                HeaderId::LastModified => &mut last_modified,
+                HeaderId::Etag => &mut etag,
+                HeaderId::XAccelExpires => &mut accel_expires,
+                _ => continue,
+            };
+            first.get_or_insert(line.value);
+        }
         Self {
-            control: target
-                .map_or_else(|| CacheControl::parse(of(HeaderId::CacheControl)), |found| found.control),
-            targeted: target.map(|found| found.index),
-            expires: first(HeaderId::Expires).map_or(Expires::Absent, parse_expires),
-            date: first(HeaderId::Date).and_then(date::parse_http),
-            age: parse_age(of(HeaderId::Age)),
-            last_modified: first(HeaderId::LastModified).and_then(date::parse_http),
-            etag: first(HeaderId::Etag).and_then(conditional::strength),
-            has_set_cookie: first(HeaderId::SetCookie).is_some(),
-            has_vary: first(HeaderId::Vary).is_some(),
-            varies_always: crate::vary::names(of(HeaderId::Vary)).any(|name| name == b"*"),
-            accel_expires: first(HeaderId::XAccelExpires).and_then(AccelExpires::parse),
+            control: target.map_or(found.control, |target| target.control),
+            targeted: target.map(|target| target.index),
+            expires: expires.map_or(Expires::Absent, parse_expires),
+            date: date.and_then(date::parse_http),
+            age: parse_age(age),
+            last_modified: last_modified.and_then(date::parse_http),
+            etag: etag.and_then(conditional::strength),
+            accel_expires: accel_expires.and_then(AccelExpires::parse),
+            ..found
         }
     }
 
