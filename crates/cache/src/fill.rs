@@ -27,7 +27,7 @@ use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
 use crate::hit::{Hit, Located};
 use crate::key::Key;
 use crate::meta::New;
-use crate::place::{Temp, Whole, put_in_place};
+use crate::place::{Temp, Whole, place};
 use crate::purge::{Fate, Subject};
 use crate::space::{Blocks, blocks_of};
 use crate::store::{Selector, Store};
@@ -271,7 +271,8 @@ impl Fill {
         })
     }
 
-    /// Makes it an entry, in place of an earlier one. The body is at its end now.
+    /// Makes it an entry, in place of an earlier one. The body is at its end now. To be polled to its end: dropped on the
+    /// way it may leave a file that the index does not know.
     pub async fn commit(mut self) -> Result<(), FillError> {
         let length = match self.new.meta.length {
             Some(length) if !self.new.is_partial && length != self.next => {
@@ -422,10 +423,11 @@ impl Fill {
             true => None,
             false => Some(self.store.placing.take(&self.new.key).await),
         };
-        let place = self.place().await;
+        let key = self.place().await;
         let blocks = self.reserved.take();
-        let version = put_in_place(&self.store, whole, place, blocks, None).await;
-        version.map(|version| (place, version)).map_err(|refused| self.refuse(refused))
+        // Not by a task of its own: who fills sees it through.
+        let version = place(&self.store, whole, key, blocks, None).await;
+        version.map(|version| (key, version)).map_err(|refused| self.refuse(refused))
     }
 
     /// The key of the file: the primary key, unless another variant lies there.

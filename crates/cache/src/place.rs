@@ -222,13 +222,14 @@ pub(crate) async fn put_in_place(
     let store = Arc::clone(store);
     rt::spawn(async move {
         // Nobody may wait any more.
-        let _ = sender.send(place(store, whole, key, reserved, expected).await);
+        let _ = sender.send(place(&store, whole, key, reserved, expected).await);
     });
     receiver.recv().await.unwrap_or(Err(Refused::Stopping))
 }
 
-async fn place(
-    store: Arc<Store>,
+/// The same, as far as it is polled.
+pub(crate) async fn place(
+    store: &Arc<Store>,
     mut whole: Whole,
     key: Key,
     reserved: Blocks,
@@ -238,7 +239,7 @@ async fn place(
     if let Whole::Written(temp) = &whole
         && let Some(folder) = &temp.elsewhere
     {
-        whole = Whole::Written(Box::pin(bring_home(&store, &temp.file, folder)).await?);
+        whole = Whole::Written(Box::pin(bring_home(store, &temp.file, folder)).await?);
     }
     let lease = store.leases.take(&key).await;
     if expected.is_some() && store.index.peek(&key.0).map(|known| known.version) != expected {
@@ -246,7 +247,7 @@ async fn place(
     }
     store.may_finish()?;
     let (path, folders) = store.path_of(&key);
-    if let Err(errno) = whole.put(&store, path, folders).await {
+    if let Err(errno) = whole.put(store, path, folders).await {
         store.write_failed("putting an entry in place", errno);
         return Err(Refused::Disk(errno));
     }
