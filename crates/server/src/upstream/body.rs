@@ -21,7 +21,7 @@ use crate::upstream::state::{Fault, Try};
 
 /// The connection that the rest of an answer comes from. Dropping it closes the connection.
 pub(crate) struct Live {
-    link: Option<Link>,
+    link: Option<Box<Link>>,
     incoming: Incoming,
     /// What came along with the head.
     rest: Option<Buf>,
@@ -66,7 +66,7 @@ const TRAILERS_MAX: u16 = 100;
 
 impl Live {
     pub(super) fn new(
-        link: Link,
+        link: Box<Link>,
         framing: ReplyFraming,
         rest: Option<Buf>,
         record: Rc<Try>,
@@ -305,7 +305,7 @@ impl Live {
     }
 
     /// The connection, when it speaks another protocol from here on, and what came of that already.
-    pub(super) fn into_parts(mut self) -> (Option<Link>, Option<Buf>, Rc<Try>, Chosen) {
+    pub(super) fn into_parts(mut self) -> (Option<Box<Link>>, Option<Buf>, Rc<Try>, Chosen) {
         (self.link.take(), self.rest.take(), Rc::clone(&self.record), std::mem::take(&mut self.chosen))
     }
 }

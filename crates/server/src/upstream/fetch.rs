@@ -280,7 +280,7 @@ impl Attempt<'_> {
 
     /// The body as far as it is here, or will be in a moment: one that fits into the buffer of the head is waited for,
     /// so that it goes out with the head, and where it breaks off there is still something to be done about it.
-    async fn begin_body(&self, request: &Request, link: Link, answer: Answer) -> Result<Done, Trouble> {
+    async fn begin_body(&self, request: &Request, link: Box<Link>, answer: Answer) -> Result<Done, Trouble> {
         let Answer { heading, rest, framing, keeps } = answer;
         // Boxed once for all of its way: it is large, and passes through many hands.
         let live = Live::new(link, framing, rest, Rc::clone(self.record), keeps, self.settings.read_timeout);
@@ -321,7 +321,7 @@ impl Attempt<'_> {
         peer: &Peer,
         home: Option<&Rc<Home>>,
         options: ConnectOptions,
-    ) -> Result<Link, Trouble> {
+    ) -> Result<Box<Link>, Trouble> {
         let timer = rt::Timer::new();
         timer.set(rt::now() + self.settings.connect_timeout);
         let connecting = pin!(Link::connect(&peer.address, home.cloned(), options.clone()));

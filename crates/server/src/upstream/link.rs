@@ -55,7 +55,7 @@ struct Key {
 }
 
 struct Idle {
-    link: Link,
+    link: Box<Link>,
     key: Key,
     until: Instant,
 }
@@ -86,7 +86,7 @@ impl Home {
 
     /// An idle connection to this address, which the upstream has not closed as far as is known. It has to be made as a
     /// new one would be: an upstream that lets clients in by `proxy_bind` must not get those of another address.
-    pub(super) fn take(&self, address: &PeerAddr, options: &ConnectOptions) -> Option<Link> {
+    pub(super) fn take(&self, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
         let mut pools = self.thread.links.pools.borrow_mut();
         let idle = pools.get_mut(&self.key.group)?;
         loop {
@@ -111,22 +111,22 @@ impl Home {
 }
 
 impl Link {
-    /// Connects.
+    /// Connects. Boxed for as long as it is there: it goes through many hands with each exchange.
     pub(super) async fn connect(
         address: &PeerAddr,
         home: Option<Rc<Home>>,
         options: ConnectOptions,
-    ) -> Result<Link, ConnectError> {
+    ) -> Result<Box<Link>, ConnectError> {
         let mut socket = Socket::connect_with(address.clone(), &options).await?;
         // One receive at a time. No send follows the bytes of an answer, so an armed one would have to be asked in each
         // turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state first.
         socket.split().0.set_multishot(false);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
-        Ok(Link { socket, timer, requests: 0, opened, address, options, home })
+        Ok(Box::new(Link { socket, timer, requests: 0, opened, address, options, home }))
     }
 
     /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
-    pub(super) fn keep(mut self) {
+    pub(super) fn keep(mut self: Box<Self>) {
         let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
         // Arms a receive: an answer to the next request comes by it, or else the news that there is none.
         let mut context = Context::from_waker(Waker::noop());

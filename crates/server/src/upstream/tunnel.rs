@@ -21,7 +21,7 @@ use crate::upstream::state::Try;
 
 /// A connection that has changed its protocol.
 pub(crate) struct Tunnel {
-    link: Option<Link>,
+    link: Option<Box<Link>>,
     /// What came along with the head of the 101.
     rest: Option<Buf>,
     record: Rc<Try>,
