@@ -51,8 +51,9 @@ pub use timer::{Elapsed, Sleep, Timer, sleep_until};
 /// # Panics
 /// When the thread has no runtime, as all free functions here.
 pub fn spawn<F: Future<Output = ()> + 'static>(future: F) {
-    // Boxed before further calls would move it: some are of several KiB.
-    runtime::current().spawn(Box::pin(future));
+    // Boxed before anything else is called, which would move it: some are of several KiB.
+    let future = Box::pin(future);
+    runtime::current().spawn(future);
 }
 
 /// The time of this turn.

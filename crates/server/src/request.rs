@@ -314,9 +314,9 @@ impl Request {
     }
 
     /// A subrequest with this one's head, for the same server; `None` without memory for the head.
-    pub(crate) fn child(&self) -> Option<Request> {
+    pub(crate) fn child(&self) -> Option<Box<Request>> {
         let (generation, conn) = (Rc::clone(&self.generation), Rc::clone(&self.conn));
-        let mut child = Request::with_head(generation, conn, self.server, self.head.clone());
+        let mut child = Box::new(Request::with_head(generation, conn, self.server, self.head.clone()));
         let bytes = self.bytes();
         let mut raw = rt::pool().get(bytes.len())?;
         raw.append(bytes);

@@ -95,7 +95,7 @@ fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
         text.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
     }
     text.extend_from_slice(b"\r\n");
-    let mut child = Box::new(parent.child()?);
+    let mut child = parent.child()?;
     let policy = input::policy(&parent.scope().core);
     child.head = Head::new();
     match http::request::parse(&mut child.head, &text, &policy) {
@@ -157,7 +157,7 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     if !is_allowed(parent, &wanted.uri) {
         return None;
     }
-    let mut child = Box::new(parent.child()?);
+    let mut child = parent.child()?;
     child.uri.clone_from(&wanted.uri);
     child.args.clone_from(&wanted.args);
     // As in nginx: it is fetched, whatever the method was that led to it.

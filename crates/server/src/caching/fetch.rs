@@ -204,7 +204,7 @@ impl Fetch {
     }
 
     /// Asks the upstream on behalf of `request`, which may be a client's or one without a client, and begins to store the answer where that may be.
-    async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Filler>) {
+    async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
         let conf = (self.origin.conf)(scope);
@@ -237,7 +237,7 @@ impl Fetch {
         request: &mut Request,
         answer: &Answer<'_>,
         reply: Reply,
-    ) -> (Answered, Option<Filler>) {
+    ) -> (Answered, Option<Box<Filler>>) {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
         match self.begin(request, (self.origin.conf)(scope), answer).await {
@@ -251,7 +251,9 @@ impl Fetch {
                     // Made before a byte has come, so that none of them can be lost to it.
                     None => stored::of_filling(&filling, age),
                 };
-                let filler = Filler { fill: Some(fill), filling, body, key: self.key, asked: answer.asked };
+                let (fill, key, asked) = (Some(fill), self.key, answer.asked);
+                // Boxed: it is handed on from one to the other.
+                let filler = Box::new(Filler { fill, filling, body, key, asked });
                 match own {
                     Some(reply) => (Answered::Reply(stored::as_new(reply)), Some(filler)),
                     None => (Answered::Failed(Failed::of_status(502)), None),
@@ -332,7 +334,7 @@ impl Fetch {
     }
 
     /// Lets a fill go on beside the request. `lead` is dropped at its end.
-    fn start(&self, request: &Request, filler: Option<Filler>, lead: Option<Lead>) {
+    fn start(&self, request: &Request, filler: Option<Box<Filler>>, lead: Option<Lead>) {
         let Some(filler) = filler else { return };
         let cache = Arc::clone(&self.cache);
         let counted = request.conn.thread.fetches.enter();
@@ -459,7 +461,7 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
 
 /// A request that is like this one and has no client: it goes on when that one is gone.
 pub(crate) fn detached(request: &Request) -> Option<Box<Request>> {
-    let mut child = Box::new(request.child()?);
+    let mut child = request.child()?;
     child.location = request.location;
     child.method = request.method;
     child.uri.clone_from(&request.uri);
@@ -528,7 +530,7 @@ struct Filler {
 impl Filler {
     /// Takes the body from the upstream to the store and to those who read along. `finishes` says whether it goes on when
     /// nobody reads any more.
-    async fn pump(mut self, cache: &Cache, finishes: bool) {
+    async fn pump(mut self: Box<Self>, cache: &Cache, finishes: bool) {
         let Some(end) = self.take_all(finishes).await else { return };
         self.filling.finish(end);
         if end == End::Broken {

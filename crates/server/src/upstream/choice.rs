@@ -26,9 +26,10 @@ pub(super) enum Choice {
     },
 }
 
-/// An upstream that was chosen, and counts as busy until this is told what became of it.
+/// An upstream that was chosen, and counts as busy until this is told what became of it. Boxed, since few answers have one for
+/// long.
 #[derive(Default)]
-pub(super) struct Chosen(Option<(Choice, Option<Pick>)>);
+pub(super) struct Chosen(Option<Box<(Choice, Option<Pick>)>>);
 
 /// Where to, by which names.
 #[derive(Clone)]
@@ -95,8 +96,8 @@ impl Choice {
         }
     }
 
-    /// The next upstream; else how the log calls those that are not to be had.
-    pub(super) fn next(&mut self, request: &mut Request) -> Result<Next, NoPeer> {
+    /// The next upstream; else how the log calls those that are not to be had. Boxed: it goes through all of a try.
+    pub(super) fn next(&mut self, request: &mut Request) -> Result<Box<Next>, NoPeer> {
         match self {
             Choice::Group { selection, .. } => {
                 let pick = selection.next(request)?;
@@ -105,11 +106,11 @@ impl Choice {
                     name: Arc::clone(&pick.name),
                     server: Arc::clone(&pick.server),
                 };
-                Ok(Next { peer, pick: Some(pick) })
+                Ok(Box::new(Next { peer, pick: Some(pick) }))
             }
             Choice::List { left, .. } => {
                 let (address, name) = left.pop_front().ok_or(NoPeer::Busy)?;
-                Ok(Next { peer: Peer { address, server: Arc::clone(&name), name }, pick: None })
+                Ok(Box::new(Next { peer: Peer { address, server: Arc::clone(&name), name }, pick: None }))
             }
         }
     }
@@ -153,12 +154,15 @@ impl Choice {
 
 impl Chosen {
     pub(super) fn new(choice: Choice, pick: Option<Pick>) -> Chosen {
-        Chosen(Some((choice, pick)))
+        Chosen(Some(Box::new((choice, pick))))
     }
 
     /// The answer has come to its end.
     pub(super) fn answered(&mut self) {
-        if let Some((Choice::Group { mut selection, .. }, Some(pick))) = self.0.take() {
+        if let Some(chosen) = &mut self.0
+            && let (Choice::Group { selection, .. }, pick) = &mut **chosen
+            && let Some(pick) = pick.take()
+        {
             let _ = selection.report(pick, Outcome::Answered);
         }
     }

@@ -64,11 +64,11 @@ struct Fetch<'a> {
     started: Instant,
     is_first: bool,
     /// An upstream that closed a connection while it was idle: it is asked again on a new one.
-    fresh: Option<Next>,
+    fresh: Option<Box<Next>>,
 }
 
 impl Fetch<'_> {
-    fn next(&mut self, request: &mut Request) -> Result<Next, Failure> {
+    fn next(&mut self, request: &mut Request) -> Result<Box<Next>, Failure> {
         if let Some(next) = self.fresh.take() {
             return Ok(next);
         }
@@ -84,7 +84,7 @@ impl Fetch<'_> {
     async fn attempt(
         &mut self,
         request: &mut Request,
-        mut next: Next,
+        mut next: Box<Next>,
         is_fresh: bool,
     ) -> Result<Option<Reply>, Failure> {
         let Peer { address, name, server } = &next.peer;
@@ -142,7 +142,7 @@ impl Fetch<'_> {
     fn go_on(
         &mut self,
         request: &mut Request,
-        next: Next,
+        next: Box<Next>,
         record: &Try,
         (reason, status): (NextUpstream, u16),
         was_sent: bool,
@@ -192,7 +192,7 @@ impl Done {
             Here::Part(mut live) => {
                 live.hold(chosen);
                 match self.heading.head().status().code() {
-                    101 => ReplyBody::Tunnel(Box::new(Tunnel::new(live, settings))),
+                    101 => ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings))),
                     _ => ReplyBody::Live(live),
                 }
             }

@@ -51,7 +51,7 @@ pub(crate) enum Ended {
 }
 
 impl Tunnel {
-    pub(super) fn new(live: Box<Live>, settings: &Settings) -> Tunnel {
+    pub(super) fn new(live: Live, settings: &Settings) -> Tunnel {
         let (link, rest, record, chosen) = live.into_parts();
         Tunnel { link, rest, record, _chosen: chosen, idle_max: settings.read_timeout }
     }
