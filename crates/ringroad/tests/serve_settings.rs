@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{client, one_server, ours_only, refused, serve, serve_with};
 use testkit::client::request_bytes;
-use testkit::process::threads;
-use testkit::wait::Deadline;
+use testkit::process::{Pid, threads};
+use testkit::wait::{Deadline, until};
 use testkit::{Client, Content, Server};
 
 /// More than the buffers of both sockets hold.
@@ -121,6 +121,16 @@ fn error_pages_are_long_enough_for_old_browsers() {
     assert_eq!(length("/off", plain), length("/off", old));
 }
 
+/// The threads of a process whose names begin like this, once there are so many: a new thread has its maker's name until
+/// it gives itself its own.
+fn named(pid: Pid, name: &str, count: usize) -> Vec<Pid> {
+    until(name, Deadline::default(), || {
+        let all = threads(pid).into_iter().filter(|one| one.name.starts_with(name));
+        Some(all.map(|one| one.tid).collect()).filter(|all: &Vec<Pid>| all.len() == count)
+    })
+    .expect("so many threads with this name")
+}
+
 #[test]
 fn pools_of_threads_have_names() {
     if !ours_only("$body_engine is of this project") {
@@ -137,9 +147,7 @@ fn pools_of_threads_have_names() {
         content.assert_body(&response.body);
         assert_eq!(response.field("x-engine"), Some(engine), "{target}");
     }
-    let names: Vec<String> =
-        server.workers().iter().flat_map(|pid| threads(*pid)).map(|one| one.name).collect();
-    assert_eq!(names.iter().filter(|name| name.starts_with("few")).count(), 2, "{names:?}");
+    named(server.workers()[0], "few", 2);
     let unknown = conf.replace("thread_pool few", "thread_pool other");
     let (status, output) = Server::builder(common::BINARY).conf(&unknown).run_to_end();
     assert!(!status.success());
@@ -156,21 +164,16 @@ fn threads_have_their_processors_and_their_priority() {
     let server = serve(conf);
     assert_eq!(client(&server).get("/").status, 200);
     let worker = server.workers()[0];
-    let tasks = std::fs::read_dir(format!("/proc/{worker}/task")).expect("it runs");
-    let mut seen = 0;
-    for task in tasks.flatten() {
-        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        if !read("comm").starts_with("worker ") {
-            continue;
-        }
-        seen += 1;
+    for thread in named(worker, "worker ", 2) {
+        let read = |name: &str| {
+            std::fs::read_to_string(format!("/proc/{worker}/task/{thread}/{name}")).expect("it runs")
+        };
         assert!(read("status").contains("\nCpus_allowed_list:\t0\n"), "{}", read("status"));
         // The name is in parentheses; the nice value is the 19th field (proc_pid_stat(5)).
         let stat = read("stat");
         let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();
         assert_eq!(fields[16], "5", "{stat}");
     }
-    assert_eq!(seen, 2);
 }
 
 #[test]
