@@ -10,6 +10,7 @@ use io::{Errno, Segments};
 use rt::File;
 use rustix::fs::OFlags;
 
+use crate::crc32c;
 use crate::error::Refused;
 use crate::fill::small_start;
 use crate::find::fate;
@@ -79,7 +80,7 @@ impl Store {
             length,
             primary: new.key,
         };
-        let crc = (!body.is_empty()).then(|| crc32c::crc32c(body));
+        let crc = (!body.is_empty()).then(|| crc32c::of(body));
         let mut bytes = small_start(&identity, new, crc);
         bytes.extend_from_slice(body);
         let reserved = self.reserve(&hit.key, blocks_of(bytes.len() as u64)).await?;

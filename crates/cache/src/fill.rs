@@ -19,6 +19,7 @@ use io::op::Source;
 use io::{Frozen, Segments};
 
 use crate::chunks::Chunks;
+use crate::crc32c;
 use crate::elsewhere::TempFolder;
 use crate::error::{FillError, Refused, StoreError};
 use crate::format::header::{Identity, Layout, encode, is_storable, used_bytes};
@@ -73,7 +74,7 @@ impl Gather {
             return false;
         }
         self.len += piece.len() as u64;
-        self.crc = crc32c::crc32c_append(self.crc, &piece);
+        self.crc = crc32c::append(self.crc, &piece);
         self.data.push(Source::Frozen(piece));
         true
     }

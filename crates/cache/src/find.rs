@@ -19,6 +19,7 @@ use rustix::fs::OFlags;
 
 use crate::chunks::Chunks;
 use crate::config::Access;
+use crate::crc32c;
 use crate::error::StoreError;
 use crate::format::header::{Header, Unread, decode};
 use crate::format::table::{RECORD_BYTES, checksum};
@@ -268,7 +269,7 @@ impl Store {
         let chunks = buf[body_of(header)].chunks(CHUNK_BYTES as usize);
         for (index, (chunk, record)) in (0..).zip(chunks.zip(records.chunks(RECORD_BYTES as usize))) {
             self.counters.verified_chunks.count();
-            if checksum(header.nonce, index, record) != Some(crc32c::crc32c(chunk)) {
+            if checksum(header.nonce, index, record) != Some(crc32c::of(chunk)) {
                 return Err(ReadError::Damaged(Damage::Chunk { index }));
             }
         }

@@ -18,6 +18,7 @@ mod bell;
 mod change;
 mod chunks;
 mod config;
+mod crc32c;
 mod elsewhere;
 mod error;
 mod fifo;

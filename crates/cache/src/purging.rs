@@ -15,6 +15,7 @@ use rt::File;
 use rt::file::{self, Create};
 use rustix::fs::OFlags;
 
+use crate::crc32c;
 use crate::error::{OpenError, StoreError};
 use crate::key::Key;
 use crate::purge::{Fate, Log, Purges, Scope, encode};
@@ -96,7 +97,7 @@ pub(crate) fn open(folder: &Path) -> Result<(Purges, LogState), OpenError> {
 
 /// Follows all whole records; answers their bytes.
 fn apply(purges: &mut Purges, bytes: &[u8]) -> u64 {
-    let mut log = Log::new(bytes, crc32c::crc32c);
+    let mut log = Log::new(bytes, crc32c::of);
     for purge in log.by_ref() {
         purges.apply(&purge);
     }
@@ -113,7 +114,7 @@ impl Store {
         let lease = self.leases.take(&log_key()).await;
         let purge = self.purges_mut().add(scope, fate);
         let mut record = Vec::new();
-        if !encode(&purge, crc32c::crc32c, &mut record) {
+        if !encode(&purge, crc32c::of, &mut record) {
             return Err(StoreError::Disk { doing: "writing a purge", errno: Errno::INVAL });
         }
         let result = self.append(record).await;
@@ -160,7 +161,7 @@ impl Store {
         let mut text = Vec::new();
         for purge in self.purges().list() {
             // One that is too long was never taken.
-            encode(&purge, crc32c::crc32c, &mut text);
+            encode(&purge, crc32c::of, &mut text);
         }
         text
     }

@@ -11,6 +11,7 @@ use io::op::DeviceId;
 use io::{Buf, DiskVia, Errno};
 use rt::{Either, File};
 
+use crate::crc32c;
 use crate::error::StoreError;
 use crate::format::{ALIGN, CHUNK_BYTES, Damage};
 use crate::hit::Located;
@@ -310,7 +311,7 @@ fn compare(located: &Located, index: u64, bytes: &[u8]) -> Result<(), StoreError
         return Ok(());
     };
     located.store.counters.verified_chunks.count();
-    if chunks.checksum(index) != Some(crc32c::crc32c(bytes)) {
+    if chunks.checksum(index) != Some(crc32c::of(bytes)) {
         return Err(located.damaged(Damage::Chunk { index }));
     }
     if chunks.set_verified(index) {

@@ -18,6 +18,7 @@ use rt::File;
 use rt::file::{self, Create};
 use rustix::fs::{AtFlags, CWD, OFlags};
 
+use crate::crc32c;
 use crate::index::{Cursor, Index, Origin};
 use crate::key::Key;
 use crate::reading::read_some;
@@ -66,7 +67,7 @@ fn header(entries: u64, is_whole: bool) -> [u8; HEADER_BYTES] {
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&u32::from(is_whole).to_le_bytes());
     bytes[16..24].copy_from_slice(&entries.to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[..24]);
+    let crc = crc32c::of(&bytes[..24]);
     bytes[24..28].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
@@ -75,7 +76,7 @@ fn header(entries: u64, is_whole: bool) -> [u8; HEADER_BYTES] {
 fn parse_header(bytes: &[u8]) -> Option<(u64, bool)> {
     let bytes: &[u8; HEADER_BYTES] = bytes.get(..HEADER_BYTES)?.try_into().ok()?;
     let crc = u32::from_le_bytes(bytes[24..28].try_into().ok()?);
-    if bytes[..8] != MAGIC || crc32c::crc32c(&bytes[..24]) != crc {
+    if bytes[..8] != MAGIC || crc32c::of(&bytes[..24]) != crc {
         return None;
     }
     let entries = u64::from_le_bytes(bytes[16..24].try_into().ok()?);
@@ -91,14 +92,14 @@ fn parse_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     let end = 8 + count * RECORD_BYTES;
     let records = bytes.get(8..end)?;
-    (crc32c::crc32c(records) == crc).then_some((records, &bytes[end..]))
+    (crc32c::of(records) == crc).then_some((records, &bytes[end..]))
 }
 
 /// One block of a snapshot from what gathers.
 fn push_block(records: &mut Vec<u8>, out: &mut Vec<u8>) -> u64 {
     let count = records.len() / RECORD_BYTES;
     out.extend_from_slice(&(count as u32).to_le_bytes());
-    out.extend_from_slice(&crc32c::crc32c(records).to_le_bytes());
+    out.extend_from_slice(&crc32c::of(records).to_le_bytes());
     out.append(records);
     count as u64
 }

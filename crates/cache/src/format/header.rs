@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::table::RECORD_BYTES;
 use super::{ALIGN, CHUNK_BYTES, Damage, LENGTH_MAX, SECTOR_BYTES, chunks_of};
+use crate::crc32c;
 use crate::key::Key;
 use crate::meta::{HEAD_BYTES_MAX, Meta, TAGS_BYTES_MAX, TEXT_BYTES_MAX};
 
@@ -198,7 +199,7 @@ pub(crate) fn encode(identity: &Identity, text: &[u8], head: &[u8], meta: &Meta,
 
 /// The checksum of a slot: of all its bytes but those that it stands in.
 fn checksum(slot: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&slot[..STABLE_BYTES]), &slot[STABLE_BYTES + 4..])
+    crc32c::append(crc32c::of(&slot[..STABLE_BYTES]), &slot[STABLE_BYTES + 4..])
 }
 
 /// Why a header cannot be read.

@@ -1,6 +1,7 @@
 //! The record of a chunk: its checksum, and a mark that says that the record was meant.
 
 use super::CHUNK_BYTES;
+use crate::crc32c;
 
 /// Bytes of a record.
 pub(crate) const RECORD_BYTES: u64 = 8;
@@ -28,7 +29,7 @@ fn mark(nonce: u64, index: u64, crc: u32) -> u32 {
     text[8..16].copy_from_slice(&index.to_le_bytes());
     text[16..].copy_from_slice(&crc.to_le_bytes());
     // Zeroes are never a record: what a file system gives for a hole, or for what a crash has lost.
-    crc32c::crc32c(&text).max(1)
+    crc32c::of(&text).max(1)
 }
 
 #[cfg(test)]
