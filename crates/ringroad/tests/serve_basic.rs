@@ -394,7 +394,9 @@ fn a_deferred_connection_gets_the_same_answers() {
             "worker_processes 1; events {{ {engine} }} http {{ server {{ listen 127.0.0.1:0 deferred;\n\
              location = /text {{ return 200 abc; }} location /much/ {{ alias much/; }} }} }}"
         );
-        let server = serve_with(&conf, |builder| builder.file("much/a", Content::new(7, 300_000)));
+        let server = serve_with(&conf, |builder| {
+            builder.file("much/a", Content::new(7, 300_000)).file("much/b", Content::new(8, 700))
+        });
         let close = [("Connection", "close")];
         for _ in 0..20 {
             let mut client = client(&server);
@@ -404,6 +406,19 @@ fn a_deferred_connection_gets_the_same_answers() {
         }
         let response = client(&server).request("GET", "/much/a", &close);
         assert_eq!(response.body, Content::new(7, 300_000).bytes(0..300_000));
+        // Who comes at the same time shares a look at the file, and nobody the look of somebody before.
+        for size in [700, 800, 900] {
+            std::fs::write(server.path("much/b"), Content::new(9, size).bytes(0..size))
+                .expect("a file of the test");
+            let mut clients: Vec<_> = (0..20).map(|_| client(&server)).collect();
+            for client in &mut clients {
+                client.send(request_bytes("GET", "/much/b", &close));
+            }
+            for client in &mut clients {
+                assert_eq!(client.response().body, Content::new(9, size).bytes(0..size));
+                client.expect_end();
+            }
+        }
         let mut client = client(&server);
         client.send_in_pieces(request_bytes("GET", "/text", &[]), 5);
         assert_eq!(client.response().text(), "abc", "what came first was not a whole request");

@@ -55,6 +55,26 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
     .await
 }
 
+/// Lets the other tasks that are ready go first, within this turn. Goes on at once where there are none.
+pub async fn step_aside() {
+    let mut stepped = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut stepped, true) {
+            return Poll::Ready(());
+        }
+        runtime::with_current(|runtime| {
+            if runtime.is_alone() {
+                return Poll::Ready(());
+            }
+            let mut waiter = Waiter::Nobody;
+            waiter.register(runtime.running.get(), context);
+            runtime.wake(waiter);
+            Poll::Pending
+        })
+    })
+    .await;
+}
+
 /// Lets the other tasks and the engine have a turn.
 pub async fn yield_now() {
     let mut yielded = false;

@@ -37,7 +37,7 @@ use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
 pub use buffers::{Wanted, buffer, buffer_at_once, buffers_are_awaited};
-pub use combine::{Either, join, select, yield_now};
+pub use combine::{Either, join, select, step_aside, yield_now};
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};
 #[cfg(not(loom))]

@@ -305,6 +305,11 @@ impl Inner {
         }
     }
 
+    /// Whether no task but the running one could run.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.ready.borrow().is_empty()
+    }
+
     /// Polls ready tasks, those included that become ready meanwhile, until there is none or the budget of
     /// a turn is used up.
     fn run_tasks(&self) {

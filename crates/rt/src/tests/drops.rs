@@ -136,6 +136,8 @@ fn waits_without_an_operation_can_be_dropped() {
         start_and_drop(receiver.recv()).await;
         start_and_drop(sleep_until(now() + std::time::Duration::from_secs(600))).await;
         start_and_drop(crate::yield_now()).await;
+        crate::spawn(async {});
+        start_and_drop(crate::step_aside()).await;
         sender.send(1).unwrap();
         assert_eq!(receiver.recv().await, Some(1));
         assert_eq!(counters().timers, 0);

@@ -14,7 +14,7 @@ use super::{pair, run, settle, watch};
 use crate::local::{Event, Gauge, Semaphore};
 use crate::mailbox::{self, SendError};
 use crate::ops::Running;
-use crate::{Either, Runtime, Socket, counters, runtime, select, spawn, yield_now};
+use crate::{Either, Runtime, Socket, counters, runtime, select, spawn, step_aside, yield_now};
 
 #[test]
 fn tasks_run_in_the_order_of_their_start() {
@@ -32,6 +32,29 @@ fn tasks_run_in_the_order_of_their_start() {
         assert_eq!(*order.borrow(), [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]);
         assert_eq!(counters().tasks, 0);
         assert_eq!(counters().spawned, 5);
+    });
+}
+
+#[test]
+fn who_steps_aside_goes_on_behind_the_others_in_the_same_turn() {
+    run(|_| async {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        for number in 0..3 {
+            let order = Rc::clone(&order);
+            spawn(async move {
+                order.borrow_mut().push((number, counters().turns));
+                step_aside().await;
+                order.borrow_mut().push((number + 10, counters().turns));
+            });
+        }
+        let turns = counters().turns;
+        settle().await;
+        let numbers: Vec<u64> = order.borrow().iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [0, 1, 2, 10, 11, 12]);
+        assert!(order.borrow().iter().all(|(_, turn)| *turn == order.borrow()[0].1), "turns from {turns} on");
+        let alone = counters().polls;
+        step_aside().await;
+        assert_eq!(counters().polls, alone, "nobody else is ready");
     });
 }
 

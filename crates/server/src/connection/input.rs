@@ -133,7 +133,11 @@ impl Connection {
     pub(super) async fn wait_for_request(&mut self) -> Option<bool> {
         let (end, kind) = match self.begin_to_wait() {
             ControlFlow::Continue(wait) => wait,
-            ControlFlow::Break(early) => return early,
+            ControlFlow::Break(early) => {
+                // What others have sent is received before this is answered, so that a look at a file serves all of them.
+                rt::step_aside().await;
+                return early;
+            }
         };
         loop {
             self.timer.set(end);
