@@ -1,5 +1,6 @@
 //! The outcome of a load as text and as data, and the line for each second of one.
 
+use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::outcome::{Bottleneck, Outcome, Second};
@@ -113,11 +114,17 @@ fn bottleneck(found: Bottleneck) -> &'static str {
     }
 }
 
+/// A distribution of times as data, in microseconds.
+fn times(histogram: &Histogram<u64>) -> Value {
+    let at = |percentile: f64| histogram.value_at_percentile(percentile) as f64 / 1e3;
+    let percentiles: Vec<Value> =
+        PERCENTILES.iter().map(|&one| json!({ "percentile": one, "us": at(one) })).collect();
+    json!({ "mean": histogram.mean() / 1e3, "max": histogram.max() as f64 / 1e3, "percentiles": percentiles })
+}
+
 /// The outcome as data; times of requests in microseconds.
 pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
     let tally = &outcome.tally;
-    let percentiles: Vec<Value> =
-        PERCENTILES.iter().map(|&one| json!({ "percentile": one, "us": outcome.latency_us(one) })).collect();
     let statuses: serde_json::Map<String, Value> =
         tally.statuses.seen().map(|(status, count)| (status.to_string(), json!(count))).collect();
     // Rates are there beside their counts, so that no reader has to know what they are formed with.
@@ -137,11 +144,9 @@ pub(super) fn to_json(plan: &Plan, outcome: &Outcome) -> Value {
         "body_bytes": tally.body_bytes,
         "sent_bytes": tally.sent_bytes,
         "connections_made": tally.connections,
-        "latency_us": {
-            "mean": tally.latency.mean() / 1e3,
-            "max": tally.latency.max() as f64 / 1e3,
-            "percentiles": percentiles,
-        },
+        "latency_us": times(&tally.latency),
+        // In a closed loop it is the same, and nothing is kept twice.
+        "service_us": match plan.pace { Pace::Closed => Value::Null, Pace::Open { .. } => times(&tally.service) },
         "generator": {
             "threads": outcome.threads,
             "cpu_us_per_answer": outcome.cpu_us_per_answer(),
