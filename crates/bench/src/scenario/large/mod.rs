@@ -59,7 +59,7 @@ const MEGABYTE: u64 = 1_000_000;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Time for all rounds but the first: as many as fit are made.
-const ROUNDS_TIME_MAX: Duration = Duration::from_secs(240);
+const ROUNDS_TIME_MAX: Duration = Duration::from_secs(450);
 
 /// How a server moves the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
