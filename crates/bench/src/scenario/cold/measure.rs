@@ -187,7 +187,9 @@ fn start(
     conditions: &Conditions,
 ) -> Result<Server, Failure> {
     let cache = match (case.source, caches) {
-        (Source::Cache, Some(caches)) => Some(caches.of(subject.way.maker, case.size)),
+        (Source::Cache, Some(caches)) if !subject.way.is_plain => {
+            Some(caches.of(subject.way.maker, case.size))
+        }
         _ => None,
     };
     let setting = Setting {

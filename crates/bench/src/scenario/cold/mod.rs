@@ -134,8 +134,9 @@ type Wanted = fn(&Way) -> bool;
 /// Those of the write-up's table.
 const PUBLISHED: Wanted = |way| way.published.is_some();
 
-/// Those, and nginx's best over a cache: who asks how fast a hit can be wants to see it beside the write-up's.
-const HITS: Wanted = |way| way.published.is_some() || way.is_best_of_hits();
+/// Those, nginx's best over a cache, and the files without one: who asks how fast a hit can be wants to see it beside the
+/// write-up's, and who asks what it costs, beside the same without a cache.
+const HITS: Wanted = |way| way.published.is_some() || way.is_best_of_hits() || way.is_plain;
 
 impl<'a> Plan<'a> {
     /// Finds the servers and makes the files. What cannot be measured is noted in the section.
@@ -272,8 +273,13 @@ impl<'a> Plan<'a> {
             if outcomes.iter().any(|outcome| outcome.case == *case) {
                 continue;
             }
-            let subjects: Vec<&Subject> =
-                self.subjects.iter().filter(|subject| wanted(subject.way)).collect();
+            // Over plain files it would be measured twice.
+            let is_apart = |way: &Way| way.is_plain && case.source == Source::Files;
+            let subjects: Vec<&Subject> = self
+                .subjects
+                .iter()
+                .filter(|subject| wanted(subject.way) && !is_apart(subject.way))
+                .collect();
             let mut outcome = measure(self.bench, &self.files, caches.as_ref(), &subjects, *case)?;
             outcome.take_limit(&outcomes);
             outcomes.push(outcome);

@@ -29,6 +29,9 @@ pub(super) struct Way {
     location: &'static str,
     /// Whether its output buffers are to be as large as the files, which nginx needs to read them directly at all.
     sized_buffers: bool,
+    /// Whether it has the plain files also where others have a cache of them: what a hit costs more shows only beside it,
+    /// since the machine is another one minutes later.
+    pub(super) is_plain: bool,
     /// Whether it is measured with `--quick`, and where workers and connections vary.
     pub(super) is_main: bool,
 }
@@ -38,7 +41,16 @@ pub(super) const FILE_AIO: &str = "--with-file-aio";
 
 /// A row of the table of ways, short enough to be read as one.
 const fn way(name: &'static str, maker: Maker, events: &'static str, location: &'static str) -> Way {
-    Way { name, maker, published: None, events, location, sized_buffers: false, is_main: false }
+    Way {
+        name,
+        maker,
+        published: None,
+        events,
+        location,
+        sized_buffers: false,
+        is_plain: false,
+        is_main: false,
+    }
 }
 
 impl Way {
@@ -87,6 +99,15 @@ pub(super) const WAYS: &[Way] = &[
     way("ringroad epoll + threads", Maker::Ours, "use epoll;", "aio threads; sendfile off;").main(),
     way("ringroad sendfile", Maker::Ours, "use epoll;", "aio threads; sendfile on;").main().like("sendfile"),
     way("ringroad blocking", Maker::Ours, "use epoll;", "aio off; sendfile off;"),
+    Way {
+        is_plain: true,
+        ..way(
+            "ringroad io_uring, direct, plain files",
+            Maker::Ours,
+            "use io_uring;",
+            "aio io_uring; sendfile off; directio 2k;",
+        )
+    },
     way("nginx libaio, as written up", Maker::Nginx, "use epoll;", "aio on; sendfile off; directio 2k;")
         .like("libaio"),
     Way {
