@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::runtime;
+use crate::runtime::{self, Inner};
 use crate::task::Waiter;
 
 /// Which of two futures was done first.
@@ -57,35 +57,25 @@ pub async fn join<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::O
 
 /// Lets the other tasks that are ready go first, within this turn. Goes on at once where there are none.
 pub async fn step_aside() {
-    let mut stepped = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut stepped, true) {
-            return Poll::Ready(());
-        }
-        runtime::with_current(|runtime| {
-            if runtime.is_alone() {
-                return Poll::Ready(());
-            }
-            let mut waiter = Waiter::Nobody;
-            waiter.register(runtime.running.get(), context);
-            runtime.wake(waiter);
-            Poll::Pending
-        })
-    })
-    .await;
+    if !runtime::with_current(|runtime| runtime.is_alone()) {
+        pause(|runtime, waiter| runtime.wake(waiter)).await;
+    }
 }
 
 /// Lets the other tasks and the engine have a turn.
 pub async fn yield_now() {
-    let mut yielded = false;
+    pause(|runtime, waiter| runtime.yielded.borrow_mut().push(waiter)).await;
+}
+
+/// Waits until the one whom `put` has taken in is woken.
+async fn pause(put: impl FnOnce(&Inner, Waiter)) {
+    let mut put = Some(put);
     poll_fn(|context| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
+        let Some(put) = put.take() else { return Poll::Ready(()) };
         runtime::with_current(|runtime| {
             let mut waiter = Waiter::Nobody;
             waiter.register(runtime.running.get(), context);
-            runtime.yielded.borrow_mut().push(waiter);
+            put(runtime, waiter);
         });
         Poll::Pending
     })
