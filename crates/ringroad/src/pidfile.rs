@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::listen::error_text;
@@ -20,7 +21,7 @@ impl PidFile {
     /// Writes the number of this process. With one write, so that no reader finds half of it.
     pub(crate) fn write(path: &Path) -> Result<PidFile, String> {
         let failed = |error: io::Error| open_failed(path, &error);
-        let mut file = File::create(path).map_err(failed)?;
+        let mut file = writable().truncate(true).open(path).map_err(failed)?;
         file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
         Ok(PidFile { path: path.to_owned() })
     }
@@ -63,12 +64,19 @@ pub(crate) fn parse(text: &str) -> Option<u32> {
 pub(crate) fn try_write(path: &Path) -> Result<(), String> {
     let existed = path.exists();
     // Not truncated: a running server's number must survive the test.
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    let opened = writable().truncate(false).open(path);
     opened.map_err(|error| open_failed(path, &error))?;
     if !existed {
         let _ = std::fs::remove_file(path);
     }
     Ok(())
+}
+
+/// A new file has nginx's mode: everybody may read it, and nobody else writes to it when the umask is 0, as in a daemon.
+fn writable() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o644);
+    options
 }
 
 fn open_failed(path: &Path, error: &io::Error) -> String {

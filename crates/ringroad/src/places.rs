@@ -3,6 +3,7 @@
 //! [`Places`] are the paths that the command line decides, [`Request`] is all that the language needs to read a
 //! configuration: the main file or a text in its stead, `-g`, the places.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// What relative paths in a configuration start from without `-p`.
@@ -46,9 +47,14 @@ impl Places {
     pub(crate) fn prepare_folder_of(&self, path: &Path) {
         let folder = self.prefix.join(LOG_FOLDER);
         if path.parent() == Some(&folder) && !folder.exists() {
-            let _ = std::fs::create_dir_all(&folder);
+            let _ = make_folder(&folder);
         }
     }
+}
+
+/// Makes a directory with those above it. Others may not write to it, whatever the umask: that of a daemon is 0.
+pub(crate) fn make_folder(path: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
 /// A configuration to load.
