@@ -27,7 +27,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::control::message::{Bundle, ToMaster, ToWorker};
-use crate::control::{Channel, Frame, Received};
+use crate::control::{Channel, FROM_MASTER, Frame, Received};
 use crate::listen::{ListenAddr, errno_text};
 use crate::log::{ErrorTarget, Log};
 use crate::signals::Signals;
@@ -146,7 +146,9 @@ impl Control {
     fn serve(&mut self, mut serving: Serving) -> ExitCode {
         let (method, remark) = serving.worker.method(&serving.config);
         self.answer(&ToMaster::Ready { method, remark });
-        let mut flow = Flow::GoOn;
+        // What the master said during the start may have been received with the first message. The poll knows nothing
+        // of it.
+        let mut flow = self.handle_master(&mut serving);
         while flow == Flow::GoOn && !serving.worker.is_finished() && !serving.worker.has_panicked() {
             let sending = if self.channel.wants_to_send() { PollFlags::OUT } else { PollFlags::empty() };
             let mut wait = [
@@ -405,5 +407,5 @@ fn take_channel() -> Result<Channel, Errno> {
     let socket = rustix::io::fcntl_dupfd_cloexec(stdin.as_fd(), 3)?;
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(null)?;
-    Channel::new(socket)
+    Channel::new(socket, FROM_MASTER)
 }

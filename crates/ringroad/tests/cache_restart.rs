@@ -381,7 +381,6 @@ fn other_limits_hold_after_a_reload() {
 #[test]
 #[ignore = "many crashes"]
 fn many_crashes() {
-    // A server whose workers keep failing starts them later and later.
     (0..10).for_each(|_| a_worker_is_killed(3));
     the_server_is_killed(30);
 }

@@ -24,6 +24,9 @@ use crate::listen::ListenAddr;
 use crate::places::{Places, Request};
 use crate::privilege::Credentials;
 
+/// Longest text in a message of a worker, in bytes: a part of what the master takes.
+const TEXT_MAX: usize = 32 * 1024;
+
 /// Changes with every change of the messages.
 const VERSION: u64 = 2;
 
@@ -136,9 +139,9 @@ impl ToMaster {
             ToMaster::Ready { method, remark } => {
                 out.u64(1).text(method).option(remark.as_deref(), Writer::text)
             }
-            ToMaster::Failed(message) => out.u64(2).text(message),
+            ToMaster::Failed(message) => out.u64(2).text(cut(message)),
             ToMaster::Reloaded(generation) => out.u64(3).u64(*generation),
-            ToMaster::ReloadFailed(generation, message) => out.u64(4).u64(*generation).text(message),
+            ToMaster::ReloadFailed(generation, message) => out.u64(4).u64(*generation).text(cut(message)),
             ToMaster::Retired(generation) => out.u64(5).u64(*generation),
         };
         out.finish()
@@ -158,6 +161,11 @@ impl ToMaster {
         from.end()?;
         Ok(message)
     }
+}
+
+/// The beginning of a text that may be long, such as an error with a part of the configuration.
+fn cut(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_MAX)]
 }
 
 /// Both ends come from one file as a rule; this is for the day when they do not.

@@ -27,11 +27,22 @@ use rustix::net::{
 /// Descriptors with one `sendmsg`; the kernel's limit SCM_MAX_FD.
 const FDS_PER_SEND: usize = 253;
 
-/// Longest body of a frame, in bytes: the configuration's own limit on text, and room for its paths.
-const BODY_MAX: usize = (1 << 30) + (1 << 26);
+/// The largest frame that an end of the channel takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes of a body.
+    body: usize,
+    /// Descriptors that go with it.
+    fds: usize,
+}
 
-/// Most descriptors of a frame: far above any sensible number of listeners and log files.
-const FRAME_FDS_MAX: usize = 1 << 16;
+/// From the master: the configuration's own limit on text with room for its paths, and far more descriptors than any
+/// sensible number of listeners and log files.
+pub(crate) const FROM_MASTER: Limits = Limits { body: (1 << 30) + (1 << 26), fds: 1 << 16 };
+
+/// From a worker: a few words, 64 KiB at most, and no descriptors. The master may be root and the worker may be in an
+/// attacker's hands, so it must not be able to take the master's memory or fill its table of descriptors.
+pub(crate) const FROM_WORKER: Limits = Limits { body: 64 * 1024, fds: 0 };
 
 /// Bytes before the body.
 const HEADER: usize = 8;
@@ -62,7 +73,7 @@ pub(crate) enum Received {
 pub(crate) enum ChannelError {
     /// A system call failed.
     System(Errno),
-    /// A frame announces more than [`BODY_MAX`] bytes or [`FRAME_FDS_MAX`] descriptors.
+    /// A frame is beyond the [`Limits`].
     Oversized { body: usize, fds: usize },
 }
 
@@ -96,6 +107,8 @@ struct Outgoing {
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: OwnedFd,
+    /// What the other end may send.
+    limits: Limits,
     /// In the order of sending; only the first may be sent in part.
     outgoing: VecDeque<Outgoing>,
     /// Bytes that do not make up a frame yet.
@@ -105,18 +118,18 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// A channel and the socket for the other process.
+    /// The master's end and the socket for the worker.
     pub(crate) fn pair() -> Result<(Channel, OwnedFd), Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        Ok((Channel::new(ours)?, theirs))
+        Ok((Channel::new(ours, FROM_WORKER)?, theirs))
     }
 
-    /// The end that was inherited.
-    pub(crate) fn new(socket: OwnedFd) -> Result<Channel, Errno> {
+    /// An end that takes frames within these limits.
+    pub(crate) fn new(socket: OwnedFd, limits: Limits) -> Result<Channel, Errno> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let (outgoing, incoming) = (VecDeque::new(), Vec::new());
-        Ok(Channel { socket, outgoing, incoming, incoming_fds: VecDeque::new() })
+        Ok(Channel { socket, limits, outgoing, incoming, incoming_fds: VecDeque::new() })
     }
 
     /// Queues a message and sends what can be sent.
@@ -178,7 +191,7 @@ impl Channel {
         let Some((length, rest)) = self.incoming.split_first_chunk::<4>() else { return Ok(None) };
         let Some((count, _)) = rest.split_first_chunk::<4>() else { return Ok(None) };
         let (body, fds) = (u32::from_le_bytes(*length) as usize, u32::from_le_bytes(*count) as usize);
-        if body > BODY_MAX || fds > FRAME_FDS_MAX {
+        if body > self.limits.body || fds > self.limits.fds {
             return Err(ChannelError::Oversized { body, fds });
         }
         let whole = HEADER + body + padding(fds);
@@ -195,7 +208,11 @@ impl Channel {
     /// One `recvmsg`. The kernel ends it behind bytes that came with descriptors, so the two stay in step.
     fn read_some(&mut self) -> Result<usize, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_PER_SEND))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
+        // Without room for them the kernel closes descriptors that nobody asked for, unix(7).
+        let mut control = match self.limits.fds {
+            0 => RecvAncillaryBuffer::default(),
+            _ => RecvAncillaryBuffer::new(&mut space),
+        };
         let start = self.incoming.len();
         self.incoming.resize(start + READ_BYTES, 0);
         let mut slices = [IoSliceMut::new(&mut self.incoming[start..])];
@@ -249,7 +266,7 @@ mod tests {
 
     fn channels() -> (Channel, Channel) {
         let (ours, theirs) = Channel::pair().expect("socket pairs are always there");
-        (ours, Channel::new(theirs).expect("a fresh socket"))
+        (ours, Channel::new(theirs, FROM_MASTER).expect("a fresh socket"))
     }
 
     fn pump(from: &mut Channel, to: &mut Channel) -> Frame {
@@ -318,5 +335,32 @@ mod tests {
         let header = [u32::MAX.to_le_bytes(), 0_u32.to_le_bytes()].concat();
         rustix::io::write(&a, &header).expect("eight bytes fit");
         assert!(matches!(b.receive(), Err(ChannelError::Oversized { .. })));
+    }
+
+    #[test]
+    fn a_worker_cannot_announce_more_than_64_kib_or_send_descriptors() {
+        for (body, fds) in [(64 * 1024 + 1, 0_u32), (0, 1)] {
+            let (mut master, worker) = channels();
+            let header = [u32::to_le_bytes(body), fds.to_le_bytes()].concat();
+            rustix::io::write(&worker, &header).expect("eight bytes fit");
+            assert!(matches!(master.receive(), Err(ChannelError::Oversized { .. })), "{body} {fds}");
+        }
+        // Descriptors that come beside a frame that announces none are closed at once.
+        let (mut master, worker) = channels();
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        let mut sent = Outgoing {
+            bytes: [4_u32.to_le_bytes(), 0_u32.to_le_bytes(), *b"word"].concat(),
+            sent: 0,
+            fds: vec![Rc::new(writer)],
+            fds_sent: 0,
+        };
+        while sent.sent < sent.bytes.len() {
+            sent.send_some(&worker.socket).expect("twelve bytes fit");
+        }
+        drop(sent);
+        let received = master.receive().expect("within the limits");
+        assert!(matches!(received, Received::Frame(frame) if frame.body == b"word" && frame.fds.is_empty()));
+        // The end of the file: no copy of the other end is open.
+        assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));
     }
 }

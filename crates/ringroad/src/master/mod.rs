@@ -53,6 +53,10 @@ const STOP_TIME: Duration = Duration::from_secs(6);
 /// How long beyond `worker_shutdown_timeout` a worker may take before it is killed.
 const QUIT_GRACE: Duration = Duration::from_secs(5);
 
+/// Most messages of a worker at a time. It sends a handful for each reload. One that never stops must not keep the
+/// master from its signals.
+const MESSAGES_MAX: usize = 1000;
+
 /// What the master is up to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -77,12 +81,14 @@ struct Master {
     pending: Option<Pending>,
     /// A reload was asked for while another one was under way.
     reload_again: bool,
+    /// Signals about workers that arrived before the first worker was ready. They count from then on.
+    postponed: Vec<Signal>,
     /// The number of the newest configuration, in force or not.
     generation: u64,
     /// All that live: one that serves, one that starts during a reload, any number that finish.
     workers: Vec<WorkerProcess>,
     phase: Phase,
-    /// How often workers died lately.
+    /// How often workers died lately before they were ready.
     respawn: Respawn,
     /// No worker is started before this.
     start_at: Option<Instant>,
@@ -127,6 +133,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         cycle,
         pending: None,
         reload_again: false,
+        postponed: Vec::new(),
         generation: 1,
         workers: Vec::new(),
         phase: Phase::Starting,
@@ -174,11 +181,11 @@ impl Master {
     fn keep_serving(&mut self) {
         let wanted = matches!(self.phase, Phase::Starting | Phase::Running);
         let there = self.workers.iter().any(|worker| !matches!(worker.stage, Stage::Leaving { .. }));
-        let delayed = self.start_at.is_some_and(|at| Instant::now() < at);
-        if !wanted || there || delayed {
+        // Forgotten as soon as it has passed, else it would stay the next deadline while a reload starts a worker.
+        self.start_at.take_if(|at| *at <= Instant::now());
+        if !wanted || there || self.start_at.is_some() {
             return;
         }
-        self.start_at = None;
         match WorkerProcess::start(&self.cycle) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
@@ -238,6 +245,15 @@ impl Master {
         let (number, name) = (signal as i32, signal.as_str());
         let from = if sender == 0 { String::new() } else { format!(" from {sender}") };
         self.cycle.log.notice(format_args!("signal {number} ({name}) received{from}{action}"));
+        if self.phase == Phase::Starting && matches!(signal, Signal::SIGHUP | Signal::SIGWINCH) {
+            self.postponed.push(signal);
+        } else {
+            self.obey(signal);
+        }
+    }
+
+    /// Does what a signal asks for.
+    fn obey(&mut self, signal: Signal) {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => self.end_workers(&ToWorker::Stop, Some(STOP_TIME)),
             Signal::SIGQUIT => self.quit(),
@@ -245,6 +261,9 @@ impl Master {
             Signal::SIGUSR1 => self.reopen_logs(),
             Signal::SIGWINCH if self.daemonized && self.phase == Phase::Running => {
                 self.phase = Phase::Idle;
+                // The worker of a reload under way is dismissed as well. The next reload reads everything anew.
+                self.abandon_pending();
+                self.reload_again = false;
                 let limit = self.cycle.site.settings.shutdown_timeout;
                 self.dismiss(|_| true, limit);
             }
@@ -302,8 +321,24 @@ impl Master {
         // By number: a message may start further workers, which come at the end.
         for index in 0..self.workers.len() {
             self.workers[index].flush();
-            while let Heard::Message(message) = self.workers[index].hear() {
-                self.handle_message(index, message);
+            let mut count = 0;
+            loop {
+                let heard = match count {
+                    MESSAGES_MAX => {
+                        self.workers[index].give_up("control channel: too many messages".to_owned())
+                    }
+                    _ => self.workers[index].hear(),
+                };
+                match heard {
+                    Heard::Message(message) => self.handle_message(index, message),
+                    Heard::Nothing | Heard::Silence => break,
+                    Heard::Nonsense(reason) => {
+                        let pid = self.workers[index].pid();
+                        self.cycle.log.alert(format_args!("worker process {pid}: {reason}, killing it"));
+                        break;
+                    }
+                }
+                count += 1;
             }
         }
     }
@@ -352,6 +387,9 @@ impl Master {
                 if self.request.text.is_some() {
                     tell_urls(&self.cycle);
                 }
+                for signal in std::mem::take(&mut self.postponed) {
+                    self.obey(signal);
+                }
             }
             Phase::Running | Phase::Idle => self.commit_replacement(generation),
             Phase::Ending => {}
@@ -396,12 +434,14 @@ impl Master {
             self.phase = Phase::Ending;
             return;
         }
-        if !self.drop_pending_of(worker) {
+        let was_ready = worker.stage == Stage::Serving;
+        if !self.drop_pending_of(worker) && !was_ready {
             self.handle_fault(&how);
         }
     }
 
-    /// A worker is missing for this reason: the next one starts at once unless this goes on and on.
+    /// A worker did not become ready for this reason: the next one starts at once unless this goes on and on. A worker
+    /// that was ready is replaced at once, however often it dies: a delay would lock out clients that the next one serves.
     fn handle_fault(&mut self, fault: &str) {
         if self.phase == Phase::Starting {
             self.failed = true;
@@ -413,7 +453,7 @@ impl Master {
             let ms = delay.as_millis();
             self.cycle
                 .log
-                .alert(format_args!("workers keep failing (\"{fault}\"), the next one starts in {ms} ms"));
+                .alert(format_args!("workers cannot start (\"{fault}\"), the next one is tried in {ms} ms"));
             self.start_at = Some(Instant::now() + delay);
         }
     }

@@ -47,8 +47,10 @@ pub(crate) enum Heard {
     Message(ToMaster),
     /// Nothing more at the moment.
     Nothing,
-    /// Nothing ever again: it ends, or its messages make no sense and it was killed.
+    /// Nothing ever again: it ends.
     Silence,
+    /// Its messages make no sense for this reason, and it was killed.
+    Nonsense(String),
 }
 
 /// One worker process.
@@ -126,13 +128,13 @@ impl WorkerProcess {
             Ok(Received::Nothing) => Heard::Nothing,
             Ok(Received::Frame(frame)) => match ToMaster::decode(&frame.body) {
                 Ok(message) => Heard::Message(message),
-                Err(_) => self.give_up(),
+                Err(_) => self.give_up("control channel: a malformed message".to_owned()),
             },
             Ok(Received::Closed) => {
                 self.channel = None;
                 Heard::Silence
             }
-            Err(_) => self.give_up(),
+            Err(error) => self.give_up(error.to_string()),
         }
     }
 
@@ -148,10 +150,10 @@ impl WorkerProcess {
     }
 
     /// A worker that talks nonsense cannot be trusted to serve.
-    fn give_up(&mut self) -> Heard {
+    pub(crate) fn give_up(&mut self, reason: String) -> Heard {
         self.channel = None;
         self.kill();
-        Heard::Silence
+        Heard::Nonsense(reason)
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Pending {
 impl Master {
     /// Brings a new configuration on its way, if there is one that is right.
     pub(super) fn reload(&mut self) {
-        if self.pending.is_some() || self.phase == Phase::Starting {
+        if self.pending.is_some() {
             self.reload_again = true;
             return;
         }

@@ -1,4 +1,4 @@
-//! When a worker that died is started again: at once, and later when it keeps dying of the same fault.
+//! When a worker that died before it was ready is tried again: at once, and later when this keeps happening.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const DELAY_MIN: Duration = Duration::from_millis(500);
 /// The longest delay: long enough to spare the machine, short enough for an operator who has just repaired it.
 const DELAY_MAX: Duration = Duration::from_secs(8);
 
-/// Counts deaths.
+/// Counts deaths of workers that were not ready yet. The others are replaced at once.
 #[derive(Debug, Default)]
 pub(crate) struct Respawn {
     fault: String,
@@ -25,7 +25,7 @@ pub(crate) struct Respawn {
 }
 
 impl Respawn {
-    /// A worker died of `fault`: how long to wait before the next one starts.
+    /// A worker died of `fault` before it was ready: how long to wait before the next one starts.
     pub(crate) fn handle_death(&mut self, fault: &str, now: Instant) -> Duration {
         if self.fault != fault {
             *self = Respawn { fault: fault.to_owned(), ..Respawn::default() };
