@@ -218,6 +218,37 @@ fn a_packet_that_is_lost_is_sent_again() {
     assert_eq!(dns.count("once.example", Kind::A), 2);
 }
 
+#[test]
+fn a_late_response_to_an_earlier_try_is_an_answer() {
+    let (late, origin, gate) = (DnsServer::start(), origin("here"), Gate::new());
+    let answer = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
+    // Only the first try has a response, and that comes after two more tries.
+    late.set("slow.example", Kind::A, Answer::Times(1, Box::new(answer), Box::new(Answer::Lost)));
+    let server = by_variable(&late, "ipv6=off");
+    let mut client = common::client(&server);
+    client.send(format!("GET /?to=slow.example:{} HTTP/1.1\r\nHost: a\r\n\r\n", origin.port()));
+    late.wait_for_count("slow.example", Kind::A, 3);
+    gate.open();
+    assert_eq!(client.response().text(), "here");
+    let ports: std::collections::BTreeSet<_> = late.asked().iter().map(|asked| asked.from).collect();
+    assert_eq!(ports.len(), 1, "one port for each server and question: {ports:?}");
+}
+
+#[test]
+fn a_server_that_was_asked_before_another_one_may_still_answer() {
+    let (late, silent, origin, gate) = (DnsServer::start(), DnsServer::start(), origin("here"), Gate::new());
+    let answer = Answer::Late(gate.clone(), Box::new(Answer::addresses(&["127.0.0.1"], 60)));
+    late.set("slow.example", Kind::A, Answer::Times(1, Box::new(answer), Box::new(Answer::Lost)));
+    silent.set("slow.example", Kind::A, Answer::Lost);
+    let server = by_variable(&late, &format!("{} ipv6=off", silent.addr()));
+    let mut client = common::client(&server);
+    client.send(format!("GET /?to=slow.example:{} HTTP/1.1\r\nHost: a\r\n\r\n", origin.port()));
+    late.wait_for_count("slow.example", Kind::A, 1);
+    silent.wait_for_count("slow.example", Kind::A, 1);
+    gate.open();
+    assert_eq!(client.response().text(), "here");
+}
+
 /// Asks until the answer is `wanted`: what is resolved changes a little after name servers have changed it.
 #[track_caller]
 fn ask_until(client: &mut Client, target: &str, wanted: (u16, &str)) {
@@ -255,6 +286,26 @@ fn servers_that_are_resolved_follow_their_names() {
     dns.set("name.example", Kind::A, Answer::ServFail);
     server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());
     assert_eq!(client.get("/").text(), "second");
+}
+
+#[test]
+fn a_changed_server_line_keeps_its_addresses_while_name_servers_fail() {
+    let (dns, first, second) = (DnsServer::start(), origin("first"), origin("second"));
+    for zone in ["", "zone moving 64k;"] {
+        let with_port = |port: u16| {
+            let resolver = format!("resolver {} ipv6=off;", dns.addr());
+            let group = format!("upstream moving {{ {zone} server name.example:{port} resolve; }}");
+            setup("location / { proxy_pass http://moving; }", &format!("{resolver} {group}"))
+        };
+        dns.set_addresses("name.example", &["127.0.0.1"], 60);
+        let mut server = with_port(first.port()).start(BINARY);
+        assert_eq!(common::client(&server).get("/").text(), "first", "{zone}");
+        dns.set("name.example", Kind::A, Answer::ServFail);
+        server.rewrite_conf(&with_port(second.port()).text());
+        server.reload();
+        server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());
+        assert_eq!(common::client(&server).get("/").text(), "second", "{zone}");
+    }
 }
 
 #[test]

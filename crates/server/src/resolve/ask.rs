@@ -5,16 +5,22 @@
 //!       ^                     |                                |
 //!       +-- nothing in time, refused, it has failed -----------+
 //! ```
-//! Each try has a port and an identifier of its own, which nobody can guess who does not see the query (RFC 5452).
+//! Every server that was asked is listened to until there is an answer. A server that is asked again gets the same
+//! question from the same port, so that its responses to both tries count and a guess has one question to meet. Each
+//! question has a port and an identifier that cannot be guessed without a view of the query (RFC 5452).
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use io::op::{PeerAddr, Source};
 use io::{Errno, Segments};
+use rt::local::Event;
 use rt::net::{ConnectOptions, Datagram};
-use rt::{Socket, Timer};
+use rt::{Either, Socket, Timer, select};
 
 use super::wire::{Fault, Kind, NXDOMAIN, Name, Question, Response};
 
@@ -22,7 +28,7 @@ use super::wire::{Fault, Kind, NXDOMAIN, Name, Question, Response};
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicUsize);
 
-/// How long the first try waits for a response; each further one twice as long as the one before, up to the last. A
+/// When the next server is asked, or the same one again: each round waits twice as long as the one before, up to the last. A
 /// name server that has to ask others needs some hundred milliseconds, and a datagram that was lost should not cost
 /// the five seconds that nginx waits.
 const TRY_MIN: Duration = Duration::from_secs(1);
@@ -31,7 +37,7 @@ const TRY_MAX: Duration = Duration::from_secs(5);
 /// How long a response may take over TCP, the connection counted: nginx's.
 const TCP_TIME: Duration = Duration::from_secs(5);
 
-/// Datagrams of one try that are no response to its question: somebody guesses, and the try is given up.
+/// Datagrams from one server that are no response to the question: they are guesses, and the port is given up.
 const STRAY_MAX: u32 = 64;
 
 /// Room for a datagram. Without an extension that says otherwise servers send 512 bytes at most (RFC 1035 section
@@ -46,11 +52,12 @@ pub(super) struct Silence;
 enum Tried {
     /// A response, of which a code other than those of success and of names that do not exist is a failure of the server.
     Response(Response),
-    /// Nothing: another server may do better, at once where this one could not be asked.
-    Nothing { at_once: bool },
+    /// Nothing: it could not be asked, and another one may do better.
+    Nothing,
 }
 
-/// Asks until a server answers or the time is over.
+/// Asks until a server answers or the time is over. A server that has been asked is listened to until then, so that a
+/// response that comes late, to any of the tries, is an answer too.
 ///
 /// # Errors
 /// [`Silence`]; a server that answers that it has failed is an answer when all have been asked.
@@ -65,26 +72,36 @@ pub(super) async fn ask(
         return Err(Silence);
     }
     let first = turn.0.fetch_add(1, Ordering::Relaxed);
+    let mut asked: Vec<Option<Asked>> = servers.iter().map(|_| None).collect();
     let (mut patience, mut failed, mut unreachable) = (TRY_MIN, None, 0);
     for tries in 0usize.. {
         if rt::now() >= deadline {
             break;
         }
-        let server = servers[first.wrapping_add(tries) % servers.len()];
-        let question = Question { id: random_id(), name: name.clone(), kind };
+        let place = first.wrapping_add(tries) % servers.len();
+        match &asked[place] {
+            Some(asked) => asked.again.pulse(),
+            None => asked[place] = Some(Asked::start(servers[place], name, kind)),
+        }
+        let timer = Timer::new();
         let end = deadline.min(rt::now() + patience);
-        match once(server, &question, end).await {
-            Tried::Response(response) if matches!(response.code, 0 | NXDOMAIN) => return Ok(response),
-            Tried::Response(response) => failed = Some(response),
-            Tried::Nothing { at_once: true } => unreachable += 1,
-            Tried::Nothing { at_once: false } => {}
+        timer.set(end);
+        while let Ok((from, tried)) = timer.limit(first_of(&mut asked)).await {
+            match tried {
+                Tried::Response(response) if matches!(response.code, 0 | NXDOMAIN) => return Ok(response),
+                Tried::Response(response) => failed = Some(response),
+                Tried::Nothing => unreachable += 1,
+            }
+            if from == place {
+                break;
+            }
         }
         if (tries + 1) % servers.len() == 0 {
             if let Some(failed) = failed.take() {
                 return Ok(failed);
             }
-            // Nobody is there at all: not asked in a busy loop.
-            if unreachable == servers.len() {
+            // No server can be reached: not asked in a busy loop.
+            if unreachable >= servers.len() {
                 rt::sleep_until(end).await;
             }
             unreachable = 0;
@@ -94,6 +111,37 @@ pub(super) async fn ask(
     failed.ok_or(Silence)
 }
 
+/// A name server that has been asked and may still answer.
+struct Asked {
+    /// Sends the question again.
+    again: Event,
+    outcome: Pin<Box<dyn Future<Output = Tried>>>,
+}
+
+impl Asked {
+    fn start(server: SocketAddr, name: &Name, kind: Kind) -> Asked {
+        let (again, question) = (Event::new(), Question { id: random_id(), name: name.clone(), kind });
+        let outcome = Box::pin(outcome(server, question, again.clone()));
+        Asked { again, outcome }
+    }
+}
+
+/// The first of the servers to have an outcome, with its place; it is asked no longer.
+async fn first_of(asked: &mut [Option<Asked>]) -> (usize, Tried) {
+    poll_fn(|context| {
+        for (place, slot) in asked.iter_mut().enumerate() {
+            if let Some(asked) = slot
+                && let Poll::Ready(tried) = asked.outcome.as_mut().poll(context)
+            {
+                *slot = None;
+                return Poll::Ready((place, tried));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
 /// An identifier from the kernel's generator. Should it not be ready, the port has to be secret enough.
 fn random_id() -> u16 {
     let mut bytes = [0; 2];
@@ -101,41 +149,44 @@ fn random_id() -> u16 {
     u16::from_be_bytes(bytes)
 }
 
-/// One try with one server.
-async fn once(server: SocketAddr, question: &Question, end: Instant) -> Tried {
-    let timer = Timer::new();
-    timer.set(end);
-    match timer.limit(over_udp(server, question)).await {
-        Ok(Ok(Some(response))) => Tried::Response(response),
-        Ok(Ok(None)) => {
+/// What one server says, however late.
+async fn outcome(server: SocketAddr, question: Question, again: Event) -> Tried {
+    match over_udp(server, &question, &again).await {
+        Ok(Some(response)) => Tried::Response(response),
+        Ok(None) => {
+            let timer = Timer::new();
             timer.set(rt::now() + TCP_TIME);
-            match timer.limit(over_tcp(server, question)).await {
+            match timer.limit(over_tcp(server, &question)).await {
                 Ok(Ok(Some(response))) => Tried::Response(response),
-                Ok(Ok(None) | Err(_)) => Tried::Nothing { at_once: true },
-                Err(rt::Elapsed) => Tried::Nothing { at_once: false },
+                Ok(Ok(None) | Err(_)) | Err(rt::Elapsed) => Tried::Nothing,
             }
         }
-        Ok(Err(_)) => Tried::Nothing { at_once: true },
-        Err(rt::Elapsed) => Tried::Nothing { at_once: false },
+        Err(_) => Tried::Nothing,
     }
 }
 
-/// Sends the question in a datagram and waits for the response; `None` where that did not fit into one.
-async fn over_udp(server: SocketAddr, question: &Question) -> Result<Option<Response>, Errno> {
+/// Sends the question in a datagram, again when it is told to, and waits for the response; `None` where that did not fit
+/// into one.
+async fn over_udp(server: SocketAddr, question: &Question, again: &Event) -> Result<Option<Response>, Errno> {
     let mut socket = Datagram::connect(server, &ConnectOptions::default())?;
-    let mut query = Segments::new();
-    query.push(Source::Vec(question.to_bytes()));
-    socket.send(query).await.0?;
-    let mut buf = rt::pool().get(DATAGRAM_MAX).ok_or(Errno::NOBUFS)?;
-    for _ in 0..STRAY_MAX {
-        buf = socket.recv(buf).await?;
-        match Response::parse(&buf, question) {
+    let query = || Segments::from(question.to_bytes());
+    socket.send(query()).await.0?;
+    let mut strays = 0;
+    while strays < STRAY_MAX {
+        let buf = rt::pool().get(DATAGRAM_MAX).ok_or(Errno::NOBUFS)?;
+        let received = match select(socket.recv(buf), again.wait()).await {
+            Either::Left(received) => received?,
+            Either::Right(()) => {
+                socket.send(query()).await.0?;
+                continue;
+            }
+        };
+        match Response::parse(&received, question) {
             Ok(response) => return Ok(Some(response)),
             Err(Fault::Truncated) => return Ok(None),
             // One that is broken may be forged like one that is not ours: the right one may follow.
-            Err(Fault::NotOurs | Fault::Malformed) => {}
+            Err(Fault::NotOurs | Fault::Malformed) => strays += 1,
         }
-        buf.set_len(0);
     }
     Err(Errno::BADMSG)
 }

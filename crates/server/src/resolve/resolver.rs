@@ -70,7 +70,7 @@ struct LookupDone(rt::watch::Publisher);
 /// bytes.
 const NAMES_MAX: usize = 8192;
 
-/// Lookups under way at once: each has two sockets.
+/// Lookups under way at once: each has two sockets for each name server that was asked.
 const LOOKUPS_MAX: usize = 512;
 
 /// The longest time that an answer is believed.

@@ -433,7 +433,7 @@ mod tests {
         let url = Url::parse("10.0.0.1", 80).expect("an address");
         let lines = vec![Line::new("10.0.0.1", &url)].into();
         let shape = Shape { lines, with_sids: false, with_ring: false };
-        let mut state = State::new(shape, Default::default());
+        let mut state = State::new(shape, &Default::default());
         state.sets[0].peers[0].mark_checked(at(100));
         state
     }

@@ -87,9 +87,11 @@ impl Upstreams {
     /// configuration before knew.
     pub(crate) fn begin(&self, before: &Upstreams) {
         for group in &self.0 {
-            let is_same =
-                |old: &&Arc<Group>| old.port == group.port && old.name.eq_ignore_ascii_case(&group.name);
-            group.begin(before.0.iter().find(is_same).map(|old| &**old));
+            let of_name = || before.0.iter().filter(|old| old.name.eq_ignore_ascii_case(&group.name));
+            let same = of_name().find(|old| old.port == group.port);
+            // The same host at another port: its addresses are known.
+            let same = same.or_else(|| of_name().find(|old| old.port.is_some() && group.port.is_some()));
+            group.begin(same.map(|old| &**old));
         }
     }
 }

@@ -230,11 +230,8 @@ impl Group {
                 state.lock().reshape(self.shape());
                 Arc::clone(state)
             }
-            Some((_, state)) => {
-                let found = state.lock().found();
-                self.fresh(found)
-            }
-            None => self.fresh(BTreeMap::new()),
+            Some((_, state)) => self.fresh(state.lock().found()),
+            None => self.fresh(&BTreeMap::new()),
         });
     }
 
@@ -244,10 +241,10 @@ impl Group {
     }
 
     fn state(&self) -> &Arc<Shared> {
-        self.state.get_or_init(|| self.fresh(BTreeMap::new()))
+        self.state.get_or_init(|| self.fresh(&BTreeMap::new()))
     }
 
-    fn fresh(&self, found: BTreeMap<Named, Vec<Found>>) -> Arc<Shared> {
+    fn fresh(&self, found: &BTreeMap<Named, Vec<Found>>) -> Arc<Shared> {
         Shared::new(State::new(self.shape(), found))
     }
 

@@ -4,6 +4,7 @@
 //! knows a request; the time is an argument. Which server is next is [`super::balance`]'s.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -238,8 +239,9 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The servers of a configuration. Names have no addresses yet, but those in `found`.
-    pub(super) fn new(shape: Shape, found: BTreeMap<Named, Vec<Found>>) -> State {
+    /// The servers of a configuration. Names begin with the addresses that the configuration before has `found`.
+    pub(super) fn new(shape: Shape, found: &BTreeMap<Named, Vec<Found>>) -> State {
+        let found = carried(&shape.lines, found);
         let sets = [Set::default(), Set::default()];
         let random = Random::seeded();
         let mut state = State { shape, found, sets, generation: 0, next_id: 0, epoch: None, random };
@@ -250,9 +252,7 @@ impl State {
     /// Another configuration of the same group: servers that stay keep what is known of them.
     pub(super) fn reshape(&mut self, shape: Shape) {
         self.shape = shape;
-        // What could not be found is looked for again, and waited for again.
-        let is_named = |named: &Named| self.shape.lines.iter().any(|line| line.named() == Some(named));
-        self.found.retain(|named, found| !found.is_empty() && is_named(named));
+        self.found = carried(&self.shape.lines, &self.found);
         self.rebuild();
     }
 
@@ -269,11 +269,9 @@ impl State {
         self.found.entry(named.clone()).or_default();
     }
 
-    /// What was found for names, for the next configuration: what could not be found is looked for again.
-    pub(super) fn found(&self) -> BTreeMap<Named, Vec<Found>> {
-        let mut found = self.found.clone();
-        found.retain(|_, found| !found.is_empty());
-        found
+    /// The addresses that were found for names.
+    pub(super) fn found(&self) -> &BTreeMap<Named, Vec<Found>> {
+        &self.found
     }
 
     /// Whether there is nobody to ask only because a name has never had an answer.
@@ -411,6 +409,30 @@ impl State {
             }
         }
     }
+}
+
+/// The addresses that names of these lines take over from the configuration before. A host of the same service keeps its
+/// addresses where only the port or the way of the lookup has changed. A name without addresses is looked up again, and
+/// requests wait for it again.
+fn carried(lines: &[Line], before: &BTreeMap<Named, Vec<Found>>) -> BTreeMap<Named, Vec<Found>> {
+    let of_host = |named: &Named| {
+        let is_same =
+            |old: &Named| old.host.eq_ignore_ascii_case(&named.host) && old.service == named.service;
+        before.iter().find(|(old, found)| is_same(old) && !found.is_empty()).map(|(_, found)| found)
+    };
+    let found = lines.iter().filter_map(Line::named).filter_map(|named| {
+        let exact = before.get(named).filter(|found| !found.is_empty());
+        let found = exact.or_else(|| of_host(named))?;
+        let at_port = |found: &Found| match (&named.service, &found.address.address) {
+            (None, PeerAddr::Inet(address)) => {
+                let address = PeerAddr::Inet(SocketAddr::new(address.ip(), named.port));
+                Found { address: Address::from(address), ..found.clone() }
+            }
+            _ => found.clone(),
+        };
+        Some((named.clone(), found.iter().map(at_port).collect()))
+    });
+    found.collect()
 }
 
 /// Numbers that nobody has to be unable to guess (SplitMix64).

@@ -617,6 +617,35 @@ fn addresses_of_names_go_over_to_the_next_configuration() {
 }
 
 #[test]
+fn a_name_whose_port_or_lookup_changes_keeps_its_addresses() {
+    let resolver = "resolver 127.0.0.1;";
+    let begin = |first: &str, second: &str| {
+        let load = |text: &str| testing::loaded(&format!("{resolver} {text}"));
+        let (before, after) = (load(first), load(second));
+        before.http.upstreams.begin(&Upstreams::default());
+        let group = before.http.upstreams.groups().next().expect("there is one");
+        for named in group.names() {
+            group.put(named, vec![found("10.0.0.1:80")]);
+        }
+        after.http.upstreams.begin(&before.http.upstreams);
+        after.http.upstreams.groups().next().expect("there is one").addresses()
+    };
+    let block = |server: &str| format!("upstream u {{ {server} }}");
+    let written = block("server name.example resolve;");
+    for (changed, expected) in [
+        ("server name.example:81 resolve;", vec!["10.0.0.1:81"]),
+        ("server NAME.example resolve weight=2;", vec!["10.0.0.1:80"]),
+        ("server name.example;", vec!["10.0.0.1:80"]),
+        ("server other.example resolve;", vec![]),
+        ("server name.example service=http resolve;", vec![]),
+    ] {
+        assert_eq!(begin(&written, &block(changed)), expected, "{changed}");
+    }
+    let pass = |port: u16| format!("server {{ location / {{ proxy_pass http://name.example:{port}; }} }}");
+    assert_eq!(begin(&pass(80), &pass(8080)), ["10.0.0.1:8080"]);
+}
+
+#[test]
 fn addresses_share_a_group_and_blocks_have_no_port() {
     let config = testing::loaded("upstream Name { server a; }");
     let place = config.http.upstreams.groups().next().and_then(|group| group.lines[0].place.clone());
