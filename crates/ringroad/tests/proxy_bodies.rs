@@ -166,6 +166,23 @@ fn another_protocol_passes_in_both_directions() {
     assert!(fields[2].parse::<u64>().is_ok_and(|sent| sent > 300_005), "{log}");
 }
 
+/// A message that takes several segments does not wait for the client's acknowledgement of the first one: so many of them
+/// would take longer than the script may.
+#[test]
+fn long_messages_of_a_tunnel_arrive_at_once() {
+    let origin = Origin::start(|_| Reply::echo("websocket"));
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.deadline(std::time::Duration::from_secs(30));
+    client.send("GET /ws/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.head().status, 101);
+    let message = Content::new(3, 5000).bytes(0..5000);
+    for _ in 0..1000 {
+        client.send(&message);
+        assert_eq!(client.read_exact(message.len()), message);
+    }
+}
+
 #[test]
 fn a_tunnel_without_a_word_ends() {
     let origin = Origin::start(|_| Reply::echo("websocket"));

@@ -1,5 +1,6 @@
 //! A connection: one reader and one writer over one descriptor, and the order in which it ends.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -23,6 +24,8 @@ pub struct Socket {
     /// Closes the descriptor when it is dropped.
     reader: Reader,
     writer: Writer,
+    /// Whether `TCP_NODELAY` is known to be set.
+    nodelay: Cell<bool>,
 }
 
 impl Socket {
@@ -36,6 +39,7 @@ impl Socket {
             runtime: Rc::clone(runtime),
             reader: Reader::new(runtime, fd.clone()),
             writer: Writer::new(runtime, fd),
+            nodelay: Cell::new(false),
         }
     }
 
@@ -165,9 +169,14 @@ impl Socket {
         address::local(self.fd())
     }
 
-    /// `TCP_NODELAY`; an error on sockets of other families.
+    /// `TCP_NODELAY`; an error on sockets of other families. To set it again costs no system call.
     pub fn set_nodelay(&self, on: bool) -> Result<(), Errno> {
-        sockopt::set_tcp_nodelay(self.fd(), on)
+        if on && self.nodelay.get() {
+            return Ok(());
+        }
+        sockopt::set_tcp_nodelay(self.fd(), on)?;
+        self.nodelay.set(on);
+        Ok(())
     }
 
     /// `TCP_CORK` (nginx's `tcp_nopush`); an error on sockets of other families.
@@ -182,7 +191,7 @@ impl Socket {
 
     /// Closes and waits for it: first for the receive that is armed, then for the close.
     pub async fn close(self) {
-        let Socket { runtime, mut reader, writer } = self;
+        let Socket { runtime, mut reader, writer, nodelay: _ } = self;
         reader.stop().await;
         let fd = reader.release();
         drop(writer);

@@ -199,6 +199,11 @@ impl Connection {
     pub(super) async fn tunnel(&mut self, request: &mut Request, head: Vec<u8>) -> After {
         let Body::Tunnel(tunnel) = std::mem::take(&mut request.response.body) else { return After::Drop };
         request.keepalive = false;
+        if request.scope().core.tcp_nodelay {
+            // What passes through is short and waits for no more; the upstream's connection was made so. A unix socket has
+            // no such option.
+            let _ = self.socket.set_nodelay(true);
+        }
         let mut data = Segments::new();
         data.push(Source::Vec(head));
         let sent = match self.begin_to_send(request, data, false) {
