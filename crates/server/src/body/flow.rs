@@ -41,8 +41,15 @@ pub(crate) async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Reque
     sink.begin(head);
     let encoder = request.response.encoder.take();
     let mut flow = Flow { sink, chunked, encoder, gathered: Vec::new(), passed: 0, run: 0 };
-    levels::pass(request, &mut flow).await?;
-    flow.finish(request).await
+    match levels::pass(request, &mut flow).await {
+        Ok(()) => flow.finish(request).await,
+        Err(error @ BodyError::Send(_)) => Err(error),
+        Err(error) => {
+            // What came before is as good as it would have been without the error.
+            flow.pause(request).await?;
+            Err(error)
+        }
+    }
 }
 
 impl Flow<'_, '_> {
@@ -63,6 +70,8 @@ impl Flow<'_, '_> {
     /// Takes bytes that no filter changes any more; `request` is the client's.
     pub(super) async fn write(&mut self, request: &mut Request, bytes: &[u8]) -> Result<(), BodyError> {
         for bytes in bytes.chunks(SLICE_MAX) {
+            // Not before it is certain that more is at hand.
+            self.flush(SEND_MIN).await?;
             match &mut self.encoder {
                 // Lets other tasks have their turn by itself.
                 Some(encoder) => {
@@ -72,7 +81,6 @@ impl Flow<'_, '_> {
                 None => self.gathered.extend_from_slice(bytes),
             }
             self.passed += bytes.len() as u64;
-            self.flush(SEND_MIN).await?;
             self.take_turns(bytes.len()).await;
         }
         Ok(())
@@ -87,10 +95,18 @@ impl Flow<'_, '_> {
         Ok(self.sink.flush(true).await?)
     }
 
-    /// Sends all that can be, because what follows has to be waited for.
-    pub(super) async fn let_go(&mut self) -> Result<(), BodyError> {
-        self.flush(1).await?;
-        Ok(self.sink.flush(true).await?)
+    /// Sends all that has come so far, what the encoder holds included: what follows is not at hand. `request` is the
+    /// client's.
+    pub(super) async fn pause(&mut self, request: &Request) -> Result<(), BodyError> {
+        let flushed = match &mut self.encoder {
+            Some(encoder) => encoder.flush(&mut self.gathered).await,
+            None => Ok(()),
+        };
+        if !self.gathered.is_empty() {
+            push_chunk(self.sink, std::mem::take(&mut self.gathered), self.chunked);
+        }
+        self.sink.pause().await?;
+        flushed.map_err(|error| broken(request, &error.into()))
     }
 
     /// Ends the body of the request that the client asked for.

@@ -122,10 +122,19 @@ impl<'r> Levels<'r> {
     async fn read(&mut self, flow: &mut Flow<'_, '_>) -> Result<bool, BodyError> {
         let top = self.top();
         let Origin::Stream(stream) = &mut top.origin else { return top.read().await };
-        let waits = !stream.is_unbuffered();
-        let mut next = stream::next(&mut **stream, waits).await?;
+        let mut next = stream::next(&mut **stream, false).await?;
         if let Next::Nothing = next {
-            flow.let_go().await?;
+            // The task that reads the body has its turn first, so that an encoder is flushed for true pauses only.
+            rt::yield_now().await;
+            next = stream::next(&mut **stream, false).await?;
+        }
+        let pauses = matches!(next, Next::Nothing) && !stream.is_reading();
+        if pauses {
+            flow.pause(&self.list[0].request).await?;
+        }
+        let top = self.top();
+        let Origin::Stream(stream) = &mut top.origin else { return Ok(true) };
+        if let Next::Nothing = next {
             next = stream::next(&mut **stream, true).await?;
         }
         match next {

@@ -84,6 +84,10 @@ impl Stream for Pieces {
         self.source.is_read_at_will()
     }
 
+    fn is_reading(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_reading())
+    }
+
     fn set_room(&mut self, bytes: u64) {
         self.room = bytes;
         if let Some(open) = &mut self.open {
@@ -163,6 +167,10 @@ impl Stream for Cut {
 
     fn is_unbuffered(&self) -> bool {
         self.source.is_unbuffered()
+    }
+
+    fn is_reading(&self) -> bool {
+        self.source.is_reading()
     }
 }
 

@@ -41,6 +41,12 @@ pub(crate) trait Stream {
         false
     }
 
+    /// Whether a disk of this machine has the next piece, after a poll that was pending. Such a wait is short, and an
+    /// encoder is not flushed for it.
+    fn is_reading(&self) -> bool {
+        false
+    }
+
     /// How many bytes the client takes now: what is read at will is read in pieces of about so many.
     fn set_room(&mut self, _bytes: u64) {}
 
@@ -91,8 +97,13 @@ pub(crate) async fn send(
 ) -> Result<(), BodyError> {
     let mut framing = Framing::of(request);
     sink.begin(head);
-    // Unbuffered, the client has its head before the first bytes of a body that takes its time.
-    let mut waits = !stream.is_unbuffered();
+    // The header section of a stream of events does not wait for the first event. A body of known length is no such stream.
+    let mut waits = !stream.is_unbuffered() && matches!(framing, Framing::Length(_));
+    if !waits {
+        // The task that reads the body has its turn first: often the first piece is received already.
+        rt::yield_now().await;
+    }
+    let mut ahead = None;
     loop {
         let takes_turns = stream.is_read_at_will() && turns::are_on();
         if takes_turns {
@@ -102,7 +113,8 @@ pub(crate) async fn send(
         let gone = upstream::gone(request, stream.minds_client());
         // In turns nothing is read that has to wait for what is sent before it.
         let most = if takes_turns { Some(1) } else { sink.chunk_bytes() };
-        let gathered = select(gather(stream, waits, most), gone).await;
+        let gathering = Gathering { first: ahead.take(), waits, most, looks_ahead: !takes_turns };
+        let gathered = select(gathering.run(stream), gone).await;
         let (pieces, state) = match gathered {
             Either::Left(gathered) => gathered,
             // Where nothing is sent, nothing would tell.
@@ -110,11 +122,15 @@ pub(crate) async fn send(
         };
         framing.take(sink, pieces).await?;
         match state {
-            State::More => sink.flush(true).await?,
+            State::More(piece) => {
+                ahead = Some(piece);
+                sink.flush(true).await?;
+            }
+            State::Pause => sink.pause().await?,
             State::Over => break,
             State::Broken(error) => {
                 // What came before is as good as it would have been without the error.
-                sink.flush(true).await?;
+                sink.pause().await?;
                 return Err(error);
             }
         }
@@ -131,29 +147,51 @@ pub(crate) async fn send(
     Ok(sink.flush(false).await?)
 }
 
-/// Whether more of a body follows.
+/// What follows the pieces of one send.
 enum State {
-    More,
+    /// This piece, which is at hand.
+    More(Source),
+    /// A piece that is not at hand. It may take the origin a moment or an hour.
+    Pause,
     Over,
     Broken(BodyError),
 }
 
-/// The pieces that are here, at least one where that is to be waited for.
-async fn gather(stream: &mut dyn Stream, waits: bool, most: Option<u64>) -> (SmallVec<[Source; 4]>, State) {
-    let mut pieces = SmallVec::new();
-    let (mut bytes, most) = (0, most.map_or(usize::MAX, |most| most as usize).min(stream.send_bytes()));
-    while pieces.len() < PIECES_MAX && bytes < most {
-        match next(stream, waits && pieces.is_empty()).await {
-            Ok(Next::Piece(source)) => {
-                bytes += source.bytes().len();
-                pieces.push(source);
+/// How the pieces of one send are collected.
+struct Gathering {
+    /// A piece that is at hand.
+    first: Option<Source>,
+    /// Whether the first piece is waited for.
+    waits: bool,
+    /// Bytes from which on no further piece is added.
+    most: Option<u64>,
+    /// Whether the piece behind a full send is taken from the stream.
+    looks_ahead: bool,
+}
+
+impl Gathering {
+    /// The pieces that are at hand, and what follows them.
+    async fn run(self, stream: &mut dyn Stream) -> (SmallVec<[Source; 4]>, State) {
+        let mut pieces: SmallVec<[Source; 4]> = self.first.into_iter().collect();
+        let mut bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
+        let most = self.most.map_or(usize::MAX, |most| most as usize).min(stream.send_bytes());
+        loop {
+            let is_full = pieces.len() >= PIECES_MAX || bytes >= most;
+            if is_full && !self.looks_ahead {
+                return (pieces, State::Pause);
             }
-            Ok(Next::End) => return (pieces, State::Over),
-            Ok(Next::Nothing) => break,
-            Err(error) => return (pieces, State::Broken(error)),
+            match next(stream, self.waits && pieces.is_empty()).await {
+                Ok(Next::Piece(source)) if is_full => return (pieces, State::More(source)),
+                Ok(Next::Piece(source)) => {
+                    bytes += source.bytes().len();
+                    pieces.push(source);
+                }
+                Ok(Next::End) => return (pieces, State::Over),
+                Ok(Next::Nothing) => return (pieces, State::Pause),
+                Err(error) => return (pieces, State::Broken(error)),
+            }
         }
     }
-    (pieces, State::More)
 }
 
 /// How the client finds the end of the body, and whether it was kept to.
@@ -213,9 +251,11 @@ async fn add(sink: &mut Sink<'_>, piece: Source) -> Result<(), BodyError> {
         sink.push(piece);
         return Ok(());
     }
-    for part in piece.bytes().chunks(most) {
+    for (index, part) in piece.bytes().chunks(most).enumerate() {
+        if index > 0 {
+            sink.flush(true).await?;
+        }
         sink.push(Source::Vec(part.to_vec()));
-        sink.flush(true).await?;
     }
     Ok(())
 }

@@ -431,6 +431,10 @@ impl FillingReader {
 }
 
 impl Stream for FillingReader {
+    fn is_reading(&self) -> bool {
+        matches!(self.from_file, FromFile::Reading(_))
+    }
+
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             if let Some(source) = ready!(self.poll_file(context))? {

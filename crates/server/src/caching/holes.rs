@@ -199,6 +199,14 @@ impl HoledStream {
 }
 
 impl Stream for HoledStream {
+    fn is_reading(&self) -> bool {
+        match &self.state {
+            State::Stored(stream, _) => stream.is_reading(),
+            State::Live(reader) => reader.is_reading(),
+            State::Next | State::Fetching(..) => false,
+        }
+    }
+
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
         loop {
             match &mut self.state {

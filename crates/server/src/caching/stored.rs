@@ -140,6 +140,10 @@ struct CheckedStream {
 }
 
 impl Stream for CheckedStream {
+    fn is_reading(&self) -> bool {
+        matches!(self.state, Reading::Pending(_))
+    }
+
     fn set_room(&mut self, bytes: u64) {
         if let Reading::Ready(reader) = &mut self.state {
             reader.set_room(bytes);

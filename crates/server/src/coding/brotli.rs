@@ -94,6 +94,10 @@ impl Encoder {
         self.run(BrotliEncoderOperation::BROTLI_OPERATION_PROCESS, input, out)
     }
 
+    pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        self.run(BrotliEncoderOperation::BROTLI_OPERATION_FLUSH, &[], out)
+    }
+
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         self.run(BrotliEncoderOperation::BROTLI_OPERATION_FINISH, &[], out)
     }

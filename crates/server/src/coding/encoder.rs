@@ -30,6 +30,8 @@ pub(crate) struct Encoder {
     run: Duration,
     /// Bytes that another thread is to be given.
     waiting: Vec<u8>,
+    /// Whether bytes were taken since the last flush.
+    is_dirty: bool,
     /// Bytes of the body that came, and that went.
     taken: u64,
     given: u64,
@@ -69,6 +71,7 @@ impl Encoder {
             settings,
             run: Duration::ZERO,
             waiting: Vec::new(),
+            is_dirty: false,
             taken: 0,
             given: 0,
             thread,
@@ -79,6 +82,7 @@ impl Encoder {
     pub(crate) async fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
         let start = out.len();
         self.taken += input.len() as u64;
+        self.is_dirty = true;
         if self.aside {
             self.waiting.extend_from_slice(input);
             if self.waiting.len() >= BATCH_MIN {
@@ -90,6 +94,21 @@ impl Encoder {
                 input = rest;
                 self.here(slice.len(), |state| state.push(slice, out)).await?;
             }
+        }
+        self.given += (out.len() - start) as u64;
+        Ok(())
+    }
+
+    /// The body pauses: appends all that was taken, up to where a decoder can read it. It costs a few bytes each time.
+    pub(crate) async fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        if !std::mem::take(&mut self.is_dirty) {
+            return Ok(());
+        }
+        let start = out.len();
+        if self.aside {
+            self.elsewhere(out, State::flush).await?;
+        } else {
+            self.here(0, |state| state.flush(out)).await?;
         }
         self.given += (out.len() - start) as u64;
         Ok(())

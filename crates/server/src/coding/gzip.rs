@@ -57,6 +57,18 @@ impl Encoder {
         Ok(())
     }
 
+    pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        // A call that leaves room has given all.
+        loop {
+            out.reserve(ROOM_MIN);
+            let status = self.0.compress_vec(&[], out, FlushCompress::Sync);
+            status.map_err(|error| failed("deflate", &error))?;
+            if out.len() < out.capacity() {
+                return Ok(());
+            }
+        }
+    }
+
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         // Each call gives as much as fits; the last one says so.
         loop {

@@ -121,6 +121,15 @@ impl State {
         }
     }
 
+    /// Appends all that has come so far, up to where a decoder can read it.
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        match self {
+            State::Gzip(encoder) => encoder.flush(out),
+            State::Brotli(encoder) => encoder.flush(out),
+            State::Zstd(encoder) => encoder.flush(out),
+        }
+    }
+
     /// Appends what is left.
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         match self {

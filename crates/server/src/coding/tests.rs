@@ -111,6 +111,52 @@ fn decompressed(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
     body
 }
 
+/// What a decoder makes of the beginning of a body.
+fn begun(settings: &Settings, bytes: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    match settings {
+        Settings::Gzip(_) => {
+            let taken = Decoder::default().push(bytes, 1 << 20, &mut body).expect("it is right");
+            assert_eq!(taken, bytes.len());
+        }
+        Settings::Brotli(_) => {
+            let mut decoder = ::brotli::Decompressor::new(bytes, 4096);
+            let mut part = [0; 4096];
+            // It ends in an error, because the rest is missing.
+            while let Ok(count @ 1..) = decoder.read(&mut part) {
+                body.extend_from_slice(&part[..count]);
+            }
+        }
+        Settings::Zstd(_) => {
+            body.reserve(1 << 20);
+            let mut from = zstd_safe::InBuffer::around(bytes);
+            let mut to = zstd_safe::OutBuffer::around(&mut body);
+            zstd_safe::DCtx::create().decompress_stream(&mut to, &mut from).expect("it is right");
+        }
+    }
+    body
+}
+
+/// After a flush all that has come can be decoded, and the body goes on.
+#[test]
+fn what_was_flushed_can_be_decoded() {
+    for settings in [gzip(1), gzip(6), gzip(9), brotli(0), brotli(4), brotli(9), zstd(-3), zstd(3), zstd(12)]
+    {
+        let mut state = State::new(&settings, None).expect("it starts");
+        let (mut out, body) = (Vec::new(), [text(100_000), noise(100_000), text(10)].concat());
+        let mut taken = 0;
+        for len in [1, 20, 4000, 1, 70_000, 1, 100_000] {
+            state.push(&body[taken..taken + len], &mut out).expect("it compresses");
+            taken += len;
+            state.flush(&mut out).expect("it is flushed");
+            assert!(begun(&settings, &out) == body[..taken], "{settings:?}: {taken}");
+        }
+        state.push(&body[taken..], &mut out).expect("it compresses");
+        state.finish(&mut out).expect("it ends");
+        assert!(decompressed(&settings, &out) == body, "{settings:?}");
+    }
+}
+
 #[test]
 fn bodies_come_back_whatever_their_size_and_slices() {
     let low = [gzip(1), gzip(9), brotli(0), brotli(3), brotli(6), zstd(-3), zstd(1), zstd(6)];

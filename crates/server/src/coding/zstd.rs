@@ -105,6 +105,11 @@ impl Encoder {
         Ok(())
     }
 
+    pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        while self.step(&mut InBuffer::around(&[]), out, ZSTD_EndDirective::ZSTD_e_flush)? > 0 {}
+        Ok(())
+    }
+
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
         while self.step(&mut InBuffer::around(&[]), out, ZSTD_EndDirective::ZSTD_e_end)? > 0 {}
         Ok(())

@@ -273,6 +273,10 @@ impl Stream for SliceStream {
             }
         }
     }
+
+    fn is_reading(&self) -> bool {
+        matches!(&self.state, State::Live(stream) if stream.is_reading())
+    }
 }
 
 impl Shared {

@@ -414,6 +414,10 @@ impl Stream for Spooled {
         }
     }
 
+    fn is_reading(&self) -> bool {
+        self.reading.is_some()
+    }
+
     fn send_bytes(&self) -> usize {
         // One more piece behind this many is still within the limit.
         self.busy_max.map_or(SEND_BYTES, |most| most.saturating_sub(self.piece_max) + 1)

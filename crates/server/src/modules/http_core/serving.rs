@@ -178,7 +178,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // A response that is complete must not wait for the acknowledgement of the packet before it.
     Directive::scope(
-        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once.").default("on"),
+        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on kept connections, in tunnels, and where a body pauses.").default("on"),
         |scope, cx| cx.flag(&mut scope.core.tcp_nodelay),
     ),
     // Between two successful writes, not for the whole: slow clients may take as long as they go on.

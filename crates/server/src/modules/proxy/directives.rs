@@ -182,7 +182,7 @@ pub(super) const BUFFERS: &[Directive] = &[
         spec(
             "proxy_buffering",
             Args::Flag,
-            "Reads answers as fast as they come, whatever the client's speed.",
+            "Reads responses as fast as they come, whatever the client's speed. Each piece is passed on when it comes, with `off` too.",
         )
         .default("on"),
         |scope, cx| cx.flag(&mut scope.proxy.upstream.buffering),

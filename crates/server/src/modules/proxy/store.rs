@@ -255,6 +255,10 @@ impl Stream for Storing {
         self.stream.is_unbuffered()
     }
 
+    fn is_reading(&self) -> bool {
+        matches!(self.copy, Copy::Busy(_)) || self.stream.is_reading()
+    }
+
     fn send_bytes(&self) -> usize {
         self.stream.send_bytes()
     }
