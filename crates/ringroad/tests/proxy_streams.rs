@@ -269,3 +269,66 @@ fn a_compressed_stream_comes_piece_by_piece() {
         }
     }
 }
+
+/// An origin that ends its connection in the middle of a chunked body.
+fn breaking_origin(pieces: usize) -> Origin {
+    Origin::raw(move |connection| {
+        while connection.read_request().is_some() {
+            let mut text =
+                "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+                    .to_owned();
+            for number in 0..pieces {
+                let piece = piece(number);
+                text.push_str(&format!("{:x}\r\n{piece}\r\n", piece.len()));
+            }
+            connection.send(text);
+            return;
+        }
+    })
+}
+
+/// What has come of a body that breaks off reaches the client, and the end of the body does not.
+#[test]
+fn what_came_of_a_body_that_breaks_off_is_sent() {
+    let origin = breaking_origin(3);
+    let expected: String = (0..3).map(piece).collect();
+    for (net, _setup, server) in servers(&origin) {
+        for (target, before) in
+            [("/", ""), ("/direct/", ""), ("/sub/", ""), ("/cached/", ""), ("/page", "before")]
+        {
+            let what = format!("{target} on {net}");
+            let mut client = ask(&server, target, &[]);
+            let head = client.head();
+            assert_eq!(head.status, 200, "{what}");
+            let mut body = client.body(&head);
+            expect(&mut body, &format!("{before}{expected}"), &what);
+            assert!(body.read_to_end(&mut Vec::new()).is_err(), "{what}: an end that looks whole");
+        }
+        let mut client = ask(&server, "/gzip/", &[("Accept-Encoding", "gzip")]);
+        let head = client.head();
+        let mut body = flate2::read::GzDecoder::new(client.body(&head));
+        expect(&mut body, &expected, net);
+        assert!(body.read_to_end(&mut Vec::new()).is_err(), "{net}: an end that looks whole");
+    }
+}
+
+/// A client of HTTP/1.0 takes the end of the connection for that of the body, so it gets a reset; what came before it is
+/// not lost in that, also where the client is slow to read.
+#[test]
+fn a_client_of_http_1_0_has_what_came_before_the_reset() {
+    const MANY: usize = 20_000;
+    let origin = breaking_origin(MANY);
+    let expected: String = (0..MANY).map(piece).collect();
+    for (net, _setup, server) in servers(&origin) {
+        for target in ["/", "/direct/", "/sub/"] {
+            let what = format!("{target} on {net}");
+            let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+            client.send(format!("GET {target} HTTP/1.0\r\n\r\n"));
+            assert_eq!(client.head().status, 200, "{what}");
+            let mut bytes = Vec::new();
+            let end = client.rest().read_to_end(&mut bytes);
+            assert!(bytes == expected.as_bytes(), "{what}: {} of {} bytes", bytes.len(), expected.len());
+            assert_eq!(end.map_err(|error| error.kind()), Err(std::io::ErrorKind::ConnectionReset), "{what}");
+        }
+    }
+}

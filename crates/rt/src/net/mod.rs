@@ -13,4 +13,4 @@ pub use datagram::Datagram;
 pub use listener::{Listener, Stopper};
 pub use reader::{QUEUE_DEFAULT, Reader};
 pub use socket::{Socket, hung_up};
-pub use writer::{Sending, Writer, progress, room, send_aside};
+pub use writer::{Sending, Writer, progress, room, send_aside, unacknowledged};

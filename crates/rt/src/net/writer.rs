@@ -315,6 +315,11 @@ pub fn progress(socket: &Fd, sent: u64) -> u64 {
     })
 }
 
+/// Bytes that the peer has not acknowledged; 0 where the kernel does not tell.
+pub fn unacknowledged(socket: &Fd) -> u64 {
+    io::sys::send_queue_bytes(socket.as_fd()).map_or(0, u64::from)
+}
+
 /// Bytes that a socket takes without waiting for its peer. A third of the memory that its send buffer has left: packets to
 /// a peer with a small window take more than twice their bytes, and who sends more than fits waits with a buffer in hand.
 /// 0 where the kernel does not tell.

@@ -266,6 +266,22 @@ impl<'a> Sink<'a> {
         Ok(rt::net::room(&fd).max(ROOM_LEAST))
     }
 
+    /// Waits until the client has acknowledged everything, but not longer than it may take nothing: what is on its way would
+    /// be lost in a reset. The kernel does not tell when that is, so it is asked again and again.
+    pub(crate) async fn acknowledged(&mut self) {
+        let fd = self.socket.fd().clone();
+        let mut left = rt::net::unacknowledged(&fd);
+        let mut until = rt::now() + self.timeout;
+        while left > 0 && rt::now() < until {
+            rt::sleep_until(rt::now() + ACKNOWLEDGED_EVERY).await;
+            let now = rt::net::unacknowledged(&fd);
+            if now < left {
+                until = rt::now() + self.timeout;
+            }
+            left = now;
+        }
+    }
+
     async fn wait_for_rate(&mut self) -> Result<(), SendError> {
         let Some(rate) = self.rate else { return Ok(()) };
         // As in nginx a second's worth may always go at once.
@@ -293,6 +309,9 @@ const ROOM_MIN: u64 = 64 << 10;
 
 /// What is read for a client whose socket says that it takes something, however small its buffer.
 const ROOM_LEAST: u64 = 4 << 10;
+
+/// Time between two looks at what a client has acknowledged: about a round trip.
+const ACKNOWLEDGED_EVERY: Duration = Duration::from_millis(10);
 
 /// Sends bytes that are at hand, and gives back the memory of those that the kernel is done with.
 pub(crate) async fn send(

@@ -190,6 +190,9 @@ impl Connection {
             sink.push(Source::Static(CONTINUE_RESPONSE));
         }
         let result = send(&mut sink, held.head, request).await;
+        if result.as_ref().is_err_and(|error| ends_in_reset(error, request)) {
+            sink.acknowledged().await;
+        }
         request.sent = sink.sent();
         request.keep_spare(sink.into_spare());
         result
@@ -286,10 +289,6 @@ impl Connection {
                 if let Some(fault) = request.upstream_fault() {
                     request.log(Level::Error, format_args!("{fault} while reading upstream"));
                 }
-                // To a client that waits for the end of the connection, an orderly one would be the end of the body.
-                if !request.response.chunked && request.response.content_length.is_none() {
-                    let _ = self.socket.set_reset_on_close();
-                }
             }
             BodyError::NoMemory => {
                 request.log(
@@ -298,8 +297,17 @@ impl Connection {
                 );
             }
         }
+        if ends_in_reset(error, request) {
+            let _ = self.socket.set_reset_on_close();
+        }
         After::Drop
     }
+}
+
+/// Whether the body broke off for a client that takes the orderly end of the connection for the end of the body.
+fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
+    let response = &request.response;
+    !matches!(error, BodyError::Send(_)) && !response.chunked && response.content_length.is_none()
 }
 
 /// Whether the location keeps the connection for another request.
