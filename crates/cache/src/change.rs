@@ -51,6 +51,7 @@ impl Store {
             is_partial: header.layout.is_partial,
             // A purge that came before the lookup, if it was soft, has been answered by asking again.
             sequence: hit.sequence,
+            ticket: None,
         };
         if !is_storable(&new.text, &new.head, &new.meta) {
             return Err(Refused::Unstorable);
@@ -86,7 +87,7 @@ impl Store {
         let reserved = self.reserve(&hit.key, blocks_of(bytes.len() as u64)).await?;
         let mut data = Segments::new();
         data.push(Source::Vec(bytes));
-        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved, Some(hit.version)).await?;
+        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved, hit.version).await?;
         Ok(())
     }
 

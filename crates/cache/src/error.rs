@@ -124,11 +124,13 @@ pub enum Refused {
     Stopping,
     /// More entries wait for the disk than it takes.
     Behind,
+    /// A response that was asked for later is complete.
+    Older,
 }
 
 impl Refused {
     /// All reasons in the order of [`Refused::index`], by name.
-    pub const NAMES: [&'static str; 14] = [
+    pub const NAMES: [&'static str; 15] = [
         "not_owner",
         "pass_through",
         "no_room",
@@ -143,6 +145,7 @@ impl Refused {
         "disk",
         "stopping",
         "behind",
+        "older",
     ];
 
     /// Place in [`Refused::NAMES`], for counters.
@@ -162,6 +165,7 @@ impl Refused {
             Refused::Disk(_) => 11,
             Refused::Stopping => 12,
             Refused::Behind => 13,
+            Refused::Older => 14,
         }
     }
 

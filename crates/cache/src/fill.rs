@@ -28,7 +28,7 @@ use crate::format::{CHUNK_BYTES, chunk_len, chunks_of};
 use crate::hit::{Hit, Located};
 use crate::key::Key;
 use crate::meta::New;
-use crate::place::{Temp, Whole, place};
+use crate::place::{Provided, Temp, Whole, place};
 use crate::purge::{Fate, Subject};
 use crate::space::{Blocks, blocks_of};
 use crate::store::{Selector, Store};
@@ -427,7 +427,7 @@ impl Fill {
         let key = self.place().await;
         let blocks = self.reserved.take();
         // Not by a task of its own: who fills sees it through.
-        let version = place(&self.store, whole, key, blocks, None).await;
+        let version = place(&self.store, whole, key, blocks, Provided::Newest(&self.new)).await;
         version.map(|version| (key, version)).map_err(|refused| self.refuse(refused))
     }
 
@@ -589,6 +589,7 @@ impl Store {
             head: Arc::default(),
             is_partial: true,
             sequence: header.sequence,
+            ticket: None,
         };
         self.counters.fills.count();
         Ok(Fill {

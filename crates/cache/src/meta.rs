@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::key::Key;
+use crate::order::Ticket;
 
 /// Facts about a stored response. Times of day are in seconds since 1970, as freshness counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +54,15 @@ pub struct New {
     pub is_partial: bool,
     /// What [`crate::Store::sequence`] said before the upstream was asked: a purge since then hits the entry too.
     pub sequence: u64,
+    /// The order of the response among others to the same key: an older one is refused. Without it the last one stays.
+    pub ticket: Option<Arc<Ticket>>,
+}
+
+impl New {
+    /// Whether no newer response to the key is complete.
+    pub(crate) fn is_newest(&self) -> bool {
+        self.ticket.as_ref().is_none_or(|ticket| ticket.is_newest(&self.meta.variant))
+    }
 }
 
 /// Longest key text. nginx has no limit but that of a request line; an entry with more is not stored.

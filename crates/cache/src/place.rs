@@ -12,6 +12,7 @@ use crate::elsewhere::{TempFolder, bring_home};
 use crate::error::Refused;
 use crate::index::Origin;
 use crate::key::{Folders, Key};
+use crate::meta::New;
 use crate::space::{Blocks, NoRoom};
 use crate::store::{FILE_MODE, FOLDER_MODE, Store, now_s};
 
@@ -209,20 +210,29 @@ impl Store {
     }
 }
 
-/// Makes a whole file the entry of a key: the rename and the index are one step for everybody. With `expected` only in the
-/// place of that version. Once begun it goes on to its end, whether or not somebody waits. Answers the new version.
+/// What has to hold when an entry takes its place.
+#[derive(Clone, Copy)]
+pub(crate) enum Provided<'a> {
+    /// The entry in that place has this version.
+    Version(u32),
+    /// No newer response to the same key is complete.
+    Newest(&'a New),
+}
+
+/// Makes a whole file the entry of a key: the rename and the index are one step for everybody. Only in the place of the
+/// `expected` version. Once begun it goes on to its end, whether or not somebody waits. Answers the new version.
 pub(crate) async fn put_in_place(
     store: &Arc<Store>,
     whole: Whole,
     key: Key,
     reserved: Blocks,
-    expected: Option<u32>,
+    expected: u32,
 ) -> Result<u32, Refused> {
     let (sender, mut receiver) = mailbox::channel(1);
     let store = Arc::clone(store);
     rt::spawn(async move {
         // Nobody may wait any more.
-        let _ = sender.send(place(&store, whole, key, reserved, expected).await);
+        let _ = sender.send(place(&store, whole, key, reserved, Provided::Version(expected)).await);
     });
     receiver.recv().await.unwrap_or(Err(Refused::Stopping))
 }
@@ -233,7 +243,7 @@ pub(crate) async fn place(
     mut whole: Whole,
     key: Key,
     reserved: Blocks,
-    expected: Option<u32>,
+    provided: Provided<'_>,
 ) -> Result<u32, Refused> {
     // Before others wait for this key: it may be a copy of all of it.
     if let Whole::Written(temp) = &whole
@@ -242,8 +252,15 @@ pub(crate) async fn place(
         whole = Whole::Written(Box::pin(bring_home(store, &temp.file, folder)).await?);
     }
     let lease = store.leases.take(&key).await;
-    if expected.is_some() && store.index.peek(&key.0).map(|known| known.version) != expected {
-        return Err(Refused::Gone);
+    // Under the lease: no other response takes the place between the look and the rename.
+    match provided {
+        Provided::Version(version) => {
+            if store.index.peek(&key.0).is_none_or(|known| known.version != version) {
+                return Err(Refused::Gone);
+            }
+        }
+        Provided::Newest(new) if !new.is_newest() => return Err(Refused::Older),
+        Provided::Newest(_) => {}
     }
     store.may_finish()?;
     let (path, folders) = store.path_of(&key);

@@ -29,7 +29,8 @@ use crate::key::{Folders, Key};
 use crate::leases::Leases;
 use crate::memory::Memory;
 use crate::note::Note;
-use crate::purge::Purges;
+use crate::order::{Orders, Ticket};
+use crate::purge::{Fate, Purges, Subject};
 use crate::space::{Space, Used};
 use crate::stats::{Counters, Stats};
 
@@ -53,6 +54,8 @@ pub struct Store {
     pub(crate) extending: Leases,
     /// Who decides where a variant lies.
     pub(crate) placing: Leases,
+    /// The order of the fetches that are under way.
+    orders: Arc<Orders>,
     /// Entries that are whole and wait for the disk.
     pub(crate) backlog: Backlog,
     pub(crate) counters: Counters,
@@ -141,6 +144,7 @@ impl Store {
             leases: Leases::default(),
             extending: Leases::default(),
             placing: Leases::default(),
+            orders: Arc::default(),
             backlog: Backlog::default(),
             counters: Counters::default(),
             is_owner: AtomicBool::new(lock.is_some()),
@@ -175,6 +179,16 @@ impl Store {
     /// A number that grows with every purge, for [`crate::New::sequence`].
     pub fn sequence(&self) -> u64 {
         self.purges().sequence()
+    }
+
+    /// The place of a fetch that begins now among all fetches of its key, for [`crate::New::ticket`].
+    pub fn ticket(&self, key: &Key) -> Ticket {
+        self.orders.take(*key)
+    }
+
+    /// What purges have made of a response that is not in its place yet, as they do of an entry.
+    pub fn fate(&self, key: &Key, text: &[u8], tags: &[u8], sequence: u64) -> Option<Fate> {
+        self.purges().fate(&Subject { primary: &key.0, key: text, tags, sequence })
     }
 
     /// Counts that a key which has no entry was asked for, and answers how often by now (`proxy_cache_min_uses`).

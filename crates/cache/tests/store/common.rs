@@ -199,6 +199,7 @@ pub(crate) fn new(store: &Store, number: u64, length: Option<u64>) -> New {
         head: HEAD.into(),
         is_partial: false,
         sequence: store.sequence(),
+        ticket: None,
     }
 }
 

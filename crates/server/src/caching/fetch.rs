@@ -15,16 +15,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
 use http::freshness::store::NotStored;
 use http::reply::FieldLine;
 use http::stored_fields;
-use io::Frozen;
 use rt::local::Event;
 
-use crate::caching::filling::{End, Filling, SharedHead};
+use crate::caching::filler::Filler;
+use crate::caching::filling::{Filling, SharedHead};
 use crate::caching::flight::{Joined, Lead, Outcome};
 use crate::caching::policy::{self, Answer, Failed, Question};
 use crate::caching::record::{self, Record, Status, Unstored};
@@ -33,7 +32,7 @@ use crate::caching::{Origin, Wanted, access, now_s, or_gone, parts, stored};
 use crate::log::Level;
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::request::Request;
-use crate::upstream::{Coming, Failure, Reply, state};
+use crate::upstream::{Failure, Reply, state};
 
 /// One fetch.
 pub(crate) struct Fetch {
@@ -209,7 +208,7 @@ impl Fetch {
         let scope = &generation.config.location(request.location).scope;
         let conf = (self.origin.conf)(scope);
         let wanted = self.wanted(request, conf);
-        let question = Question::new(&self.store);
+        let question = Question::new(&self.store, &self.key);
         let reply = match (self.origin.ask)(request, &wanted).await {
             Ok(reply) => reply,
             Err(failure) => return (Answered::Failed(Failed::of(request, failure)), None),
@@ -251,9 +250,7 @@ impl Fetch {
                     // Made before a byte has come, so that none of them can be lost to it.
                     None => stored::of_filling(&filling, age),
                 };
-                let (fill, key, asked) = (Some(fill), self.key, answer.asked);
-                // Boxed: it is handed on from one to the other.
-                let filler = Box::new(Filler { fill, filling, body, key, asked });
+                let filler = Filler::new(self, answer, fill, filling, body);
                 match own {
                     Some(reply) => (Answered::Reply(stored::as_new(reply)), Some(filler)),
                     None => (Answered::Failed(Failed::of_status(502)), None),
@@ -341,6 +338,7 @@ impl Fetch {
         let finishes = self.conf(request).finishes_fills;
         rt::spawn(async move {
             filler.pump(&cache, finishes).await;
+            // Only now: until its entry is found, others read along.
             drop((lead, counted));
         });
     }
@@ -398,6 +396,7 @@ impl Fetch {
             head: Arc::clone(&stored_head),
             is_partial: false,
             sequence: answer.sequence,
+            ticket: Some(Arc::clone(answer.ticket)),
         };
         let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
         let fill = self.store.begin_in(new, temp_folder).await.map_err(Unstored::Refused)?;
@@ -511,80 +510,4 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<H
         }
         drop((lead, counted));
     });
-}
-
-/// A fill under way.
-struct Filler {
-    /// The entry that is written; none any more when the disk has failed.
-    fill: Option<Fill>,
-    /// Those who read along.
-    filling: Arc<Filling>,
-    /// The body as it comes from the upstream, at the upstream's speed.
-    body: Coming,
-    /// Whose mark is taken away when the entry is there.
-    key: Key,
-    /// When the upstream was asked: what was changed since then is not stored.
-    asked: Instant,
-}
-
-impl Filler {
-    /// Takes the body from the upstream to the store and to those who read along. `finishes` says whether it goes on when
-    /// nobody reads any more.
-    async fn pump(mut self: Box<Self>, cache: &Cache, finishes: bool) {
-        let Some(end) = self.take_all(finishes).await else { return };
-        self.filling.finish(end);
-        if end == End::Broken {
-            return;
-        }
-        let flights = cache.flights();
-        if flights.is_outdated(&self.key, self.asked) {
-            return;
-        }
-        // Readers have their end already: they do not wait for the disk.
-        if let Some(fill) = self.fill.take()
-            && fill.commit().await.is_ok()
-        {
-            flights.unmark(&self.key);
-            // Whoever changed it meanwhile has found nothing to take away.
-            if flights.is_outdated(&self.key, self.asked)
-                && let Some(store) = cache.store()
-            {
-                let _ = store.purge(cache::Scope::Key(self.key.0), cache::Fate::Gone).await;
-            }
-        }
-    }
-
-    /// `None` when nobody is there any more to go on for.
-    async fn take_all(&mut self, finishes: bool) -> Option<End> {
-        loop {
-            match self.body.next().await {
-                Ok(Some(piece)) => self.take(piece).await,
-                Ok(None) => return Some(End::Whole),
-                Err(_) => return Some(End::Broken),
-            }
-            if self.fill.is_none() && !self.filling.room().await {
-                return None;
-            }
-            // `proxy_cache_finish off`: a fill that nobody reads is not worth the bytes that are still to come.
-            if !finishes && !self.body.is_over() && self.filling.end_if_unread() {
-                return None;
-            }
-        }
-    }
-
-    /// Takes bytes to the disk first, and then to those who read along: what the window gives up can be read from the file.
-    async fn take(&mut self, piece: Frozen) {
-        let at = self.filling.arrived();
-        let written = match &mut self.fill {
-            Some(fill) => fill.put(at, &piece).await.is_ok(),
-            None => false,
-        };
-        if !written && self.fill.is_some() {
-            // Told before what it has is dropped, so that readers that come now find their way.
-            self.filling.lose_disk();
-            self.fill = None;
-        }
-        let file = self.fill.as_ref().and_then(Fill::reader);
-        self.filling.push(piece, file);
-    }
 }

@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use cache::{Key, KeyMap, Meta};
+use cache::{Key, KeyMap, Meta, Ticket};
 
 use crate::caching::filling::Filling;
+use crate::caching::pending::{self, Pending};
 use crate::caching::policy::Failed;
 
 /// What came of a fetch, for all who waited. Each of them makes its own answer of it: whether a stale one will do, and
@@ -210,6 +211,8 @@ pub(crate) struct Flights {
     /// What answers of these keys vary by, as far as there is room to remember it: without that, variants are fetched one
     /// time too often now and then.
     varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
+    /// Responses that are complete and whose entries cannot be found yet.
+    pub(crate) pending: pending::Table,
     /// Fetches that are over, by shard.
     ended: [AtomicU64; SHARDS],
     /// Requests that did not wait because of a mark.
@@ -238,6 +241,7 @@ impl Flights {
             marks: std::array::from_fn(|_| Mutex::default()),
             changes: Mutex::default(),
             varying: std::array::from_fn(|_| Mutex::default()),
+            pending: pending::Table::default(),
             ended: std::array::from_fn(|_| AtomicU64::new(0)),
             passed: AtomicU64::new(0),
         })
@@ -313,10 +317,29 @@ impl Flights {
         self.table(key).get(key).map(Arc::clone)
     }
 
+    /// Lets requests have a response that is complete, until the result is dropped; `None` where a newer one is complete or
+    /// its subject was changed since it was asked for.
+    pub(crate) fn add_pending(
+        self: &Arc<Flights>,
+        key: Key,
+        (filling, ticket): (Arc<Filling>, Arc<Ticket>),
+        sequence: u64,
+        asked: Instant,
+    ) -> Option<Pending> {
+        ticket.complete(&filling.meta.variant);
+        if !ticket.is_newest(&filling.meta.variant) {
+            return None;
+        }
+        let pending = Pending::new(self, key, (filling, ticket), sequence);
+        // A change that comes after this look removes what was added.
+        (!self.is_outdated(&key, asked)).then_some(pending)
+    }
+
     /// Nobody who comes from here on waits for what is being fetched for a key: it was asked for before a purge. Whether
     /// it is stored is told by the store, which numbers purges.
     pub(crate) fn part_from(&self, key: &Key) {
         self.table(key).remove(key);
+        self.pending.remove(key);
         lock(&self.parts[shard(key)]).remove(key);
     }
 

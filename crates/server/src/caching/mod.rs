@@ -12,10 +12,12 @@
 //! cache, [`purge`] what takes them away, [`tasks`] the life of the stores. The store itself is the crate `cache`.
 
 pub(crate) mod fetch;
+pub(crate) mod filler;
 pub(crate) mod filling;
 pub(crate) mod flight;
 pub(crate) mod holes;
 pub(crate) mod parts;
+pub(crate) mod pending;
 pub(crate) mod policy;
 pub(crate) mod purge;
 pub(crate) mod record;
@@ -29,7 +31,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cache::{Access, Hit, Key, Store};
+use ::cache::{Access, Hit, Key, Meta, Store};
 use http::cache_control::RequestCacheControl;
 use http::cache_status::Forwarded;
 use http::freshness::Reuse;
@@ -172,20 +174,21 @@ struct Meeting {
     key: Key,
     /// What [`flight::Flights::ended`] said before the look.
     ended: u64,
-    /// Whether there was a second look already because that was another number after it.
-    was_late: bool,
 }
 
 impl Lookup<'_> {
     /// Looks until there is an answer. What is waited for may be gone, or another variant, when it has come: then it is
     /// looked for again, a few times.
     async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
-        let key = match self.cache.flights().varying(&self.key) {
-            Some(vary) => self.key.variant(&policy::variant_of(request, &vary)),
-            None => self.key,
-        };
-        let mut meeting = Meeting { key, ended: 0, was_late: false };
+        let mut meeting = Meeting { key: self.key, ended: 0 };
         for _ in 0..LOOKS_MAX {
+            // Looked up each time: what the response varies by may have become known, and its variants are fetched side by
+            // side.
+            if meeting.key == self.key
+                && let Some(vary) = self.cache.flights().varying(&self.key)
+            {
+                meeting.key = self.key.variant(&policy::variant_of(request, &vary));
+            }
             meeting.ended = self.cache.flights().ended(&meeting.key);
             let stale = match self.look(request).await {
                 Found::Reply(reply) => return Ok(reply),
@@ -221,7 +224,10 @@ impl Lookup<'_> {
                     Some(hit)
                 }
                 Found::Nothing => {
-                    record::of(request).forwarded = Some(Forwarded::UriMiss);
+                    let record = record::of(request);
+                    if record.forwarded != Some(Forwarded::Request) {
+                        record.forwarded = Some(Forwarded::UriMiss);
+                    }
                     None
                 }
             };
@@ -269,11 +275,17 @@ impl Lookup<'_> {
         let flights = self.cache.flights();
         let reply = match flights.join(meeting.key, rt::now(), age) {
             Joined::Lead(lead) => {
-                // What another request fetched may have come between the look and now.
-                let is_late = flights.ended(&meeting.key) != meeting.ended;
-                if is_late && !std::mem::replace(&mut meeting.was_late, true) {
-                    return Ok(Followed::LookAgain);
-                }
+                // What another request fetched may have come between the look and now. Nothing else can come while this
+                // one leads.
+                let stale = match flights.ended(&meeting.key) == meeting.ended {
+                    true => stale,
+                    false => match self.look(request).await {
+                        Found::Reply(reply) => return Ok(Followed::Reply(reply)),
+                        Found::Parts(_) => return Ok(Followed::LookAgain),
+                        Found::Stale(hit) | Found::Unwanted(hit) => Some(hit),
+                        Found::Nothing => None,
+                    },
+                };
                 self.fetch(stale).lead(request, lead).await
             }
             Joined::Marked => Box::pin(self.fetch(stale).alone(request, true)).await,
@@ -428,6 +440,10 @@ impl Lookup<'_> {
 
     /// Looks into the cache.
     async fn look(&self, request: &mut Request) -> Found {
+        // Before the store: what is there may be older.
+        if let Some(found) = self.look_for_pending(request) {
+            return found;
+        }
         let found = {
             let request = &*request;
             let selector = |vary: &[u8]| policy::variant_of(request, vary);
@@ -437,7 +453,7 @@ impl Lookup<'_> {
         // log, once.
         let Ok(Some(hit)) = found else { return Found::Nothing };
         let now = now_s();
-        self.note(request, &hit, now);
+        self.note(request, &hit.meta, now);
         match policy::reuse(self.conf, &hit, &self.control, (self.origin.ignored)(request.scope()), now) {
             Reuse::Fresh => {}
             Reuse::Stale => {
@@ -460,6 +476,36 @@ impl Lookup<'_> {
             }
             Grade::Stale => Found::Stale(hit),
         }
+    }
+
+    /// Looks for a response that is complete and not in its place yet; `None` where the store has to be asked.
+    fn look_for_pending(&self, request: &mut Request) -> Option<Found> {
+        let is_wanted = |meta: &Meta| policy::variant_of(request, &meta.vary) == meta.variant;
+        let (filling, sequence) = self.cache.flights().pending.find(&self.key, is_wanted)?;
+        let meta = &filling.meta;
+        if self.store.fate(&self.key, &self.text, &meta.tags, sequence).is_some() {
+            return None;
+        }
+        let now = now_s();
+        let age = policy::age(meta, now);
+        if meta.fresh_until <= now {
+            // What is stored is no better.
+            return Some(Found::Nothing);
+        }
+        let left = meta.fresh_until.saturating_sub(now);
+        let RequestCacheControl { no_cache, max_age, min_fresh, .. } = self.control;
+        let is_unwanted = no_cache
+            || max_age.is_some_and(|most| age > most)
+            || min_fresh.is_some_and(|least| left < i64::from(least));
+        if is_unwanted {
+            // The client has it fetched anew, and what is stored is not to be compared with it.
+            record::of(request).forwarded = Some(Forwarded::Request);
+            return Some(Found::Nothing);
+        }
+        self.note(request, meta, now);
+        let reply = stored::of_filling(&filling, age)?;
+        record::of(request).status = Some(Status::Hit);
+        Some(Found::Reply(reply))
     }
 
     /// Serves a stale answer while a new one is fetched, by this request's doing or another's.
@@ -503,11 +549,11 @@ impl Lookup<'_> {
     }
 
     /// Keeps for variables what a stored answer is.
-    fn note(&self, request: &mut Request, hit: &Hit, now_s: i64) {
+    fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_s: i64) {
         let record = record::of(request);
-        record.stored_for_s = Some(now_s.saturating_sub(hit.meta.response_time_ms / 1000).max(0) as u64);
-        record.ttl_s = Some(hit.meta.fresh_until.saturating_sub(now_s));
-        record.found = Some(Arc::clone(&hit.meta));
+        record.stored_for_s = Some(now_s.saturating_sub(meta.response_time_ms / 1000).max(0) as u64);
+        record.ttl_s = Some(meta.fresh_until.saturating_sub(now_s));
+        record.found = Some(Arc::clone(meta));
     }
 
     /// What is needed to ask the upstream, which may outlive the request.

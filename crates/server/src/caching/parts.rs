@@ -315,7 +315,7 @@ impl Fetch {
         lead: Option<Lead>,
     ) -> Result<Reply, Failure> {
         let wanted = Wanted { is_shared: true, range: Some(asked.aligned()), ..Wanted::default() };
-        let question = Question::new(&self.store);
+        let question = Question::new(&self.store, &self.key);
         let reply = match (self.origin.ask)(request, &wanted).await {
             Ok(reply) => reply,
             Err(failure) => {
@@ -408,6 +408,7 @@ impl Fetch {
                         head: Arc::clone(&stored_head),
                         is_partial: true,
                         sequence: answer.sequence,
+                        ticket: Some(Arc::clone(answer.ticket)),
                     };
                     let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
                     let (request, store) = (&*request, &self.store);
@@ -497,7 +498,7 @@ impl Fetch {
         hole: Range<u64>,
         lead: Option<Lead>,
     ) -> Result<Result<(Range<u64>, FillingReader), Reply>, Failure> {
-        let question = Question::new(&self.store);
+        let question = Question::new(&self.store, &self.key);
         let record = record::of(request);
         record.forwarded = Some(Forwarded::Partial);
         record.status = Some(Status::Miss);
@@ -525,7 +526,7 @@ impl Fetch {
 
     /// Fetches the whole in the place of what is stored.
     async fn whole(&self, request: &mut Request, lead: Option<Lead>) -> Result<Reply, Failure> {
-        let question = Question::new(&self.store);
+        let question = Question::new(&self.store, &self.key);
         let wanted = Wanted { is_shared: true, ..Wanted::default() };
         let reply = (self.origin.ask)(request, &wanted).await?;
         self.take_whole(request, question, reply, lead).await

@@ -4,9 +4,10 @@
 //! differ on what may be stored or shared the stricter one holds; an explicit setting (`proxy_cache_valid`,
 //! `proxy_ignore_headers`, `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
 
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use cache::{Hit, Meta, Store};
+use cache::{Hit, Key, Meta, Store, Ticket};
 use http::StatusCode;
 use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
 use http::freshness::store::{self, Exchange, Ignored, Rules};
@@ -37,26 +38,31 @@ pub(crate) struct Answer<'a> {
     pub(crate) sequence: u64,
     /// When it was asked for.
     pub(crate) asked: Instant,
+    /// The place of the question among all questions for its key.
+    pub(crate) ticket: &'a Arc<Ticket>,
 }
 
 /// A question that goes to an upstream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Question {
     at_s: i64,
     sequence: u64,
     asked: Instant,
+    ticket: Arc<Ticket>,
 }
 
 impl Question {
-    /// One that is asked now for this store.
-    pub(crate) fn new(store: &Store) -> Question {
-        Question { at_s: seconds(rt::wall()), sequence: store.sequence(), asked: rt::now() }
+    /// One that is asked now, for an entry of this store.
+    pub(crate) fn new(store: &Store, key: &Key) -> Question {
+        let (sequence, ticket) = (store.sequence(), Arc::new(store.ticket(key)));
+        Question { at_s: seconds(rt::wall()), sequence, asked: rt::now(), ticket }
     }
 
     /// The answer to it.
-    pub(crate) fn answer<'a>(&self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
+    pub(crate) fn answer<'a>(&'a self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
         let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
-        Answer { heading, times, ignored, sequence: self.sequence, asked: self.asked }
+        let Question { sequence, asked, ref ticket, .. } = *self;
+        Answer { heading, times, ignored, sequence, asked, ticket }
     }
 }
 

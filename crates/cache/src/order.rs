@@ -1,0 +1,110 @@
+//! Which response to a key is the newest. Fetches of one key overlap, and the one that was asked for first may end last:
+//! its response must not take the place of a newer one.
+//!
+//! Main type: [`Ticket`], which a caller takes before it asks the upstream and gives along with the response
+//! ([`crate::New::ticket`]).
+
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::key::{Key, KeyMap};
+
+/// The fetches under way, by primary key.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    next: AtomicU64,
+    records: Mutex<KeyMap<Record>>,
+}
+
+/// What is known of a key while a fetch of it is under way.
+#[derive(Debug, Default)]
+struct Record {
+    /// Tickets that are held.
+    held: usize,
+    /// The number of the newest complete response of each variant.
+    complete: Vec<(Vec<u8>, u64)>,
+}
+
+/// The place of one fetch in the order of all fetches of its key. The order is kept while a ticket of the key is held.
+#[derive(Debug)]
+pub struct Ticket {
+    orders: Arc<Orders>,
+    key: Key,
+    number: u64,
+}
+
+impl Orders {
+    /// A ticket for a fetch that begins now.
+    pub(crate) fn take(self: &Arc<Orders>, key: Key) -> Ticket {
+        let mut records = self.records();
+        records.entry(key).or_default().held += 1;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        drop(records);
+        Ticket { orders: Arc::clone(self), key, number }
+    }
+
+    fn records(&self) -> MutexGuard<'_, KeyMap<Record>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    /// Notes that all of the response has come. `variant` is [`crate::Meta::variant`].
+    pub fn complete(&self, variant: &[u8]) {
+        let mut records = self.orders.records();
+        let Some(record) = records.get_mut(&self.key) else { return };
+        match record.complete.iter_mut().find(|(known, _)| known == variant) {
+            Some((_, number)) => *number = (*number).max(self.number),
+            None => record.complete.push((variant.to_vec(), self.number)),
+        }
+    }
+
+    /// Whether no response is complete that was asked for later and has the same place: an empty variant is that of all
+    /// requests.
+    pub fn is_newest(&self, variant: &[u8]) -> bool {
+        let records = self.orders.records();
+        let Some(record) = records.get(&self.key) else { return true };
+        !record.complete.iter().any(|(known, number)| {
+            *number > self.number && (known == variant || known.is_empty() || variant.is_empty())
+        })
+    }
+
+    /// Whether it was taken after another one.
+    pub fn is_after(&self, other: &Ticket) -> bool {
+        self.number > other.number
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut record) = self.orders.records().entry(self.key) {
+            record.get_mut().held -= 1;
+            if record.get().held == 0 {
+                record.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_response_that_was_asked_for_last_is_the_newest() {
+        let (orders, key) = (Arc::new(Orders::default()), Key::of(b"key"));
+        let (first, second) = (orders.take(key), orders.take(key));
+        first.complete(b"de");
+        assert!(first.is_newest(b"de") && second.is_newest(b"de"));
+        second.complete(b"fr");
+        assert!(first.is_newest(b"de"), "variants have places of their own");
+        second.complete(b"de");
+        assert!(!first.is_newest(b"de") && second.is_newest(b"de"));
+        assert!(!first.is_newest(b""), "a response without variants takes the place of all");
+        assert!(orders.take(Key::of(b"other")).is_newest(b"de"));
+        // The order of a key is forgotten with its last fetch.
+        drop((first, second));
+        assert!(orders.records().is_empty());
+    }
+}
