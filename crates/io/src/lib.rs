@@ -12,6 +12,7 @@ pub mod bare;
 pub mod blocks;
 pub mod buf;
 mod composite;
+pub mod descriptors;
 mod device;
 pub mod disk;
 mod doorbell;

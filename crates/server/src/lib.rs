@@ -27,6 +27,7 @@ mod reference;
 pub mod request;
 mod resolve;
 pub mod response;
+mod room;
 mod shared_zone;
 mod slots;
 mod subrequest;

@@ -8,6 +8,7 @@ use std::ops::{Index, IndexMut};
 #[derive(Debug)]
 pub(crate) struct Recency<T> {
     nodes: Vec<Node<T>>,
+    len: usize,
     /// The first of the nodes that are not in use; the next one is where the older one would be.
     free: Option<Place>,
     newest: Option<Place>,
@@ -28,7 +29,7 @@ struct Node<T> {
 
 impl<T> Default for Recency<T> {
     fn default() -> Self {
-        Recency { nodes: Vec::new(), free: None, newest: None, oldest: None }
+        Recency { nodes: Vec::new(), len: 0, free: None, newest: None, oldest: None }
     }
 }
 
@@ -61,12 +62,14 @@ impl<T> Recency<T> {
             }
         };
         self.link(place);
+        self.len += 1;
         place
     }
 
     /// Takes a value out; its place is used again.
     pub(crate) fn remove(&mut self, place: Place) -> T {
         self.unlink(place);
+        self.len -= 1;
         let next = self.free.replace(place);
         let node = self.node(place);
         node.older = next;
@@ -84,6 +87,11 @@ impl<T> Recency<T> {
     /// The value that has been here, or not been used, for longest.
     pub(crate) fn oldest(&self) -> Option<Place> {
         self.oldest
+    }
+
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// The one that came, or was used, next.

@@ -1,14 +1,13 @@
 //! What the tasks of one worker thread share: the configuration in force, the list of connections, logs,
 //! counters. Nothing here is visible to other threads.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use http::date::DateCache;
 use http::response::Opening;
 use io::engine::NetKind;
-use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 
 use crate::caching;
@@ -20,8 +19,8 @@ use crate::log::named::NamedLogs;
 use crate::process::Edition;
 use crate::process::shared::Shared;
 use crate::process::tally::Tally;
-use crate::recency::{Place, Recency};
 use crate::request::{ConnInfo, Generation, Request};
+use crate::room::{Room, Waits};
 use crate::upstream::Pools;
 use crate::zone::{Zone, since_1970};
 
@@ -48,9 +47,8 @@ pub(crate) struct Thread {
     pub(crate) fetches: Gauge,
     /// What `stub_status` shows of this thread.
     pub(crate) tally: Arc<Tally>,
-    waiting: RefCell<WaitList<Timer>>,
-    /// Connections that may be open at once (`worker_connections`).
-    pub(crate) connections_max: Cell<usize>,
+    /// What may be open at once, and what is given up to make room.
+    pub(crate) room: Room,
     dates: RefCell<DateCache>,
     /// How the head that was written last began.
     pub(crate) opening: RefCell<Opening>,
@@ -72,7 +70,8 @@ const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
     pub(crate) fn new(shared: Arc<Shared>, edition: Edition, logs: LogFiles, files: Opened) -> Thread {
-        let connections_max = Cell::new(edition.config.events().worker_connections as usize);
+        let places_max = edition.config.events().worker_connections as usize;
+        let room = Room::new(places_max, edition.config.main().workers.count());
         Thread {
             tally: shared.new_tally(),
             shared,
@@ -85,8 +84,7 @@ impl Thread {
             connections: Gauge::new(),
             caches: Gauge::new(),
             fetches: Gauge::new(),
-            waiting: RefCell::default(),
-            connections_max,
+            room,
             dates: RefCell::new(DateCache::new(0, 0)),
             opening: RefCell::default(),
             zone: Zone::default(),
@@ -134,9 +132,7 @@ impl Thread {
         self.links.clear();
         // Spare requests hold the old configuration.
         self.spare_requests.borrow_mut().clear();
-        for timer in self.waiting.borrow().timers(|_| true) {
-            timer.expire_now();
-        }
+        self.room.wake(|_| true);
         caching::tasks::tend(self, Some(&old));
         drop(old);
     }
@@ -152,9 +148,7 @@ impl Thread {
         self.draining.set();
         caching::tasks::stop(&self.generation.borrow());
         self.links.clear();
-        for timer in self.waiting.borrow().timers(|kind| kind == Waits::Idle) {
-            timer.expire_now();
-        }
+        self.room.wake(|kind| kind == Waits::Idle);
     }
 
     /// Whether this thread is stopping.
@@ -162,20 +156,9 @@ impl Thread {
         self.draining.is_set()
     }
 
-    /// Counts a connection for as long as the answer lives.
-    pub(crate) fn enter(&self) -> Counted {
-        self.connections.enter()
-    }
-
-    /// Ends the connection that has been idle longest, to make room; whether there was one.
-    pub(crate) fn end_an_idle_one(&self) -> bool {
-        self.waiting.borrow_mut().take_oldest().inspect(Timer::expire_now).is_some()
-    }
-
-    /// Marks a connection as waiting while the answer lives: its timer can be expired from here.
-    pub(crate) fn waits(&self, kind: Waits, timer: &Timer) -> Waiting<'_> {
-        let place = self.waiting.borrow_mut().insert(kind, timer.clone());
-        Waiting { thread: self, place }
+    /// Counts a client's connection for as long as the answer lives.
+    pub(crate) fn enter(&self) -> (Counted, Counted) {
+        (self.connections.enter(), self.room.enter())
     }
 
     /// A request for a connection, with the memory of the one that ended last.
@@ -213,103 +196,4 @@ fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
     let sinks = logs.resolve(&config, files);
     let open_files = Caches::new(&config.http.open_file_caches);
     Generation { config, roots, open_files, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
-}
-
-/// What a connection waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// Its first request: it is not ended to make room or to drain.
-    First,
-    /// Another request.
-    Idle,
-}
-
-/// A connection that waits for a request.
-pub(crate) struct Waiting<'a> {
-    thread: &'a Thread,
-    place: Place,
-}
-
-impl Waiting<'_> {
-    /// Whether it has to end to make room for another.
-    pub(crate) fn is_chosen(&self) -> bool {
-        self.thread.waiting.borrow().is_taken(self.place)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.thread.waiting.borrow_mut().remove(self.place);
-    }
-}
-
-/// Waiting connections.
-struct WaitList<T>(Recency<Wait<T>>);
-
-struct Wait<T> {
-    kind: Waits,
-    timer: Option<T>,
-}
-
-impl<T> Default for WaitList<T> {
-    fn default() -> Self {
-        WaitList(Recency::default())
-    }
-}
-
-impl<T> WaitList<T> {
-    fn insert(&mut self, kind: Waits, timer: T) -> Place {
-        self.0.insert(Wait { kind, timer: Some(timer) })
-    }
-
-    fn remove(&mut self, place: Place) {
-        self.0.remove(place);
-    }
-
-    /// The timer of the one that is idle longest. It leaves the list when its connection wakes up; until then it is
-    /// not answered again.
-    fn take_oldest(&mut self) -> Option<T> {
-        let is_idle = |wait: &Wait<T>| wait.kind == Waits::Idle && wait.timer.is_some();
-        let oldest = self.0.places().find(|&place| is_idle(&self.0[place]))?;
-        self.0[oldest].timer.take()
-    }
-
-    fn is_taken(&self, place: Place) -> bool {
-        self.0[place].timer.is_none()
-    }
-
-    fn timers(&self, wanted: impl Fn(Waits) -> bool) -> impl Iterator<Item = &T> {
-        let waits = self.0.places().map(|place| &self.0[place]);
-        waits.filter(move |wait| wanted(wait.kind)).filter_map(|wait| wait.timer.as_ref())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_oldest_goes_first_and_only_once() {
-        let mut list = WaitList::default();
-        let young = list.insert(Waits::First, "young");
-        let places: Vec<Place> = ["a", "b", "c", "d"].map(|name| list.insert(Waits::Idle, name)).to_vec();
-        list.remove(places[0]);
-        assert_eq!(list.take_oldest(), Some("b"));
-        assert!(list.is_taken(places[1]) && !list.is_taken(places[2]));
-        assert_eq!(list.take_oldest(), Some("c"), "b is on its way out");
-        list.remove(places[1]);
-        list.remove(places[2]);
-        let again = list.insert(Waits::Idle, "e");
-        assert_eq!(list.timers(|kind| kind == Waits::Idle).count(), 2);
-        assert_eq!(list.timers(|_| true).count(), 3);
-        assert_eq!(
-            (list.take_oldest(), list.take_oldest(), list.take_oldest()),
-            (Some("d"), Some("e"), None),
-            "one that has not asked yet stays"
-        );
-        list.remove(places[3]);
-        list.remove(again);
-        list.remove(young);
-        assert_eq!(list.0.oldest(), None);
-    }
 }

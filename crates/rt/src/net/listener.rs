@@ -25,6 +25,8 @@ const LAST_MAX: u32 = 512;
 pub struct Listener {
     shared: Rc<Shared>,
     multishot: bool,
+    /// Whether the accept that is armed stays armed.
+    armed_multishot: bool,
 }
 
 /// Stops a [`Listener`] while its task waits in `accept`.
@@ -63,7 +65,7 @@ impl Listener {
             stopped: Cell::new(false),
             last: Cell::new(LAST_MAX),
         };
-        Listener { shared: Rc::new(shared), multishot }
+        Listener { shared: Rc::new(shared), multishot, armed_multishot: false }
     }
 
     /// The next connection, non-blocking and close-on-exec. `ECANCELED` after [`Listener::stop`], once the
@@ -71,6 +73,43 @@ impl Listener {
     /// `EMFILE` and `ENFILE` last until a descriptor is free. Dropping the future loses no connection.
     pub async fn accept(&mut self) -> Result<OwnedFd, Errno> {
         poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    /// Whether one accept stays armed, from the next one on; one that is armed is stopped where it must not stay. It
+    /// takes all that the kernel has, so the caller needs room for a whole queue.
+    pub fn set_multishot(&mut self, multishot: bool) {
+        self.multishot = multishot;
+        if let State::Armed(wait) = self.shared.state.get()
+            && self.armed_multishot
+            && !multishot
+        {
+            self.armed_multishot = false;
+            self.shared.runtime.cancel(wait);
+        }
+    }
+
+    /// Waits until [`Listener::accept`] has something to answer, as far as is known, and takes no connection: for a
+    /// caller that makes room for it first.
+    pub async fn ready(&mut self) {
+        let shared = &*self.shared;
+        poll_fn(|context| {
+            loop {
+                match shared.state.get() {
+                    State::Idle if shared.runtime.closed.get() || shared.stopped.get() => {
+                        return Poll::Ready(());
+                    }
+                    State::Idle => shared.poll_readable(),
+                    State::Armed(_) => return Poll::Ready(()),
+                    State::Polling(wait) => {
+                        if !ready!(shared.runtime.poll_wait(wait, context)).more {
+                            shared.state.set(State::Idle);
+                        }
+                        return Poll::Ready(());
+                    }
+                }
+            }
+        })
+        .await;
     }
 
     /// As [`Listener::accept`], for a hand-written future.
@@ -83,6 +122,7 @@ impl Listener {
                 State::Idle => {
                     let limit = if self.multishot { QUEUE_MAX } else { UNLIMITED };
                     let op = Op::Accept { listener: shared.fd.clone(), multishot: self.multishot };
+                    self.armed_multishot = self.multishot;
                     shared.state.set(State::Armed(shared.runtime.start(op, limit)));
                 }
                 State::Armed(wait) | State::Polling(wait) => {
@@ -157,6 +197,11 @@ impl Shared {
         }
     }
 
+    fn poll_readable(&self) {
+        let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
+        self.state.set(State::Polling(self.runtime.start(op, UNLIMITED)));
+    }
+
     /// Takes one result; `None` when it is no answer to the caller.
     fn handle(&self, outcome: Outcome) -> Option<Result<OwnedFd, Errno>> {
         let polled = matches!(self.state.get(), State::Polling(_));
@@ -170,8 +215,7 @@ impl Shared {
             // Cancelled by us, or a peer that was gone before it was accepted (accept(2)).
             (Err(Errno::INTR | Errno::CANCELED | Errno::CONNABORTED), _) => None,
             (Err(Errno::AGAIN), _) if !self.stopped.get() => {
-                let op = Op::Poll { fd: self.fd.clone(), interest: Interest::Readable };
-                self.state.set(State::Polling(self.runtime.start(op, UNLIMITED)));
+                self.poll_readable();
                 None
             }
             (Err(Errno::AGAIN), _) => None,

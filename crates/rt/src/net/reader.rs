@@ -133,19 +133,7 @@ impl Reader {
         match self.state {
             State::Armed(_) => true,
             State::Polling(wait) if self.runtime.has_result(wait) => false,
-            State::Polling(_) | State::Idle | State::Starved => self.is_empty_now(),
-        }
-    }
-
-    /// Whether a receive would block.
-    fn is_empty_now(&self) -> bool {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let mut space = [0; 1];
-        loop {
-            match rustix::net::recv(&self.fd, &mut space, flags) {
-                Err(Errno::INTR) => {}
-                answer => return matches!(answer, Err(Errno::AGAIN)),
-            }
+            State::Polling(_) | State::Idle | State::Starved => is_silent(&self.fd),
         }
     }
 
@@ -328,3 +316,15 @@ impl Drop for Reader {
 
 /// Largest size that the engine's own receive buffers may have.
 const RECEIVE_BYTES_MAX: usize = 64 << 10;
+
+/// Whether a receive on this socket would have to wait: neither bytes nor an end nor an error are in the kernel.
+pub fn is_silent(socket: &Fd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let mut space = [0; 1];
+    loop {
+        match rustix::net::recv(socket, &mut space, flags) {
+            Err(Errno::INTR) => {}
+            answer => return matches!(answer, Err(Errno::AGAIN)),
+        }
+    }
+}

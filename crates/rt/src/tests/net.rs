@@ -298,3 +298,28 @@ fn a_stopped_listener_hands_out_what_still_came_in() {
         std::fs::remove_file(path).unwrap();
     });
 }
+
+#[test]
+fn a_listener_that_is_ready_has_taken_no_connection_and_an_armed_accept_can_be_stopped() {
+    run(|fake| async move {
+        let (mut listener, path) = listening();
+        let ready = watch(async move {
+            listener.ready().await;
+            listener
+        });
+        settle().await;
+        fake.complete(fake.only("Poll"), Ok(1), Payload::None);
+        settle().await;
+        let mut listener = ready.take().unwrap();
+        assert!(fake.flying().is_empty(), "nothing is accepted before the caller has made room");
+        listener.set_multishot(true);
+        let timer = Timer::new();
+        timer.expire_now();
+        assert!(timer.limit(listener.accept()).await.is_err());
+        let accept = fake.only("Accept");
+        listener.set_multishot(false);
+        settle().await;
+        assert_eq!(fake.cancelled(), [accept], "it would take all that the kernel has");
+        std::fs::remove_file(path).unwrap();
+    });
+}

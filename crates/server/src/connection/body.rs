@@ -16,6 +16,7 @@ use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::{BodyInFile, Conf};
 use crate::received::ReceivedBody;
 use crate::request::Request;
+use crate::room::Waits;
 
 /// Why a body was not read.
 pub(super) enum BodyFailure {
@@ -77,8 +78,13 @@ impl Connection {
             }
             // For each piece and not for the whole: a large body over a slow line takes as long as it takes.
             self.timer.set(rt::now() + core.client_body_timeout);
-            match self.receive(0).await {
+            match self.receive_unless_given_up(Waits::Body, 0).await {
                 Ok(true) => {}
+                Err(Errno::CANCELED) => {
+                    let what = "connection was closed to make room for another";
+                    request.log(Level::Info, format_args!("{what} while reading client request body"));
+                    return Err(BodyFailure::Abandoned(408));
+                }
                 Err(Errno::TIMEDOUT) => {
                     let what = "client timed out (110: Connection timed out)";
                     request.log(Level::Info, format_args!("{what} while reading client request body"));
@@ -176,7 +182,7 @@ impl Connection {
             }
             incoming.taken().await;
             self.timer.set(rt::now() + *patience);
-            match self.receive(0).await {
+            match self.receive_unless_given_up(Waits::Body, 0).await {
                 Ok(true) => {}
                 Err(Errno::TIMEDOUT) => return Err(Cut::TimedOut),
                 Ok(false) | Err(_) => return Err(Cut::Closed),

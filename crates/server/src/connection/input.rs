@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use crate::connection::{Connection, decide};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
-use crate::thread::Waits;
+use crate::room::Waits;
 
 /// Bytes that were received and not yet used.
 #[derive(Default)]
@@ -101,6 +102,8 @@ impl Connection {
         let most = policy(&request.scope().core).head_max as usize;
         // From here on the head has this long, however many pieces it comes in.
         self.timer.set(rt::now() + request.scope().core.client_header_timeout);
+        let thread = Rc::clone(&self.thread);
+        let waiting = thread.room.waits(Waits::Head, &self.timer, self.socket.fd());
         loop {
             match self.receive(most).await {
                 Ok(true) => {}
@@ -110,6 +113,10 @@ impl Connection {
                         400,
                         format_args!("client prematurely closed connection"),
                     );
+                }
+                Err(Errno::TIMEDOUT) if waiting.is_chosen() => {
+                    let why = format_args!("connection was closed to make room for another");
+                    return self.give_up_head(request, 408, why);
                 }
                 Err(errno @ Errno::TIMEDOUT) => {
                     let why = format_args!("client timed out ({})", Reason(errno));
@@ -141,7 +148,7 @@ impl Connection {
         };
         loop {
             self.timer.set(end);
-            let waiting = self.thread.waits(kind, &self.timer);
+            let waiting = self.thread.room.waits(kind, &self.timer, self.socket.fd());
             let received = receive_in_time(&mut self.socket, &self.timer).await;
             let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
             drop(waiting);
@@ -198,6 +205,16 @@ impl Connection {
                 true => Ok(true),
                 false => Err(Errno::NOBUFS),
             },
+        }
+    }
+
+    /// As [`Connection::receive`], where the connection may be given up meanwhile to make room: `ECANCELED` then.
+    pub(super) async fn receive_unless_given_up(&mut self, kind: Waits, most: usize) -> Result<bool, Errno> {
+        let thread = Rc::clone(&self.thread);
+        let waiting = thread.room.waits(kind, &self.timer, self.socket.fd());
+        match self.receive(most).await {
+            Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
+            received => received,
         }
     }
 

@@ -91,7 +91,12 @@ enum After {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: Counted) {
+pub(crate) async fn serve(
+    thread: Rc<Thread>,
+    entrance: Rc<Entrance>,
+    fd: OwnedFd,
+    _counted: (Counted, Counted),
+) {
     let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
     if !connection.is_behind_proxy() || Box::pin(connection.read_proxy_header()).await {
         connection.run().await;

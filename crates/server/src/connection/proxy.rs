@@ -6,7 +6,7 @@ use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
 
 use crate::connection::Connection;
 use crate::log::{Level, Reason};
-use crate::thread::Waits;
+use crate::room::Waits;
 
 impl Connection {
     /// Whether a header of the PROXY protocol has to come first.
@@ -37,10 +37,12 @@ impl Connection {
             }
             // A reload may wake it meanwhile, so the end is set each time.
             self.timer.set(end);
-            let waiting = self.thread.waits(Waits::First, &self.timer);
+            let waiting = self.thread.room.waits(Waits::First, &self.timer, self.socket.fd());
             let received = self.timer.limit(self.socket.recv()).await;
+            let is_given_up = waiting.is_chosen();
             drop(waiting);
             match received {
+                Err(rt::Elapsed) if is_given_up => return false,
                 Ok(Ok(Some(buf))) => match self.input.add(buf, V2_LEN_MAX) {
                     true => {}
                     false => return false,

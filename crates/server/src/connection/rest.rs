@@ -8,6 +8,7 @@ use crate::connection::Connection;
 use crate::log::Level;
 use crate::modules::http_core::conf::{Conf, LingeringClose};
 use crate::request::Request;
+use crate::room::Waits;
 
 impl Connection {
     /// Reads the rest of the request's body and throws it away; `false` when the connection cannot go on.
@@ -34,7 +35,7 @@ impl Connection {
                 return false;
             }
             self.timer.set((rt::now() + patience).min(until));
-            match self.receive(0).await {
+            match self.receive_unless_given_up(Waits::Lingering, 0).await {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return false,
             }
@@ -90,6 +91,7 @@ impl Connection {
         let until = rt::now() + core.lingering_time;
         while rt::now() < until {
             self.timer.set((rt::now() + core.lingering_timeout).min(until));
+            let _waiting = self.thread.room.waits(Waits::Lingering, &self.timer, self.socket.fd());
             let received: Result<_, Errno> = match self.timer.limit(self.socket.recv()).await {
                 Ok(received) => received,
                 Err(rt::Elapsed) => return,

@@ -24,7 +24,7 @@ use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Root;
 use crate::request::Request;
 pub(crate) use open::{
-    Folder, look, make_room, open, open_at_once, open_by_engine, open_folder, stat_anywhere,
+    Folder, close_unused, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere,
 };
 pub(crate) use root::{RootFacts, is_on_local_disk};
 

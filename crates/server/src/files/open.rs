@@ -202,7 +202,7 @@ async fn open_plain(request: &Request, path: &[u8], rules: Rules) -> Option<Resu
         Ok(file) => file,
         Err(Errno::INVAL) if direct.is_some() => return None,
         Err(Errno::INTR | Errno::AGAIN) => return None,
-        Err(Errno::MFILE | Errno::NFILE) if Box::pin(make_room(&request.generation)).await => return None,
+        Err(Errno::MFILE | Errno::NFILE) if Box::pin(make_room(request)).await => return None,
         Err(errno) => return Some(Err(failure(errno, call(rules)))),
     };
     let stat = match file.stat_inline() {
@@ -320,7 +320,7 @@ async fn open_by(request: &Request, path: Vec<u8>, rules: Rules, flags: OFlags) 
         Err(Errno::LOOP) if rules.links.checks() => {
             Err(failed(Box::pin(links::refine(facts, dir, &path, how, via)).await))
         }
-        Err(Errno::MFILE | Errno::NFILE) if make_room(&request.generation).await => {
+        Err(Errno::MFILE | Errno::NFILE) if Box::pin(make_room(request)).await => {
             Box::pin(open_path(facts, dir, &path, how, via)).await.map_err(failed)
         }
         Err(errno) => Err(failed(errno)),
@@ -383,8 +383,13 @@ async fn stat(request: &Request, path: &[u8]) -> Result<Stat, Errno> {
     }
 }
 
-/// Closes cached files that nobody is answering from, so that another one can be opened; whether there were any.
-pub(crate) async fn make_room(generation: &Generation) -> bool {
+/// Makes room for another open file; whether there was something to give up.
+async fn make_room(request: &Request) -> bool {
+    request.conn.thread.give_up_descriptors(&request.generation).await
+}
+
+/// Closes cached files that no response uses, so that another descriptor can be opened; whether there were any.
+pub(crate) async fn close_unused(generation: &Generation) -> bool {
     let files = generation.open_files.give_up(ROOM);
     let any = !files.is_empty();
     for file in files {

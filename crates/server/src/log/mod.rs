@@ -13,6 +13,7 @@ pub(crate) mod error;
 pub(crate) mod files;
 mod gzip;
 mod json;
+pub(crate) mod limited;
 mod losses;
 pub(crate) mod named;
 pub(crate) mod reports;

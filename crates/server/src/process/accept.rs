@@ -10,7 +10,6 @@ use rt::local::Gauge;
 use rt::net::Stopper;
 
 use crate::connection::{self, Entrance};
-use crate::files;
 use crate::log::{Level, Reason, error};
 use crate::modules::http_core::listen::ListenAddr;
 use crate::request::Address;
@@ -43,10 +42,9 @@ impl Doors {
             let spec = generation.config.listens().find(|spec| spec.addr == address);
             let own = self.alone || spec.is_some_and(|spec| spec.reuseport);
             for fd in fds {
-                // On a shared socket a multishot accept would give every connection to one thread.
-                let listener = Listener::new(fd, own);
+                let listener = Listener::new(fd, false);
                 self.open.push((address.clone(), listener.stopper()));
-                let accepting = accept(Rc::clone(&self.thread), listener, address.clone());
+                let accepting = accept(Rc::clone(&self.thread), listener, address.clone(), own);
                 let counted = self.accepting.enter();
                 rt::spawn(async move {
                     accepting.await;
@@ -54,6 +52,7 @@ impl Doors {
                 });
             }
         }
+        self.thread.room.set_listeners(self.open.len());
     }
 
     /// Stops at addresses that the configuration does not have any more.
@@ -84,15 +83,21 @@ impl Doors {
     }
 }
 
-/// Takes connections from one socket until it is stopped.
-async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr) {
+/// Takes connections from one socket until it is stopped. `own` says that no other thread accepts from it: on a shared
+/// socket a multishot accept would give every connection to one thread.
+async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr, own: bool) {
     let bound = match listener.local() {
         Ok(bound) => Address::from(bound),
         Err(errno) => return complain(&thread, Level::Emerg, "getsockname()", errno),
     };
     let entrance = Rc::new(Entrance::new(address, bound));
     loop {
-        make_room(&thread).await;
+        if thread.room.lacks().is_some() {
+            // Nothing is given up before a client waits.
+            listener.ready().await;
+            thread.room_to_accept().await;
+        }
+        listener.set_multishot(own && thread.room.is_wide());
         match listener.accept().await {
             Ok(fd) => {
                 // Counted before its task first runs: a thread that ends must not overlook it.
@@ -103,28 +108,13 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr)
             Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => {}
             Err(errno) => {
                 complain(&thread, Level::Crit, "accept4()", errno);
-                // A file that is only kept open, or a connection that idles, holds a descriptor that this could use.
                 let is_full = matches!(errno, Errno::MFILE | Errno::NFILE);
-                let has_room = is_full && files::make_room(&thread.generation()).await;
-                if !has_room && !thread.end_an_idle_one() {
+                if !is_full || !thread.give_up_descriptors(&thread.generation()).await {
                     rt::sleep_until(rt::now() + PAUSE).await;
                 }
             }
         }
     }
-}
-
-/// At `worker_connections` an idle connection ends for each new one; without idle ones accepting waits, and
-/// the clients wait in the kernel's queue.
-async fn make_room(thread: &Thread) {
-    let most = thread.connections_max.get().max(1);
-    if thread.connections.count() < most {
-        return;
-    }
-    if !thread.end_an_idle_one() {
-        error::write(thread, Level::Alert, format_args!("{most} worker_connections are not enough"));
-    }
-    thread.connections.at_most(most - 1).await;
 }
 
 fn complain(thread: &Thread, level: Level, call: &str, errno: Errno) {

@@ -322,9 +322,18 @@ impl Attempt<'_> {
         home: Option<&Rc<Home>>,
         options: ConnectOptions,
     ) -> Result<Box<Link>, Trouble> {
+        let thread = &request.conn.thread;
+        let Some(place) = thread.place_for_upstream().await else {
+            if let Some(more) = thread.room.alarms.upstreams.due(rt::now()) {
+                let what =
+                    format_args!("worker_connections are not enough while connecting to upstream{more}");
+                request.log(Level::Alert, what);
+            }
+            return Err(Trouble::Local);
+        };
         let timer = rt::Timer::new();
         timer.set(rt::now() + self.settings.connect_timeout);
-        let connecting = pin!(Link::connect(&peer.address, home.cloned(), options.clone()));
+        let connecting = pin!(Link::connect(thread, &peer.address, home.cloned(), options.clone(), place));
         match timer.limit(connecting).await {
             Ok(Ok(link)) => Ok(link),
             Ok(Err(error)) => {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use io::op::PeerAddr;
 use io::{Buf, Errno};
+use rt::local::Counted;
 use rt::net::{ConnectError, ConnectOptions, ConnectStep};
 use rt::{Socket, Timer};
 
@@ -34,6 +35,8 @@ pub(super) struct Link {
     /// How its socket was made: the address of this end, and what was asked of the kernel.
     options: ConnectOptions,
     home: Option<Rc<Home>>,
+    /// Its part of `worker_connections`.
+    _place: Counted,
 }
 
 /// Where a connection goes when it is not used.
@@ -113,16 +116,24 @@ impl Home {
 impl Link {
     /// Connects. Boxed for as long as it is there: it goes through many hands with each exchange.
     pub(super) async fn connect(
+        thread: &Thread,
         address: &PeerAddr,
         home: Option<Rc<Home>>,
         options: ConnectOptions,
+        place: Counted,
     ) -> Result<Box<Link>, ConnectError> {
-        let mut socket = Socket::connect_with(address.clone(), &options).await?;
+        let mut connected = Socket::connect_with(address.clone(), &options).await;
+        if let Err(ConnectError { step: ConnectStep::Socket, errno: Errno::MFILE | Errno::NFILE }) = connected
+            && thread.give_up_descriptors(&thread.generation()).await
+        {
+            connected = Socket::connect_with(address.clone(), &options).await;
+        }
+        let mut socket = connected?;
         // One receive at a time. No send follows the bytes of an answer, so an armed one would have to be asked in each
         // turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state first.
         socket.split().0.set_multishot(false);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
-        Ok(Box::new(Link { socket, timer, requests: 0, opened, address, options, home }))
+        Ok(Box::new(Link { socket, timer, requests: 0, opened, address, options, home, _place: place }))
     }
 
     /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
@@ -158,6 +169,15 @@ impl Pools {
     /// Lets all of them go: another configuration is in force, or the thread ends.
     pub(crate) fn clear(&self) {
         self.pools.borrow_mut().clear();
+    }
+
+    /// Lets go of the one that has been idle longest, to make room; whether there was one.
+    pub(crate) fn give_up_one(&self) -> bool {
+        let mut pools = self.pools.borrow_mut();
+        let used = pools.values_mut().filter(|idle| !idle.is_empty());
+        let oldest = used.min_by_key(|idle| idle[0].until).map(|idle| idle.remove(0));
+        drop(pools);
+        oldest.is_some()
     }
 
     /// How many there are.

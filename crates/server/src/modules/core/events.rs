@@ -30,7 +30,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // As in nginx: a number that small machines can serve.
     Directive::events(
-        event("worker_connections", Args::Exactly(1), "Most connections of one thread.").default("512"),
+        event(
+            "worker_connections",
+            Args::Exactly(1),
+            "Most connections of one thread, those to upstreams included.",
+        )
+        .default("512"),
         set_worker_connections,
     ),
     Directive::nothing(

@@ -1,0 +1,164 @@
+//! Connections that do nothing make room for those that do: at `worker_connections`, at the limit of descriptors, and
+//! where a proxy passes to itself.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use testkit::burst::{Outcome, assert_all_right};
+use testkit::client::request_bytes;
+use testkit::{Burst, Client, Content, Deadline, Gate, Origin, Reply, Server};
+
+/// `worker_connections` of these tests, and connections that are more than that.
+const LIMIT: usize = 64;
+const CROWD: usize = 200;
+
+/// A server with one thread for each network engine that this machine has.
+fn on_each_engine(server: &str, shell: &str, connections: usize, test: impl Fn(&Server, &str)) {
+    for net in ["epoll", "io_uring"] {
+        let conf = format!(
+            "worker_processes 1; error_log logs/error.log info; \
+             events {{ use {net}; worker_connections {connections}; }} http {{ access_log off; \
+             server {{ listen 127.0.0.1:0; root html; location = /ok {{ return 200 ok; }} {server} }} }}"
+        );
+        let builder = Server::builder(common::BINARY).conf(&conf).file("html/a.bin", Content::new(1, 50_000));
+        let builder = if shell.is_empty() { builder } else { builder.shell(shell) };
+        match builder.try_start() {
+            Ok(server) => test(&server, net),
+            Err(reason) if net == "io_uring" && reason.contains("io_uring") => {
+                testkit::skip(format_args!("no ring here: {reason}"));
+            }
+            Err(reason) => panic!("{reason}"),
+        }
+    }
+}
+
+fn descriptors(server: &Server) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", server.workers()[0])).expect("procfs").count()
+}
+
+fn crowd(server: &Server, count: usize, first_bytes: &str) -> Vec<Client> {
+    let connect = |_| {
+        let mut client = Client::connect(server.addr(0));
+        // The connection may have been given up for a later one already.
+        let _ = client.try_send(first_bytes.as_bytes());
+        client
+    };
+    (0..count).map(connect).collect()
+}
+
+#[test]
+fn silent_connections_make_room_for_clients_the_oldest_first() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let before = descriptors(server);
+        let mut silent = crowd(server, CROWD, "");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        // The listening socket's own accept may bring one more.
+        assert!(descriptors(server) <= before + LIMIT + 1, "{net}: {}", descriptors(server));
+        silent[0].expect_end();
+        assert_eq!(silent[CROWD - 1].get("/ok").text(), "ok", "{net}: the newest one is still there");
+    });
+}
+
+#[test]
+fn half_header_sections_make_room_for_clients_the_oldest_first() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let before = descriptors(server);
+        let mut halves = crowd(server, CROWD, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        assert!(descriptors(server) <= before + LIMIT + 1, "{net}: {}", descriptors(server));
+        let line = server.wait_for_log("closed to make room for another", Deadline::default());
+        assert!(line.contains("[info]") && line.contains("while reading client request headers"), "{line}");
+        assert!(halves[0].try_response().is_err(), "{net}");
+        assert_eq!(
+            halves[CROWD - 1].send("b\r\n\r\n").response().text(),
+            "ok",
+            "{net}: the newest one is served"
+        );
+    });
+}
+
+#[test]
+fn silent_connections_go_before_half_header_sections() {
+    on_each_engine("", "", LIMIT, |server, net| {
+        let mut halves = crowd(server, LIMIT / 2, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        let _silent = crowd(server, CROWD, "");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        for half in &mut halves {
+            assert_eq!(half.send("b\r\n\r\n").response().text(), "ok", "{net}");
+        }
+    });
+}
+
+#[test]
+fn bodies_that_stall_make_room_for_clients() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine(&up, "", LIMIT, |server, net| {
+        let _halves = crowd(server, LIMIT, "POST /up HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        assert_eq!(Client::connect(server.addr(0)).get("/up").text(), "up", "{net}");
+        let line = server.wait_for_log("closed to make room for another", Deadline::default());
+        assert!(line.contains("while reading client request body"), "{line}");
+    });
+}
+
+#[test]
+fn a_proxy_that_passes_to_itself_is_refused_and_other_requests_are_served() {
+    let looping = "location /loop { proxy_pass http://127.0.0.1:$server_port; }";
+    on_each_engine(looping, "", LIMIT, |server, net| {
+        let outcomes = Burst::new(server.addr(0)).get("/loop", LIMIT).run();
+        // A client whose request was still on its way may have been given up.
+        let refused = |outcome: &Outcome| [500, 502].contains(&outcome.status) || outcome.fault.is_some();
+        assert!(outcomes.iter().all(refused), "{net}: {outcomes:?}");
+        assert!(outcomes.iter().any(|outcome| outcome.status >= 500), "{net}: {outcomes:?}");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        let line = server.wait_for_log("worker_connections are not enough", Deadline::default());
+        assert!(line.contains("[alert]") && line.contains("while connecting to upstream"), "{net}: {line}");
+    });
+}
+
+#[test]
+fn upstream_connections_count_as_connections() {
+    let gate = Gate::new();
+    let held = gate.clone();
+    let origin = Origin::start(move |_| Reply::text("up").wait_first(&held));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine(&up, "", LIMIT, |server, net| {
+        gate.close();
+        let before = origin.stats().requests;
+        let ask = || {
+            let mut client = Client::connect(server.addr(0));
+            client.send(request_bytes("GET", "/up", &[]));
+            client
+        };
+        // Each takes two places; the last sixteenth is for clients.
+        let mut clients: Vec<Client> = Vec::new();
+        for count in 1..=(LIMIT - LIMIT / 16) as u64 / 2 {
+            clients.push(ask());
+            origin.wait_for("the request", |stats| stats.requests == before + count);
+        }
+        assert_eq!(ask().response().status, 500, "{net}");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
+        let line = server.wait_for_log("worker_connections are not enough", Deadline::default());
+        assert!(line.contains("[alert]") && line.contains("while connecting to upstream"), "{net}: {line}");
+        gate.open();
+        for client in &mut clients {
+            assert_eq!(client.response().text(), "up", "{net}");
+        }
+        assert_eq!(ask().response().text(), "up", "{net}: there is room again");
+    });
+}
+
+#[test]
+fn at_the_limit_of_descriptors_accepted_requests_have_files_and_upstreams() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine(&up, "ulimit -n 128", 1024, |server, net| {
+        let _halves = crowd(server, 150, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        let file = Burst::new(server.addr(0)).get("/a.bin", 30).expect(Content::new(1, 50_000)).start();
+        let upstream = Burst::new(server.addr(0)).get("/up", 30).run();
+        assert_all_right(&file.join(), 200);
+        assert_all_right(&upstream, 200);
+        assert!(!server.error_log().contains("Too many open files"), "{net}: {}", server.error_log());
+    });
+}

@@ -1,0 +1,280 @@
+//! What a thread may have open at once, and what it gives up to make room.
+//!
+//! Connections of clients and connections to upstreams share `worker_connections`, as in nginx. The process's
+//! descriptors have a reserve, which files, upstreams and temporary files of accepted connections use. Where either runs
+//! out, the connections that cost least are given up first; [`waiting`] has the order.
+//!
+//! A thread stops accepting before it takes the last places for upstreams away from itself: a request that is refused
+//! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
+
+mod waiting;
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use io::Fd;
+use io::descriptors::Descriptors;
+use rt::Timer;
+use rt::local::{Counted, Event, Gauge};
+
+use crate::files;
+use crate::log::limited::Limited;
+use crate::log::{Level, error};
+use crate::request::Generation;
+use crate::thread::Thread;
+pub(crate) use waiting::Waits;
+use waiting::{Entry, GRACE, Lists, Rank};
+
+/// What there is no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Another connection (`worker_connections`).
+    Connection,
+    /// Another descriptor.
+    Descriptor,
+}
+
+/// Of the connections of a thread, the part that upstreams leave to clients: nginx begins to close idle connections
+/// when as few are free.
+const CLIENTS_PART: usize = 16;
+
+/// Quiet connections that are given up at once at most, and the part of all that this is (nginx's numbers). Each
+/// accept would have to wait for one otherwise.
+const GIVEN_UP_MAX: usize = 32;
+const GIVEN_UP_PART: usize = 8;
+
+/// Descriptors that an accepted connection may need: its own, a file, an upstream, a temporary file.
+const DESCRIPTORS_EACH: u64 = 4;
+
+/// Descriptors that are left to accepted connections: an eighth, within these bounds, and never more than a quarter.
+const RESERVE_MIN: u64 = 16;
+const RESERVE_MAX: u64 = 512;
+
+/// Free places from which on an accept may stay armed in the ring: the kernel empties the whole queue of a listening
+/// socket then (default `backlog` 511), and more may come meanwhile.
+const WIDE: usize = 1024;
+
+/// How long a look for room waits for an end that it was not told of, such as a body that begins to stall.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long descriptors that were given up take to close: a few turns of the engine.
+const CLOSING: Duration = Duration::from_millis(1);
+
+/// The room of one thread.
+pub(crate) struct Room {
+    lists: Lists,
+    began: Instant,
+    /// Connections of clients and to upstreams.
+    places: Gauge,
+    places_max: usize,
+    threads: u64,
+    descriptors: Option<Descriptors>,
+    /// Descriptors that were free when they were counted last, and accepts since.
+    free_then: Cell<u64>,
+    accepted_since: Cell<u64>,
+    /// Whether accepting waits for room.
+    is_awaited: Cell<bool>,
+    changed: Event,
+    listeners: Cell<usize>,
+    pub(crate) alarms: Alarms,
+}
+
+/// Lines of the error log that a flood would repeat.
+#[derive(Default)]
+pub(crate) struct Alarms {
+    pub(crate) connections: Limited,
+    pub(crate) upstreams: Limited,
+    pub(crate) descriptors: Limited,
+}
+
+impl Room {
+    pub(crate) fn new(places_max: usize, threads: usize) -> Room {
+        Room {
+            lists: Lists::default(),
+            began: rt::now(),
+            places: Gauge::new(),
+            places_max: places_max.max(1),
+            threads: threads.max(1) as u64,
+            descriptors: Descriptors::open(),
+            free_then: Cell::new(0),
+            accepted_since: Cell::new(0),
+            is_awaited: Cell::new(false),
+            changed: Event::new(),
+            listeners: Cell::new(1),
+            alarms: Alarms::default(),
+        }
+    }
+
+    /// A place for a connection, until the answer is dropped.
+    pub(crate) fn enter(&self) -> Counted {
+        self.places.enter()
+    }
+
+    /// Says how many sockets this thread accepts from.
+    pub(crate) fn set_listeners(&self, count: usize) {
+        self.listeners.set(count.max(1));
+    }
+
+    /// Marks a connection as waiting while the answer lives: it may be chosen to make room, which ends its timer.
+    pub(crate) fn waits(&self, kind: Waits, timer: &Timer, socket: &Fd) -> Waiting<'_> {
+        let entry = self.lists.insert(kind, timer, socket, self.now_ms());
+        if self.is_awaited.get() {
+            self.changed.pulse();
+        }
+        Waiting { room: self, entry }
+    }
+
+    /// Wakes connections that wait for a request: all, or the idle ones only.
+    pub(crate) fn wake(&self, wanted: impl Fn(Waits) -> bool) {
+        self.lists.wake(|kind| matches!(kind, Waits::First | Waits::Idle) && wanted(kind));
+    }
+
+    /// Whether an accept may bring in as many connections as the kernel has.
+    pub(crate) fn is_wide(&self) -> bool {
+        let wide = WIDE * self.listeners.get();
+        let free =
+            self.free_then.get().saturating_sub(self.accepted_since.get() * DESCRIPTORS_EACH * self.threads);
+        let has_descriptors = self.descriptors.is_none() || free >= self.reserve() + wide as u64;
+        self.free_places() >= wide && has_descriptors
+    }
+
+    /// What one more accepted connection would lack.
+    pub(crate) fn lacks(&self) -> Option<Want> {
+        if self.free_places() == 0 {
+            return Some(Want::Connection);
+        }
+        self.accepted_since.set(self.accepted_since.get() + 1);
+        let Some(descriptors) = &self.descriptors else { return None };
+        let needed = self.accepted_since.get() * DESCRIPTORS_EACH * self.threads;
+        if self.free_then.get() < self.reserve() + needed {
+            self.free_then.set(descriptors.free());
+            self.accepted_since.set(0);
+        }
+        (self.free_then.get() <= self.reserve()).then_some(Want::Descriptor)
+    }
+
+    fn reserve(&self) -> u64 {
+        let limit = self.descriptors.as_ref().map_or(0, Descriptors::limit);
+        (limit / 8).clamp(RESERVE_MIN, RESERVE_MAX).min(limit / 4)
+    }
+
+    fn free_places(&self) -> usize {
+        self.places_max.saturating_sub(self.places.count())
+    }
+
+    fn now_ms(&self) -> u32 {
+        rt::now().saturating_duration_since(self.began).as_millis() as u32
+    }
+
+    /// Chooses connections to be given up; whether there were any. They end when their tasks run.
+    fn give_up(&self, thread: &Thread) -> bool {
+        let now_ms = self.now_ms();
+        let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
+        if self.lists.choose(Rank::Quiet, most, now_ms) > 0 || thread.links.give_up_one() {
+            return true;
+        }
+        // One that came just now may turn out to be silent in a moment.
+        if self.lists.quiet() > 0 {
+            return false;
+        }
+        [Rank::Head, Rank::Body].into_iter().any(|rank| self.lists.choose(rank, 1, now_ms) > 0)
+    }
+}
+
+impl Thread {
+    /// Gives the cheapest connections up, and waits until they have ended; whether there were any.
+    pub(crate) async fn give_up(&self, want: Want) -> bool {
+        let any = self.room.give_up(self);
+        if any && want == Want::Descriptor {
+            rt::sleep_until(rt::now() + CLOSING).await;
+        } else if any {
+            rt::yield_now().await;
+        }
+        any
+    }
+
+    /// Gives up what holds descriptors: first files that are open for later requests only, which costs no client anything.
+    pub(crate) async fn give_up_descriptors(&self, generation: &Generation) -> bool {
+        files::close_unused(generation).await || self.give_up(Want::Descriptor).await
+    }
+
+    /// Waits until a connection may be accepted. What cannot be served waits in the kernel's queue.
+    pub(crate) async fn room_to_accept(&self) {
+        let room = &self.room;
+        while let Some(want) = room.lacks() {
+            if self.give_up(want).await {
+                continue;
+            }
+            self.tell_of(want);
+            room.is_awaited.set(true);
+            let pause = if room.lists.quiet() > 0 { GRACE } else { LOOK_AGAIN };
+            let until = rt::sleep_until(rt::now() + pause);
+            let ended =
+                rt::select(room.places.at_most(room.places.count().saturating_sub(1)), room.changed.wait());
+            rt::select(ended, until).await;
+            room.is_awaited.set(false);
+        }
+    }
+
+    /// A place for a connection to an upstream; `None` where only those are left that accepted connections need.
+    pub(crate) async fn place_for_upstream(&self) -> Option<Counted> {
+        let room = &self.room;
+        let kept = room.places_max / CLIENTS_PART;
+        let mut has_waited = false;
+        // Connections that come in meanwhile take what was given up: the number of tries has an end.
+        for _ in 0..=2 * kept {
+            if room.free_places() > kept {
+                break;
+            }
+            if self.give_up(Want::Connection).await {
+                continue;
+            }
+            if has_waited || room.lists.quiet() == 0 {
+                break;
+            }
+            has_waited = true;
+            rt::sleep_until(rt::now() + GRACE).await;
+        }
+        (room.free_places() > kept).then(|| room.enter())
+    }
+
+    fn tell_of(&self, want: Want) {
+        let room = &self.room;
+        match want {
+            Want::Connection => {
+                let Some(more) = room.alarms.connections.due(rt::now()) else { return };
+                let most = room.places_max;
+                error::write(
+                    self,
+                    Level::Alert,
+                    format_args!("{most} worker_connections are not enough{more}"),
+                );
+            }
+            Want::Descriptor => {
+                let Some(more) = room.alarms.descriptors.due(rt::now()) else { return };
+                let limit = room.descriptors.as_ref().map_or(0, Descriptors::limit);
+                let what = "descriptors are not enough, no connection is accepted until one is free";
+                error::write(self, Level::Alert, format_args!("{limit} {what}{more}"));
+            }
+        }
+    }
+}
+
+/// A connection that may be chosen to make room.
+pub(crate) struct Waiting<'a> {
+    room: &'a Room,
+    entry: Entry,
+}
+
+impl Waiting<'_> {
+    /// Whether it has to end to make room for another.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.room.lists.is_chosen(self.entry)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.room.lists.remove(self.entry);
+    }
+}
