@@ -148,6 +148,7 @@ impl StatusCode {
 const REASONS: &[(u16, &str)] = &[
     (100, "Continue"),
     (101, "Switching Protocols"),
+    (102, "Processing"),
     (103, "Early Hints"),
     (200, "OK"),
     (201, "Created"),

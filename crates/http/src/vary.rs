@@ -55,8 +55,10 @@ pub fn selecting_names<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result
 ///
 /// Each field is written as its name, whether it is absent, and its value with the length before it: an absent field
 /// and an empty one are different, and no value can look like another field. Lines are joined by a comma and a blank.
-/// White space is made uniform only where the field is a known list, letters and order only where neither has a meaning
-/// (`Accept-Encoding`); anything else would take requests for equal that the origin tells apart.
+/// White space is made uniform only where the field is a known list. Letters and weights are made uniform in
+/// `Accept-Encoding` and `Accept-Language`. The order counts among languages of the same weight only, where some origins
+/// take it for a preference (RFC 9110 section 12.5.4). Anything else would take requests for equal that the origin tells
+/// apart.
 pub fn secondary_key<'a, 'n, N, F, I>(names: N, mut lines: F, key: &mut Vec<u8>)
 where
     N: IntoIterator<Item = &'n [u8]>,
@@ -90,21 +92,60 @@ fn push_normalised<'a>(id: HeaderId, values: impl Iterator<Item = &'a [u8]>, key
         return;
     }
     let mut items: Vec<&[u8]> = values.flat_map(list_items).filter(|item| !item.is_empty()).collect();
-    if id != HeaderId::AcceptEncoding {
+    if id == HeaderId::Accept {
         push_joined(items.into_iter(), key);
         return;
     }
-    // Codings have no case, and their weights alone say which is preferred.
-    let mut lower: Vec<Vec<u8>> = items.drain(..).map(without_blanks).collect();
-    lower.sort_unstable();
-    lower.dedup();
-    push_joined(lower.iter().map(Vec::as_slice), key);
+    // Codings and languages have no case, and their weights say which is preferred.
+    let mut weighted: Vec<(Vec<u8>, u16)> = items.drain(..).map(weighted).collect();
+    match id {
+        HeaderId::AcceptEncoding => weighted.sort_unstable(),
+        _ => weighted.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight)),
+    }
+    weighted.dedup();
+    let written: Vec<Vec<u8>> = weighted.into_iter().map(with_weight).collect();
+    push_joined(written.iter().map(Vec::as_slice), key);
 }
 
-/// `GZIP ; q=1` as `gzip;q=1`.
-fn without_blanks(item: &[u8]) -> Vec<u8> {
+/// The weight of what has none (RFC 9110 section 12.4.2), in thousandths.
+const WEIGHT_MAX: u16 = 1000;
+
+/// `GZIP ; q=0.50` as `gzip` and 500. A weight that is none stays a part of the name.
+fn weighted(item: &[u8]) -> (Vec<u8>, u16) {
     let bytes = item.iter().filter(|byte| !matches!(byte, b' ' | b'\t'));
-    bytes.map(u8::to_ascii_lowercase).collect()
+    let mut name: Vec<u8> = bytes.map(u8::to_ascii_lowercase).collect();
+    let Some(at) = memchr::memmem::rfind(&name, b";q=") else { return (name, WEIGHT_MAX) };
+    match weight(&name[at + 3..]) {
+        Some(weight) => {
+            name.truncate(at);
+            (name, weight)
+        }
+        None => (name, WEIGHT_MAX),
+    }
+}
+
+/// `qvalue` in thousandths.
+fn weight(text: &[u8]) -> Option<u16> {
+    let (whole, digits) = match text {
+        [whole @ (b'0' | b'1')] => (*whole, &b""[..]),
+        [whole @ (b'0' | b'1'), b'.', digits @ ..] => (*whole, digits),
+        _ => return None,
+    };
+    if digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let digit = |at: usize| digits.get(at).map_or(0, |byte| u16::from(byte - b'0'));
+    let thousandths = digit(0) * 100 + digit(1) * 10 + digit(2);
+    let weight = u16::from(whole - b'0') * WEIGHT_MAX + thousandths;
+    (weight <= WEIGHT_MAX).then_some(weight)
+}
+
+fn with_weight((mut name, weight): (Vec<u8>, u16)) -> Vec<u8> {
+    if weight < WEIGHT_MAX {
+        name.extend_from_slice(b";q=");
+        crate::push_decimal(&mut name, u64::from(weight));
+    }
+    name
 }
 
 fn push_joined<'a>(items: impl Iterator<Item = &'a [u8]>, key: &mut Vec<u8>) {
@@ -194,6 +235,21 @@ mod tests {
                 &[("Accept-Encoding", "gzip"), ("Accept-Encoding", "br")],
             ),
             (&["Accept-Encoding"], &[("Accept-Encoding", "br;q=0.5")], &[("Accept-Encoding", "BR ; Q=0.5,")]),
+            (
+                &["Accept-Encoding"],
+                &[("Accept-Encoding", "br;q=1.0, gzip;q=0.50")],
+                &[("Accept-Encoding", "gzip;q=0.5,br")],
+            ),
+            (
+                &["Accept-Language"],
+                &[("Accept-Language", "de-CH, en;q=0.5")],
+                &[("Accept-Language", "DE-ch,EN ; q=0.50")],
+            ),
+            (
+                &["Accept-Language"],
+                &[("Accept-Language", "de, en;q=0.5")],
+                &[("Accept-Language", "en;q=0.5, de;q=1")],
+            ),
             (&["Accept"], &[("Accept", "a/b,c/d")], &[("Accept", " a/b ,\tc/d")]),
             (&["Accept"], &[("Accept", "a/b"), ("Accept", "c/d")], &[("Accept", "a/b, c/d")]),
             (&["X"], &[("X", "a"), ("X", "b")], &[("x", "a, b")]),
@@ -218,6 +274,12 @@ mod tests {
             (&["Accept"], &[("Accept", "a/b;x=\"1,2\"")], &[("Accept", "a/b;x=\"1, 2\"")]),
             (&["Accept"], &[("Accept", "a/b;x=\"\\\",2\"")], &[("Accept", "a/b;x=\"\\\", 2\"")]),
             (&["Accept-Language"], &[("Accept-Language", "de, en")], &[("Accept-Language", "en, de")]),
+            (
+                &["Accept-Language"],
+                &[("Accept-Language", "de, en;q=0.5")],
+                &[("Accept-Language", "de, en;q=0.6")],
+            ),
+            (&["Accept-Language"], &[("Accept-Language", "de;q=x")], &[("Accept-Language", "de")]),
             (&["Accept-Encoding"], &[("Accept-Encoding", "br;q=0")], &[("Accept-Encoding", "br")]),
             (&["Accept-Encoding"], &[], &[("Accept-Encoding", "")]),
         ];

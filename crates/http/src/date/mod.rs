@@ -5,7 +5,7 @@
 
 mod parse;
 
-pub use parse::{parse_as_written, parse_http};
+pub use parse::{parse_as_written, parse_expiration, parse_http};
 
 /// Length of an HTTP date: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub const HTTP_LEN: usize = 29;

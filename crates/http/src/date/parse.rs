@@ -23,20 +23,36 @@ pub fn parse_http(text: &[u8]) -> Option<i64> {
     }
 }
 
+/// As [`parse_http`], for the calculation of an expiration time (RFC 9111 section 4.2): `None` for a date in any zone but GMT
+/// or UTC, and for a date with other text behind it. Letters have no case.
+#[must_use]
+pub fn parse_expiration(text: &[u8]) -> Option<i64> {
+    if let Some(unix) = parse_as_written(text) {
+        return Some(unix);
+    }
+    let text = trim_ows(text).to_ascii_uppercase();
+    match memchr::memchr(b',', &text) {
+        Some(comma) => {
+            let rest = &text[comma + 1..];
+            let date = rest.strip_suffix(b" GMT").or_else(|| rest.strip_suffix(b" UTC"))?;
+            let mut reader = Reader { rest: trim_ows(date) };
+            reader.day_first().filter(|_| reader.rest.is_empty())
+        }
+        None => {
+            let mut reader = Reader { rest: &text };
+            reader.asctime().filter(|_| reader.rest.is_empty())
+        }
+    }
+}
+
 /// As [`parse_http`] of a date that is written as [`super::http`] writes it; `None` for any other form. So what is
 /// answered can be written again and is the same text.
 #[must_use]
 pub fn parse_as_written(text: &[u8]) -> Option<i64> {
-    let (weekday, date) = text.split_at_checked(WEEKDAY_LEN)?;
-    let mut reader = Reader { rest: date.strip_suffix(b" GMT")? };
-    let unix = reader.day_first()?;
-    let known = WEEKDAYS[usize::from(Civil::from_unix(unix).weekday)];
-    let is_whole = text.len() == HTTP_LEN && reader.rest.is_empty();
-    (is_whole && weekday.strip_suffix(b", ") == Some(known)).then_some(unix)
+    let unix = preferred(text.try_into().ok()?)?;
+    let weekday = WEEKDAYS[usize::from(Civil::from_unix(unix).weekday)];
+    (text.ends_with(b" GMT") && text.starts_with(weekday)).then_some(unix)
 }
-
-/// Length of the weekday with what parts it from the date: `Sun, `.
-const WEEKDAY_LEN: usize = 5;
 
 /// The form that all servers write, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for what may be another one.
 fn preferred(text: &[u8; HTTP_LEN]) -> Option<i64> {
@@ -110,7 +126,7 @@ impl Reader<'_> {
     fn month(&mut self) -> Option<u16> {
         let (name, rest) = self.rest.split_at_checked(3)?;
         self.rest = rest;
-        let index = MONTHS.iter().position(|month| month.as_slice() == name)?;
+        let index = MONTHS.iter().position(|month| month.eq_ignore_ascii_case(name))?;
         Some(index as u16 + 1)
     }
 
@@ -169,6 +185,7 @@ mod tests {
             " Sun, 06 Nov 1994 08:49:37 GMT ",
             "Mon, 06 Nov 1994 08:49:37 GMT; length=1234",
             "Sun,06 Nov 1994 08:49:37",
+            "SUN, 06 NOV 1994 08:49:37 gmt",
         ] {
             assert_eq!(parse_http(text.as_bytes()), Some(784_111_777), "{text}");
         }
@@ -181,6 +198,7 @@ mod tests {
         assert_eq!(parse_as_written(b"Sun, 06 Nov 1994 08:49:37 GMT"), Some(784_111_777));
         for text in [
             "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 nov 1994 08:49:37 GMT",
             "Sun, 06-Nov-1994 08:49:37 GMT",
             "Sun, 06-Nov-94 08:49:37   GMT",
             "Sun, 06 Nov 1994 08:49:37 UTC",
@@ -195,6 +213,32 @@ mod tests {
     }
 
     #[test]
+    fn a_zone_other_than_gmt_gives_no_expiration_time() {
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "sun, 06 nov 1994 08:49:37 gmt",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun Nov  6 08:49:37 1994",
+            " Sun, 06 Nov 1994 08:49:37 GMT ",
+        ] {
+            assert_eq!(parse_expiration(text.as_bytes()), Some(784_111_777), "{text}");
+        }
+        for text in [
+            "Sun, 06 Nov 1994 08:49:37 EST",
+            "Sun, 06 Nov 1994 08:49:37 +0000",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 06 Nov 1994 08:49:37 GMT; length=1",
+            "Sun Nov  6 08:49:37 1994 EST",
+            "Sunday, 06-Nov-94 08:49:37 CET",
+            "0",
+            "",
+        ] {
+            assert_eq!(parse_expiration(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
     fn no_dates() {
         for text in [
             "",
@@ -203,7 +247,6 @@ mod tests {
             ",",
             "Sun, ",
             "Sun, 06 Nov 1994",
-            "Sun, 06 nov 1994 08:49:37 GMT",
             "Sun, 6 Nov 1994 08:49:37 GMT",
             "Sun, 06-Nov 1994 08:49:37 GMT",
             "Sun, 31 Feb 1994 08:49:37 GMT",

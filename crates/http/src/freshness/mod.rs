@@ -99,7 +99,7 @@ impl CacheFields {
             control: target.map_or(found.control, |target| target.control),
             targeted: target.map(|target| target.index),
             expires: expires.map_or(Expires::Absent, parse_expires),
-            date: date.and_then(date::parse_http),
+            date: date.and_then(date::parse_expiration),
             age: parse_age(age),
             last_modified: last_modified.and_then(date::parse_http),
             etag: etag.and_then(conditional::strength),
@@ -228,10 +228,10 @@ pub fn parse_age<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Option<u32> 
     delta_seconds(crate::bytes::trim_ows(first))
 }
 
-/// `Expires` (RFC 9111 section 5.3).
+/// `Expires` (RFC 9111 section 5.3). A date in another zone than GMT is invalid (section 4.2).
 #[must_use]
 pub fn parse_expires(value: &[u8]) -> Expires {
-    date::parse_http(value).map_or(Expires::Invalid, Expires::At)
+    date::parse_expiration(value).map_or(Expires::Invalid, Expires::At)
 }
 
 /// Whether a response with this status may be taken for fresh by a guess (RFC 9110 section 15.1). 206 is one of them,

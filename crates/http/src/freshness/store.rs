@@ -36,7 +36,7 @@ pub enum NotStored {
     Authorization,
     /// Nothing says how long it is good.
     NoLifetime,
-    /// It has expired already, or is as old as it may become.
+    /// It has expired already, or is as old as it may become, and nothing allows to use it stale.
     Expired,
 }
 
@@ -132,12 +132,16 @@ pub struct Verdict {
     pub lifetime: Lifetime,
     /// How old it was when it came.
     pub initial_age: u32,
-    /// When it stops being fresh, in seconds since 1970: not later than when it came, if it must be validated at once.
+    /// When it stops being fresh, in seconds since 1970: not later than when it came, if it was stale by then.
     pub fresh_until: i64,
     /// For how many seconds after that it may be served while it is validated in the background.
     pub stale_while_revalidate: u32,
     /// For how many seconds after that it may be served when the origin fails.
     pub stale_if_error: u32,
+    /// `must-revalidate` or `proxy-revalidate`: once stale it is not used without validation.
+    pub must_revalidate: bool,
+    /// `no-cache`: it is not used without validation at all.
+    pub no_cache: bool,
     /// Whether `no-cache` names fields, which must not be served without asking
     /// ([`crate::cache_control::qualified_fields`]).
     pub has_qualified_fields: bool,
@@ -168,16 +172,28 @@ pub fn judge(fields: &CacheFields, exchange: Exchange, rules: &Rules) -> Result<
     let local = matches!(lifetime.source, LifetimeSource::AccelExpires | LifetimeSource::Configured);
     let initial_age = fields.initial_age(exchange.times);
     let fresh_for = i64::from(lifetime.seconds) - if local { 0 } else { i64::from(initial_age) };
-    if fresh_for <= 0 && !validates {
+    let now = exchange.times.response;
+    let fresh_until = match fields.accel_expires {
+        // A moment in the past counts as it is: windows for stale use begin there.
+        Some(AccelExpires::At(at)) => at,
+        _ => now.saturating_add(fresh_for),
+    };
+    let window = |why| stale(control, why, rules.s_maxage_forbids_stale).unwrap_or(0);
+    let (while_revalidate, if_error) = (window(StaleUse::WhileRevalidate), window(StaleUse::IfError));
+    let longest = i64::from(while_revalidate.max(if_error));
+    if fresh_until.saturating_add(longest) <= now && !validates {
         return Err(NotStored::Expired);
     }
-    let window = |why| stale(control, why, rules.s_maxage_forbids_stale).unwrap_or(0);
+    // What `X-Accel-Expires` overrules, as in `storable`.
+    let heeds_no_cache = fields.accel_expires.is_none();
     Ok(Verdict {
         lifetime,
         initial_age,
-        fresh_until: exchange.times.response.saturating_add(fresh_for),
-        stale_while_revalidate: window(StaleUse::WhileRevalidate),
-        stale_if_error: window(StaleUse::IfError),
+        fresh_until,
+        stale_while_revalidate: while_revalidate,
+        stale_if_error: if_error,
+        must_revalidate: control.must_revalidate || control.proxy_revalidate,
+        no_cache: heeds_no_cache && control.no_cache == Scope::Whole,
         has_qualified_fields: control.no_cache == Scope::Fields,
     })
 }

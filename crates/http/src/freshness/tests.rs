@@ -323,6 +323,24 @@ fn what_must_be_validated_is_stored_where_wanted() {
 }
 
 #[test]
+fn what_was_stale_when_it_came_is_stored_for_its_stale_windows() {
+    for (text, wanted) in [
+        ("Cache-Control: max-age=5, stale-while-revalidate=9\nAge: 9", Ok(-4)),
+        ("Cache-Control: max-age=5, stale-if-error=9\nAge: 9", Ok(-4)),
+        ("Cache-Control: max-age=0, stale-while-revalidate=9", Ok(0)),
+        ("Cache-Control: max-age=5, stale-while-revalidate=4\nAge: 9", Err(NotStored::Expired)),
+        ("Cache-Control: max-age=5, stale-if-error=9, must-revalidate\nAge: 9", Err(NotStored::Expired)),
+        ("X-Accel-Expires: @784111770\nCache-Control: stale-while-revalidate=9", Ok(-7)),
+        ("X-Accel-Expires: @784111770\nCache-Control: stale-while-revalidate=7", Err(NotStored::Expired)),
+        ("X-Accel-Expires: @784111770", Err(NotStored::Expired)),
+        ("X-Accel-Expires: 0\nCache-Control: stale-while-revalidate=9", Err(NotStored::AccelOff)),
+    ] {
+        let found = verdict(text, exchange(200), &Rules::default()).map(|found| found.fresh_until - DATE);
+        assert_eq!(found, wanted, "{text}");
+    }
+}
+
+#[test]
 fn verdicts_in_full() {
     let text =
         "Date: {date}\nCache-Control: max-age=60, no-cache=\"x\", stale-while-revalidate=5, stale-if-error=7";
@@ -334,6 +352,8 @@ fn verdicts_in_full() {
         fresh_until: DATE + 60,
         stale_while_revalidate: 5,
         stale_if_error: 7,
+        must_revalidate: false,
+        no_cache: false,
         has_qualified_fields: true,
     };
     assert_eq!(found, wanted);
