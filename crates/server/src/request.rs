@@ -141,6 +141,8 @@ pub struct Request {
     pub(crate) internal: bool,
     /// Whether it goes on without the client: what it fetches is for others too.
     pub(crate) is_detached: bool,
+    /// Whether a client waits for the head of its response nevertheless: interim responses go there.
+    pub(crate) is_awaited: bool,
     /// How many requests this one was made inside of; 0 for a client's.
     pub(crate) depth: u8,
     /// Whether a rewrite in this location gave the URI that another location is to be searched for.
@@ -235,6 +237,7 @@ impl Request {
             left_location: false,
             uri_replaced: false,
             is_detached: false,
+            is_awaited: false,
             depth: 0,
             redirects: 0,
             error_status: None,
@@ -293,7 +296,7 @@ impl Request {
         // A head that is refused says no method; HEAD from before would take the body from its answer.
         self.method = Method::Get;
         (self.internal, self.uri_changed, self.left_location) = (false, false, false);
-        self.is_detached = false;
+        (self.is_detached, self.is_awaited) = (false, false);
         self.uri_replaced = false;
         self.redirects = 0;
         self.error_status = None;

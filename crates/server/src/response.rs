@@ -37,6 +37,8 @@ pub struct Response {
     pub(crate) body: Body,
     /// Whether another server has judged the client's conditions already, so that none is judged here.
     pub(crate) is_judged: bool,
+    /// Whether it is a response that a cache stores, whose dates are compared as RFC 9111 section 4.3.2 says.
+    pub(crate) is_stored: bool,
     /// What another server said behind the number of its status.
     pub(crate) reason: Option<Reason>,
     /// `Server` of another server, in the place of this one's own.
@@ -170,6 +172,7 @@ impl Response {
             fields,
             body,
             is_judged,
+            is_stored,
             reason,
             server,
             date,
@@ -183,7 +186,8 @@ impl Response {
             chunked,
         } = self;
         (*status, *content_length, *last_modified, *refusal) = (0, None, None, None);
-        (*allow_ranges, *is_judged, *vary_accept_encoding, *chunked) = (false, false, false, false);
+        (*allow_ranges, *is_judged, *is_stored) = (false, false, false);
+        (*vary_accept_encoding, *chunked) = (false, false);
         (*etag, *location, *content_range) = (None, None, None);
         (*reason, *server, *date, *charset) = (None, None, None, None);
         (*content_type, *body, *encoder) = (ContentType::None, Body::None, None);

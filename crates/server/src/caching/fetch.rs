@@ -66,8 +66,8 @@ impl Known {
 pub(crate) enum Answered {
     /// An answer for this request, and for others where it is being stored.
     Reply(Reply),
-    /// The stored one is right again.
-    Refreshed,
+    /// The stored one is right again, for those too who wait or for this request alone.
+    Refreshed { is_for_others: bool },
     /// There is none, of which the log has the reason of each try, or one that is worse than the stored one.
     Failed(Failed),
 }
@@ -132,7 +132,7 @@ impl Fetch {
                 status(record::of(request), had);
                 Ok(reply)
             }
-            Answered::Refreshed => {
+            Answered::Refreshed { .. } => {
                 let found = {
                     let request = &*request;
                     let selector = |vary: &[u8]| policy::variant_of(request, vary);
@@ -206,8 +206,24 @@ impl Fetch {
     async fn ask(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
+        let wanted = self.wanted(request, (self.origin.conf)(scope));
+        self.ask_what(request, stores, wanted).await
+    }
+
+    /// As [`Fetch::ask`] without conditions.
+    async fn ask_for_whole(&self, request: &mut Request, stores: bool) -> (Answered, Option<Box<Filler>>) {
+        self.ask_what(request, stores, Wanted { is_shared: true, ..Wanted::default() }).await
+    }
+
+    async fn ask_what(
+        &self,
+        request: &mut Request,
+        stores: bool,
+        wanted: Wanted,
+    ) -> (Answered, Option<Box<Filler>>) {
+        let generation = Rc::clone(&request.generation);
+        let scope = &generation.config.location(request.location).scope;
         let conf = (self.origin.conf)(scope);
-        let wanted = self.wanted(request, conf);
         let question = Question::new(&self.store, &self.key);
         let reply = match (self.origin.ask)(request, &wanted).await {
             Ok(reply) => reply,
@@ -218,7 +234,12 @@ impl Fetch {
         let heading = Rc::clone(&reply.head);
         let answer = question.answer(&reply, &heading, (self.origin.ignored)(scope));
         if status == 304 && wanted.has_conditions() {
-            return (Box::pin(self.refresh(request, conf, &answer)).await, None);
+            if self.known(request).is_none_or(|stored| policy::is_confirmed(stored, &heading)) {
+                return (Box::pin(self.refresh(request, conf, &answer)).await, None);
+            }
+            // It is about another response than the stored one, of which nothing is here.
+            drop(reply);
+            return Box::pin(self.ask_for_whole(request, stores)).await;
         }
         if let Some(failed) = self.worse_than_stale(request, conf, status) {
             record::of(request).unstored = Some(Unstored::Worse);
@@ -323,6 +344,9 @@ impl Fetch {
     /// Lets others have an answer that came for one request alone and may be stored after all: they read along, unless
     /// somebody else fetches already.
     fn announce(&self, filler: &Filler) -> Option<Lead> {
+        if !policy::is_for_others(&filler.filling.meta) {
+            return None;
+        }
         self.cache.flights().unmark(&self.key);
         let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), None) else { return None };
         lead.spread(&self.key, &filler.filling.meta);
@@ -384,9 +408,8 @@ impl Fetch {
         let (head, raw) = (answer.heading.head(), answer.heading.raw());
         meta.length = head.content_length();
         let status = (head.status(), head.status_text().of(raw));
-        let range = policy::range_of(meta.status, head, raw);
         // Its lines were parsed a moment ago.
-        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), range, raw.len())
+        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), true, answer.times.response)
             .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
         let (meta, stored_head) = (Arc::new(meta), Arc::from(stored_head));
         let new = New {
@@ -413,12 +436,13 @@ impl Fetch {
                 match self.store.find_by(&self.key, &self.text, &selector, access(request, &self.store)).await
                 {
                     Ok(Some(hit)) => Rc::new(hit),
-                    _ => return Answered::Refreshed,
+                    _ => return Answered::Refreshed { is_for_others: true },
                 }
             }
         };
         match updated(request, conf, answer, &hit) {
             Some((meta, head)) => {
+                let is_for_others = policy::is_for_others(&meta);
                 // Where it cannot be written the old one is asked for again each time, which is right too.
                 if let Err(reason @ (Refused::Disk(_) | Refused::Gone)) =
                     self.store.refresh(&hit, meta, &head).await
@@ -426,9 +450,9 @@ impl Fetch {
                     let message = format_args!("stored answer was not refreshed: {reason}");
                     request.log(Level::Info, message);
                 }
-                Answered::Refreshed
+                Answered::Refreshed { is_for_others }
             }
-            None => Answered::Refreshed,
+            None => Answered::Refreshed { is_for_others: false },
         }
     }
 }
@@ -443,9 +467,8 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
         return None;
     }
     let status = (head.status(), head.status_text().of(hit.head()));
-    let range = policy::range_of(hit.meta.status, &head, hit.head());
-    let capacity = hit.head().len();
-    let (merged, merged_head) = policy::stored_head(status, lines.iter().copied(), range, capacity).ok()?;
+    let received_s = answer.times.response;
+    let (merged, merged_head) = policy::stored_head(status, lines.iter().copied(), true, received_s).ok()?;
     let heading = crate::upstream::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
     let answer = Answer { heading: &heading, ..*answer };
     let mut meta = policy::judge(request, conf, &answer).ok()?;
@@ -483,13 +506,16 @@ pub(crate) fn detached(request: &Request) -> Option<Box<Request>> {
 fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<Handed>) {
     // A worker that ends waits for it.
     let counted = child.conn.thread.fetches.enter();
+    child.is_awaited = handed.is_some();
     rt::spawn(async move {
         let (answered, fill) = fetch.ask(&mut child, true).await;
         let outcome = match (&answered, &fill) {
-            (_, Some(fill)) => Outcome::Filling(Arc::clone(&fill.filling)),
-            (Answered::Reply(_), None) => Outcome::Alone,
-            (Answered::Refreshed, None) => Outcome::LookAgain,
-            (Answered::Failed(failed), None) => Outcome::Failed(*failed),
+            (_, Some(fill)) if policy::is_for_others(&fill.filling.meta) => {
+                Outcome::Filling(Arc::clone(&fill.filling))
+            }
+            (Answered::Reply(_), _) | (Answered::Refreshed { is_for_others: false }, None) => Outcome::Alone,
+            (Answered::Refreshed { .. }, _) => Outcome::LookAgain,
+            (Answered::Failed(failed), _) => Outcome::Failed(*failed),
         };
         if let Some(handed) = handed {
             let tries = child.extensions.remove::<state::Tries>();
@@ -500,7 +526,7 @@ fn spawn(mut child: Box<Request>, fetch: Rc<Fetch>, lead: Lead, handed: Option<H
             // Nobody waits, and the stale answer goes on being served: the log has the reason already.
         }
         // After the hand-over: followers that are quicker than the leader would find the store as it was.
-        if let Some(fill) = &fill {
+        if let Some(fill) = fill.as_ref().filter(|fill| policy::is_for_others(&fill.filling.meta)) {
             lead.spread(&fetch.key, &fill.filling.meta);
         }
         lead.publish(outcome);

@@ -13,7 +13,7 @@ use crate::caching::fetch::Fetch;
 use crate::caching::filling::{End, Filling};
 use crate::caching::flight::Flights;
 use crate::caching::pending::Pending;
-use crate::caching::policy::Answer;
+use crate::caching::policy::{self, Answer};
 use crate::caching::tasks::Cache;
 use crate::upstream::Coming;
 
@@ -94,7 +94,9 @@ impl Filler {
         let flights = cache.flights();
         let is_wrong = match committed {
             Ok(()) => {
-                flights.unmark(&self.key);
+                if policy::is_for_others(&self.filling.meta) {
+                    flights.unmark(&self.key);
+                }
                 // A request that changed it meanwhile has found nothing to take away.
                 flights.is_outdated(&self.key, self.asked)
             }

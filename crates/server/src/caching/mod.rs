@@ -36,7 +36,7 @@ use http::cache_control::RequestCacheControl;
 use http::cache_status::Forwarded;
 use http::freshness::Reuse;
 use http::freshness::store::Ignored;
-use http::request::Method;
+use http::request::{HeaderId, Method};
 use rt::{Either, select};
 
 use crate::body::{choose, turns};
@@ -44,7 +44,7 @@ use crate::caching::fetch::Fetch;
 use crate::caching::flight::{Flight, Joined, Outcome};
 use crate::caching::parts::Asked;
 use crate::caching::policy::{Failed, Grade};
-use crate::caching::record::Status;
+use crate::caching::record::{Status, Unstored};
 use crate::caching::tasks::Cache;
 use crate::config::Scope;
 use crate::modules::proxy::cache_conf::{CacheConf, Stale};
@@ -262,12 +262,21 @@ impl Lookup<'_> {
         if let Some(asked) = part {
             return Box::pin(self.obtain_part(request, stale, asked)).await;
         }
+        // As in nginx: what is not going to be stored is asked for as the client does, and several ranges are cut out of the
+        // whole only where that is stored.
+        let has_range = request.header(HeaderId::Range).is_some();
+        if has_range && stale.is_none() && self.fetch(None).has_too_few_uses(self.conf) {
+            let record = record::of(request);
+            (record.status, record.unstored) = (Some(Status::Miss), Some(Unstored::TooFewUses));
+            return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
+        }
         // Its answer has no body that others could have, nor one that could be stored.
         if request.method == Method::Head && !self.conf.convert_head {
             return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
         }
         // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
-        let has_updating = stale.is_some() && self.conf.uses_stale(Stale::Updating);
+        let has_updating =
+            stale.as_ref().is_some_and(|hit| policy::uses_stale(self.conf, &hit.meta, Stale::Updating));
         if self.conf.lock == Some(false) && !has_updating {
             return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
         }
@@ -309,7 +318,9 @@ impl Lookup<'_> {
         let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
         let mut stale = stale;
         let is_good = |hit: &mut Hit| {
-            is_wanted && self.conf.uses_stale(Stale::Updating) && parts::is_servable(request, hit)
+            is_wanted
+                && policy::uses_stale(self.conf, &hit.meta, Stale::Updating)
+                && parts::is_servable(request, hit)
         };
         if let Some(hit) = stale.take_if(is_good) {
             let reply = self.served(request, hit, Status::Updating);
@@ -471,7 +482,10 @@ impl Lookup<'_> {
             // With holes in what is asked for it is no answer, and there is nothing to be had at once.
             _ if !parts::is_servable(request, &hit) => Found::Stale(hit),
             Grade::StaleWhileRevalidate => self.update_beside(request, hit),
-            Grade::Stale if self.conf.background_update && self.conf.uses_stale(Stale::Updating) => {
+            Grade::Stale
+                if self.conf.background_update
+                    && policy::uses_stale(self.conf, &hit.meta, Stale::Updating) =>
+            {
                 self.update_beside(request, hit)
             }
             Grade::Stale => Found::Stale(hit),

@@ -389,13 +389,15 @@ impl Fetch {
         let answer = question.answer(reply, &reply.head, (self.origin.ignored)(request.scope()));
         let judged = match self.has_too_few_uses(conf) {
             true => Err(Unstored::TooFewUses),
-            false => policy::judge(request, conf, &answer),
+            // What holds for the whole holds for its parts: they become one entry.
+            false => policy::judge_as(StatusCode::OK.code(), request, conf, &answer),
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
-        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), None, raw.len()).ok()?;
+        let received_s = answer.times.response;
+        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), false, received_s).ok()?;
         let stored_head = Arc::from(stored_head);
         let mut fill = None;
-        let mut meta = Arc::new(Meta { status: 200, length: Some(part.length), ..Meta::default() });
+        let mut meta = Arc::new(Meta { status: 200, length: Some(part.length), ..policy::unstored(&answer) });
         match judged {
             Ok(facts) if validator(&reply.head).is_strong() => {
                 meta = Arc::new(Meta { status: 200, length: Some(part.length), ..facts });

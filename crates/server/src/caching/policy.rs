@@ -14,6 +14,7 @@ use http::freshness::store::{self, Exchange, Ignored, Rules};
 use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
 use http::reply::{FieldLine, HeadWriter, ReplyError, ReplyHead};
 use http::request::HeaderId;
+use http::validator::Validator;
 use http::vary;
 
 use crate::caching::record::Unstored;
@@ -71,24 +72,42 @@ pub(crate) fn seconds(moment: SystemTime) -> i64 {
     since_1970(moment).0
 }
 
-/// The facts to store an answer with.
+/// Bit of [`Meta::flags`]: the response has `must-revalidate` or `proxy-revalidate`.
+const MUST_REVALIDATE: u32 = 1;
+
+/// Bit of [`Meta::flags`]: the response has `no-cache` without fields.
+const NO_CACHE: u32 = 2;
+
+/// The facts to store a response with.
 pub(crate) fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) -> Result<Meta, Unstored> {
+    judge_as(answer.heading.head().status().code(), request, conf, answer)
+}
+
+/// The facts to store a response with under this status: a 206 is stored as the 200 that it is a part of.
+pub(crate) fn judge_as(
+    status: u16,
+    request: &Request,
+    conf: &CacheConf,
+    answer: &Answer<'_>,
+) -> Result<Meta, Unstored> {
     let (head, raw) = (answer.heading.head(), answer.heading.raw());
-    let status = head.status().code();
     let fields = CacheFields::collect(head.lines(raw), TARGETS);
     let exchange = Exchange {
         status,
         is_authorized: request.header(HeaderId::Authorization).is_some(),
         times: answer.times,
     };
+    let valid = conf.valid_for(status);
     let rules = Rules {
         ignored: answer.ignored,
-        valid: conf.valid_for(status).map(|time| time.as_secs().min(u64::from(u32::MAX)) as u32),
+        valid: valid.map(|time| time.as_secs().min(u64::from(u32::MAX)) as u32),
         stores_parts: conf.stores_parts || conf.sets_range,
         heuristic: conf.heuristic,
         s_maxage_forbids_stale: !conf.s_maxage_stale,
-        stores_authorized: conf.stores_authorized,
-        ..Rules::default()
+        // Requests with other credentials have other keys.
+        stores_authorized: conf.stores_authorized || conf.credential_key.is_some() && valid.is_some(),
+        // Without conditional requests to the upstream such an entry would never be used.
+        stores_for_validation: conf.revalidate,
     };
     if conf.no_store.items().iter().any(|text| is_set(&text.rendered(request))) {
         return Err(Unstored::Configured);
@@ -111,7 +130,8 @@ pub(crate) fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) ->
         fresh_until: verdict.fresh_until,
         stale_while_revalidate_until: until(verdict.stale_while_revalidate),
         stale_if_error_until: until(verdict.stale_if_error),
-        flags: 0,
+        flags: if verdict.must_revalidate { MUST_REVALIDATE } else { 0 }
+            | if verdict.no_cache { NO_CACHE } else { 0 },
         length: None,
         etag: head.get(raw, HeaderId::Etag).filter(|_| fields.etag.is_some()).unwrap_or_default().to_vec(),
         last_modified: fields.last_modified,
@@ -123,6 +143,42 @@ pub(crate) fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) ->
         collect_tags(head.named(raw, name), &mut meta.tags);
     }
     Ok(meta)
+}
+
+/// The facts of a response that is not stored: when it came, and how old it was by its own words.
+pub(crate) fn unstored(answer: &Answer<'_>) -> Meta {
+    let (head, raw) = (answer.heading.head(), answer.heading.raw());
+    Meta {
+        status: head.status().code(),
+        response_time_ms: answer.times.response.saturating_mul(1000),
+        initial_age: CacheFields::collect(head.lines(raw), TARGETS).age.unwrap_or(0),
+        ..Meta::default()
+    }
+}
+
+/// Whether requests that wait for a response may have it without asking the upstream themselves (RFC 9111 section 4).
+pub(crate) fn is_for_others(meta: &Meta) -> bool {
+    meta.fresh_until.max(meta.stale_while_revalidate_until) > meta.response_time_ms / 1000
+}
+
+/// Whether the configuration lets a stale response be used in this case. `must-revalidate` and `proxy-revalidate` go before
+/// it (RFC 9111 section 5.2.2.2) unless the configuration says otherwise, `no-cache` always does.
+pub(crate) fn uses_stale(conf: &CacheConf, meta: &Meta, case: Stale) -> bool {
+    let forbidding = if conf.ignores_must_revalidate() { NO_CACHE } else { NO_CACHE | MUST_REVALIDATE };
+    conf.uses_stale(case) && meta.flags & forbidding == 0
+}
+
+/// Whether a 304 is about this stored response: it has the same validator, or none (RFC 9111 section 4.3.4).
+pub(crate) fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
+    let get = |id| fresh.head().get(fresh.raw(), id);
+    let date = get(HeaderId::Date).and_then(http::date::parse_http);
+    let modified = stored.last_modified.map(http::date::http);
+    let own = Validator::of(Some(&stored.etag), modified.as_ref().map(|text| &text[..]), None);
+    match Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date) {
+        // Of a date alone nothing is known of a stored entity tag.
+        Validator::Date(..) if !stored.etag.is_empty() => true,
+        fresh => own.confirmed_by(fresh),
+    }
 }
 
 /// Tags as an entry has them: parted by one blank.
@@ -156,12 +212,6 @@ pub(crate) fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     };
     vary::secondary_key(names, lines, &mut key);
     key
-}
-
-/// What a 206 is a part of, for its stored head. Only one that the configuration asked for is stored as what it is; parts
-/// that a client asked for become parts of the whole.
-pub(crate) fn range_of<'a>(status: u16, head: &ReplyHead, raw: &'a [u8]) -> Option<&'a [u8]> {
-    head.get(raw, HeaderId::ContentRange).filter(|_| status == 206)
 }
 
 /// Whether a value of the configuration means yes.
@@ -276,7 +326,7 @@ impl Failed {
 
     /// Whether a stale answer is better: by `proxy_cache_use_stale`, or by what it says itself.
     pub(crate) fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_s: i64) -> bool {
-        self.case.is_some_and(|case| conf.uses_stale(case))
+        self.case.is_some_and(|case| uses_stale(conf, stale, case))
             || self.is_error && stale.stale_if_error_until > now_s
     }
 }
@@ -286,40 +336,49 @@ pub(crate) fn age(meta: &Meta, now_s: i64) -> u32 {
     current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
 }
 
-/// The head of an answer as it is stored: without what belongs to one connection or to the framing of its body, and
-/// without what is counted anew each time; with the `Content-Range` of a part that is stored as one ([`range_of`]).
+/// The head of a response as it is stored: without what belongs to one connection or to the framing of its body, and
+/// without what is counted anew each time. A response without a valid `Date` gets `received_s`, when it came (RFC 9110
+/// section 6.6.1). A part that is stored as one of the whole loses its `Content-Range`.
 ///
 /// # Errors
 /// Lines that no head may have.
 pub(crate) fn stored_head<'a, I>(
     (status, status_text): (StatusCode, &[u8]),
     lines: I,
-    range: Option<&[u8]>,
-    capacity: usize,
+    keeps_range: bool,
+    received_s: i64,
 ) -> Result<(Vec<u8>, ReplyHead), ReplyError>
 where
     I: Iterator<Item = FieldLine<'a>> + Clone,
 {
     let connection = lines.clone().filter(|line| line.id == HeaderId::Connection).map(|line| line.value);
     let options = http::hop_by_hop::ConnectionOptions::new(connection);
+    let capacity = lines.clone().map(|line| line.name.len() + line.value.len() + 4).sum::<usize>() + 64;
     let mut out = HeadWriter::new(status, status_text, capacity)?;
     // RFC 9111 section 5.2.2.4: what must not be used again without asking is not there to be used.
     let control = lines.clone().filter(|line| line.id == HeaderId::CacheControl).map(|line| line.value);
     let unshared: Vec<&[u8]> = qualified_fields(control, Qualified::NoCache).collect();
+    let mut has_date = false;
     for line in lines {
+        if line.id == HeaderId::Date {
+            let is_good = !has_date && http::date::parse_http(line.value).is_some();
+            has_date |= is_good;
+            if !is_good {
+                continue;
+            }
+        }
         if unshared.iter().any(|name| name.eq_ignore_ascii_case(line.name)) {
             continue;
         }
-        let is_framing = matches!(
-            line.id,
-            HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age | HeaderId::ContentRange
-        );
+        let is_framing =
+            matches!(line.id, HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age)
+                || line.id == HeaderId::ContentRange && !keeps_range;
         if !is_framing && http::stored_fields::is_stored(&line, &options) {
             out.push(&line)?;
         }
     }
-    if let Some(range) = range {
-        out.push(&FieldLine::new(b"Content-Range", range))?;
+    if !has_date {
+        out.push(&FieldLine::new(b"Date", &http::date::http(received_s)))?;
     }
     out.finish()
 }

@@ -66,6 +66,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     charset::check(&http)?;
     main.check_pools(&http.pools)?;
     main.check_affinity(&mut warnings);
+    proxy::cache_conf::warn_of_credentials(&http, &mut warnings);
     // The handlers are listed once here, so that no request asks a module whether it has something to do.
     let sets_cookies = http.upstreams.groups().any(|group| group.sets_cookies());
     for location in &mut http.locations {

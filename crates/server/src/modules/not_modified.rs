@@ -1,6 +1,6 @@
 //! Preconditions: 304 and 412 where the client's copy decides (RFC 9110 section 13).
 
-use http::conditional::{self, Outcome, Validators};
+use http::conditional::{self, IfModifiedSince, Outcome, Validators};
 
 use crate::modules::Module;
 use crate::phases::Filter;
@@ -22,12 +22,19 @@ fn filter(request: &mut Request) {
     if request.response.is_judged {
         return;
     }
-    let mode = request.scope().core.if_modified_since;
     let response = &request.response;
-    let validators = Validators {
-        etag: response.etag.as_ref().map(|etag| etag.as_bytes()),
-        last_modified: response.last_modified,
-    };
+    let mut last_modified = response.last_modified;
+    // A file that was put back to an older state must be sent again. What an upstream made has no such past.
+    let mut mode = IfModifiedSince::Exact;
+    if response.is_stored {
+        mode = IfModifiedSince::Before;
+        // RFC 9111 section 4.3.2: when it was made stands for when it was last changed.
+        let text = response.field(b"Last-Modified").or(response.date.as_deref());
+        last_modified = last_modified.or_else(|| text.and_then(http::date::parse_http));
+    }
+    let mode = request.scope().core.if_modified_since.unwrap_or(mode);
+    let etag = response.etag.as_ref().map(|etag| etag.as_bytes());
+    let validators = Validators { etag, last_modified };
     match conditional::evaluate(&request.head, request.bytes(), validators, mode) {
         Outcome::Proceed => {}
         Outcome::NotModified => {

@@ -110,8 +110,8 @@ pub(crate) struct Conf {
     pub(crate) server_tokens: ServerTokens,
     /// `etag`
     pub(crate) etag: bool,
-    /// `if_modified_since`
-    pub(crate) if_modified_since: http::conditional::IfModifiedSince,
+    /// `if_modified_since`; `None` where it is not written.
+    pub(crate) if_modified_since: Option<http::conditional::IfModifiedSince>,
     /// `max_ranges`; `None` is no limit.
     pub(crate) max_ranges: Option<u64>,
     /// `chunked_transfer_encoding`
@@ -404,7 +404,7 @@ impl Default for Conf {
             recursive_error_pages: false,
             server_tokens: ServerTokens::On,
             etag: true,
-            if_modified_since: http::conditional::IfModifiedSince::Exact,
+            if_modified_since: None,
             max_ranges: None,
             chunked_transfer_encoding: true,
             absolute_redirect: true,

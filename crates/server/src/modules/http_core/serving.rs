@@ -271,13 +271,18 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Exact, because a file that was put back to an older state must be sent again.
     Directive::scope(
-        core("if_modified_since", LEVELS, Args::Exactly(1), "How the date of that header is compared.")
-            .default("exact"),
+        core(
+            "if_modified_since",
+            LEVELS,
+            Args::Exactly(1),
+            "How the date of that header is compared. Where it is not written: `before` for responses of a cache.",
+        )
+        .default("exact"),
         |scope, cx| {
-            const NAMES: &[(&str, IfModifiedSince)] = &[
-                ("off", IfModifiedSince::Off),
-                ("exact", IfModifiedSince::Exact),
-                ("before", IfModifiedSince::Before),
+            const NAMES: &[(&str, Option<IfModifiedSince>)] = &[
+                ("off", Some(IfModifiedSince::Off)),
+                ("exact", Some(IfModifiedSince::Exact)),
+                ("before", Some(IfModifiedSince::Before)),
             ];
             cx.choice(&mut scope.core.if_modified_since, NAMES)
         },

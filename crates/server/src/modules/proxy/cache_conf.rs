@@ -11,7 +11,7 @@ mod path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conf::{Args, Contexts, Error, Spec, value};
+use conf::{Args, Contexts, Error, Level, Span, Spec, value};
 use http::freshness::Heuristic;
 
 pub(crate) use path::CacheZone;
@@ -20,7 +20,7 @@ use crate::config::{Cx, Http, Layered, Scope};
 use crate::modules::Directive;
 use crate::modules::http_core::{LEVELS, OWN};
 use crate::modules::proxy::{Bits, spec};
-use crate::template::Template;
+use crate::template::{Template, variable_name};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // A zone may be used above the line that declares it, so whether there is one is asked at the end.
@@ -46,6 +46,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("$scheme$proxy_host$request_uri"),
         |scope, cx| {
             scope.proxy.cache.key = Some(Arc::new(cx.template(cx.arg(0))?));
+            scope.proxy.cache.credential_key =
+                names_credential(cx.arg(0)).then(|| cx.statement.span().clone());
             Ok(())
         },
     ),
@@ -98,7 +100,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // `updating` lets all but the request that fetches have the old answer at once.
     Directive::scope(
-        spec("proxy_cache_use_stale", Args::AtLeast(1), "When an answer will do that is not fresh any more.")
+        spec(
+            "proxy_cache_use_stale",
+            Args::AtLeast(1),
+            "When a stale response is used. `ignore_must_revalidate` extends this to responses with `must-revalidate` or \
+             `proxy-revalidate`.",
+        )
             .default("off")
             .many(),
         |scope, cx| scope.proxy.cache.use_stale.add(USE_STALE, cx),
@@ -302,6 +309,8 @@ pub(crate) struct CacheConf {
     pub(crate) zone: Zone,
     /// `proxy_cache_key`; without one it is made of what the upstream is asked for.
     pub(crate) key: Option<Arc<Template>>,
+    /// Where the key is written, if `$http_authorization` is in it: requests with other credentials have other keys.
+    pub(crate) credential_key: Option<Span>,
     /// `proxy_cache_valid`, the first that fits holds.
     pub(crate) valid: Layered<Valid>,
     /// `proxy_cache_methods`: see [`CacheConf::has_method`].
@@ -364,6 +373,7 @@ impl Default for CacheConf {
         CacheConf {
             zone: Zone::Off,
             key: None,
+            credential_key: None,
             valid: Layered::default(),
             methods: Bits::default(),
             bypass: Layered::default(),
@@ -441,6 +451,9 @@ pub(crate) enum Stale {
 
 const OFF: u64 = 1 << 63;
 
+/// nginx's habit, where `must-revalidate` does not matter.
+const IGNORE_MUST_REVALIDATE: u64 = 1 << 62;
+
 const fn bit(stale: Stale) -> u64 {
     1 << stale as u32
 }
@@ -457,6 +470,7 @@ const USE_STALE: &[(&str, u64)] = &[
     ("http_403", bit(Stale::Http403)),
     ("http_404", bit(Stale::Http404)),
     ("http_429", bit(Stale::Http429)),
+    ("ignore_must_revalidate", IGNORE_MUST_REVALIDATE),
     ("off", OFF),
 ];
 
@@ -473,6 +487,11 @@ impl CacheConf {
             Method::Post => self.methods.has(POST),
             _ => false,
         }
+    }
+
+    /// Whether stale responses are used without regard to `must-revalidate` and `proxy-revalidate`.
+    pub(crate) fn ignores_must_revalidate(&self) -> bool {
+        self.use_stale.has(IGNORE_MUST_REVALIDATE)
     }
 
     /// Whether a stale answer will do in this case.
@@ -510,6 +529,36 @@ fn set_zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     };
     scope.proxy.cache_block = cx.block;
     Ok(())
+}
+
+/// Whether a key tells requests with different credentials apart.
+fn names_credential(mut text: &str) -> bool {
+    while let Some(dollar) = text.find('$') {
+        text = &text[dollar + 1..];
+        match variable_name(text) {
+            Ok(("http_authorization", _)) => return true,
+            Ok((_, len)) => text = &text[len..],
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Warns where the key holds the credential of a request and nothing permits to store what is answered to it.
+pub(crate) fn warn_of_credentials(http: &Http, warnings: &mut Vec<Error>) {
+    let mut told: Vec<&Span> = Vec::new();
+    for location in &http.locations {
+        let cache = &location.scope.proxy.cache;
+        let is_open = cache.stores_authorized || !cache.valid.items().is_empty() || !cache.zone.is_on();
+        let Some(span) = cache.credential_key.as_ref().filter(|span| !is_open && !told.contains(span)) else {
+            continue;
+        };
+        told.push(span);
+        let message = "\"proxy_cache_key\" has \"$http_authorization\", but without \"proxy_cache_valid\" responses to \
+                       requests with \"Authorization\" are stored only if they allow it (\"public\", \"s-maxage\", \
+                       \"must-revalidate\")";
+        warnings.push(Error::at(span.clone(), message).with_level(Level::Warn));
+    }
 }
 
 /// Fails where a cache is used that nothing declares, in nginx's words.

@@ -1,4 +1,5 @@
-//! `early_hints`: whether a 103 of an upstream is passed on, before its answer (RFC 8297).
+//! `early_hints`: whether interim responses of an upstream are passed on, before its response: 103 (RFC 8297), 102 and any
+//! other but 100, which answers this server alone (RFC 9110 section 15.2).
 //!
 //! The directive is the core's in nginx, and only modules that pass requests on have something for it. The connection
 //! writes what is made here while it waits for the answer itself.
@@ -22,7 +23,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "early_hints",
             LEVELS,
             Args::AtLeast(1),
-            "Passes early hints of upstreams on where one of these is not empty and not `0`.",
+            "Passes 103 (Early Hints) and other interim responses of upstreams on where one of these is not empty and not `0`.",
         )
         .many(),
         add,
@@ -41,17 +42,20 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 pub(super) fn interim_of(request: &Request) -> Option<Interim> {
     let conditions = request.scope().proxy.early_hints.items();
     let holds = || conditions.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"));
-    // Clients of HTTP/1.0 know no interim answers, and the answer to a subrequest has no head.
-    let may_have = request.depth == 0 && request.head.version() == Version::Http11;
+    // Clients of HTTP/1.0 know no interim responses, and the response to a subrequest has no head. A fetch beside a response
+    // that is being sent would put them into its body.
+    let has_reader = !request.is_detached || request.is_awaited;
+    let may_have = has_reader && request.depth == 0 && request.head.version() == Version::Http11;
     (may_have && holds()).then_some(write as Interim)
 }
 
-/// Writes the head of a 103. Others say nothing to the client of a proxy that has sent its request as a whole.
+/// Writes the head. A 100 says nothing to the client of a proxy that has sent its request as a whole.
 fn write(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Vec<u8>> {
-    if head.status().code() != 103 {
+    let status = head.status();
+    if status.code() == 100 {
         return None;
     }
-    let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
+    let mut out = format!("HTTP/1.1 {} {}\r\n", status.code(), status.reason()).into_bytes();
     for line in reply::interim_lines(&request.scope().proxy, head, raw) {
         // What must not be sent is left out: the answer itself will show what is wrong.
         let _ = http::response::push_field(&mut out, line.name, line.value);

@@ -6,7 +6,7 @@
 //! | `Location`, `Refresh` | the same behind `proxy_redirect` |
 //! | `Set-Cookie` | the same behind `proxy_cookie_*` |
 //! | `WWW-Authenticate` | a question that an error page keeps |
-//! | `Server`, `Date` | hidden; shown, they take the place of ours |
+//! | `Server`, `Date` | hidden; shown, they take the place of ours; the `Date` of a stored response always does |
 //! | `X-Accel-*`, `X-Pad` | hidden; the former steer this server |
 //! | those of the connection, and those that `Connection` names | nothing |
 //! | all others | themselves |
@@ -88,9 +88,18 @@ impl Conf {
 
     /// Whether a field of answers is not passed on.
     pub(super) fn hides(&self, id: HeaderId, name: &[u8]) -> bool {
-        let has = |list: &[Box<str>]| list.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
-        (is_hidden_by_default(id, name) || has(self.hidden.items())) && !has(self.shown.items())
+        let is_hidden = is_hidden_by_default(id, name) || self.hides_by_name(name);
+        is_hidden && !has_name(self.shown.items(), name)
     }
+
+    /// Whether `proxy_hide_header` names a field.
+    fn hides_by_name(&self, name: &[u8]) -> bool {
+        has_name(self.hidden.items(), name)
+    }
+}
+
+fn has_name(list: &[Box<str>], name: &[u8]) -> bool {
+    list.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// Fields that are this server's own, or for this server.
@@ -122,6 +131,7 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
     let context = request.extensions.get::<Context>();
     let is_judged = context.is_some_and(|context| context.passes_conditions) && reply.stored.is_none();
     request.response.is_judged = is_judged;
+    request.response.is_stored = reply.stored.is_some();
     // Any part of what is stored can be had, whatever the upstream promised.
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
     head(request, conf, &heading);
@@ -244,7 +254,10 @@ fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
     for line in head.lines(raw) {
         let is_removed = options.removes(line.id, line.name) && !(is_upgrade && line.id == HeaderId::Upgrade);
-        if !is_removed && !conf.hides(line.id, line.name) {
+        // The age of a stored response, and the time until it expires, are counted from its date.
+        let is_kept =
+            line.id == HeaderId::Date && request.response.is_stored && !conf.hides_by_name(line.name);
+        if !is_removed && (is_kept || !conf.hides(line.id, line.name)) {
             take(request, conf, line, whole);
         }
     }

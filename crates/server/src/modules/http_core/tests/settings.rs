@@ -113,7 +113,7 @@ fn what_responses_say() {
         !conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect
     );
     assert!(!conf.msie.padding && !conf.log_not_found);
-    assert_eq!((conf.if_modified_since, conf.max_ranges), (IfModifiedSince::Before, Some(0)));
+    assert_eq!((conf.if_modified_since, conf.max_ranges), (Some(IfModifiedSince::Before), Some(0)));
     assert!(matches!(conf.server_tokens, ServerTokens::Off));
     assert!(matches!(core("server_tokens build;").server_tokens, ServerTokens::Build));
     assert!(matches!(core("server_tokens 'My own';").server_tokens, ServerTokens::Text(_)));

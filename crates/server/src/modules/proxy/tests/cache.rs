@@ -6,7 +6,7 @@ use http::request::Method;
 
 use super::path::StoreKind;
 use super::{CacheConf, Stale, Valid, Zone};
-use crate::config::testing::{error, loaded};
+use crate::config::testing::{error, loaded, warnings};
 
 const PATH: &str = "proxy_cache_path /c keys_zone=one:1m;";
 
@@ -164,5 +164,27 @@ fn wrong_statements_are_refused() {
     ] {
         let found = error(&format!("http {{\n{text} }}"));
         assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{text}: {found}");
+    }
+}
+
+#[test]
+fn a_key_with_the_credential_and_no_time_is_warned_of() {
+    let of = |cache: &str| {
+        let locations = "location /a { proxy_pass http://b; } location /b { proxy_pass http://b; }";
+        warnings(&format!(
+            "http {{ {PATH} upstream b {{ server 127.0.0.1:1; }} server {{ {cache} {locations} }} }}"
+        ))
+    };
+    let key = "proxy_cache one; proxy_cache_key $uri$http_authorization;";
+    let found = of(key);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("\"proxy_cache_key\" has \"$http_authorization\""), "{found:?}");
+    for fine in [
+        format!("{key} proxy_cache_valid 200 1m;"),
+        format!("{key} proxy_cache_authorized on;"),
+        "proxy_cache off; proxy_cache_key $uri$http_authorization;".to_owned(),
+        "proxy_cache one; proxy_cache_key $uri$http_authorization2;".to_owned(),
+    ] {
+        assert_eq!(of(&fine), Vec::<String>::new(), "{fine}");
     }
 }
