@@ -1,7 +1,8 @@
 //! [`ChunkedDecoder`]: takes a chunked body apart without copying it (RFC 9112 section 7.1).
 //!
-//! Stricter than nginx 1.31, which takes a bare LF for a line end and skips extensions of any length: inside the
-//! framing of a body each of these lets two parties disagree about where the next request starts.
+//! Stricter than nginx 1.31 with clients, which takes a bare LF for a line end and skips extensions of any length: inside
+//! the framing of a body each of these lets two parties disagree about where the next request starts. What upstreams send
+//! beside the data is skipped whatever its length ([`ChunkedDecoder::without_limits`]).
 //!
 //! ```text
 //!   Size -> SizeDigits -> Extension -> SizeLf -> Data -> DataCr -> DataLf -> Size
@@ -105,15 +106,24 @@ pub struct ChunkedDecoder {
     total: u64,
     /// Bytes of the size line or of the trailers.
     line_len: u32,
+    /// Whether extensions and trailers have a limit.
+    is_limited: bool,
 }
 
 impl Default for ChunkedDecoder {
     fn default() -> Self {
-        Self { state: State::Size, remaining: 0, total: 0, line_len: 0 }
+        Self { state: State::Size, remaining: 0, total: 0, line_len: 0, is_limited: true }
     }
 }
 
 impl ChunkedDecoder {
+    /// One for a sender that is trusted to come to an end: extensions and trailers may be of any length, and trailers
+    /// beyond [`TRAILER_LEN_MAX`] are not kept.
+    #[must_use]
+    pub fn without_limits() -> Self {
+        Self { is_limited: false, ..Self::default() }
+    }
+
     /// Takes the next piece of the body. Call until it answers [`Event::More`] (then with new bytes) or
     /// [`Event::End`]; bytes behind `consumed` belong to the next request.
     ///
@@ -146,7 +156,12 @@ impl ChunkedDecoder {
                     self.state = self.framing_byte(state, byte)?;
                     let in_trailer = matches!(self.state, State::Trailer | State::TrailerLf);
                     if in_trailer || state == State::TrailerLf {
-                        trailers.iter_mut().for_each(|trailers| trailers.push(byte));
+                        let is_kept = self.line_len <= TRAILER_LEN_MAX;
+                        trailers.iter_mut().for_each(|trailers| match is_kept {
+                            true => trailers.push(byte),
+                            // A part of them would be none of what was sent.
+                            false => trailers.clear(),
+                        });
                     }
                 }
             }
@@ -244,9 +259,9 @@ impl ChunkedDecoder {
     }
 
     fn trailer(&mut self, byte: u8) -> Result<State, ChunkedError> {
-        self.line_len += 1;
+        self.line_len = self.line_len.saturating_add(1);
         match byte {
-            _ if self.line_len > TRAILER_LEN_MAX => Err(ChunkedError::TrailersTooLong),
+            _ if self.is_limited && self.line_len > TRAILER_LEN_MAX => Err(ChunkedError::TrailersTooLong),
             b'\r' => Ok(State::TrailerLf),
             b'\n' => Err(ChunkedError::BareLf),
             _ if is_control(byte) => Err(ChunkedError::ControlByte),
@@ -255,8 +270,8 @@ impl ChunkedDecoder {
     }
 
     fn count_line_byte(&mut self) -> Result<(), ChunkedError> {
-        self.line_len += 1;
-        if self.line_len > LINE_LEN_MAX { Err(ChunkedError::LineTooLong) } else { Ok(()) }
+        self.line_len = self.line_len.saturating_add(1);
+        if self.is_limited && self.line_len > LINE_LEN_MAX { Err(ChunkedError::LineTooLong) } else { Ok(()) }
     }
 }
 
@@ -368,6 +383,31 @@ mod tests {
         let line = format!("X: {long}\r\n");
         let trailers = line.repeat(TRAILER_LEN_MAX as usize / line.len() + 1);
         assert_eq!(decode([format!("0\r\n{trailers}\r\n").as_bytes()]), Err(ChunkedError::TrailersTooLong));
+    }
+
+    #[test]
+    fn without_limits_long_extensions_and_trailers_are_passed_over() {
+        let (long, sum) = ("x".repeat(200_000), "X-Sum: 1\r\n".repeat(5_000));
+        for (end, section) in
+            [("0;LONG\r\nX: 1\r\n\r\n", "X: 1\r\n"), ("0\r\nX: LONG\r\n\r\n", ""), ("0\r\nSUM\r\n", "")]
+        {
+            let input = format!("2;{long}\r\nok\r\n{}", end.replace("LONG", &long).replace("SUM", &sum));
+            let mut decoder = ChunkedDecoder::without_limits();
+            let (mut body, mut trailers) = (Vec::new(), Vec::new());
+            for piece in input.as_bytes().chunks(4096) {
+                let mut rest = piece;
+                while !rest.is_empty() {
+                    let step = decoder.handle_with_trailers(rest, &mut trailers).expect("valid");
+                    if let Event::Data { start, end } = step.event {
+                        body.extend_from_slice(&rest[start..end]);
+                    }
+                    rest = &rest[step.consumed..];
+                }
+                assert!(trailers.len() <= 2 * TRAILER_LEN_MAX as usize);
+            }
+            assert!(decoder.is_done());
+            assert_eq!((body.as_slice(), trailers.as_slice()), (&b"ok"[..], section.as_bytes()));
+        }
     }
 
     #[test]

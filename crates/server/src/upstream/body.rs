@@ -76,7 +76,7 @@ impl Live {
         let incoming = match framing {
             ReplyFraming::None => Incoming::Length(0),
             ReplyFraming::Length(length) => Incoming::Length(length),
-            ReplyFraming::Chunked => Incoming::Chunks(ChunkedDecoder::default(), Vec::new()),
+            ReplyFraming::Chunked => Incoming::Chunks(ChunkedDecoder::without_limits(), Vec::new()),
             ReplyFraming::UntilClose => Incoming::Close,
         };
         let (link, chosen) = (Some(link), Chosen::default());
