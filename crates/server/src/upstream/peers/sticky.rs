@@ -217,12 +217,16 @@ impl Learn {
         let bytes = sid.as_slice();
         let mut value = Session { sid: [0; SID_MAX], sid_len: bytes.len() as u8, last_ms: now_ms };
         value.sid[..bytes.len()].copy_from_slice(bytes);
+        let is_over = |session: &Session| now_ms - session.last_ms >= self.timeout_ms;
         self.zone.state().with(&Md5::digest(session), |entry| {
+            // One that timed out while its answer was under way has no server any more.
+            if entry.get().is_some_and(|session| is_over(session)) {
+                entry.remove();
+            }
             if let Some(known) = entry.touch() {
                 *known = value;
                 return Learned::Noted;
             }
-            let is_over = |oldest: &Session| now_ms - oldest.last_ms >= self.timeout_ms;
             while entry.oldest().is_some_and(is_over) {
                 entry.remove_oldest();
             }
@@ -244,4 +248,31 @@ pub(super) enum Learned {
     PushedOut,
     /// There is no room for it.
     NoRoom,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::testing;
+    use crate::shared_zone::Zones;
+
+    #[test]
+    fn a_session_that_times_out_during_its_answer_is_not_kept_with_that() {
+        let config = testing::loaded(
+            "upstream u { server 10.0.0.1; sticky learn create=$arg_a lookup=$arg_a zone=s:64k timeout=10s; }",
+        );
+        config.http.zones.begin(&Zones::default());
+        let group = config.http.upstreams.groups().next().expect("there is one");
+        let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &group.sticky else { panic!("it learns") };
+        let sid = |text: &str| Sid::of(Some(text), "");
+        learn.learn(b"one", true, &sid("a"), 0);
+        assert_eq!(learn.find(b"one", 9_999), Some(b"a".to_vec()));
+        // It came in time, and its answer is over when the session is.
+        learn.learn(b"one", false, &sid("a"), 10_000);
+        assert_eq!(learn.find(b"one", 10_000), None);
+        // In time it lives on, and an answer that names it anew begins it again.
+        learn.learn(b"one", true, &sid("b"), 20_000);
+        learn.learn(b"one", false, &sid("b"), 29_999);
+        assert_eq!(learn.find(b"one", 35_000), Some(b"b".to_vec()));
+    }
 }
