@@ -183,11 +183,7 @@ impl Header {
             b"unique_id" => 0x05,
             b"ssl" => SSL,
             b"netns" => 0x30,
-            _ => match hexadecimal(name).ok_or(TlvError::Name)? {
-                Some(kind) => kind,
-                // A number that no type can have.
-                None => return Ok(None),
-            },
+            _ => return lookup_number(&self.tlvs, name).map(own),
         };
         lookup(&self.tlvs, kind).map(own)
     }
@@ -208,9 +204,18 @@ fn own_ssl(ssl: Option<&[u8]>, name: &[u8]) -> Result<Option<Vec<u8>>, TlvError>
         b"cipher" => 0x23,
         b"sig_alg" => 0x24,
         b"key_alg" => 0x25,
-        _ => return Ok(None),
+        _ => return Ok(lookup_number(inner, name)?.map(<[u8]>::to_vec)),
     };
     Ok(lookup(inner, kind)?.map(<[u8]>::to_vec))
+}
+
+/// The first value of a type that is written as a number.
+fn lookup_number<'t>(tlvs: &'t [u8], name: &[u8]) -> Result<Option<&'t [u8]>, TlvError> {
+    match hexadecimal(name).ok_or(TlvError::Name)? {
+        Some(kind) => lookup(tlvs, kind),
+        // A number that no type can have.
+        None => Ok(None),
+    }
 }
 
 /// The first value of a type. A list that is cut off is a fault only when the type was not found before.
@@ -315,7 +320,8 @@ mod tests {
     #[test]
     fn values_behind_the_addresses() {
         let tlv = |kind: u8, value: &[u8]| [&[kind, 0, value.len() as u8], value].concat();
-        let ssl = [&[7, 0, 0, 1, 2][..], &tlv(0x21, b"TLSv1.3"), &tlv(0x22, b"name")].concat();
+        let ssl =
+            [&[7, 0, 0, 1, 2][..], &tlv(0x21, b"TLSv1.3"), &tlv(0x22, b"name"), &tlv(0xea, b"own")].concat();
         let tlvs =
             [tlv(1, b"h2"), tlv(2, b"a.example"), tlv(0x20, &ssl), tlv(0xea, b"vpce"), tlv(5, b"")].concat();
         let full = header("1.1.1.1", "1.1.1.1", (1, 1), &tlvs);
@@ -329,14 +335,17 @@ mod tests {
             ("ssl_version", Some("TLSv1.3")),
             ("ssl_cn", Some("name")),
             ("ssl_cipher", None),
-            ("ssl_other", None),
+            ("ssl_0x21", Some("TLSv1.3")),
+            ("ssl_0xEA", Some("own")),
+            ("ssl_0x23", None),
+            ("ssl_0x1ea", None),
             ("0xEA", Some("vpce")),
             ("0x1ea", None),
         ] {
             let expected = expected.map(|text| text.as_bytes().to_vec());
             assert_eq!(full.tlv(name.as_bytes()), Ok(expected), "{name}");
         }
-        for name in ["x", "0x", "0xg", "ea", "0x+1"] {
+        for name in ["x", "0x", "0xg", "ea", "0x+1", "ssl_other", "ssl_0x"] {
             assert_eq!(full.tlv(name.as_bytes()), Err(TlvError::Name), "{name}");
         }
         let cut = header("1.1.1.1", "1.1.1.1", (1, 1), &tlvs[..tlvs.len() - 1]);
