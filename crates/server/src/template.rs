@@ -14,6 +14,13 @@ pub struct Template {
     parts: Vec<Part>,
 }
 
+/// What a template begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Start<'t> {
+    Text(&'t str),
+    Variable(&'t VarRef),
+}
+
 /// A piece of the text.
 #[derive(Clone, Debug, PartialEq)]
 enum Part {
@@ -50,6 +57,14 @@ impl Template {
             parts.push(Part::Text(rest.into()));
         }
         Ok(Template { parts })
+    }
+
+    /// What it begins with; nothing where it is empty.
+    pub(crate) fn start(&self) -> Option<Start<'_>> {
+        self.parts.first().map(|part| match part {
+            Part::Text(text) => Start::Text(text),
+            Part::Variable(variable) => Start::Variable(variable),
+        })
     }
 
     /// The text, when there is no variable in it.

@@ -64,6 +64,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     proxy::cache_conf::check(&http)?;
     http.zones.finish()?;
     charset::check(&http)?;
+    proxy::pass::check(&http, &mut warnings)?;
     main.check_pools(&http.pools)?;
     main.check_affinity(&mut warnings);
     proxy::cache_conf::warn_of_credentials(&http, &mut warnings);

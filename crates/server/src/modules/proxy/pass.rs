@@ -5,17 +5,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use conf::{Contexts, Error};
+use conf::{Contexts, Error, Span};
 
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Http, Scope};
 use crate::log::Level;
 use crate::modules::http_core::conf::FoundBy;
 use crate::modules::proxy::conf::Conf;
 use crate::request::Request;
-use crate::template::Template;
+use crate::template::{Start, Template};
 use crate::upstream::Target;
 use crate::upstream::peers::Group;
 use crate::upstream::peers::address::{self, Fault, Url};
+use crate::variables::{Schemes, VarRef, is_https};
 
 /// One `proxy_pass`.
 #[derive(Debug)]
@@ -30,8 +31,8 @@ pub(crate) struct Pass {
 enum To {
     /// As it is written.
     Written { url: Box<str>, group: Arc<Group>, place: Arc<Place> },
-    /// As each request has it.
-    Variables(Template),
+    /// As each request has it, with where that stands.
+    Variables(Template, Span),
 }
 
 /// What an address says beside who is behind it.
@@ -52,7 +53,7 @@ impl Pass {
     pub(super) fn written(&self) -> Option<(&str, &Place)> {
         match &self.to {
             To::Written { url, place, .. } => Some((url, place)),
-            To::Variables(_) => None,
+            To::Variables(..) => None,
         }
     }
 
@@ -90,11 +91,49 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     };
     let template = cx.template(text)?;
     let to = match template.constant() {
-        None => To::Variables(template),
+        None => {
+            if let Some(Start::Text(text)) = template.start()
+                && is_https(text)
+            {
+                return Err(cx.error(SchemeFault::NoTls));
+            }
+            To::Variables(template, cx.statement.span().clone())
+        }
         Some(text) => written(text, location.is_some(), cx)?,
     };
     scope.proxy.pass_block = cx.block;
     scope.proxy.pass = Some(Arc::new(Pass { to, location: location.unwrap_or_default().into() }));
+    Ok(())
+}
+
+/// Fails where a variable of an address has no value without `https`, and warns where it has one with it.
+pub(crate) fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
+    let mut seen: Vec<&Span> = Vec::new();
+    for location in &http.locations {
+        let Some(To::Variables(template, place)) = location.scope.proxy.pass.as_deref().map(|pass| &pass.to)
+        else {
+            continue;
+        };
+        let Some(Start::Variable(&VarRef::Slot(slot))) = template.start() else { continue };
+        // Blocks inside of a location have its address too.
+        if seen.contains(&place) {
+            continue;
+        }
+        seen.push(place);
+        let name = http.registry.name(slot);
+        match http.registry.schemes(slot) {
+            Schemes { https: true, others: false } => {
+                let what = format_args!("{}, and \"${name}\" has no other value", SchemeFault::NoTls);
+                return Err(Error::at(place, what));
+            }
+            Schemes { https: true, others: true } => {
+                let then = "requests with that value are answered with 502";
+                let what = format_args!("{}, which \"${name}\" may have; {then}", SchemeFault::NoTls);
+                warnings.push(Error::at(place, what));
+            }
+            Schemes { https: false, .. } => {}
+        }
+    }
     Ok(())
 }
 
@@ -195,11 +234,16 @@ pub(crate) fn target(request: &mut Request, conf: &Conf) -> Result<(Target, Dest
             let destination = Destination { place: Arc::clone(place), is_evaluated: false };
             Ok((Target::Group(Arc::clone(group)), destination))
         }
-        To::Variables(template) => {
+        To::Variables(template, place) => {
             let text = template.rendered(request);
             evaluate(request, &text).map_err(|fault| {
-                request.log(Level::Error, format_args!("{}", fault.shown(&text)));
-                500
+                let shown = fault.shown(&text);
+                request.log(Level::Error, format_args!("{shown} of \"proxy_pass\" in {place}"));
+                match fault {
+                    // The address is right, and this server cannot reach it.
+                    Wrong::Scheme(SchemeFault::NoTls) => 502,
+                    _ => 500,
+                }
             })
         }
     }

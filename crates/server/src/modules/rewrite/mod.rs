@@ -23,6 +23,7 @@ use crate::phases::{Handler, Phase, Run, Step};
 use crate::request::Request;
 use crate::response::ContentType;
 use crate::template::Template;
+use crate::variables::VarRef;
 use condition::Condition;
 use replace::Rewrite;
 use script::{Draft, Instruction, Script};
@@ -212,6 +213,9 @@ fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let variable = cx.http.registry.define(cx.variable_name(text)?, cx.statement)?;
     // The name first: a value may use the variable that it is assigned to.
     let value = cx.template(cx.arg(1))?;
+    if let VarRef::Slot(slot) = variable {
+        cx.http.registry.note_value(slot, Some(&value));
+    }
     scope.rewrite.draft.0.push(Instruction::Set { variable, value });
     Ok(())
 }
@@ -278,7 +282,10 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
     let body = text.map_or(Source::Static(b""), |text| text.source(request));
     let response = &mut request.response;
     response.status = status;
-    response.content_type = ContentType::OfUri;
+    // Another server may have named the type of what it led to (`X-Accel-Redirect`).
+    if matches!(response.content_type, ContentType::None) {
+        response.content_type = ContentType::OfUri;
+    }
     response.set_bytes(body);
     Step::Done
 }

@@ -193,6 +193,15 @@ fn wrong_statements_are_refused() {
             "location / {\nproxy_pass https://a; }",
             "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams",
         ),
+        (
+            "location / {\nproxy_pass https://$host; }",
+            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams",
+        ),
+        (
+            "set $to https://a; location / {\nproxy_pass $to/b; }",
+            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams, and \"$to\" has no \
+             other value",
+        ),
         ("location / {\nproxy_pass http://; }", "no host in upstream \"\""),
         ("location / {\nproxy_pass http:///a; }", "no host in upstream \"/a\""),
         ("location / {\nproxy_pass http://a:x/; }", "invalid port in upstream \"a:x/\""),
@@ -320,4 +329,18 @@ fn every_directive_of_the_module_is_here() {
     let missing = conf::nginx_directives().iter().filter(|row| row.module == "http_proxy");
     let missing: Vec<&str> = missing.map(|row| row.name).filter(|name| !here.contains(name)).collect();
     assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn a_variable_that_may_have_https_is_warned_of_once() {
+    let found = |text: &str| warnings(&format!("http {{\n{text} }}"));
+    let map = "map $host $to { default http://a; b https://b; }";
+    let location = "if ($arg_a) { return 204; }";
+    let warned = found(&format!("{map} server {{ location / {{ proxy_pass $to; {location} }} }}"));
+    let [line] = &warned[..] else { panic!("{warned:?}") };
+    assert!(line.contains("there is no TLS to upstreams, which \"$to\" may have"), "{line}");
+    assert!(line.ends_with("in /conf/nginx.conf:2"), "{line}");
+    let http = "map $host $to { default http://a; } server { location / { proxy_pass $to; } }";
+    assert_eq!(found(http), Vec::<String>::new());
+    assert_eq!(found("server { location / { proxy_pass $arg_to; } }"), Vec::<String>::new());
 }
