@@ -261,7 +261,7 @@ fn conditions() {
 #[test]
 fn variables() {
     let with_host = |host: &str| ask("GET", "/map", &[("Host", host)]);
-    let fields = [("X", "one"), ("Cookie", "b=2, a = 1 ;c=3"), ("Cookie", "a=4")];
+    let fields = [("X", "one"), ("Cookie", "b=2; a = 1 ;c=3"), ("Cookie", "a=4")];
     compare(vec![
         get("/map?m=one"),
         get("/map?m=ONE"),

@@ -131,6 +131,8 @@ pub struct Request {
     raw_start: usize,
     /// The method that counts now: an internal redirect makes it GET.
     pub(crate) method: Method,
+    /// Whether it was made GET, which variables show in subrequests too.
+    pub(crate) method_replaced: bool,
     /// The host that was asked for, lower case, without port; empty without one.
     pub(crate) host: Vec<u8>,
     /// Decoded and normalised path; changed by internal redirects.
@@ -229,6 +231,7 @@ impl Request {
             raw: None,
             raw_start: 0,
             method: Method::Get,
+            method_replaced: false,
             host: Vec::new(),
             uri: Vec::new(),
             args: Vec::new(),
@@ -294,7 +297,7 @@ impl Request {
         self.uri.clear();
         self.args.clear();
         // A head that is refused says no method; HEAD from before would take the body from its answer.
-        self.method = Method::Get;
+        (self.method, self.method_replaced) = (Method::Get, false);
         (self.internal, self.uri_changed, self.left_location) = (false, false, false);
         (self.is_detached, self.is_awaited) = (false, false);
         self.uri_replaced = false;
@@ -328,6 +331,7 @@ impl Request {
         child.host.clone_from(&self.host);
         child.limit_rate = self.limit_rate;
         child.body.clone_from(&self.body);
+        child.method_replaced = self.method_replaced;
         (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
         child.id.set(self.id.get());
         child.userid = self.userid.clone();
@@ -413,6 +417,9 @@ impl Request {
 
     /// The method as it was written.
     pub(crate) fn method_text(&self) -> &[u8] {
+        if self.method_replaced {
+            return b"GET";
+        }
         self.head.method_span().of(self.bytes())
     }
 

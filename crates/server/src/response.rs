@@ -49,6 +49,8 @@ pub struct Response {
     pub(crate) filters: Vec<Box<dyn BodyFilter>>,
     /// What encodes it behind those, with the answers of subrequests already in it.
     pub(crate) encoder: Option<Box<Encoder>>,
+    /// The charset that another server wants the text in (`X-Accel-Charset`).
+    pub(crate) charset_override: Option<Box<[u8]>>,
     /// Charset of a text, sent behind its type.
     pub(crate) charset: Option<Cow<'static, [u8]>>,
     /// Whether the answer depends on `Accept-Encoding`, which is told where `gzip_vary` says so.
@@ -79,8 +81,8 @@ impl Reason {
     }
 }
 
-/// Appends the fields that follow a body, when it has been sent.
-pub(crate) type Trailers = fn(&Request, &mut Vec<(Vec<u8>, Vec<u8>)>);
+/// Appends the fields that follow a body to [`Response::sent_trailers`], when it has been sent.
+pub(crate) type Trailers = fn(&mut Request);
 
 impl std::fmt::Debug for Response {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -179,6 +181,7 @@ impl Response {
             filters,
             encoder,
             charset,
+            charset_override,
             vary_accept_encoding,
             trailers,
             sent_trailers,
@@ -190,6 +193,7 @@ impl Response {
         (*vary_accept_encoding, *chunked) = (false, false);
         (*etag, *location, *content_range) = (None, None, None);
         (*reason, *server, *date, *charset) = (None, None, None, None);
+        *charset_override = None;
         (*content_type, *body, *encoder) = (ContentType::None, Body::None, None);
         fields.clear();
         www_authenticate.clear();

@@ -109,7 +109,7 @@ fn variables_may_be_assigned_behind_their_use() {
            location /unset { return 200 "<$never>"; location /unset/off { uninitialized_variable_warn off;
              return 200 "<$never>"; } location /unset/set { set $never x; return 204; } } }"#,
     );
-    let fields = [("Host", "a"), ("X", "one"), ("X", "two"), ("Cookie", "a=1, b=2 ;c=3")];
+    let fields = [("Host", "a"), ("X", "one"), ("X", "two"), ("Cookie", "a=1; b=2 ;c=3")];
     let text = |target| site.client().request("GET", target, &fields).text();
     assert_eq!((text("/set"), text("/kept")), ("changed".to_owned(), "one, two 2 ".to_owned()));
     assert_eq!(site.lines("own.log", 2), ["changed", "one, two"]);

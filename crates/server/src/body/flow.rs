@@ -119,15 +119,13 @@ impl Flow<'_, '_> {
         if !self.gathered.is_empty() {
             push_chunk(sink, self.gathered, chunked);
         }
-        // Those that came behind the body that was passed on.
-        let mut fields = std::mem::take(&mut request.response.sent_trailers);
+        // Behind those that came with the body that was passed on.
         for trailers in std::mem::take(&mut request.response.trailers) {
-            trailers(request, &mut fields);
+            trailers(request);
         }
         if chunked {
-            sink.push(Source::Vec(last_chunk(request, &fields)));
+            sink.push(Source::Vec(last_chunk(request, &request.response.sent_trailers)));
         }
-        request.response.sent_trailers = fields;
         Ok(sink.flush(false).await?)
     }
 }

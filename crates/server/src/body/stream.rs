@@ -139,10 +139,10 @@ pub(crate) async fn send(
     if !framing.is_complete() {
         return Err(BodyError::Broken);
     }
-    let fields = stream.trailers();
+    // A client of HTTP/1.0 does not get them. As in nginx the log shows them all the same.
+    request.response.sent_trailers = stream.trailers();
     if framing.is_chunked() {
-        sink.push(Source::Vec(flow::last_chunk(request, &fields)));
-        request.response.sent_trailers = fields;
+        sink.push(Source::Vec(flow::last_chunk(request, &request.response.sent_trailers)));
     }
     Ok(sink.flush(false).await?)
 }

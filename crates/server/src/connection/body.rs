@@ -52,6 +52,13 @@ impl Connection {
         done
     }
 
+    /// Whether all of the body is here, and in memory as a whole.
+    pub(super) fn has_whole_body(&self, request: &Request) -> bool {
+        let (here, held_max) = (self.input.bytes(), request.scope().core.client_body_buffer_size);
+        let is_whole = |mut rest: Rest| matches!(rest.take(here, |_| {}), Ok((_, true)));
+        here.len() as u64 <= held_max && Rest::of(&request.head).is_none_or(is_whole)
+    }
+
     async fn receive_body(
         &mut self,
         request: &mut Request,

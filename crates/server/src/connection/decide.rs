@@ -338,10 +338,11 @@ pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
     }
 }
 
-/// Puts an error in the place of an answer that was made. Of that are left what was asked for in vain, and the fields of
-/// whoever made it (an upstream) that are not about its content: a cookie, what scripts of other sites may see.
+/// Puts an error in the place of an answer that was made. The fields of an upstream that are not about its content stay: a
+/// cookie, a permission for scripts of other sites.
 pub(super) async fn replace(request: &mut Request, status: u16) -> Verdict {
-    let content_range = request.response.content_range.take();
+    // The length of the whole, for a range beyond it. The range of an upstream's answer says nothing of an error.
+    let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     let mut fields = std::mem::take(&mut request.response.fields);
     fields.retain(|(name, _)| !is_of_content(name));
@@ -613,6 +614,6 @@ pub(super) fn too_large(request: &mut Request) -> Option<u16> {
 /// Makes a request for an error page a GET, as nginx does; HEAD stays.
 pub(crate) fn become_get(request: &mut Request) {
     if request.method != Method::Head {
-        request.method = Method::Get;
+        (request.method, request.method_replaced) = (Method::Get, true);
     }
 }

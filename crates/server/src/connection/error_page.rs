@@ -63,13 +63,15 @@ fn refresh(request: &mut Request) {
 fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
     let target = page.target.rendered(request);
     request.error_status = Some(page.overwrite.unwrap_or(status));
-    // What the failed handler had prepared must not show in the answer of the page; a redirect keeps its target.
+    // What the failed handler had prepared must not show in the answer of the page.
     let location = std::mem::take(&mut request.response.location);
     // A page in the place of the built-in one still asks for the password.
     let www_authenticate = std::mem::take(&mut request.response.www_authenticate);
     let vary_accept_encoding = request.response.vary_accept_encoding;
     request.response.clear();
     request.response.www_authenticate = www_authenticate;
+    // As in nginx: the page of a redirect still says where it leads.
+    request.response.location = location;
     // What the client accepts led here, and not somewhere else.
     request.response.vary_accept_encoding = vary_accept_encoding;
     match target.first() {
@@ -96,7 +98,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
         _ => {
             let code =
                 page.overwrite.filter(|code| matches!(code, 301 | 302 | 303 | 307 | 308)).unwrap_or(302);
-            request.response.location = Some(target).or(location);
+            request.response.location = Some(target);
             // A URL is for the client to follow, so the status that led here is not what it sees.
             request.error_status = None;
             match wants_refresh(request) {

@@ -199,7 +199,9 @@ impl Connection {
     /// Reads the body that is wanted, and goes on with it.
     async fn decide_with_body(&mut self, course: &mut Course, request: &mut Request) -> Verdict {
         loop {
-            if course.take_wants() == Wants::Pieces && request.body.is_none() {
+            let is_in_pieces = course.take_wants() == Wants::Pieces && request.body.is_none();
+            // As in nginx a body that came along with the head is a whole one (`$request_body`).
+            if is_in_pieces && !self.has_whole_body(request) {
                 if let Some(verdict) = self.decide_with_pieces(course, request).await {
                     return verdict;
                 }

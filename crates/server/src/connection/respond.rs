@@ -464,7 +464,7 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
             .as_ref()
             .filter(|reason| reason.status == response.status)
             .and_then(|reason| reason.text.as_deref()),
-        server: response.server.as_deref().or(signature.as_deref()),
+        server: response.server.as_deref().or(signature.as_deref()).filter(|server| !server.is_empty()),
         content_type: response.content_type.of(request).map(str::as_bytes).filter(|_| has_type),
         charset: response.charset.as_deref(),
         content_length: response.content_length.filter(|_| has_content),

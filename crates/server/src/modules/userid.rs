@@ -142,15 +142,12 @@ const VARIABLES: &[Variable] = &[
         set: None,
         help: "The cookie's name and the identifier that the client is sent.",
     },
-    // For `set`: what is neither empty nor 0 gives the client another identifier.
+    // For `set` and `map`: what is neither empty nor 0 gives the client another identifier.
     Variable {
         name: "uid_reset",
-        get: |request, out| {
-            out.extend_from_slice(reset(request));
-            true
-        },
+        get: show_reset,
         set: Some(|request, value| request.common.insert(Reset(value.to_vec()))),
-        help: "What `set` gives it: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
+        help: "What `set` or `map` gives it: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
     },
 ];
 
@@ -272,9 +269,21 @@ type Id = [u8; 16];
 /// What `set $uid_reset` said.
 struct Reset(Vec<u8>);
 
-/// What was said, if anything was.
-fn reset(request: &Request) -> &[u8] {
-    request.common.get::<Reset>().map(|reset| reset.0.as_slice()).unwrap_or_default()
+/// The value of `$uid_reset`: what `set` gave it, else what a `map` or its like makes of it.
+fn reset(request: &Request) -> Vec<u8> {
+    let mut value = Vec::new();
+    match request.config().http.registry.find("uid_reset") {
+        _ if request.common.get::<Reset>().is_some() => show_reset(request, &mut value),
+        Some(variable) => variable.value(request, &mut value),
+        None => false,
+    };
+    value
+}
+
+/// What `set` gave it.
+fn show_reset(request: &Request, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(request.common.get::<Reset>().map(|Reset(value)| &**value).unwrap_or_default());
+    true
 }
 
 /// What a request has to do with identifiers; found out once, when something asks.
@@ -331,7 +340,7 @@ fn given(request: &Request) -> Option<(Id, bool)> {
     let conf = request.scope().userid.get();
     let given = match found.got {
         None => (new_id(request, conf), true),
-        Some(got) => match reset(request) {
+        Some(got) => match reset(request).as_slice() {
             b"" | b"0" => {
                 let is_marked = |mark| found.cookie.get(ENCODED_LEN..ENCODED_LEN + 2) == Some(&[mark, b'=']);
                 if conf.mark.is_none_or(is_marked) {

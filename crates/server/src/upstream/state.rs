@@ -286,11 +286,11 @@ pub(crate) fn field(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     found
 }
 
-/// `$upstream_cookie_NAME`: the value of the last cookie of the name that the answer sets.
+/// `$upstream_cookie_NAME`: the value of the first cookie of the name that the answer sets, as in nginx.
 pub(crate) fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(heading) = last_heading(request) else { return false };
     let cookies = heading.head().named(heading.raw(), b"set-cookie");
-    let values = cookies.filter_map(|cookie| {
+    let mut values = cookies.filter_map(|cookie| {
         let pair = cookie.split(|&byte| byte == b';').next().unwrap_or_default();
         let equals = memchr::memchr(b'=', pair)?;
         pair[..equals]
@@ -298,7 +298,7 @@ pub(crate) fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
             .eq_ignore_ascii_case(name.as_bytes())
             .then(|| pair[equals + 1..].trim_ascii())
     });
-    values.last().map(|value| out.extend_from_slice(value)).is_some()
+    values.next().map(|value| out.extend_from_slice(value)).is_some()
 }
 
 /// `$upstream_trailer_NAME`

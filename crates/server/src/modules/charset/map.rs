@@ -72,6 +72,11 @@ impl Charsets {
         name
     }
 
+    /// Whether a directive names this charset.
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        self.names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+    }
+
     /// The map between these charsets, whichever it has first.
     pub(super) fn way(&self, from: &[u8], to: &[u8]) -> Option<Way> {
         let is = |name: &str, wanted: &[u8]| name.as_bytes().eq_ignore_ascii_case(wanted);

@@ -29,7 +29,8 @@ use crate::variables::VarRef;
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    filter: Some(Filter { active: |scope| scope.charset.is_active(), run: filter }),
+    // Everywhere: another server may say the charset (`X-Accel-Charset`) of what it leads to.
+    filter: Some(Filter { active: |_| true, run: filter }),
     ..Module::named("http_charset")
 };
 
@@ -214,11 +215,18 @@ pub(crate) fn check(http: &Http) -> Result<(), Error> {
 
 /// Names the charset, and has the text recoded where it is in another one.
 fn filter(request: &mut Request) {
+    if request.response.charset_override.is_none() && !request.scope().charset.is_active() {
+        return;
+    }
     let generation = Rc::clone(&request.generation);
     let conf = &generation.config.location(request.location).scope.charset;
     let named = named(request);
     let wanted = match request.depth {
-        0 => wanted(request, conf, named.is_some()),
+        0 => wanted(request, conf, named.is_some()).unwrap_or_else(|unknown| {
+            let unknown = unknown.escape_ascii();
+            request.log(Level::Error, format_args!("unknown charset \"{unknown}\" to override"));
+            None
+        }),
         _ => request.extensions.get::<Wanted>().map(|Wanted(name)| name.clone()),
     };
     let Some(wanted) = wanted else { return };
@@ -250,7 +258,7 @@ fn filter(request: &mut Request) {
 pub(crate) fn is_utf8(request: &Request) -> bool {
     let conf = &request.scope().charset;
     let named = named(request);
-    let charset = wanted(request, conf, named.is_some()).or(named);
+    let charset = wanted(request, conf, named.is_some()).ok().flatten().or(named);
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
 }
 
@@ -265,12 +273,24 @@ fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
 }
 
 /// The charset that the client is to get.
-fn wanted(request: &Request, conf: &Conf, is_named: bool) -> Option<Cow<'static, [u8]>> {
-    let charset = conf.charset.as_ref()?;
-    request.response.content_type.of(request)?;
+///
+/// # Errors
+/// Another server has asked for one (`X-Accel-Charset`) that the configuration does not know.
+fn wanted<'r>(
+    request: &'r Request,
+    conf: &Conf,
+    is_named: bool,
+) -> Result<Option<Cow<'static, [u8]>>, &'r [u8]> {
+    if request.response.content_type.of(request).is_none() {
+        return Ok(None);
+    }
+    if let Some(name) = &request.response.charset_override {
+        let is_known = request.config().http.charsets.has(name);
+        return if is_known { Ok(Some(Cow::Owned(name.to_vec()))) } else { Err(name) };
+    }
     // A charset that came with the answer is left alone, whatever the type, unless the configuration insists.
     let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };
-    charset.name(request).filter(|_| concerned)
+    Ok(conf.charset.as_ref().filter(|_| concerned).and_then(|charset| charset.name(request)))
 }
 
 /// Puts the charset behind the type, in the place of one that is there.

@@ -214,12 +214,15 @@ fn value_of(field: &Field, request: &Request) -> Vec<u8> {
 }
 
 /// When the body is out, its fields can say what became of it.
-fn trailers(request: &Request, out: &mut Vec<(Vec<u8>, Vec<u8>)>) {
+fn trailers(request: &mut Request) {
+    let generation = Rc::clone(&request.generation);
+    let conf = &generation.config.location(request.location).scope.headers;
     let is_fine = is_fine(request.response.status);
-    for field in request.scope().headers.trailers.fields().filter(|field| is_fine || field.always) {
+    for field in conf.trailers.fields().filter(|field| is_fine || field.always) {
         let value = value_of(field, request);
         if !value.is_empty() {
-            out.push((field.name.as_bytes().into(), value));
+            // One by one, because a later one may show it.
+            request.response.sent_trailers.push((field.name.as_bytes().into(), value));
         }
     }
 }

@@ -291,9 +291,9 @@ fn proxy_tlv(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The first field of this name, as nginx takes it for the variables that have names of their own.
+/// All fields of this name as one list, for the variables that have names of their own.
 fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
-    request.header(id).is_some_and(|value| some(value, out))
+    join(request.head.all(request.bytes(), id), b", ", out)
 }
 
 /// Short keys for tables of clients.
@@ -460,8 +460,7 @@ fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     found.is_some_and(|value| some(value, out))
 }
 
-/// The value goes to the next semicolon, also over commas and blanks; a name stands behind a semicolon or a
-/// comma. Both are nginx's.
+/// The value goes to the next semicolon, also over commas and blanks, and a name stands behind a semicolon, as in nginx.
 pub(crate) fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let mut rest = line;
     while let Some((start, behind)) = rest.split_at_checked(name.len()) {
@@ -471,7 +470,7 @@ pub(crate) fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
             let value = value.trim_ascii_start();
             return Some(&value[..memchr::memchr(b';', value).unwrap_or(value.len())]);
         }
-        rest = rest[memchr::memchr2(b';', b',', rest)? + 1..].trim_ascii_start();
+        rest = rest[memchr::memchr(b';', rest)? + 1..].trim_ascii_start();
     }
     None
 }
@@ -526,7 +525,11 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         "last_modified" if response.last_modified.is_some() => {
             response.last_modified.is_some_and(|time| some(&http::date::http(time), out))
         }
+        "connection" if response.status == 101 => some(b"upgrade", out),
         "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
+        // Those of another server; this one's own are no fields of the response in nginx either.
+        "server" => text(response.server.as_deref().filter(|server| !server.is_empty()), out),
+        "date" => text(response.date.as_deref(), out),
         "keep_alive" => {
             let seconds = core.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
@@ -564,7 +567,8 @@ mod tests {
             ("c=1", Some("1")),
             ("C=1; c=2", Some("1")),
             ("b=1;c=2;d=3", Some("2")),
-            ("b=1, c=2", Some("2")),
+            ("b=1, c=2", None),
+            ("b=1, c=2; c=3", Some("3")),
             ("c=1, b=2 ; d", Some("1, b=2 ")),
             ("c = 1", Some("1")),
             ("c=", Some("")),

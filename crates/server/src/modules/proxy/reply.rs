@@ -14,7 +14,6 @@
 //! Values that filters look at (type, length, date, tag) go to their places in the response, so that `gzip`, ranges
 //! and conditions work as for files; all others are passed on as they came.
 
-use std::borrow::Cow;
 use std::rc::Rc;
 
 use http::conditional::Etag;
@@ -24,7 +23,6 @@ use http::request::HeaderId;
 
 use crate::connection::decide;
 use crate::log::Level;
-use crate::modules::http_core::media_types::split_charset;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::request::Context;
 use crate::modules::proxy::{rewrites, store};
@@ -187,7 +185,8 @@ fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steeri
         request.limit_rate = Some(rate);
     }
     if let Some(charset) = get(HeaderId::XAccelCharset) {
-        request.response.charset = Some(Cow::Owned(charset.to_vec()));
+        request.response.charset_override =
+            Some(charset).filter(|charset| !charset.is_empty()).map(Box::from);
     }
     let buffering = match get(HeaderId::XAccelBuffering) {
         Some(value) if value.eq_ignore_ascii_case(b"no") => false,
@@ -249,9 +248,15 @@ fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
         200 | 206 | 304 => Whole::Parts,
         _ => Whole::Fields,
     };
-    let is_upgrade = status.code() == 101;
+    // A 426 has to name the protocol that the client should go over to (RFC 9110 section 15.5.22).
+    let is_upgrade = matches!(status.code(), 101 | 426);
     // RFC 9110 section 7.6.1: what was for this connection is not for the next one. nginx lets most of it through.
     let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
+    // A `Server` that is shown is the upstream's, be there none. nginx has no `Date` then either, but RFC 9110 section
+    // 6.6.1 asks for one.
+    if !conf.hides(HeaderId::Server, b"Server") {
+        request.response.server = Some(Vec::new());
+    }
     for line in head.lines(raw) {
         let is_removed = options.removes(line.id, line.name) && !(is_upgrade && line.id == HeaderId::Upgrade);
         // The age of a stored response, and the time until it expires, are counted from its date.
@@ -307,14 +312,9 @@ fn push(request: &mut Request, name: &[u8], value: Vec<u8>) {
     request.response.fields.push((name.to_vec(), value));
 }
 
-/// The charset that the upstream names stays behind the type, unless `X-Accel-Charset` says another one.
 fn content_type(request: &mut Request, name: &[u8], value: &[u8]) {
     match std::str::from_utf8(value) {
-        Ok(text) => {
-            let overridden = request.response.charset.is_some();
-            let text = if overridden { split_charset(text).0 } else { text };
-            request.response.content_type = ContentType::Text(text.to_owned().into());
-        }
+        Ok(text) => request.response.content_type = ContentType::Text(text.to_owned().into()),
         // No filter knows such a type.
         Err(_) => push(request, name, value.to_vec()),
     }
