@@ -244,6 +244,77 @@ fn answers_of_others_inside_of_requests() {
     assert_eq!(copy.body, b"both");
 }
 
+/// An origin with a page that includes so many parts, which wait for the gate.
+fn page_of_parts(count: usize, wait: &'static str, gate: &Gate) -> Origin {
+    let gate = gate.clone();
+    Origin::start(move |request| match request.target.strip_prefix("/page/part") {
+        Some(number) => Reply::text(format!("[{number}]")).wait_first(&gate),
+        None => {
+            let parts = (0..count).map(|part| format!("<!--#include virtual=\"/page/part{part}\" {wait}-->"));
+            Reply::text(parts.collect::<String>())
+        }
+    })
+}
+
+/// None of the parts is answered before all are asked for; their order is that of the page.
+#[test]
+fn includes_that_do_not_wait_run_side_by_side() {
+    let gate = Gate::new();
+    let origin = page_of_parts(3, "", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    origin.wait_for("the page and all parts", |stats| stats.requests == 4);
+    gate.open();
+    assert_eq!(client.response().text(), "[0][1][2]");
+}
+
+#[test]
+fn includes_that_wait_run_one_after_the_other() {
+    let gate = Gate::new();
+    let origin = page_of_parts(5, "wait=\"yes\" ", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    for part in 1..=5 {
+        gate.wait_reached_by(part);
+        assert_eq!(origin.stats().requests, 1 + part, "the page and so many parts");
+        gate.let_through(1);
+    }
+    assert_eq!(client.response().text(), "[0][1][2][3][4]");
+}
+
+/// A page with many parts has a bounded number of them under way, and all of them in the end.
+#[test]
+fn includes_that_run_side_by_side_are_bounded() {
+    let gate = Gate::new();
+    let origin = page_of_parts(100, "", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    origin.wait_for("the page and as many parts as may be", |stats| stats.requests == 17);
+    gate.open();
+    let expected: String = (0..100).map(|part| format!("[{part}]")).collect();
+    assert_eq!(client.response().text(), expected);
+    // The end of the page may be told after that.
+    assert!(origin.stats().in_flight_max <= 17, "{:?}", origin.stats());
+}
+
+/// What is under way for a client that goes away is given up.
+#[test]
+fn includes_end_with_their_client() {
+    let gate = Gate::new();
+    let origin = page_of_parts(3, "", &gate);
+    let server = start(&origin);
+    let mut client = Client::connect(server.addr(0));
+    client.send(testkit::client::request_bytes("GET", "/page/index", &[]));
+    origin.wait_for("the page and all parts", |stats| stats.requests == 4);
+    drop(client);
+    server.wait_for_access_log(1, Deadline::default());
+    gate.open();
+    origin.wait_for("their end", |stats| stats.in_flight == 0 && stats.connections_open <= 1);
+}
+
 #[test]
 fn trailers_go_on_where_they_are_wanted() {
     let origin = Origin::start(|_| {

@@ -158,8 +158,8 @@ pub struct Request {
     pub(crate) redirects: u32,
     /// The status whose error page is being made.
     pub(crate) error_status: Option<u16>,
-    /// Values of the configuration's variables.
-    pub(crate) slots: Slots,
+    /// What it has together with the subrequests that are made for it.
+    pub(crate) shared: Rc<Shared>,
     /// What the last regular expression matched, and where in it.
     pub(crate) captures: Captures,
     pub(crate) response: Response,
@@ -179,8 +179,6 @@ pub struct Request {
     pub(crate) completed: bool,
     /// Where the slice starts that this request is for (`slice`), once `$slice_range` was asked for.
     pub(crate) slice: Cell<Option<u64>>,
-    /// `$request_id`, made when asked for.
-    pub(crate) id: Cell<Option<[u8; 16]>>,
     /// What `userid` knows of the client, found when asked for.
     pub(crate) userid: OnceCell<Box<userid::Found>>,
     /// How the body of the answer moves, when it is a file.
@@ -189,10 +187,6 @@ pub struct Request {
     pub(crate) limit_rate: Option<u64>,
     /// What modules keep with this request.
     pub(crate) extensions: Extensions,
-    /// What modules keep with this request and its subrequests alike; each has it while it runs.
-    pub(crate) common: Extensions,
-    /// Subrequests that were made so far for the client's request, in whatever depth.
-    pub(crate) subrequests: u32,
     /// The body, where something asked for it; subrequests have the same one.
     pub(crate) body: Option<Rc<ReceivedBody>>,
     /// The body, while it comes to a handler that asked for it piece by piece.
@@ -210,16 +204,47 @@ pub struct Request {
     pub(crate) path: Vec<u8>,
 }
 
+/// What a request of a client and its subrequests have together, as in nginx. Several of them may be under way at once.
+#[derive(Default)]
+pub(crate) struct Shared {
+    /// Values of the configuration's variables.
+    pub(crate) slots: Slots,
+    /// What modules keep for all of them. It is not borrowed while anything is awaited.
+    pub(crate) extensions: RefCell<Extensions>,
+    /// Subrequests that were made so far, in whatever depth.
+    pub(crate) subrequests: Cell<u32>,
+    /// `$request_id`, made when asked for.
+    pub(crate) id: Cell<Option<[u8; 16]>>,
+}
+
+impl Shared {
+    /// For a request that goes its own way from here on: the same identifier, and nothing else.
+    pub(crate) fn apart(&self) -> Shared {
+        Shared { id: self.id.clone(), ..Shared::default() }
+    }
+
+    /// As [`Shared::apart`], with the values that the configuration's variables have by now.
+    pub(crate) fn apart_with_values(&self) -> Shared {
+        Shared { slots: self.slots.clone(), ..self.apart() }
+    }
+}
+
 /// nginx's limit on internal redirects; more are a loop.
 pub(crate) const REDIRECTS_MAX: u32 = 10;
 
 impl Request {
     /// A request that has not been read yet.
     pub(crate) fn new(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
-        Request::with_head(generation, conn, server, Head::new())
+        Request::with_head(generation, conn, server, Head::new(), Rc::default())
     }
 
-    fn with_head(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId, head: Head) -> Request {
+    fn with_head(
+        generation: Rc<Generation>,
+        conn: Rc<ConnInfo>,
+        server: ServerId,
+        head: Head,
+        shared: Rc<Shared>,
+    ) -> Request {
         let location = generation.config.server(server).root;
         Request {
             generation,
@@ -244,7 +269,7 @@ impl Request {
             depth: 0,
             redirects: 0,
             error_status: None,
-            slots: Slots::default(),
+            shared,
             captures: Captures::default(),
             response: Response::default(),
             started: rt::now(),
@@ -256,13 +281,10 @@ impl Request {
             keepalive: false,
             completed: false,
             slice: Cell::new(None),
-            id: Cell::new(None),
             userid: OnceCell::new(),
             mover: None,
             limit_rate: None,
             extensions: Extensions::default(),
-            common: Extensions::default(),
-            subrequests: 0,
             body: None,
             incoming: None,
             body_is_taken: false,
@@ -303,26 +325,34 @@ impl Request {
         self.uri_replaced = false;
         self.redirects = 0;
         self.error_status = None;
-        self.slots.clear();
+        match Rc::get_mut(&mut self.shared) {
+            Some(Shared { slots, extensions, subrequests, id }) => {
+                slots.clear();
+                extensions.get_mut().clear();
+                subrequests.set(0);
+                id.set(None);
+            }
+            // A subrequest that was given up has not ended yet.
+            None => self.shared = Rc::default(),
+        }
         self.clear_captures();
         self.response.clear();
         (self.received, self.sent, self.sent_head) = (0, 0, 0);
         (self.pipelined, self.keepalive, self.completed) = (false, false, false);
-        self.id.set(None);
         self.slice.set(None);
         self.userid.take();
         (self.mover, self.limit_rate) = (None, None);
         self.extensions.clear();
-        self.common.clear();
-        self.subrequests = 0;
         (self.body, self.body_is_taken, self.background) = (None, false, None);
         (self.incoming, self.body_was_streamed) = (None, false);
     }
 
-    /// A subrequest with this one's head, for the same server; `None` without memory for the head.
+    /// A subrequest with this one's head and variables, for the same server; `None` without memory for the head.
     pub(crate) fn child(&self) -> Option<Box<Request>> {
         let (generation, conn) = (Rc::clone(&self.generation), Rc::clone(&self.conn));
-        let mut child = Box::new(Request::with_head(generation, conn, self.server, self.head.clone()));
+        let shared = Rc::clone(&self.shared);
+        let mut child =
+            Box::new(Request::with_head(generation, conn, self.server, self.head.clone(), shared));
         let bytes = self.bytes();
         let mut raw = rt::pool().get(bytes.len())?;
         raw.append(bytes);
@@ -333,29 +363,9 @@ impl Request {
         child.body.clone_from(&self.body);
         child.method_replaced = self.method_replaced;
         (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
-        child.id.set(self.id.get());
         child.userid = self.userid.clone();
         (child.internal, child.depth) = (true, self.depth + 1);
         Some(child)
-    }
-
-    /// Lends what a request and its subrequests have together to one of them.
-    pub(crate) fn lend(&mut self, child: &mut Request) {
-        self.swap_common(child);
-        child.subrequests = self.subrequests + 1;
-    }
-
-    /// Takes it back.
-    pub(crate) fn take_back(&mut self, child: &mut Request) {
-        self.swap_common(child);
-        self.subrequests = child.subrequests;
-        // It may have been made for the subrequest's first use of it.
-        self.id.set(child.id.get());
-    }
-
-    fn swap_common(&mut self, child: &mut Request) {
-        std::mem::swap(&mut self.slots, &mut child.slots);
-        std::mem::swap(&mut self.common, &mut child.common);
     }
 
     /// The configuration of this request, the same from its first byte to its last.

@@ -90,7 +90,7 @@ impl Request {
     /// Appends the value of a variable that the configuration defines, which is made now if need be; `false`
     /// when there is none.
     pub(crate) fn slot(&self, slot: u32, out: &mut Vec<u8>) -> bool {
-        match self.slots.look(slot, out) {
+        match self.shared.slots.look(slot, out) {
             Look::Answer(found) => found,
             Look::Unset => self.make(slot, out),
             Look::Pending => self.refuse_cycle(self.config().http.registry.name(slot)),
@@ -99,7 +99,7 @@ impl Request {
 
     /// Gives a variable of the configuration a value, which it keeps to the end of the request.
     pub(crate) fn set_slot(&self, slot: u32, value: Vec<u8>) {
-        self.slots.put(slot, Value::Text(value), self.config().http.registry.len());
+        self.shared.slots.put(slot, Value::Text(value), self.config().http.registry.len());
     }
 
     /// The value of a slot that nothing has assigned.
@@ -108,14 +108,14 @@ impl Request {
         match registry.origin(slot) {
             Origin::Computed(compute) => {
                 let start = out.len();
-                self.slots.put(slot, Value::Pending, registry.len());
+                self.shared.slots.put(slot, Value::Pending, registry.len());
                 let found = self.nested(registry.name(slot), || compute.value(self, out));
                 let value = match found {
                     _ if compute.is_volatile() => Value::Unset,
                     true => Value::Text(out[start..].to_vec()),
                     false => Value::Nothing,
                 };
-                self.slots.put(slot, value, registry.len());
+                self.shared.slots.put(slot, value, registry.len());
                 found
             }
             Origin::Family(variable) => variable.value(self, out),
@@ -134,13 +134,13 @@ impl Request {
 
     /// Computes a value out of others, which may lead back to it: behind too many steps there is no value.
     pub(crate) fn nested(&self, name: &str, compute: impl FnOnce() -> bool) -> bool {
-        let depth = self.slots.depth.get();
+        let depth = self.shared.slots.depth.get();
         if depth >= DEPTH_MAX {
             return self.refuse_cycle(name);
         }
-        self.slots.depth.set(depth + 1);
+        self.shared.slots.depth.set(depth + 1);
         let found = compute();
-        self.slots.depth.set(depth);
+        self.shared.slots.depth.set(depth);
         found
     }
 

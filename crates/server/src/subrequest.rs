@@ -5,9 +5,13 @@
 //! configuration with the request that made it. It passes the phases from the server's rewrites on, but is not
 //! asked for access, and ends with an answer that whoever made it may use or throw away.
 
+use std::cell::RefCell;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use http::request::{Head, HeaderId, Method, Progress, Version};
+use rt::local::Event;
+use rt::{Either, select};
 
 use crate::connection::{decide, input};
 use crate::log::Level;
@@ -27,6 +31,47 @@ pub(crate) struct Subrequest {
     pub(crate) stub: Option<Vec<u8>>,
     /// Whether it is made with the method of the request, and not fetched.
     pub(crate) keeps_method: bool,
+    /// Whether nothing that follows it in the body is looked at before its response is here.
+    pub(crate) waits: bool,
+}
+
+/// A subrequest that is carried out up to its response, beside whatever else is done. To drop it is to give it up.
+pub(crate) struct UnderWay {
+    child: Rc<RefCell<Option<Box<Request>>>>,
+    done: Event,
+    given_up: Event,
+}
+
+/// Sets an event when it is dropped, so that a task that panics leaves no one waiting.
+struct SetOnDrop(Event);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+impl UnderWay {
+    /// Whether the response is here, or there will be none.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.is_set()
+    }
+
+    /// Waits until the response is here, or there will be none.
+    pub(crate) async fn wait(&self) {
+        self.done.wait().await;
+    }
+
+    /// The response. [`finish`] is to be called with it.
+    pub(crate) fn take(self) -> Option<Box<Request>> {
+        self.child.take()
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.given_up.set();
+    }
 }
 
 /// Subrequests inside of each other; more are a loop (nginx's limit).
@@ -36,21 +81,38 @@ const DEPTH_MAX: u8 = 51;
 /// it a page that includes itself twice would be 2 to the power of 50.
 const COUNT_MAX: u32 = 64_535;
 
-/// Carries out a subrequest up to its answer, which is in the result and not sent. `None` when it must not be.
-/// [`finish`] is to be called with the result, which has the variables meanwhile.
-pub(crate) async fn answer(parent: &mut Request, wanted: &Subrequest) -> Option<Box<Request>> {
+/// Carries out a subrequest up to its response, which is in the result and not sent. `None` when it must not be.
+/// [`finish`] is to be called with the result.
+pub(crate) async fn answer(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     let mut child = start(parent, wanted)?;
-    parent.lend(&mut child);
     carry_out(&mut child).await;
     Some(child)
+}
+
+/// As [`answer`], beside whatever else is done for `parent`.
+pub(crate) fn begin(parent: &Request, wanted: &Subrequest) -> Option<UnderWay> {
+    let mut child = start(parent, wanted)?;
+    let under_way = UnderWay { child: Rc::default(), done: Event::new(), given_up: Event::new() };
+    let (place, given_up) = (Rc::clone(&under_way.child), under_way.given_up.clone());
+    let done = SetOnDrop(under_way.done.clone());
+    rt::spawn(async move {
+        let carried = select(carry_out(&mut child), given_up.wait()).await;
+        if let Either::Left(()) = carried {
+            place.replace(Some(child));
+        }
+        drop(done);
+    });
+    Some(under_way)
 }
 
 /// Carries out a subrequest beside the request, with a copy of the variables, and throws its answer away. The
 /// connection waits for it before its next request. `false` when it must not be.
 pub(crate) fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
     let Some(mut child) = start(parent, wanted) else { return false };
-    parent.subrequests += 1;
-    child.slots.clone_from(&parent.slots);
+    child.shared = Rc::new(parent.shared.apart_with_values());
+    child.shared.subrequests.set(parent.shared.subrequests.get());
+    limit_req::hand_down(parent, &mut child);
+    limit_conn::hand_down(parent, &mut child);
     let counted = parent.background.get_or_insert_default().enter();
     rt::spawn(async move {
         carry_out(&mut child).await;
@@ -60,12 +122,9 @@ pub(crate) fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
     true
 }
 
-/// Gives the variables back to the request that made this one, and writes the log.
-pub(crate) fn finish(parent: &mut Request, mut child: Box<Request>) {
+/// The response of a subrequest was used: writes the log.
+pub(crate) fn finish(child: Box<Request>) {
     write_log(&child);
-    parent.take_back(&mut child);
-    limit_req::hand_up(&mut child, parent);
-    limit_conn::hand_up(&mut child, parent);
 }
 
 /// Sends a request through the phases that looks as if the client had fetched `target`, a path with its query, and throws
@@ -96,6 +155,7 @@ fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     }
     text.extend_from_slice(b"\r\n");
     let mut child = parent.child()?;
+    child.shared = Rc::new(parent.shared.apart());
     let policy = input::policy(&parent.scope().core);
     child.head = Head::new();
     match http::request::parse(&mut child.head, &text, &policy) {
@@ -126,7 +186,7 @@ fn is_of_one_request(id: HeaderId) -> bool {
 
 /// Whether `parent` may make a subrequest to this URI; the log says why not.
 pub(crate) fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
-    let what = match (parent.depth, parent.subrequests) {
+    let what = match (parent.depth, parent.shared.subrequests.get()) {
         (DEPTH_MAX.., _) => "subrequests cycle",
         (_, COUNT_MAX..) => "request reference counter overflow",
         _ => return true,
@@ -162,8 +222,8 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     child.args.clone_from(&wanted.args);
     // As in nginx: it is fetched, whatever the method was that led to it.
     child.method = if wanted.keeps_method { parent.method } else { Method::Get };
-    limit_req::hand_down(parent, &mut child);
-    limit_conn::hand_down(parent, &mut child);
+    let made = &parent.shared.subrequests;
+    made.set(made.get() + 1);
     charset::hand_down(parent, &mut child);
     Some(child)
 }

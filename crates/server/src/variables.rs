@@ -33,17 +33,18 @@ struct Replaced(Vec<(&'static str, Vec<u8>)>);
 impl Request {
     /// Gives a module's variable another value, for modules whose variables nginx lets be set.
     pub(crate) fn replace_variable(&mut self, name: &'static str, value: &[u8]) {
-        // Common, because subrequests have the variables of the request that makes them.
-        let mut replaced = self.common.get_mut::<Replaced>().map(std::mem::take).unwrap_or_default();
+        // Shared, because subrequests have the variables of the request that makes them.
+        let mut shared = self.shared.extensions.borrow_mut();
+        let replaced = shared.get_or_default::<Replaced>();
         replaced.0.retain(|(known, _)| *known != name);
         replaced.0.push((name, value.to_vec()));
-        self.common.insert(replaced);
     }
 
     /// Appends such a value, if it was given.
     pub(crate) fn replaced_variable(&self, name: &str, out: &mut Vec<u8>) -> bool {
-        let replaced = self.common.get::<Replaced>();
-        let found = replaced.and_then(|replaced| replaced.0.iter().find(|(known, _)| *known == name));
+        let shared = self.shared.extensions.borrow();
+        let found =
+            shared.get::<Replaced>().and_then(|replaced| replaced.0.iter().find(|(known, _)| *known == name));
         found.map(|(_, value)| out.extend_from_slice(value)).is_some()
     }
 }

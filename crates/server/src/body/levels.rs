@@ -3,11 +3,17 @@
 //! Each request whose answer is under way is a level: the one of the client at the bottom, a subrequest that was
 //! made for it above, and so on. The top one goes on. They are a list and no recursion: fifty of them in each
 //! other are allowed, and a thread's stack is small.
+//!
+//! The filters of a level run ahead of its output while a subrequest is waited for: the subrequests of one page are carried
+//! out side by side, and their responses are sent in its order.
 
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut, Range};
+use std::time::Duration;
 
 use io::op::Source;
 use io::{Buf, DiskVia};
+use rt::{Either, select};
 
 use crate::body::choose::Mover;
 use crate::body::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
@@ -19,13 +25,20 @@ use crate::connection::decide;
 use crate::log::Level as LogLevel;
 use crate::request::Request;
 use crate::response::Body;
-use crate::subrequest::{self, Subrequest};
+use crate::subrequest::{self, Subrequest, UnderWay};
 
 /// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
 const SUBREQUEST_RUN: usize = 4 << 10;
 
 /// What a filter's turn counts: it may work for long and give nothing.
 const PUSH_RUN: usize = 4 << 10;
+
+/// Subrequests of one level that are under way at once: each may hold as much as a proxied response does
+/// (`proxy_buffers`). More of a page wait for the first of these.
+const UNDER_WAY_MAX: usize = 16;
+
+/// How long a subrequest may take before what precedes it is sent: one that is fast saves a send.
+const SUBREQUEST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// One request whose body is under way.
 struct Level<'r> {
@@ -38,6 +51,8 @@ struct Level<'r> {
     input: Option<(Held, Range<usize>)>,
     /// Pieces between the filters, with the filter that is next for each; the next piece is the last one.
     work: Vec<(usize, Piece)>,
+    /// What has passed the filters and waits for a subrequest before it.
+    out: VecDeque<Out>,
     /// Filters that know that the body is over.
     ended: usize,
     purpose: Purpose,
@@ -66,6 +81,12 @@ enum Origin {
 enum Held {
     Source(Source),
     Buf(Buf),
+}
+
+/// What has passed the filters of a level.
+enum Out {
+    Bytes(Vec<u8>),
+    Subrequest { under_way: UnderWay, wanted: Subrequest },
 }
 
 /// What becomes of an answer.
@@ -103,7 +124,9 @@ impl<'r> Levels<'r> {
     async fn run(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
         loop {
             let top = self.top();
-            if let Some((stage, piece)) = top.work.pop() {
+            if !top.out.is_empty() && !top.runs_ahead() {
+                self.give(flow).await?;
+            } else if let Some((stage, piece)) = top.work.pop() {
                 self.take(stage, piece, flow).await?;
             } else if let Some((held, mut range)) = top.input.take() {
                 range.start += self.feed(&held.bytes()[range.clone()], flow).await?;
@@ -166,10 +189,17 @@ impl<'r> Levels<'r> {
         let top = self.top();
         let is_out = stage == top.filters.len();
         match piece {
-            Piece::Bytes(bytes) if is_out => self.write(&bytes, flow).await?,
+            Piece::Bytes(bytes) if is_out && top.out.is_empty() => self.write(&bytes, flow).await?,
+            Piece::Bytes(bytes) if is_out => top.out.push_back(Out::Bytes(bytes)),
             Piece::Bytes(bytes) => self.push_on(stage, bytes, 0, flow).await?,
             Piece::Rest { bytes, start } => self.push_on(stage, bytes, start, flow).await?,
-            Piece::Subrequest(wanted) if wanted.capture || is_out => self.begin(stage, wanted, flow).await,
+            Piece::Subrequest(wanted) if wanted.capture => self.capture(stage, wanted, flow).await,
+            Piece::Subrequest(wanted) if is_out => {
+                flow.take_turns(SUBREQUEST_RUN).await;
+                let top = self.top();
+                let under_way = subrequest::begin(&top.request, &wanted);
+                top.out.extend(under_way.map(|under_way| Out::Subrequest { under_way, wanted }));
+            }
             Piece::Subrequest(wanted) => {
                 top.work.push((stage + 1, Piece::Subrequest(wanted)));
                 let mut out = Output::default();
@@ -218,31 +248,46 @@ impl<'r> Levels<'r> {
         Ok(())
     }
 
-    /// Carries out a subrequest up to its answer, which is the new top.
-    async fn begin(&mut self, stage: usize, wanted: Subrequest, flow: &mut Flow<'_, '_>) {
+    /// Carries out a subrequest up to its answer, which is the new top and goes to the filter before `stage`.
+    async fn capture(&mut self, stage: usize, wanted: Subrequest, flow: &mut Flow<'_, '_>) {
         flow.take_turns(SUBREQUEST_RUN).await;
         let top = self.top();
-        // The subrequest may wait for a buffer, and who waits for one holds none.
-        if let Some((held, range)) = top.input.take_if(|(held, _)| held.is_buf() && turns::are_on()) {
-            top.hold(Source::Vec(held.bytes()[range].to_vec()));
-        }
-        let Some(mut child) = subrequest::answer(&mut top.request, &wanted).await else {
-            if wanted.capture {
-                top.filters[stage - 1].captured(&mut top.request, 500, Vec::new());
-            }
+        top.let_go_of_buffers();
+        let filter = stage - 1;
+        let Some(child) = subrequest::answer(&top.request, &wanted).await else {
+            top.filters[filter].captured(&mut top.request, 500, Vec::new());
             return;
         };
+        let purpose = Purpose::Capture { filter, body: Vec::new() };
+        self.list.push(Level::new(Owner::Subrequest(child), purpose));
+    }
+
+    /// Sends the next that has passed the filters of the top. The answer of a subrequest is the new top.
+    async fn give(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        let (under_way, wanted) = match self.top().out.pop_front() {
+            Some(Out::Subrequest { under_way, wanted }) => (under_way, wanted),
+            Some(Out::Bytes(bytes)) => return self.write(&bytes, flow).await,
+            None => return Ok(()),
+        };
+        if !under_way.is_done() {
+            self.top().let_go_of_buffers();
+            let patience = rt::sleep_until(rt::now() + SUBREQUEST_PATIENCE);
+            if let Either::Right(()) = select(under_way.wait(), patience).await {
+                flow.pause(&self.list[0].request).await?;
+                under_way.wait().await;
+            }
+        }
+        let Some(mut child) = under_way.take() else { return Ok(()) };
+        let top = self.top();
         let mut stub = wanted.stub;
         if child.response.status >= 300 && stub.is_some() {
             // As in nginx the text passes the filters of the subrequest, as its body would.
             let content_type = top.request.response.content_type.of(&top.request).map(str::to_owned);
             decide::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
         }
-        let purpose = match wanted.capture {
-            true => Purpose::Capture { filter: stage - 1, body: Vec::new() },
-            false => Purpose::Include { stub, before: flow.passed() },
-        };
+        let purpose = Purpose::Include { stub, before: flow.passed() };
         self.list.push(Level::new(Owner::Subrequest(child), purpose));
+        Ok(())
     }
 
     /// The top is over.
@@ -268,7 +313,7 @@ impl<'r> Levels<'r> {
             unreachable!("only subrequests are left")
         };
         let status = child.response.status;
-        subrequest::finish(&mut self.top().request, child);
+        subrequest::finish(child);
         (status, purpose)
     }
 }
@@ -294,7 +339,41 @@ impl<'r> Level<'r> {
             // A subrequest asks for no other protocol; its answer is then none.
             Body::Tunnel(_) => Origin::Done,
         };
-        Level { request, filters, slice, origin, input: None, work: Vec::new(), ended: 0, purpose }
+        let (work, out) = (Vec::new(), VecDeque::new());
+        Level { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
+    }
+
+    /// Whether the filters go on with what they have been given, while the subrequest that is next in the output is under
+    /// way.
+    fn runs_ahead(&self) -> bool {
+        let next_is_under_way =
+            matches!(self.out.front(), Some(Out::Subrequest { under_way, .. }) if !under_way.is_done());
+        let is_captured =
+            |(_, piece): &(usize, Piece)| matches!(piece, Piece::Subrequest(wanted) if wanted.capture);
+        let has_work = match self.work.last() {
+            // It is for a filter that has seen all before it, and so has the client.
+            Some(next) => !is_captured(next),
+            None => self.input.is_some(),
+        };
+        if !next_is_under_way || !has_work || turns::are_on() {
+            return false;
+        }
+        let (mut under_way, mut bytes) = (0, 0);
+        for out in &self.out {
+            match out {
+                Out::Subrequest { wanted, .. } if wanted.waits => return false,
+                Out::Subrequest { .. } => under_way += 1,
+                Out::Bytes(text) => bytes += text.len(),
+            }
+        }
+        under_way < UNDER_WAY_MAX && bytes < SLICE_MAX
+    }
+
+    /// Copies what was read, where buffers are short: a subrequest may wait for a buffer, and who waits for one holds none.
+    fn let_go_of_buffers(&mut self) {
+        if let Some((held, range)) = self.input.take_if(|(held, _)| held.is_buf() && turns::are_on()) {
+            self.hold(Source::Vec(held.bytes()[range].to_vec()));
+        }
     }
 
     /// Gives bytes to a filter, and puts what becomes of them on the list; how many it took.

@@ -489,7 +489,7 @@ pub(crate) fn detached(request: &Request) -> Option<Box<Request>> {
     child.uri.clone_from(&request.uri);
     child.args.clone_from(&request.args);
     // What the configuration's variables are by now: the key and the upstream's address may be made of them.
-    child.slots.clone_from(&request.slots);
+    child.shared = Rc::new(request.shared.apart_with_values());
     child.captures.clone_from(&request.captures);
     child.started = request.started;
     // Not one that the client made: what counts on its depth is about answers that are put into others.

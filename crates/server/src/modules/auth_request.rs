@@ -98,7 +98,7 @@ async fn run(request: &mut Request) -> Step {
     }
     let status = child.response.status;
     let questions = std::mem::take(&mut child.response.www_authenticate);
-    subrequest::finish(request, child);
+    subrequest::finish(child);
     // Once more for those that are part of the request itself, such as `$limit_rate`.
     for (variable, value) in values {
         variable.assign(request, &value);

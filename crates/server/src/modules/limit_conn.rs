@@ -176,25 +176,18 @@ impl Drop for Held {
     }
 }
 
-/// Lets a subrequest know what became of the request that makes it: both together are looked at once.
+/// Lets a request that goes its own way know what became of the one that makes it: both together are looked at once.
 pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
-    if let Some(Outcome { rejected, dry_run, .. }) = parent.extensions.get() {
+    if let Some(Outcome { rejected, dry_run, .. }) = parent.shared.extensions.borrow().get() {
         let outcome = Outcome { rejected: *rejected, dry_run: *dry_run, _held: Vec::new() };
-        child.extensions.insert(outcome);
-    }
-}
-
-/// What a subrequest counts as goes on to the end of the request that made it.
-pub(crate) fn hand_up(child: &mut Request, parent: &mut Request) {
-    let is_new = parent.extensions.get::<Outcome>().is_none();
-    if let Some(outcome) = child.extensions.remove::<Outcome>().filter(|_| is_new) {
-        parent.extensions.insert(outcome);
+        child.shared.extensions.borrow_mut().insert(outcome);
     }
 }
 
 /// `$limit_conn_status`; without a value where no limit has looked at the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
-    let Some(outcome) = request.extensions.get::<Outcome>() else { return false };
+    let shared = request.shared.extensions.borrow();
+    let Some(outcome) = shared.get::<Outcome>() else { return false };
     out.extend_from_slice(match (outcome.rejected, outcome.dry_run) {
         (false, _) => b"PASSED",
         (true, false) => b"REJECTED",
@@ -205,7 +198,7 @@ fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Counts the request in each zone, or in none when one is full.
 fn run(request: &mut Request) -> Step {
-    if request.extensions.get::<Outcome>().is_some() {
+    if request.shared.extensions.borrow().get::<Outcome>().is_some() {
         return Step::Next;
     }
     let conf = &request.scope().limit_conn;
@@ -216,7 +209,7 @@ fn run(request: &mut Request) -> Step {
         Ok(held) => (false, held),
         Err(Refused) => (true, Vec::new()),
     };
-    request.extensions.insert(Outcome { rejected, dry_run, _held: held });
+    request.shared.extensions.borrow_mut().insert(Outcome { rejected, dry_run, _held: held });
     if rejected && !dry_run { Step::Status(status as u16) } else { Step::Next }
 }
 

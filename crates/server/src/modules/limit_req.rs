@@ -233,23 +233,21 @@ enum Verdict {
     Rejected,
 }
 
-/// Lets a subrequest know what became of the request that makes it: both together are looked at once.
+/// Lets a request that goes its own way know what became of the one that makes it: both together are looked at once.
 pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
-    if let Some(outcome) = parent.extensions.get::<Outcome>() {
-        child.extensions.insert(*outcome);
+    if let Some(outcome) = outcome(parent) {
+        child.shared.extensions.borrow_mut().insert(outcome);
     }
 }
 
-/// A subrequest that was looked at stands for the request that made it, and for the next subrequest.
-pub(crate) fn hand_up(child: &mut Request, parent: &mut Request) {
-    if let Some(outcome) = child.extensions.remove::<Outcome>() {
-        parent.extensions.insert(outcome);
-    }
+/// What became of the request, if a limit has looked at it or at a subrequest.
+fn outcome(request: &Request) -> Option<Outcome> {
+    request.shared.extensions.borrow().get().copied()
 }
 
 /// `$limit_req_status`; without a value where no limit has looked at the request.
 fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
-    let Some(outcome) = request.extensions.get::<Outcome>() else { return false };
+    let Some(outcome) = outcome(request) else { return false };
     let text = match outcome.verdict {
         Verdict::Passed => "PASSED",
         Verdict::Delayed(_) => "DELAYED",
@@ -264,13 +262,13 @@ fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Looks at all limits and decides.
 fn run(request: &mut Request) -> Step {
-    if request.extensions.get::<Outcome>().is_some() {
+    if outcome(request).is_some() {
         return Step::Next;
     }
     let conf = &request.scope().limit_req;
     let Some(verdict) = judge(request, conf) else { return Step::Next };
     let (dry_run, status) = (conf.dry_run, conf.status);
-    request.extensions.insert(Outcome { verdict, dry_run });
+    request.shared.extensions.borrow_mut().insert(Outcome { verdict, dry_run });
     match verdict {
         Verdict::Rejected if !dry_run => Step::Status(status as u16),
         _ => Step::Next,
@@ -454,8 +452,7 @@ fn begin(entry: &mut Entry<'_, Bucket>, rate: i64, now_ms: i64) -> bool {
 
 /// Asked on the way of every limited request, and the reason that most of them need no future.
 fn is_delayed(request: &Request) -> bool {
-    let outcome = request.extensions.get::<Outcome>();
-    outcome.is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, Verdict::Delayed(_)))
+    outcome(request).is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, Verdict::Delayed(_)))
 }
 
 /// The table of handlers holds functions of one type; only requests that wait pay for the box.
@@ -465,10 +462,10 @@ fn boxed_wait(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>>
 
 /// Waits for the request's turn, or until its client is gone.
 async fn wait(request: &mut Request) -> Step {
-    let Some(Outcome { verdict: Verdict::Delayed(until), .. }) = request.extensions.get() else {
+    let Some(Outcome { verdict: Verdict::Delayed(until), .. }) = outcome(request) else {
         return Step::Next;
     };
-    pause(request, *until).await
+    pause(request, until).await
 }
 
 #[cfg(test)]

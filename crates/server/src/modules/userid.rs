@@ -146,7 +146,7 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: "uid_reset",
         get: show_reset,
-        set: Some(|request, value| request.common.insert(Reset(value.to_vec()))),
+        set: Some(|request, value| request.shared.extensions.borrow_mut().insert(Reset(value.to_vec()))),
         help: "What `set` or `map` gives it: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
     },
 ];
@@ -273,7 +273,7 @@ struct Reset(Vec<u8>);
 fn reset(request: &Request) -> Vec<u8> {
     let mut value = Vec::new();
     match request.config().http.registry.find("uid_reset") {
-        _ if request.common.get::<Reset>().is_some() => show_reset(request, &mut value),
+        _ if request.shared.extensions.borrow().get::<Reset>().is_some() => show_reset(request, &mut value),
         Some(variable) => variable.value(request, &mut value),
         None => false,
     };
@@ -282,7 +282,8 @@ fn reset(request: &Request) -> Vec<u8> {
 
 /// What `set` gave it.
 fn show_reset(request: &Request, out: &mut Vec<u8>) -> bool {
-    out.extend_from_slice(request.common.get::<Reset>().map(|Reset(value)| &**value).unwrap_or_default());
+    let shared = request.shared.extensions.borrow();
+    out.extend_from_slice(shared.get::<Reset>().map(|Reset(value)| &**value).unwrap_or_default());
     true
 }
 

@@ -419,11 +419,11 @@ fn request_time(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Made once for a request, when something asks for it.
 fn request_id(request: &Request, out: &mut Vec<u8>) -> bool {
-    let id = request.id.get().unwrap_or_else(|| {
+    let id = request.shared.id.get().unwrap_or_else(|| {
         let mut id = [0; 16];
         // The kernel's generator is ready long before a server runs, and answers short requests whole.
         let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::NONBLOCK);
-        request.id.set(Some(id));
+        request.shared.id.set(Some(id));
         id
     });
     for byte in id {

@@ -228,11 +228,14 @@ impl Page {
             let why = "\"set\" and \"stub\" cannot be used together in \"include\" SSI command";
             return fail(request, format_args!("{why}"));
         }
-        let known = |wait: &Vec<u8>| wait.eq_ignore_ascii_case(b"yes") || wait.eq_ignore_ascii_case(b"no");
-        if let Some(wait) = wait.filter(|wait| !known(wait)) {
-            let wait = wait.escape_ascii();
-            return fail(request, format_args!("invalid value \"{wait}\" in the \"wait\" parameter"));
-        }
+        let waits = match &wait {
+            Some(wait) if wait.eq_ignore_ascii_case(b"yes") => true,
+            Some(wait) if !wait.eq_ignore_ascii_case(b"no") => {
+                let wait = wait.escape_ascii();
+                return fail(request, format_args!("invalid value \"{wait}\" in the \"wait\" parameter"));
+            }
+            _ => set.is_some(),
+        };
         let uri = with_folder(request, &text, values::evaluate(request, &text)?);
         let Some((uri, args)) = subrequest::parse_uri(request, &uri) else { return Err(Failed) };
         let stub = stub.map(|name| find_block(request, &name)).transpose()?;
@@ -248,9 +251,9 @@ impl Page {
         }
         let capture = set.is_some();
         self.waiting = set;
-        out.subrequest(Subrequest { uri, args, capture, stub, ..Subrequest::default() });
-        // Whatever `wait` says: what follows finds the variables as the page says it, in its order.
-        Ok(Next::Wait)
+        out.subrequest(Subrequest { uri, args, capture, stub, waits, ..Subrequest::default() });
+        // Without `wait` the page goes on, so that includes run side by side.
+        Ok(if waits { Next::Wait } else { Next::GoOn })
     }
 
     /// A value that is there and empty makes nothing, not even the default.
@@ -409,8 +412,10 @@ fn take<const N: usize>(values: Values) -> [Option<Vec<u8>>; N] {
 
 /// The text of the block with this name.
 fn find_block(request: &mut Request, name: &[u8]) -> Result<Vec<u8>, Failed> {
-    let found = values::common(request).blocks.iter().find(|block| block.name == name);
-    match found.map(|block| block.text.clone()) {
+    let common = values::common(request);
+    let found = common.blocks.iter().find(|block| block.name == name).map(|block| block.text.clone());
+    drop(common);
+    match found {
         Some(text) => Ok(text),
         None => {
             let name = name.escape_ascii();

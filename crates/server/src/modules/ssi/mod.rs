@@ -33,7 +33,7 @@ const fn ssi(name: &'static str, contexts: Contexts, args: Args, help: &'static 
 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
-        ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages.").default("off"),
+        ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages. Includes without `wait=\"yes\"` run side by side, 16 of a page at a time.").default("off"),
         |scope, cx| cx.flag(&mut scope.ssi.on),
     ),
     // A page that is put together has no date that is true, unless somebody says so.

@@ -1,5 +1,8 @@
 //! Values of SSI: variables of a page and of what it includes, and text with variables in it.
 
+use std::cell::RefMut;
+
+use crate::extensions::Extensions;
 use crate::log::Level;
 use crate::pattern::{self, Groups};
 use crate::request::Request;
@@ -40,18 +43,15 @@ pub(super) fn fail<T>(request: &Request, why: std::fmt::Arguments<'_>) -> Result
 }
 
 /// What the page and its parts have in common.
-pub(super) fn common(request: &mut Request) -> &mut Common {
-    if request.common.get::<Common>().is_none() {
-        request.common.insert(Common::default());
-    }
-    request.common.get_mut().expect("it was put there")
+pub(super) fn common(request: &Request) -> RefMut<'_, Common> {
+    RefMut::map(request.shared.extensions.borrow_mut(), Extensions::get_or_default)
 }
 
 /// Appends the value of a variable: a group of the last match, one that a page has set, one of the server.
 pub(super) fn variable(request: &Request, name: &[u8], out: &mut Vec<u8>) -> bool {
     let name = name.to_ascii_lowercase();
     let digit = matches!(name.as_slice(), [b'0'..=b'9']);
-    if let Some(common) = request.common.get::<Common>() {
+    if let Some(common) = request.shared.extensions.borrow().get::<Common>() {
         if let (true, Some((subject, groups))) = (digit, &common.captures)
             && let Some(span) = groups.spans.get(usize::from(name[0] - b'0'))
         {
@@ -75,7 +75,7 @@ pub(super) fn variable(request: &Request, name: &[u8], out: &mut Vec<u8>) -> boo
 /// Sets a variable of the page.
 pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<(), Failed> {
     let name = name.to_ascii_lowercase();
-    let common = common(request);
+    let mut common = common(request);
     let known = common.variables.iter().position(|(known, _)| *known == name);
     let before = known.map_or(0, |place| common.variables[place].1.len());
     // What a variable had before is given back first: a page may count with one for as long as it likes.
@@ -94,7 +94,7 @@ pub(super) fn set(request: &mut Request, name: &[u8], value: Vec<u8>) -> Result<
 
 /// Starts a block; its place.
 pub(super) fn add_block(request: &mut Request, name: Vec<u8>) -> Result<usize, Failed> {
-    let common = common(request);
+    let mut common = common(request);
     if common.used + name.len() > COMMON_MAX {
         return fail(request, format_args!("too many SSI variables and blocks"));
     }
@@ -105,7 +105,7 @@ pub(super) fn add_block(request: &mut Request, name: Vec<u8>) -> Result<usize, F
 
 /// Adds text to a block; what is too much of it is left away.
 pub(super) fn add_to_block(request: &mut Request, block: usize, text: &[u8]) {
-    let common = common(request);
+    let mut common = common(request);
     let text = &text[..text.len().min(COMMON_MAX - common.used.min(COMMON_MAX))];
     common.used += text.len();
     if let Some(block) = common.blocks.get_mut(block) {
