@@ -4,9 +4,10 @@
 mod common;
 
 use common::BINARY;
+use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
-use testkit::origin::{self, Object, Objects, Origin, OriginRequest, Reply};
-use testkit::{Client, Gate, Response, Server, Setup};
+use testkit::origin::{self, Etag, Framing, Object, Objects, Origin, OriginRequest, Reply};
+use testkit::{Burst, Client, Content, Gate, Response, Server, Setup};
 
 const CONF: &str = "worker_processes 2; error_log logs/error.log info;
 events { worker_connections 1024; @FAULTS@ }
@@ -21,6 +22,9 @@ http {
   server {
     listen 127.0.0.1:0;
     location / { proxy_pass http://@ORIGIN@; }
+    # A fetch that brings nothing for so long is left alone.
+    location /short/ { proxy_pass http://@ORIGIN@; proxy_cache_lock_timeout 200ms; }
+    location /on/ { proxy_pass http://@ORIGIN@; proxy_cache_lock on; proxy_cache_lock_timeout 200ms; }
   }
 }
 ";
@@ -102,4 +106,112 @@ fn an_older_response_that_ends_last_does_not_replace_a_newer_one() {
         assert_eq!(version("/a", &first.get("/a")), 2);
     }
     assert_eq!(origin.stats().requests, 2);
+}
+
+/// The first fetch stops where the gate is. The clients that have joined it get their responses all the same, and so does one
+/// that comes later; the first client waits.
+#[track_caller]
+fn only_the_first_client_waits(
+    target: &str,
+    object: Object,
+    request: &[u8],
+    stop_at: Option<u64>,
+) -> (Vec<Outcome>, Vec<OriginRequest>) {
+    let gate = Gate::new();
+    let objects = Objects::new();
+    let held = gate.clone();
+    let tune = move |request: &OriginRequest, reply: Reply| match (request.sequence, stop_at) {
+        (1, Some(place)) => reply.wait_at(place, &held),
+        (1, None) => reply.wait_first(&held),
+        _ => reply,
+    };
+    objects.put(target, object.tune(tune));
+    let origin = Origin::objects(&objects);
+    let (_setup, server) = start(&origin);
+    let burst = (0..6).fold(Burst::new(server.addr(0)).keep(4_000_000), |burst, _| burst.request(request));
+    let running = burst.start();
+    gate.wait_reached();
+    running.wait_for("all clients but the first", |progress| progress.ended == 5);
+    let mut late = Client::connect(server.addr(0));
+    late.send(request);
+    let late = late.response();
+    assert!(matches!(late.status, 200 | 206), "{target}");
+    assert_eq!(running.progress().ended, 5, "{target}: the first one still waits");
+    gate.open();
+    let outcomes = running.join();
+    assert_all_right(&outcomes, late.status);
+    for outcome in &outcomes {
+        assert_eq!(outcome.body, late.body, "{target}: client {}", outcome.client);
+    }
+    (outcomes, origin.requests())
+}
+
+#[test]
+fn a_fetch_that_stalls_blocks_no_other_client() {
+    let get = |target: &str| request_bytes("GET", target, &[]);
+    let bare = |size| kept(size).etag(Etag::None).without_last_modified();
+    for (target, object, stop_at) in [
+        ("/short/head", kept(300_000), None),
+        ("/short/small", kept(1000), Some(500)),
+        ("/short/strong", kept(300_000), Some(150_000)),
+        ("/short/bare", bare(300_000), Some(150_000)),
+        ("/short/chunked", bare(300_000).framing(Framing::Chunked), Some(150_000)),
+        ("/short/far", kept(3_000_000), Some(2_000_000)),
+        ("/short/no-ranges", kept(3_000_000).without_ranges(), Some(2_000_000)),
+        ("/on/head", kept(300_000), None),
+        ("/on/strong", kept(300_000), Some(150_000)),
+    ] {
+        let (outcomes, requests) = only_the_first_client_waits(target, object, &get(target), stop_at);
+        let content = Content::named(target, 1, outcomes[0].body_bytes);
+        content.assert_body(&outcomes[0].body);
+        // What is far on is not fetched from the start again for this client.
+        let has_range = requests.iter().any(|request| request.header("range").is_some());
+        assert_eq!(has_range, stop_at == Some(2_000_000), "{target}");
+    }
+}
+
+#[test]
+fn a_range_that_stalls_blocks_no_other_client() {
+    for stop_at in [None, Some(100_000)] {
+        let request = request_bytes("GET", "/short/a", &[("Range", "bytes=1000-250000")]);
+        let (outcomes, _) = only_the_first_client_waits("/short/a", kept(300_000), &request, stop_at);
+        let content = Content::named("/short/a", 1, 300_000);
+        assert_eq!(outcomes[0].body, content.bytes(1000..250_001));
+    }
+}
+
+#[test]
+fn a_client_whose_fetch_stalls_gets_no_byte_of_another_response() {
+    const SIZE: u64 = 300_000;
+    let gate = Gate::new();
+    let held = gate.clone();
+    let content = |sequence: u64| Content::new(sequence, SIZE);
+    let origin = Origin::start(move |request| {
+        let reply = Reply::ok().header("Cache-Control", "max-age=3600").content(content(request.sequence));
+        if request.sequence == 1 { reply.wait_at(SIZE / 2, &held) } else { reply }
+    });
+    let (_setup, server) = start(&origin);
+    let running = Burst::new(server.addr(0)).get("/short/a", 6).keep(SIZE as usize).start();
+    gate.wait_reached();
+    running.wait_for("all clients but the first", |progress| progress.ended == 5);
+    gate.open();
+    let outcomes = running.join();
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.body == content(1).bytes(0..SIZE)).count(), 1);
+    let (mut cut, mut whole) = (0, 0);
+    for outcome in &outcomes {
+        match &outcome.fault {
+            // What it has is of the first response.
+            Some(_) => {
+                cut += 1;
+                assert_eq!(outcome.body, content(1).bytes(0..outcome.body_bytes));
+            }
+            // One that came when the first fetch had stalled already has another one.
+            None => {
+                whole += 1;
+                let is_whole = |sequence| outcome.body == content(sequence).bytes(0..SIZE);
+                assert!((1..=origin.stats().requests).any(is_whole), "client {}", outcome.client);
+            }
+        }
+    }
+    assert_eq!((cut + whole, cut > 0), (6, true), "{whole} are whole");
 }

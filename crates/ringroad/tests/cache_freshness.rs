@@ -536,7 +536,7 @@ fn filters_work_on_what_is_stored() {
     objects.put("/zip/a", Object::new(300_000).cache_control("max-age=60"));
     let site = Site::of(Origin::objects(&objects));
     let mut bodies = Vec::new();
-    for status in ["MISS", "HIT"] {
+    for status in ["MISS", "HIT", "HIT"] {
         let response = site.ask("/zip/a", &[("Accept-Encoding", "gzip")]);
         assert_eq!(
             (response.field("Content-Encoding"), response.field("X-Cache")),
@@ -544,7 +544,8 @@ fn filters_work_on_what_is_stored() {
         );
         bodies.push(response.body);
     }
-    assert_eq!(bodies[0].len(), bodies[1].len());
+    // The encoder of the first one is flushed where the origin pauses.
+    assert_eq!(bodies[1].len(), bodies[2].len());
     objects.content("/zip/a").assert_body(&site.ask("/zip/a", &[]).body);
 
     let site = Site::new();

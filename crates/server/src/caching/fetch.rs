@@ -15,6 +15,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
 use http::freshness::store::NotStored;
@@ -49,6 +50,8 @@ pub(crate) struct Fetch {
     /// What is stored and stale. It is compared with what comes: it may be confirmed (304), or be the better answer when
     /// the new one is an error.
     pub(crate) stale: Option<Rc<Hit>>,
+    /// How long other fetches may bring nothing before they are no longer waited for.
+    pub(crate) limit: Duration,
 }
 
 /// What is known of a stored answer that is to be asked for again: enough for the conditions of a request, without
@@ -114,6 +117,14 @@ impl Fetch {
         let Some(mut child) = detached(request) else { return };
         child.extensions.insert(Rc::new(known));
         spawn(child, Rc::new(self), lead, None);
+    }
+
+    /// Fetches for those who wait for it, beside a request whose response does not come. Nothing is fetched where memory is
+    /// short.
+    pub(crate) fn lead_beside(fetch: &Rc<Fetch>, request: &Request, lead: Lead) {
+        if let Some(child) = detached(request) {
+            spawn(child, Rc::clone(fetch), lead, None);
+        }
     }
 
     pub(crate) fn conf<'r>(&self, request: &'r Request) -> &'r CacheConf {
@@ -293,7 +304,7 @@ impl Fetch {
         reply: Reply,
         waited_for: Option<Lead>,
     ) -> Result<Reply, Failure> {
-        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), None) else {
+        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), self.limit) else {
             return self.take_alone(request, question, reply).await;
         };
         let generation = Rc::clone(&request.generation);
@@ -348,7 +359,9 @@ impl Fetch {
             return None;
         }
         self.cache.flights().unmark(&self.key);
-        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), None) else { return None };
+        let Joined::Lead(lead) = self.cache.flights().join(self.key, rt::now(), self.limit) else {
+            return None;
+        };
         lead.spread(&self.key, &filler.filling.meta);
         lead.publish(Outcome::Filling(Arc::clone(&filler.filling)));
         Some(lead)

@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
 
 use cache::{CHUNK_BYTES, FillReader, Meta, Reader};
 use http::reply::ReplyHead;
@@ -69,6 +70,8 @@ struct State {
     unwritten_below: u64,
     /// Bytes that have come, counted from the start of the body also where a part of it is fetched.
     arrived: u64,
+    /// When the last of them came, or the head.
+    moved: Option<Instant>,
     /// The file that the body is written to, once there is one.
     file: Option<FillReader>,
     disk: Disk,
@@ -142,6 +145,7 @@ impl Filling {
     }
 
     fn with(meta: Arc<Meta>, head: Option<SharedHead>, part: Option<Part>, state: State) -> Arc<Filling> {
+        let state = State { moved: Some(rt::now()), ..state };
         let (news, _) = watch::channel(0);
         let (next_reader, refuses_parts) = (AtomicU64::new(0), AtomicBool::new(false));
         Arc::new(Filling { meta, head, part, state: Mutex::new(state), news, next_reader, refuses_parts })
@@ -176,6 +180,7 @@ impl Filling {
         state.window.push_back((at, piece));
         state.window_bytes += len;
         state.arrived += len;
+        state.moved = Some(rt::now());
         if file.is_some() {
             state.file = file;
         }
@@ -251,8 +256,8 @@ impl Filling {
         drop(state);
         let news = self.news.watch();
         let waiting = Waiting::new(&news);
-        let from_file = FromFile::Idle;
-        Some(FillingReader { filling: Arc::clone(self), reader, range, from_file, news, waiting })
+        let (from_file, patience) = (FromFile::Idle, None);
+        Some(FillingReader { filling: Arc::clone(self), reader, range, from_file, news, waiting, patience })
     }
 
     /// Bytes of the body, when they are known before its end.
@@ -269,6 +274,17 @@ impl Filling {
             None => asked.start(),
         };
         start.is_some_and(|start| start <= self.arrived())
+    }
+
+    /// Whether all of the body has come.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.state().end == Some(End::Whole)
+    }
+
+    /// When it will have brought nothing for so long; `None` when it has ended.
+    pub(crate) fn stalls_at(&self, limit: Duration) -> Option<Instant> {
+        let state = self.state();
+        state.moved.filter(|_| state.end.is_none()).map(|moved| moved + limit)
     }
 
     /// Bytes of the body that have come.
@@ -331,6 +347,13 @@ pub(crate) struct FillingReader {
     from_file: FromFile,
     news: Watcher,
     waiting: Waiting,
+    patience: Option<Patience>,
+}
+
+/// How long a reader waits for a fetch that brings nothing.
+struct Patience {
+    limit: Duration,
+    timer: rt::Timer,
 }
 
 /// What is under way from the file.
@@ -353,6 +376,38 @@ enum Next {
 }
 
 impl FillingReader {
+    /// The same with a limit for the time that the fetch may bring nothing, which [`FillingReader::poll_stalled`] tells.
+    #[must_use]
+    pub(crate) fn with_limit(mut self, limit: Duration) -> FillingReader {
+        self.patience = Some(Patience { limit, timer: rt::Timer::new() });
+        self
+    }
+
+    /// To be asked when no piece is here: ready when the fetch has brought nothing for as long as this reader waits.
+    pub(crate) fn poll_stalled(&self, context: &Context<'_>) -> Poll<()> {
+        let Some(Patience { limit, timer }) = &self.patience else { return Poll::Pending };
+        // What is read from the file has come.
+        if !matches!(self.from_file, FromFile::Idle) {
+            return Poll::Pending;
+        }
+        let Some(at) = self.filling.stalls_at(*limit) else { return Poll::Pending };
+        if at > rt::now() {
+            timer.set(at);
+            return timer.poll_elapsed(context).map(drop);
+        }
+        Poll::Ready(())
+    }
+
+    /// What it reads.
+    pub(crate) fn filling(&self) -> &Arc<Filling> {
+        &self.filling
+    }
+
+    /// What is still wanted.
+    pub(crate) fn wanted(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
     /// Goes on with this part instead.
     pub(crate) fn narrow(&mut self, range: Range<u64>) {
         self.range = range;

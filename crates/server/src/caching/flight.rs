@@ -18,8 +18,10 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use cache::{Key, KeyMap, Meta, Ticket};
+use rt::{Either, select};
 
 use crate::caching::filling::Filling;
+use crate::caching::now_s;
 use crate::caching::pending::{self, Pending};
 use crate::caching::policy::Failed;
 
@@ -51,7 +53,7 @@ struct State {
 
 /// Who wants a part of a range that is being fetched waits for so many bytes before it: asking for the part by itself
 /// takes about as long.
-const SOON_BYTES: u64 = 1 << 20;
+pub(crate) const SOON_BYTES: u64 = 1 << 20;
 
 impl Flight {
     fn new(now: Instant) -> Arc<Flight> {
@@ -73,6 +75,25 @@ impl Flight {
             Poll::Pending
         })
         .await
+    }
+
+    /// The same, or `None` when it has brought nothing for so long.
+    pub(crate) async fn outcome_within(&self, limit: Duration) -> Option<Outcome> {
+        match select(self.outcome(), rt::sleep_until(self.started + limit)).await {
+            Either::Left(outcome) => Some(outcome),
+            Either::Right(()) => None,
+        }
+    }
+
+    /// Whether requests that come now may wait for it, or have what came of it: not when it has brought nothing for so long,
+    /// nor when it is complete and stale.
+    fn is_joinable(&self, now: Instant, limit: Duration) -> bool {
+        match self.known() {
+            None => now < self.started + limit,
+            Some(Outcome::Filling(filling)) if filling.is_complete() => filling.meta.fresh_until > now_s(),
+            Some(Outcome::Filling(filling)) => filling.stalls_at(limit).is_none_or(|at| now < at),
+            Some(_) => true,
+        }
     }
 
     /// What came of it, if that is known.
@@ -124,9 +145,16 @@ pub(crate) struct Lead {
     /// The key of the variant that it turned out to be for, where those are told apart.
     variant: OnceCell<Key>,
     flight: Arc<Flight>,
+    /// How long the fetches of the key may bring nothing before another one starts.
+    limit: Duration,
 }
 
 impl Lead {
+    /// What others wait for.
+    pub(crate) fn flight(&self) -> &Arc<Flight> {
+        &self.flight
+    }
+
     /// Tells the others; the flight stays for more to join it while a [`Filling`] goes on.
     pub(crate) fn publish(&self, outcome: Outcome) {
         let stays = matches!(outcome, Outcome::Filling(_));
@@ -149,7 +177,10 @@ impl Lead {
         }
         let key = primary.variant(&meta.variant);
         if key != self.key && self.variant.set(key).is_ok() {
-            self.flights.table(&key).entry(key).or_insert_with(|| Arc::clone(&self.flight));
+            let mut table = self.flights.table(&key);
+            if table.get(&key).is_none_or(|flight| !flight.is_joinable(rt::now(), self.limit)) {
+                table.insert(key, Arc::clone(&self.flight));
+            }
         }
         let mut varying = lock(&self.flights.varying[shard(primary)]);
         if varying.len() < MARKS_MAX / SHARDS || varying.contains_key(primary) {
@@ -247,8 +278,9 @@ impl Flights {
         })
     }
 
-    /// Joins the fetch of a key, or starts it. The table's lock is all that decides who leads, so exactly one does. One that has no outcome after `age` is not waited for: another starts.
-    pub(crate) fn join(self: &Arc<Flights>, key: Key, now: Instant, age: Option<Duration>) -> Joined {
+    /// Joins the fetch of a key, or starts it. The table's lock is all that decides who leads, so exactly one does. One that has brought
+    /// nothing for longer than `limit` is not waited for: another starts.
+    pub(crate) fn join(self: &Arc<Flights>, key: Key, now: Instant, limit: Duration) -> Joined {
         if self.is_marked(&key, now) {
             self.passed.fetch_add(1, Ordering::Relaxed);
             return Joined::Marked;
@@ -256,16 +288,22 @@ impl Flights {
         let joined_since = lock(&self.changes).joined_since;
         let mut table = self.table(&key);
         if let Some(flight) = table.get(&key) {
-            let is_late = age.is_some_and(|age| now.saturating_duration_since(flight.started) >= age);
             let is_outdated = joined_since.is_some_and(|at| at >= flight.started);
-            if !is_outdated && (!is_late || flight.known().is_some()) {
+            if !is_outdated && flight.is_joinable(now, limit) {
                 return Joined::Follow(Arc::clone(flight));
             }
         }
         let flight = Flight::new(now);
         table.insert(key, Arc::clone(&flight));
         drop(table);
-        Joined::Lead(Lead { flights: Arc::clone(self), key, part_of: None, variant: OnceCell::new(), flight })
+        Joined::Lead(Lead {
+            flights: Arc::clone(self),
+            key,
+            part_of: None,
+            variant: OnceCell::new(),
+            flight,
+            limit,
+        })
     }
 
     /// Joins the fetch of a range that has all of this one and comes to it soon, or that of the same name, or starts it.
@@ -274,12 +312,13 @@ impl Flights {
         primary: &Key,
         name: Key,
         range: Option<Range<u64>>,
-        now: Instant,
+        (now, limit): (Instant, Duration),
     ) -> Joined {
-        if let Some(flight) = range.as_ref().and_then(|range| self.larger_part(primary, range)) {
+        if let Some(flight) = range.as_ref().and_then(|range| self.larger_part(primary, range, (now, limit)))
+        {
             return Joined::Follow(flight);
         }
-        let mut joined = self.join(name, now, None);
+        let mut joined = self.join(name, now, limit);
         if let (Joined::Lead(lead), Some(range)) = (&mut joined, range) {
             lead.part_of = Some(*primary);
             let mut parts = lock(&self.parts[shard(primary)]);
@@ -294,15 +333,24 @@ impl Flights {
         primary: &Key,
         name: &Key,
         range: Option<Range<u64>>,
+        (now, limit): (Instant, Duration),
     ) -> Option<Arc<Flight>> {
-        range.and_then(|range| self.larger_part(primary, &range)).or_else(|| self.under_way(name))
+        let larger = range.and_then(|range| self.larger_part(primary, &range, (now, limit)));
+        larger.or_else(|| self.moving(name, now, limit))
     }
 
-    fn larger_part(&self, primary: &Key, range: &Range<u64>) -> Option<Arc<Flight>> {
+    fn larger_part(
+        &self,
+        primary: &Key,
+        range: &Range<u64>,
+        (now, limit): (Instant, Duration),
+    ) -> Option<Arc<Flight>> {
         let joined_since = lock(&self.changes).joined_since;
         let parts = lock(&self.parts[shard(primary)]);
         let is_fit = |(coming, flight): &&(Range<u64>, Arc<Flight>)| {
-            joined_since.is_none_or(|at| at < flight.started) && flight.comes_soon_to(coming, range)
+            joined_since.is_none_or(|at| at < flight.started)
+                && flight.is_joinable(now, limit)
+                && flight.comes_soon_to(coming, range)
         };
         parts.get(primary)?.iter().find(is_fit).map(|(_, flight)| Arc::clone(flight))
     }
@@ -310,6 +358,11 @@ impl Flights {
     /// What the last answer of a key varied by, if that is known.
     pub(crate) fn varying(&self, primary: &Key) -> Option<Arc<[u8]>> {
         lock(&self.varying[shard(primary)]).get(primary).map(Arc::clone)
+    }
+
+    /// The same, unless it has brought nothing for so long.
+    pub(crate) fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<Flight>> {
+        self.under_way(key).filter(|flight| flight.is_joinable(now, limit))
     }
 
     /// The fetch of a key, if there is one.
@@ -433,9 +486,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(5);
+
     /// Whoever leads, or the one who does.
     fn leads(flights: &Arc<Flights>, key: Key, now: Instant) -> Option<Lead> {
-        match flights.join(key, now, None) {
+        match flights.join(key, now, LIMIT) {
             Joined::Lead(lead) => Some(lead),
             Joined::Follow(_) | Joined::Marked => None,
         }
@@ -464,10 +519,10 @@ mod tests {
         let key = |number: usize| Key::of(&number.to_be_bytes());
         let is_over = now + MARK_LIFETIME;
         flights.mark(&key(0), now);
-        assert!(matches!(flights.join(key(0), now, None), Joined::Marked));
-        assert!(matches!(flights.join(key(1), now, None), Joined::Lead(_)));
+        assert!(matches!(flights.join(key(0), now, LIMIT), Joined::Marked));
+        assert!(matches!(flights.join(key(1), now, LIMIT), Joined::Lead(_)));
         // Those who passed because of it do not make it last.
-        assert!(matches!(flights.join(key(0), is_over, None), Joined::Lead(_)));
+        assert!(matches!(flights.join(key(0), is_over, LIMIT), Joined::Lead(_)));
         assert_eq!(flights.passed(), 1);
         (1..MARKS_MAX * 2).for_each(|number| flights.mark(&key(number), now));
         assert_eq!(flights.marks(), MARKS_MAX as u64, "shards are full");

@@ -50,12 +50,19 @@ pub(crate) async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Ra
     let content = entry.variant(&name);
     let key = content.variant(&[hole.start.to_le_bytes(), hole.end.to_le_bytes()].concat());
     for _ in 0..LOOKS_MAX {
-        let flight = match fetch.cache.flights().join_part(&content, key, Some(hole.clone()), rt::now()) {
+        let flight = match fetch.cache.flights().join_part(
+            &content,
+            key,
+            Some(hole.clone()),
+            (rt::now(), fetch.limit),
+        ) {
             flight::Joined::Lead(lead) => return Joined::Lead(Some(lead)),
             flight::Joined::Marked => return Joined::Lead(None),
             flight::Joined::Follow(flight) => flight,
         };
-        match flight.outcome().await {
+        // One that brings nothing is left: another one starts.
+        let Some(outcome) = flight.outcome_within(fetch.limit).await else { continue };
+        match outcome {
             Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
                 return Joined::Along(filling);
             }
@@ -111,13 +118,14 @@ impl Holed {
 impl Ranged for Holed {
     fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
         let first = self.first.take();
-        let state = State::Next;
+        let (state, stalls) = (State::Next, 0);
         Box::new(HoledStream {
             located: self.located.clone(),
             shared: Rc::clone(&self.shared),
             range,
             first,
             state,
+            stalls,
         })
     }
 
@@ -136,6 +144,8 @@ struct HoledStream {
     /// A hole that was asked for before the head went out.
     first: Option<(Range<u64>, FillingReader)>,
     state: State,
+    /// How often a fetch has stalled and another one has gone on.
+    stalls: u32,
 }
 
 type Fetching = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
@@ -225,9 +235,16 @@ impl Stream for HoledStream {
                         self.state = self.fetch(rest.clone(), rest);
                     }
                 },
-                State::Live(reader) => match ready!(reader.poll_next(context))? {
-                    Some(source) => return Poll::Ready(Ok(Some(source))),
-                    None => self.state = State::Next,
+                State::Live(reader) => match reader.poll_next(context)? {
+                    Poll::Ready(Some(source)) => return Poll::Ready(Ok(Some(source))),
+                    Poll::Ready(None) => self.state = State::Next,
+                    Poll::Pending if self.stalls == LOOKS_MAX => return Poll::Pending,
+                    Poll::Pending => {
+                        ready!(reader.poll_stalled(context));
+                        let rest = reader.wanted();
+                        self.stalls += 1;
+                        self.state = self.fetch(rest.clone(), rest);
+                    }
                 },
                 State::Fetching(part, fetching) => {
                     let Some(mut reader) = ready!(fetching.as_mut().poll(context)) else {
@@ -255,8 +272,8 @@ impl Shared {
             Joined::Along(filling) => {
                 // The whole of something new is not what the head of this answer is about.
                 let reader = filling.part().and_then(|_| filling.reader(hole.clone()));
-                if reader.is_some() {
-                    return reader;
+                if let Some(reader) = reader {
+                    return Some(reader.with_limit(self.fetch.limit));
                 }
                 None
             }

@@ -15,6 +15,7 @@ pub(crate) mod fetch;
 pub(crate) mod filler;
 pub(crate) mod filling;
 pub(crate) mod flight;
+pub(crate) mod following;
 pub(crate) mod holes;
 pub(crate) mod parts;
 pub(crate) mod pending;
@@ -280,9 +281,8 @@ impl Lookup<'_> {
         if self.conf.lock == Some(false) && !has_updating {
             return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
         }
-        let age = (self.conf.lock == Some(true)).then_some(self.conf.lock_age);
         let flights = self.cache.flights();
-        let reply = match flights.join(meeting.key, rt::now(), age) {
+        let reply = match flights.join(meeting.key, rt::now(), self.conf.join_limit()) {
             Joined::Lead(lead) => {
                 // What another request fetched may have come between the look and now. Nothing else can come while this
                 // one leads.
@@ -302,7 +302,9 @@ impl Lookup<'_> {
             Joined::Follow(_) if self.wants_new(request) => {
                 Box::pin(self.fetch(stale).alone(request, true)).await
             }
-            Joined::Follow(flight) => return Box::pin(self.follow(request, &flight, stale)).await,
+            Joined::Follow(flight) => {
+                return Box::pin(self.follow(request, &flight, (stale, meeting.key))).await;
+            }
         };
         reply.map(Followed::Reply)
     }
@@ -312,7 +314,7 @@ impl Lookup<'_> {
         &self,
         request: &mut Request,
         flight: &Arc<Flight>,
-        stale: Option<Hit>,
+        (stale, key): (Option<Hit>, Key),
     ) -> Result<Followed, Failure> {
         // Somebody is at it, so the old answer does no harm where it is allowed at all.
         let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
@@ -334,7 +336,8 @@ impl Lookup<'_> {
                     return Ok(Followed::Variant(self.key.variant(&variant)));
                 }
                 let age = policy::age(&filling.meta, now_s());
-                match stored::of_filling(&filling, age) {
+                let fetch = Rc::new(self.fetch(None));
+                match following::reply(&fetch, request, &filling, (key, age)) {
                     Some(reply) => {
                         let record = record::of(request);
                         (record.status, record.collapsed) = (Some(Status::Hit), true);
@@ -345,7 +348,7 @@ impl Lookup<'_> {
                     None => self.fetch(stale).alone(request, false).await?,
                 }
             }
-            Waited::Outcome(Outcome::LookAgain) => return Ok(Followed::LookAgain),
+            Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
             // Side by side with all others who waited: none of them has to queue behind another one.
             Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
             Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
@@ -375,7 +378,8 @@ impl Lookup<'_> {
 
     /// Whether a range is fetched by itself: not where the whole is on its way already and has come as far.
     fn is_for_a_part(&self, asked: Asked) -> bool {
-        let Some(flight) = self.cache.flights().under_way(&self.key) else { return true };
+        let flights = self.cache.flights();
+        let Some(flight) = flights.moving(&self.key, rt::now(), self.conf.join_limit()) else { return true };
         match flight.known() {
             Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.comes_to(asked),
             _ => false,
@@ -390,7 +394,12 @@ impl Lookup<'_> {
         asked: Asked,
     ) -> Result<Followed, Failure> {
         let name = self.key.variant(&asked.aligned());
-        match self.cache.flights().join_part(&self.key, name, asked.chunks(), rt::now()) {
+        match self.cache.flights().join_part(
+            &self.key,
+            name,
+            asked.chunks(),
+            (rt::now(), self.conf.join_limit()),
+        ) {
             Joined::Lead(lead) => {
                 self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply)
             }
@@ -404,7 +413,12 @@ impl Lookup<'_> {
         let body = hit.located()?;
         body.missing(&asked.within(body.length))?;
         let name = self.key.variant(&asked.aligned());
-        self.cache.flights().part_under_way(&self.key, &name, asked.chunks())
+        self.cache.flights().part_under_way(
+            &self.key,
+            &name,
+            asked.chunks(),
+            (rt::now(), self.conf.join_limit()),
+        )
     }
 
     /// Waits for a range that another request fetches, and reads along.
@@ -420,7 +434,10 @@ impl Lookup<'_> {
                 let fetch = Rc::new(self.fetch(None));
                 let is_mine = policy::variant_of(request, &filling.meta.vary) == filling.meta.variant;
                 let along = match is_mine {
-                    true => Fetch::along(&fetch, request, &filling),
+                    true => filling.part().and_then(|part| {
+                        let reader = filling.reader(part.range.clone())?.with_limit(fetch.limit);
+                        Fetch::along(&fetch, request, &filling, reader)
+                    }),
                     // Who wants another variant asks for that one.
                     false => return self.alone_with_part(request, stale, asked).await,
                 };
@@ -430,7 +447,7 @@ impl Lookup<'_> {
                 (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
                 reply
             }
-            Waited::Outcome(Outcome::LookAgain) => return Ok(Followed::LookAgain),
+            Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
             Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
             Waited::Outcome(Outcome::Alone) | Waited::TooLong => {
                 return self.alone_with_part(request, stale, asked).await;
@@ -524,7 +541,7 @@ impl Lookup<'_> {
 
     /// Serves a stale answer while a new one is fetched, by this request's doing or another's.
     fn update_beside(&self, request: &mut Request, hit: Hit) -> Found {
-        let (status, lead) = match self.cache.flights().join(self.key, rt::now(), None) {
+        let (status, lead) = match self.cache.flights().join(self.key, rt::now(), self.conf.join_limit()) {
             Joined::Lead(lead) => (Status::Stale, Some(lead)),
             Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
         };
@@ -579,6 +596,7 @@ impl Lookup<'_> {
             key: self.key,
             text: self.text.clone(),
             stale: stale.map(Rc::new),
+            limit: self.conf.stall_limit(),
         }
     }
 
@@ -593,7 +611,10 @@ impl Lookup<'_> {
                         Either::Right(()) => Waited::TooLong,
                     }
                 }
-                _ => Waited::Outcome(flight.outcome().await),
+                _ => match flight.outcome_within(self.conf.stall_limit()).await {
+                    Some(outcome) => Waited::Outcome(outcome),
+                    None => Waited::Stalled,
+                },
             }
         };
         or_gone(request, pin!(outcome)).await
@@ -601,7 +622,7 @@ impl Lookup<'_> {
 }
 
 /// Timers take no longer ones.
-const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// What came of following somebody else's fetch.
 enum Followed {
@@ -619,6 +640,8 @@ enum Waited {
     Outcome(Outcome),
     /// `proxy_cache_lock_timeout` is over.
     TooLong,
+    /// The fetch has brought nothing for too long: it is no longer joined, so that another one starts.
+    Stalled,
 }
 
 /// Waits for something, or until the client is gone. What others wait for too is not given up with it: fetches are tasks

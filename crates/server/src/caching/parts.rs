@@ -173,7 +173,7 @@ pub(crate) fn if_range_of(head: &Heading) -> Vec<u8> {
 }
 
 /// Whether two are of the same bytes, so that parts of both may be put together (RFC 9110 section 15.3.7.3).
-fn joins(stored: &Heading, coming: &Heading) -> bool {
+pub(crate) fn joins(stored: &Heading, coming: &Heading) -> bool {
     validator(stored).joins(validator(coming))
 }
 
@@ -345,7 +345,10 @@ impl Fetch {
             return (self.origin.ask)(request, &Wanted::default()).await;
         };
         let fetch = Rc::new(self);
-        let answer = Fetch::along(&fetch, request, &filling).ok_or(Failure::Status(502))?;
+        let reader = filling.reader(filling.part().map_or(0..0, |part| part.range.clone()));
+        let answer = reader
+            .and_then(|reader| Fetch::along(&fetch, request, &filling, reader))
+            .ok_or(Failure::Status(502))?;
         start_part(&fetch, request, filling, reply, Writing { start, fill, lead });
         Ok(stored::as_new(answer))
     }
@@ -363,9 +366,13 @@ impl Fetch {
     }
 
     /// The answer to a request out of a part that is on its way; `None` when that cannot be joined any more.
-    pub(crate) fn along(fetch: &Rc<Fetch>, request: &Request, filling: &Arc<Filling>) -> Option<Reply> {
+    pub(crate) fn along(
+        fetch: &Rc<Fetch>,
+        request: &Request,
+        filling: &Arc<Filling>,
+        reader: FillingReader,
+    ) -> Option<Reply> {
         let part = filling.part()?;
-        let reader = filling.reader(part.range.clone())?;
         let (heading, same) = (filling.heading()?, filling.heading()?);
         // The part will do, unless a filter wants more of the body than the client asked for.
         let (child, coming) = (detached(request)?, Some((part.range.clone(), reader)));
@@ -401,7 +408,7 @@ impl Fetch {
         match judged {
             Ok(facts) if validator(&reply.head).is_strong() => {
                 meta = Arc::new(Meta { status: 200, length: Some(part.length), ..facts });
-                let is_being_filled = self.cache.flights().under_way(&self.key).is_some();
+                let is_being_filled = self.cache.flights().moving(&self.key, rt::now(), self.limit).is_some();
                 if !is_being_filled {
                     let new = New {
                         key: self.key,
@@ -483,7 +490,7 @@ impl Fetch {
         hole: &Range<u64>,
     ) -> Option<Result<FillingReader, Reply>> {
         let joined = match filling.part() {
-            Some(_) => Ok(filling.reader(hole.clone())?),
+            Some(_) => Ok(filling.reader(hole.clone())?.with_limit(self.limit)),
             None if policy::variant_of(request, &filling.meta.vary) != filling.meta.variant => return None,
             None => Err(stored::of_filling(filling, policy::age(&filling.meta, now_s()))?),
         };

@@ -16,6 +16,7 @@ use http::freshness::Heuristic;
 
 pub(crate) use path::CacheZone;
 
+use crate::caching::LONGEST_WAIT;
 use crate::config::{Cx, Http, Layered, Scope};
 use crate::modules::Directive;
 use crate::modules::http_core::{LEVELS, OWN};
@@ -138,7 +139,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // What they fetch themselves then is not stored: somebody else is about to.
     Directive::scope(
-        spec("proxy_cache_lock_timeout", Args::Exactly(1), "How long they wait before they ask themselves.")
+        spec("proxy_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch that brings nothing before they ask themselves.")
             .default("5s"),
         |scope, cx| cx.milliseconds(&mut scope.proxy.cache.lock_timeout),
     ),
@@ -147,7 +148,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         spec(
             "proxy_cache_lock_age",
             Args::Exactly(1),
-            "How long a fetch may take before another one starts.",
+            "How long a fetch may bring nothing before another one starts.",
         )
         .default("5s"),
         |scope, cx| cx.milliseconds(&mut scope.proxy.cache.lock_age),
@@ -479,6 +480,21 @@ const POST: u64 = 4;
 const METHODS: &[(&str, u64)] = &[("GET", 1), ("HEAD", 2), ("POST", POST)];
 
 impl CacheConf {
+    /// How long a fetch may bring nothing before it is no longer joined, or waited for by those who have joined it. Written
+    /// or not, the directives of the lock say it.
+    pub(crate) fn stall_limit(&self) -> Duration {
+        self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
+    }
+
+    /// How long a fetch may bring nothing before another one starts. With `proxy_cache_lock on` that and the time that a
+    /// request waits are two things, as in nginx.
+    pub(crate) fn join_limit(&self) -> Duration {
+        match self.lock {
+            Some(true) => self.lock_age.min(LONGEST_WAIT),
+            _ => self.stall_limit(),
+        }
+    }
+
     /// Whether answers to this method may be stored.
     pub(crate) fn has_method(&self, method: http::request::Method) -> bool {
         use http::request::Method;
