@@ -69,6 +69,8 @@ struct Shared {
     /// Those of them that are cut for bodies.
     body_chunks: Cell<usize>,
     exhausted: Cell<u64>,
+    /// Those of the requests refused that were for heads.
+    heads_exhausted: Cell<u64>,
     /// Buffers that other owners are done with.
     returned: Arc<Returned>,
 }
@@ -112,6 +114,7 @@ impl Pool {
             chunks_live: Cell::new(0),
             body_chunks: Cell::new(0),
             exhausted: Cell::new(0),
+            heads_exhausted: Cell::new(0),
             returned: Arc::default(),
         }))
     }
@@ -126,6 +129,9 @@ impl Pool {
         let fresh = || shared.grow(class).map(|id| (class, id));
         let Some((class, id)) = recycled.or_else(fresh).or_else(|| shared.at_limit(class)) else {
             shared.exhausted.set(shared.exhausted.get() + 1);
+            if class < BODY_CLASS {
+                shared.heads_exhausted.set(shared.heads_exhausted.get() + 1);
+            }
             return None;
         };
         let chunks = shared.chunks.borrow();
@@ -141,6 +147,11 @@ impl Pool {
     pub fn spare_bytes(&self) -> u64 {
         let counters = self.counters();
         self.bytes_max() - (counters.bytes - counters.idle_bytes)
+    }
+
+    /// Requests for buffers of the classes for heads and received bytes that were refused, since start.
+    pub fn heads_exhausted(&self) -> u64 {
+        self.0.heads_exhausted.get()
     }
 
     /// Whether a buffer of so many bytes would come out of the quarter that is left to bodies, where heads have no use for

@@ -14,13 +14,20 @@ const CROWD: usize = 200;
 
 /// A server with one thread for each network engine that this machine has.
 fn on_each_engine(server: &str, shell: &str, connections: usize, test: impl Fn(&Server, &str)) {
+    on_each_engine_with(&format!("worker_connections {connections};"), server, shell, test);
+}
+
+fn on_each_engine_with(events: &str, server: &str, shell: &str, test: impl Fn(&Server, &str)) {
     for net in ["epoll", "io_uring"] {
         let conf = format!(
             "worker_processes 1; error_log logs/error.log info; \
-             events {{ use {net}; worker_connections {connections}; }} http {{ access_log off; \
+             events {{ use {net}; {events} }} http {{ access_log off; \
              server {{ listen 127.0.0.1:0; root html; location = /ok {{ return 200 ok; }} {server} }} }}"
         );
-        let builder = Server::builder(common::BINARY).conf(&conf).file("html/a.bin", Content::new(1, 50_000));
+        let builder = Server::builder(common::BINARY).conf(&conf);
+        let builder = builder
+            .file("html/a.bin", Content::new(1, 50_000))
+            .file("html/big.bin", Content::new(2, 4 << 20));
         let builder = if shell.is_empty() { builder } else { builder.shell(shell) };
         match builder.try_start() {
             Ok(server) => test(&server, net),
@@ -160,5 +167,43 @@ fn at_the_limit_of_descriptors_accepted_requests_have_files_and_upstreams() {
         assert_all_right(&file.join(), 200);
         assert_all_right(&upstream, 200);
         assert!(!server.error_log().contains("Too many open files"), "{net}: {}", server.error_log());
+    });
+}
+
+/// The smallest pool has 1024 buffers of 4 KiB, of which a quarter is left to bodies.
+const SMALL_POOL: &str = "worker_connections 4096; buffer_pool 4m;";
+const BUFFERS: usize = 900;
+
+#[test]
+fn slow_downloads_leave_the_buffers_of_their_requests_to_others() {
+    let origin = Origin::start(|_| Reply::text("up"));
+    let up = format!("location = /up {{ proxy_pass http://{}; }}", origin.addr());
+    on_each_engine_with(SMALL_POOL, &up, "", |server, net| {
+        let download = |_| {
+            let mut client = Client::connect_narrow(server.addr(0).tcp(), 4096);
+            // The first bytes of the next request are kept too.
+            client.send("GET /big.bin HTTP/1.1\r\nHost: a\r\n\r\nGET /ok");
+            client
+        };
+        let mut slow: Vec<Client> = (0..BUFFERS).map(download).collect();
+        for (target, body) in [("/ok", "ok"), ("/up", "up")] {
+            assert_eq!(Client::connect(server.addr(0)).get(target).text(), body, "{net}");
+        }
+        Content::new(1, 50_000).assert_body(&Client::connect(server.addr(0)).get("/a.bin").body);
+        for client in slow.iter_mut().take(3) {
+            Content::new(2, 4 << 20).assert_body(&client.response().body);
+            assert_eq!(client.send(" HTTP/1.1\r\nHost: a\r\n\r\n").response().text(), "ok", "{net}");
+        }
+        assert!(!server.error_log().contains("[alert]"), "{net}: {}", server.error_log());
+    });
+}
+
+#[test]
+fn half_header_sections_that_hold_all_buffers_are_ended_and_the_log_says_so() {
+    on_each_engine_with(SMALL_POOL, "", "", |server, net| {
+        let _halves = crowd(server, BUFFERS, "GET /ok HTTP/1.1\r\nHost: a\r\nX-A: ");
+        let line = server.wait_for_log("are not enough for received bytes", Deadline::default());
+        assert!(line.contains("[alert] ") && line.contains("remedy: a larger buffer_pool"), "{net}: {line}");
+        assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
     });
 }

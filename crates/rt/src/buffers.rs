@@ -76,6 +76,25 @@ pub fn buffer_at_once(bytes: usize) -> Option<Buf> {
     if is_passing_by { None } else { runtime::with_current(|runtime| runtime.pool.get(bytes)) }
 }
 
+/// Whether more than half of the pool is in use: what is held for long should leave its buffer then. Asked of the pool
+/// once in a turn.
+pub fn buffers_are_scarce() -> bool {
+    runtime::with_current(|runtime| {
+        runtime.scarce.get().unwrap_or_else(|| {
+            let pool = &runtime.pool;
+            let scarce = pool.spare_bytes() <= pool.bytes_max() / 2;
+            runtime.scarce.set(Some(scarce));
+            scarce
+        })
+    })
+}
+
+/// Waits until a buffer for received bytes is wanted and there is none.
+pub async fn buffers_ran_out() {
+    let shortage = runtime::with_current(|runtime| runtime.shortage.clone());
+    shortage.wait().await;
+}
+
 /// See [`buffer`]. Dropped, it gives its place up, and what it was lent.
 pub struct Wanted {
     runtime: Rc<Inner>,

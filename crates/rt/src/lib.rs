@@ -36,7 +36,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-pub use buffers::{Wanted, buffer, buffer_at_once, buffers_are_awaited};
+pub use buffers::{Wanted, buffer, buffer_at_once, buffers_are_awaited, buffers_are_scarce, buffers_ran_out};
 pub use combine::{Either, join, select, step_aside, yield_now};
 pub use file::File;
 pub use net::{ConnectError, ConnectOptions, Listener, Socket};

@@ -32,6 +32,7 @@ use io::{Completion, Drained, Engine, Pool, Wait};
 
 use crate::buffers;
 use crate::file::seen::Seen;
+use crate::local::Event;
 use crate::ops::{Filed, Waits};
 use crate::remote::{Remote, RemoteHandle, TaskId};
 use crate::task::{Header, MAIN, Tasks, Waiter};
@@ -71,6 +72,11 @@ pub(crate) struct Inner {
     pub(crate) receive_bytes: Cell<usize>,
     /// What calls have seen of files in this turn.
     pub(crate) seen: RefCell<Seen>,
+    /// Whether buffers are scarce in this turn, once asked for.
+    pub(crate) scarce: Cell<Option<bool>>,
+    /// Told when buffers for received bytes have run out, and how often that has been.
+    pub(crate) shortage: Event,
+    shortages: Cell<u64>,
     /// Those who wait for a buffer to read into.
     pub(crate) hungry: buffers::Queue,
     /// Descriptors that are closed with the next turn.
@@ -240,6 +246,9 @@ impl Inner {
             starved: RefCell::default(),
             receive_bytes: Cell::new(io::buf::CLASS_BYTES[0] as usize),
             seen: RefCell::default(),
+            scarce: Cell::new(None),
+            shortage: Event::new(),
+            shortages: Cell::new(0),
             hungry: buffers::Queue::default(),
             to_close: RefCell::default(),
             batch: RefCell::default(),
@@ -359,6 +368,11 @@ impl Inner {
         self.turns.set(self.turns.get() + 1);
         self.now.set(Instant::now());
         self.wall.set(None);
+        self.scarce.set(None);
+        let shortages = self.pool.heads_exhausted();
+        if self.shortages.replace(shortages) != shortages {
+            self.shortage.pulse();
+        }
         self.seen.borrow_mut().forget();
         for completion in batch.drain(..) {
             self.file(completion);

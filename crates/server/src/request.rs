@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::request::{Head, HeaderId, Method};
-use io::Buf;
+use io::op::Source;
 use rt::local::Gauge;
 
 use crate::body::choose::Mover;
@@ -127,7 +127,7 @@ pub struct Request {
     /// The parsed head; its spans point into `raw`.
     pub(crate) head: Head,
     /// What the head was received in, and where it starts there.
-    raw: Option<Buf>,
+    raw: Option<Source>,
     raw_start: usize,
     /// The method that counts now: an internal redirect makes it GET.
     pub(crate) method: Method,
@@ -356,7 +356,8 @@ impl Request {
         let bytes = self.bytes();
         let mut raw = rt::pool().get(bytes.len())?;
         raw.append(bytes);
-        child.take_head(raw, 0);
+        child.take_head(Source::Buf(raw), 0);
+        child.leave_buffer_if_scarce();
         child.real_client.clone_from(&self.real_client);
         child.host.clone_from(&self.host);
         child.limit_rate = self.limit_rate;
@@ -395,9 +396,25 @@ impl Request {
     }
 
     /// Takes the buffer in which the head was parsed.
-    pub(crate) fn take_head(&mut self, raw: Buf, start: usize) {
+    pub(crate) fn take_head(&mut self, raw: Source, start: usize) {
         self.raw = Some(raw);
         self.raw_start = start;
+    }
+
+    /// Keeps the head in memory of its own size, so that others have the buffer that it was received in: for a request
+    /// that may take long.
+    pub(crate) fn leave_buffer(&mut self) {
+        if let Some(Source::Buf(_)) = &self.raw {
+            let bytes = self.bytes().to_vec();
+            self.take_head(Source::Vec(bytes), 0);
+        }
+    }
+
+    /// The same where buffers are scarce: for each wait, of which most are short.
+    pub(crate) fn leave_buffer_if_scarce(&mut self) {
+        if rt::buffers_are_scarce() {
+            self.leave_buffer();
+        }
     }
 
     /// Keeps the memory of a head that was sent.
@@ -408,7 +425,7 @@ impl Request {
 
     /// The received head.
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.raw.as_ref().map(|raw| &raw[self.raw_start..]).unwrap_or_default()
+        self.raw.as_ref().map(|raw| &raw.bytes()[self.raw_start..]).unwrap_or_default()
     }
 
     /// The request line for logs; of one that cannot be read what came of it, up to its end.

@@ -164,7 +164,7 @@ fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     }
     let mut raw = rt::pool().get(text.len())?;
     raw.append(&text);
-    child.take_head(raw, 0);
+    child.take_head(io::op::Source::Buf(raw), 0);
     (child.method, child.internal, child.is_detached, child.body) = (Method::Get, false, true, None);
     decide::read_uri(&mut child).then_some(child)
 }

@@ -505,7 +505,7 @@ impl Uring {
         }
         self.batch = batch;
         if let Some(recv) = self.recv.as_mut().filter(|_| self.counters.recv_starved > starved) {
-            recv.widen();
+            recv.widen(&self.pool);
         }
         self.feed(slots, done);
     }

@@ -92,9 +92,11 @@ impl RecvRing {
         self.fill
     }
 
-    /// Notes that the buffers did not suffice in a turn.
-    pub(super) fn widen(&mut self) {
-        self.fill = (self.fill * 2).min(self.entries.into());
+    /// Notes that the buffers did not suffice in a turn. At most a quarter of the pool waits in the ring: the rest of a
+    /// request's way needs buffers too.
+    pub(super) fn widen(&mut self, pool: &Pool) {
+        let share = (pool.bytes_max() / 4) as usize / self.buffer_bytes.max(1);
+        self.fill = (self.fill * 2).min(share.max(self.fill)).min(self.entries.into());
     }
 
     /// Takes the buffer that a completion names out of its place.

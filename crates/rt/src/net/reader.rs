@@ -167,6 +167,13 @@ impl Reader {
         }
     }
 
+    /// Stops an armed receive until the next `recv`: what the peer sends meanwhile waits in the kernel and takes no buffer.
+    pub fn disarm(&mut self) {
+        if let State::Armed(wait) = self.state {
+            self.runtime.cancel(wait);
+        }
+    }
+
     /// Leaves the close to the last owner of the descriptor, who makes the call on this thread; where an operation is
     /// still on its way, nothing changes.
     pub(super) fn close_directly(&mut self) {

@@ -88,6 +88,11 @@ impl Socket {
         self.reader.close_directly();
     }
 
+    /// See [`Reader::disarm`].
+    pub fn disarm(&mut self) {
+        self.reader.disarm();
+    }
+
     /// See [`Reader::news`].
     pub async fn news(&mut self) {
         self.reader.news().await;

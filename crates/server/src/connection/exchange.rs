@@ -51,6 +51,7 @@ impl Connection {
         let mut left = self.begin(request);
         // Boxed: what is large, which most requests do without.
         loop {
+            self.leave_buffers(request, &left);
             left = match left {
                 Left::Nothing(after) => return after,
                 Left::Head => {
@@ -90,6 +91,23 @@ impl Connection {
                 }
                 Left::Afterwards(after) => return Box::pin(self.end_exchange(request, after)).await,
             }
+        }
+    }
+
+    /// A request that waits for others, or whose client may read slowly, leaves the buffers that it was received in to
+    /// those that come: thousands of slow downloads held all of them.
+    fn leave_buffers(&mut self, request: &mut Request, left: &Left) {
+        let takes_long = match left {
+            Left::Nothing(_) | Left::Head => false,
+            Left::Pieces(_) | Left::Tunnel(_) => true,
+            _ => rt::buffers_are_scarce(),
+        };
+        if takes_long {
+            request.leave_buffer();
+            self.input.leave_buffer();
+        }
+        if takes_long && rt::buffers_are_scarce() {
+            self.socket.disarm();
         }
     }
 

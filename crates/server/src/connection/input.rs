@@ -9,6 +9,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use http::request::{Policy, Progress};
+use io::op::Source;
 use io::{Buf, Errno};
 use rt::{Socket, Timer};
 
@@ -21,7 +22,7 @@ use crate::room::Waits;
 /// Bytes that were received and not yet used.
 #[derive(Default)]
 pub(super) struct Input {
-    buf: Option<Buf>,
+    held: Option<Source>,
     /// Where the unused ones start.
     start: usize,
 }
@@ -42,7 +43,14 @@ pub(super) enum Head {
 impl Input {
     /// The unused bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        self.buf.as_ref().map(|buf| &buf[self.start..]).unwrap_or_default()
+        self.held.as_ref().map(|held| &held.bytes()[self.start..]).unwrap_or_default()
+    }
+
+    /// Keeps the unused bytes in memory of their own size.
+    pub(super) fn leave_buffer(&mut self) {
+        if let Some(Source::Buf(_)) = &self.held {
+            *self = Input { held: Some(Source::Vec(self.bytes().to_vec())), start: 0 };
+        }
     }
 
     /// Takes `count` bytes off the front.
@@ -57,21 +65,22 @@ impl Input {
     /// is the largest buffer that they may need together.
     pub(super) fn add(&mut self, received: Buf, most: usize) -> bool {
         if self.bytes().is_empty() {
-            *self = Input { buf: Some(received), start: 0 };
+            *self = Input { held: Some(Source::Buf(received)), start: 0 };
             return true;
         }
-        let held = self.buf.take().expect("it has unused bytes");
-        let (unused, new) = (&held[self.start..], received.len());
-        if self.start == 0 && held.capacity() - held.len() >= new {
-            let mut held = held;
+        let new = received.len();
+        if let Some(Source::Buf(held)) = &mut self.held
+            && self.start == 0
+            && held.capacity() - held.len() >= new
+        {
             held.append(&received);
-            self.buf = Some(held);
             return true;
         }
+        let unused = self.bytes();
         let needed = (unused.len() + new).max((unused.len() * 2).min(most));
         let Some(mut larger) = rt::pool().get(needed) else { return false };
         let fits = larger.append(unused) == unused.len() && larger.append(&received) == new;
-        *self = Input { buf: Some(larger), start: 0 };
+        *self = Input { held: Some(Source::Buf(larger)), start: 0 };
         fits
     }
 }
@@ -220,17 +229,23 @@ impl Connection {
 
     /// Gives the head's bytes to the request; what follows them stays.
     fn take_head(&mut self, request: &mut Request, head_len: usize) -> Head {
-        let Input { buf, start } = std::mem::take(&mut self.input);
-        let buf = buf.expect("a head was parsed in it");
+        let Input { held, start } = std::mem::take(&mut self.input);
+        let mut held = held.expect("a head was parsed in it");
         let rest = start + head_len;
-        if rest < buf.len() {
+        let left = &held.bytes()[rest..];
+        if !left.is_empty() {
             // Bytes of a body or of the next request came along: they move to a buffer of their own.
-            let Some(mut left) = rt::pool().get(buf.len() - rest) else { return Head::Closed };
-            left.append(&buf[rest..]);
-            self.input = Input { buf: Some(left), start: 0 };
+            let Some(mut own) = rt::pool().get(left.len()) else { return Head::Closed };
+            own.append(left);
+            self.input = Input { held: Some(Source::Buf(own)), start: 0 };
+        }
+        match &mut held {
+            Source::Buf(buf) => buf.set_len(rest),
+            Source::Vec(bytes) => bytes.truncate(rest),
+            _ => {}
         }
         request.received = head_len as u64;
-        request.take_head(buf, start);
+        request.take_head(held, start);
         if let Some(line) = request.head.first_ignored() {
             let line = line.of(request.bytes()).escape_ascii();
             request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
@@ -251,9 +266,9 @@ impl Connection {
     /// Lets the log show what was received of a head that is not whole: as in nginx the request line as far as it
     /// came, and where that is right, its parts.
     fn keep_for_messages(&mut self, request: &mut Request) {
-        if let Input { buf: Some(buf), start } = std::mem::take(&mut self.input) {
-            let received = (buf.len() - start) as u64;
-            request.take_head(buf, start);
+        if let Input { held: Some(held), start } = std::mem::take(&mut self.input) {
+            let received = (held.bytes().len() - start) as u64;
+            request.take_head(held, start);
             if !request.head.request_line().is_empty() {
                 request.received = received;
                 // The head is refused already; what the URI is worth makes no difference.

@@ -18,6 +18,7 @@ use crate::process::notes;
 use crate::process::shared::Shared;
 use crate::process::{Edition, Resources};
 use crate::resolve::keeper::Keeper;
+use crate::room;
 use crate::thread::Thread;
 
 /// What a thread is started with.
@@ -64,6 +65,7 @@ pub(super) async fn run(start: Start) {
     doors.open(resources.listeners);
     caching::tasks::tend(&thread, None);
     rt::spawn(crate::memory::watch(Rc::clone(&thread)));
+    rt::spawn(room::watch_buffers(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread)));
     rt::spawn(reports::watch(Rc::clone(&thread)));
     let mut names = first.then(|| Keeper::start(&thread, &config));

@@ -2,7 +2,7 @@
 //!
 //! Connections of clients and connections to upstreams share `worker_connections`, as in nginx. The process's
 //! descriptors have a reserve, which files, upstreams and temporary files of accepted connections use. Where either runs
-//! out, the connections that cost least are given up first; [`waiting`] has the order.
+//! out, or buffers for received bytes do, the connections that cost least are given up first; [`waiting`] has the order.
 //!
 //! A thread stops accepting before it takes the last places for upstreams away from itself: a request that is refused
 //! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
@@ -10,6 +10,7 @@
 mod waiting;
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use io::Fd;
@@ -23,7 +24,7 @@ use crate::log::{Level, error};
 use crate::request::Generation;
 use crate::thread::Thread;
 pub(crate) use waiting::Waits;
-use waiting::{Entry, GRACE, Lists, Rank};
+use waiting::{Entry, GRACE, Lists, Rank, STALL};
 
 /// What there is no room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +86,7 @@ pub(crate) struct Alarms {
     pub(crate) connections: Limited,
     pub(crate) upstreams: Limited,
     pub(crate) descriptors: Limited,
+    pub(crate) buffers: Limited,
 }
 
 impl Room {
@@ -170,14 +172,16 @@ impl Room {
     fn give_up(&self, thread: &Thread) -> bool {
         let now_ms = self.now_ms();
         let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
-        if self.lists.choose(Rank::Quiet, most, now_ms) > 0 || thread.links.give_up_one() {
+        if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || thread.links.give_up_one() {
             return true;
         }
         // One that came just now may turn out to be silent in a moment.
         if self.lists.quiet() > 0 {
             return false;
         }
-        [Rank::Head, Rank::Body].into_iter().any(|rank| self.lists.choose(rank, 1, now_ms) > 0)
+        [Rank::Head, Rank::Body]
+            .into_iter()
+            .any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0)
     }
 }
 
@@ -257,6 +261,32 @@ impl Thread {
                 error::write(self, Level::Alert, format_args!("{limit} {what}{more}"));
             }
         }
+    }
+}
+
+/// The shortest time between two looks for buffers: what was given up is back by then.
+const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
+
+/// Ends half requests that stall where buffers for received bytes run out, for as long as the thread runs. A quiet
+/// connection has no buffer, and is left alone.
+pub(crate) async fn watch_buffers(thread: Rc<Thread>) {
+    loop {
+        rt::buffers_ran_out().await;
+        let (room, now_ms) = (&thread.room, thread.room.now_ms());
+        let choose = |rank| room.lists.choose(rank, GIVEN_UP_MAX, STALL, now_ms);
+        let ended = choose(Rank::Head) + choose(Rank::Body);
+        if let Some(more) = room.alarms.buffers.due(rt::now()) {
+            let bytes = rt::pool().bytes_max();
+            error::write(
+                &thread,
+                Level::Alert,
+                format_args!(
+                    "buffers of {bytes} bytes are not enough for received bytes, {ended} connections with half a \
+                     request were closed, remedy: a larger buffer_pool{more}"
+                ),
+            );
+        }
+        rt::sleep_until(rt::now() + BUFFERS_AGAIN).await;
     }
 }
 

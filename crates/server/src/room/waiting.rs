@@ -56,8 +56,8 @@ impl Waits {
     }
 }
 
-/// Bytes of a body that come in pieces are no stall: a round trip around the world takes less than this.
-const STALL: Duration = Duration::from_secs(1);
+/// Bytes that come in pieces are no stall: a round trip around the world takes less than this.
+pub(super) const STALL: Duration = Duration::from_secs(1);
 
 /// The first bytes of most clients come with the end of the handshake. Before this has passed, a connection is not known
 /// to be silent.
@@ -112,8 +112,9 @@ impl Lists {
         self.list(rank).borrow()[place].timer.is_none()
     }
 
-    /// Chooses connections of a rank, the oldest first: the connection's task ends it. Answers how many.
-    pub(super) fn choose(&self, rank: Rank, most: usize, now_ms: u32) -> usize {
+    /// Chooses connections of a rank that have waited for long enough, the oldest first: the connection's task ends it.
+    /// Answers how many.
+    pub(super) fn choose(&self, rank: Rank, most: usize, least: Duration, now_ms: u32) -> usize {
         let mut list = self.list(rank).borrow_mut();
         let (mut chosen, mut next) = (0, list.oldest());
         for _ in 0..LOOKS_MAX {
@@ -121,7 +122,7 @@ impl Lists {
             next = list.newer(place);
             let wait = &list[place];
             let waited = Duration::from_millis(now_ms.saturating_sub(wait.since_ms).into());
-            if waited < wait.kind.patience() {
+            if waited < wait.kind.patience().max(least) {
                 continue;
             }
             // What has sent something is about to be served.

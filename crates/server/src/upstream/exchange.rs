@@ -274,7 +274,8 @@ fn complete(
     buf.set_len(head_len);
     let framing = ReplyFraming::of(outgoing.method, &head);
     let keeps = reply_keeps_alive(&head, &buf) && framing.is_delimited();
-    let heading = Rc::new(Heading::new(Source::Buf(buf), head));
+    let raw = if rt::buffers_are_scarce() { Source::Vec(buf.to_vec()) } else { Source::Buf(buf) };
+    let heading = Rc::new(Heading::new(raw, head));
     Ok(Answer { heading, rest, framing, keeps })
 }
 
