@@ -309,7 +309,8 @@ fn statuses_methods_and_conditions() {
     ] {
         for location in ["/conditions", "/zip/conditions"] {
             cases.push(get(location).say(say).with(name, value));
-            cases.push(get(location).say(say).with(name, value).by("HEAD"));
+            let head = get(location).say(say).with(name, value).by("HEAD");
+            cases.push(if name == "Range" { head.differs("C34") } else { head });
         }
     }
     for if_range in ["\"a\"", "\"b\"", "Mon, 02 Jan 2023 00:00:00 GMT", "Sun, 01 Jan 2023 00:00:00 GMT"] {

@@ -209,6 +209,13 @@ impl RequestCacheControl {
         found
     }
 
+    /// Whether the client does not take a response of this age. `max-age=0` asks for validation, also within the second in
+    /// which the response came.
+    #[must_use]
+    pub fn is_too_old(&self, age: u32) -> bool {
+        self.max_age.is_some_and(|most| age > most || most == 0)
+    }
+
     fn add(&mut self, name: &[u8], argument: Argument<'_>) {
         let mut lower = [0; NAME_LEN_MAX];
         let Some(lower) = lower_case(name, &mut lower) else { return };

@@ -70,7 +70,7 @@ pub fn reuse(control: &CacheControl, lifetime: u32, age: u32, request: &RequestC
     if control.no_cache == Scope::Whole || request.no_cache {
         return Reuse::Validate(Refusal::NoCache);
     }
-    if request.max_age.is_some_and(|most| age > most) {
+    if request.is_too_old(age) {
         return Reuse::Validate(Refusal::TooStale);
     }
     // A response is fresh while its lifetime exceeds its age (section 4.2).

@@ -163,7 +163,7 @@ fn reuse_by_the_wishes_of_a_client() {
         ("", 10, 0, "no-cache", Reuse::Validate(No::NoCache)),
         ("", 10, 5, "max-age=5", Reuse::Fresh),
         ("", 10, 6, "max-age=5", Reuse::Validate(No::TooStale)),
-        ("", 10, 0, "max-age=0", Reuse::Fresh),
+        ("", 10, 0, "max-age=0", Reuse::Validate(No::TooStale)),
         ("", 10, 4, "min-fresh=6", Reuse::Fresh),
         ("", 10, 5, "min-fresh=6", Reuse::Validate(No::TooStale)),
         ("", 10, 5, "min-fresh=6, max-stale", Reuse::Validate(No::TooStale)),

@@ -524,9 +524,9 @@ impl Lookup<'_> {
             return Some(Found::Nothing);
         }
         let left = meta.fresh_until.saturating_sub(now);
-        let RequestCacheControl { no_cache, max_age, min_fresh, .. } = self.control;
+        let RequestCacheControl { no_cache, min_fresh, .. } = self.control;
         let is_unwanted = no_cache
-            || max_age.is_some_and(|most| age > most)
+            || self.control.is_too_old(age)
             || min_fresh.is_some_and(|least| left < i64::from(least));
         if is_unwanted {
             // The client has it fetched anew, and what is stored is not to be compared with it.

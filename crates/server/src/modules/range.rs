@@ -36,8 +36,13 @@ fn filter(request: &mut Request) {
         request.response.allow_ranges = false;
         return;
     }
-    // The field has a meaning for GET alone (RFC 9110 section 14.2); nginx answers HEAD alike.
-    let asked = matches!(request.method, Method::Get | Method::Head) && if_range_holds(request);
+    // The field has a meaning for GET alone (RFC 9110 section 14.2). nginx answers HEAD alike, which is kept for files.
+    let has_meaning = match request.method {
+        Method::Get => true,
+        Method::Head => !request.response.is_stored,
+        _ => false,
+    };
+    let asked = has_meaning && if_range_holds(request);
     let Some(value) = request.header(HeaderId::Range).filter(|_| asked) else { return };
     // A bound holds even where none is configured: each range costs a part of its own, and a client could ask
     // for thousands of one byte.
