@@ -6,7 +6,7 @@ mod common;
 use common::BINARY;
 use testkit::burst::{Outcome, assert_all_right};
 use testkit::client::request_bytes;
-use testkit::origin::{self, Etag, Framing, Object, Objects, Origin, OriginRequest, Reply};
+use testkit::origin::{self, At, Do, Etag, Framing, Object, Objects, Origin, OriginRequest, Reply};
 use testkit::{Burst, Client, Content, Gate, Response, Server, Setup};
 
 const CONF: &str = "worker_processes 2; error_log logs/error.log info;
@@ -214,4 +214,57 @@ fn a_client_whose_fetch_stalls_gets_no_byte_of_another_response() {
         }
     }
     assert_eq!((cut + whole, cut > 0), (6, true), "{whole} are whole");
+}
+
+/// Parts that are not as long as their `Content-Range` says; the whole is right.
+#[test]
+fn a_part_of_a_wrong_length_is_not_stored() {
+    const SIZE: u64 = 1_000_000;
+    const PART: std::ops::Range<u64> = 0..131_072;
+    let content = Content::new(7, SIZE);
+    let origin = Origin::start(|_| Reply::new(404));
+    // Whether the length of what comes is told before, and the bytes that come.
+    for (is_told, count) in [(true, 100_000), (true, 0), (true, 140_000), (false, 100_000), (false, 140_000)]
+    {
+        let (_setup, server) = start(&origin);
+        let gate = Gate::new();
+        let held = gate.clone();
+        origin.set_handler(move |request| {
+            let reply =
+                |status| Reply::new(status).header("Cache-Control", "max-age=3600").header("ETag", "\"a\"");
+            if request.header("range").is_none() {
+                return reply(200).content(content);
+            }
+            let range = format!("bytes {}-{}/{SIZE}", PART.start, PART.end - 1);
+            let part = reply(206).header("Content-Range", range).content_range(content, 0..count);
+            if is_told { part } else { part.chunked(&[]).at(At::Body(50_000), Do::Wait(held.clone())) }
+        });
+        let range = [("Range", "bytes=0-120000")];
+        let wanted = content.bytes(0..120_001);
+        let mut client = Client::connect(server.addr(0));
+        client.send(request_bytes("GET", "/a", &range));
+        if is_told {
+            let response = client.response();
+            assert!(
+                response.status == 206 && response.body == wanted,
+                "{count} bytes: {:?} {:?}",
+                response.head,
+                origin.requests()
+            );
+        } else {
+            // The head is out before the length is known: it is cut, so that it does not look whole.
+            let head = client.head();
+            assert_eq!(head.status, 206, "{count} bytes");
+            gate.open();
+            let body = client.read_to_end();
+            assert!(body.len() < wanted.len() && wanted.starts_with(&body), "{count} bytes");
+        }
+        // Nothing of it is left.
+        for range in [&range[..], &[]] {
+            let response = Client::connect(server.addr(0)).request("GET", "/a", range);
+            let wanted = if range.is_empty() { content.bytes(0..SIZE) } else { wanted.clone() };
+            assert_eq!(response.status, if range.is_empty() { 200 } else { 206 }, "{count} bytes");
+            assert!(response.body == wanted, "{count} bytes");
+        }
+    }
 }

@@ -453,6 +453,16 @@ impl Flights {
         }
     }
 
+    /// The upstream has sent a part of this object that is not as long as it says: for a while the whole is asked for.
+    pub(crate) fn refuse_parts(&self, key: &Key) {
+        self.mark(&refusal(key), rt::now());
+    }
+
+    /// Whether parts of this object are not asked for.
+    pub(crate) fn refuses_parts(&self, key: &Key) -> bool {
+        self.is_marked(&refusal(key), rt::now())
+    }
+
     /// An answer to this key was stored: what was said of it before is over.
     pub(crate) fn unmark(&self, key: &Key) {
         lock(&self.marks[shard(key)]).remove(key);
@@ -471,6 +481,11 @@ impl std::fmt::Debug for Flights {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Flights").field("passed", &self.passed()).finish_non_exhaustive()
     }
+}
+
+/// Where it is marked that parts of an object are not asked for.
+fn refusal(key: &Key) -> Key {
+    key.variant(b" parts")
 }
 
 fn shard(key: &Key) -> usize {

@@ -379,6 +379,9 @@ impl Lookup<'_> {
     /// Whether a range is fetched by itself: not where the whole is on its way already and has come as far.
     fn is_for_a_part(&self, asked: Asked) -> bool {
         let flights = self.cache.flights();
+        if flights.refuses_parts(&self.key) {
+            return false;
+        }
         let Some(flight) = flights.moving(&self.key, rt::now(), self.conf.join_limit()) else { return true };
         match flight.known() {
             Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.comes_to(asked),

@@ -16,12 +16,12 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::{CHUNK_BYTES, Fill, Hit, Meta, New};
+use cache::{CHUNK_BYTES, Fate, Fill, Hit, Key, Meta, New, Scope, Store};
 use http::StatusCode;
 use http::cache_status::Forwarded;
 use http::freshness::store::NotStored;
 use http::push_decimal;
-use http::range::ContentRange;
+use http::range::{ContentRange, ContentRangeError};
 use http::request::{HeaderId, Method};
 use http::validator::Validator;
 
@@ -33,6 +33,7 @@ use crate::caching::holes::{self, Holed};
 use crate::caching::policy::{self, Failed, Question};
 use crate::caching::record::{self, Status, Unstored};
 use crate::caching::stored;
+use crate::caching::tasks::Cache;
 use crate::caching::{Wanted, now_s, or_gone};
 use crate::request::Request;
 use crate::response::Body;
@@ -200,7 +201,18 @@ pub(crate) async fn ask_for(
 /// Whether an answer is the hole that was asked for, of the same bytes as what is stored.
 pub(crate) fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
     let part = part_of(&reply.head).filter(|_| reply.head.head().status().code() == 206);
-    joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole))
+    joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole) && may_be(reply, &part.range))
+}
+
+/// Whether the body of an answer has as many bytes as its `Content-Range` says, as far as the body is here. A
+/// `Content-Length` was compared with that field already.
+fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
+    let length = match &reply.body {
+        ReplyBody::None => 0,
+        ReplyBody::Bytes(source) => source.bytes().len() as u64,
+        _ => return true,
+    };
+    length == range.end - range.start
 }
 
 /// Begins to pass on a hole, and to store it where that may be. `lead` is the duty towards those who want the same one.
@@ -234,6 +246,22 @@ struct Writing {
     lead: Option<Lead>,
 }
 
+/// What is known to be wrong when a part is not as long as it says.
+struct Object {
+    cache: Arc<Cache>,
+    store: Arc<Store>,
+    key: Key,
+}
+
+impl Object {
+    /// Removes all parts, and has the whole fetched for a while.
+    async fn drop_parts(&self) {
+        self.cache.flights().refuse_parts(&self.key);
+        // Where the disk refuses it the next part is found out in the same way.
+        let _ = self.store.purge(Scope::Key(self.key.0), Fate::Gone).await;
+    }
+}
+
 /// Passes a part of a body on while it comes, to those who read it and to the store. The reader of the one who asked is
 /// made before.
 fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Reply, writing: Writing) {
@@ -247,8 +275,10 @@ fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Re
     let settings = (fetch.origin.upstream)(request.scope());
     let body = reply.body.into_coming(request, settings);
     let counted = request.conn.thread.fetches.enter();
+    let (cache, store) = (Arc::clone(&fetch.cache), Arc::clone(&fetch.store));
+    let object = Object { cache, store, key: fetch.key };
     rt::spawn(async move {
-        pump(filling, body, writing).await;
+        pump(filling, body, writing, object).await;
         drop(counted);
     });
 }
@@ -264,15 +294,17 @@ pub(crate) fn publish_failure(lead: Option<Lead>, failed: Failed) {
 const FINISHED_MAX: u64 = 1 << 20;
 
 /// Takes a part from the upstream to those who want it, and to the store.
-async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing) {
+async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object: Object) {
     let Writing { start, mut fill, lead } = writing;
     let mut at = start;
     // Players leave behind no more than the start of what they ask for.
-    let is_short = filling.part().is_some_and(|part| part.range.end - part.range.start <= FINISHED_MAX);
+    let wanted = filling.part().map_or(0, |part| part.range.end);
+    let is_short = wanted.saturating_sub(start) <= FINISHED_MAX;
     // Where it may stop when nobody reads any more: a chunk that has begun is worth its rest.
     let mut worth = None;
     let end = loop {
         match body.next().await {
+            Ok(Some(piece)) if at + piece.len() as u64 > wanted => break None,
             Ok(Some(piece)) => {
                 if let Some(writing) = &mut fill
                     && writing.put(at, &piece).await.is_err()
@@ -284,19 +316,25 @@ async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing) {
                 at += piece.len() as u64;
                 filling.push(piece, fill.as_ref().and_then(Fill::reader));
                 if fill.is_none() && !filling.room().await {
-                    break End::Broken;
+                    break Some(End::Broken);
                 }
                 if is_short || !filling.is_unread() {
                     worth = None;
                 } else if at >= *worth.get_or_insert(at.next_multiple_of(CHUNK_BYTES))
                     && filling.end_if_unread()
                 {
-                    break End::Broken;
+                    break Some(End::Broken);
                 }
             }
-            Ok(None) => break End::Whole,
-            Err(_) => break End::Broken,
+            Ok(None) => break (at == wanted).then_some(End::Whole),
+            Err(_) => break Some(End::Broken),
         }
+    };
+    // Not as long as it says: nothing of it can be trusted, and it must not look whole.
+    let Some(end) = end else {
+        drop(fill);
+        object.drop_parts().await;
+        return filling.finish(End::Broken);
     };
     filling.finish(end);
     // Whole chunks are as good as they would have been had the rest come too.
@@ -334,12 +372,18 @@ impl Fetch {
         }
         let record = record::of(request);
         record.status = Some(record.had());
-        let found = ContentRange::of_part(reply.head.head(), reply.head.raw());
-        let Ok((range, Some(length))) = found else {
-            // Nobody can tell what of it the client wants; it asks for that itself.
-            return (self.origin.ask)(request, &Wanted::default()).await;
+        let part = match ContentRange::of_part(reply.head.head(), reply.head.raw()) {
+            Ok((range, Some(length))) => Some(Part { range: range.start..range.end, length }),
+            Err(ContentRangeError::LengthDiffers) => None,
+            // It does not say what of it the client wants; the client's own range is asked for.
+            Ok((_, None)) | Err(_) => return (self.origin.ask)(request, &Wanted::default()).await,
         };
-        let part = Part { range: range.start..range.end, length };
+        let Some(part) = part.filter(|part| may_be(&reply, &part.range)) else {
+            // The upstream sends something else than it says. Those who wait for the part get the whole too.
+            drop(reply);
+            self.cache.flights().refuse_parts(&self.key);
+            return self.whole(request, lead).await;
+        };
         let start = part.range.start;
         let Some((fill, filling)) = self.begin_part(request, &reply, part, question).await else {
             return (self.origin.ask)(request, &Wanted::default()).await;
