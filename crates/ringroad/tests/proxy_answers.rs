@@ -233,10 +233,12 @@ fn variables_of_fields_are_nginxs() {
     let server = start(
         &origin,
         "proxy_http_version 1.1;
-         log_format shown '$uri $sent_http_connection $sent_trailer_x_sum $sent_trailer_later';
+         log_format shown '$uri $sent_http_connection $sent_trailer_x_sum $sent_trailer_later $content_length'
+           ' $sent_http_content_type $sent_http_server';
          access_log logs/access.log shown;",
         "location /type { return 200 $content_type; }
          location /trailer { proxy_pass_trailers on; proxy_pass http://@ORIGIN@; }
+         location /empty { add_header Server own; return 204; }
          location /later { add_trailer X-Sum own; add_trailer Later $sent_trailer_x_sum; return 200 x; }
          location /upgrade {
            proxy_set_header Upgrade own; proxy_set_header Connection upgrade; proxy_pass http://@ORIGIN@;
@@ -247,14 +249,73 @@ fn variables_of_fields_are_nginxs() {
     let mut old = Client::connect(server.addr(0));
     old.send("GET /trailer HTTP/1.0\r\n\r\n").read_to_end();
     get(&server, "/later");
+    get(&server, "/empty");
+    let mut chunked = Client::connect(server.addr(0));
+    chunked.send(
+        "POST /trailer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    );
+    assert_eq!(chunked.response().status, 200);
     let mut upgraded = Client::connect(server.addr(0));
     upgraded.send("GET /upgrade HTTP/1.1\r\nHost: a\r\nUpgrade: own\r\nConnection: upgrade\r\n\r\n");
     assert_eq!(upgraded.head().status, 101);
     drop(upgraded);
-    let log = server.wait_for_access_log(4, Deadline::default());
+    let log = server.wait_for_access_log(6, Deadline::default());
     let lines: Vec<&str> = log.lines().skip(1).collect();
-    let expected = ["/trailer close 1, 2 -", "/later keep-alive own own", "/upgrade upgrade - -"];
+    let expected = [
+        "/trailer close 1, 2 - - - -",
+        "/later keep-alive own own - text/plain -",
+        "/empty keep-alive - - - - own",
+        "/trailer keep-alive 1, 2 - 5 - -",
+        "/upgrade upgrade - - - - -",
+    ];
     assert_eq!(lines, expected, "{log}");
+}
+
+/// The documented default of nginx, written out: one site must not get what is stored of another.
+#[test]
+fn a_key_with_the_upstreams_name_tells_upstreams_apart() {
+    let site = |name: &'static str| {
+        Origin::start(move |_| Reply::text(name).header("X-Own", name).header("Set-Cookie", "a=b"))
+    };
+    let (one, two) = (site("one"), site("two"));
+    let setup = Setup::new(
+        "worker_processes 1; error_log logs/error.log info;
+events { }
+http {
+  log_format shown '$proxy_host $proxy_port $upstream_http_x_own $upstream_cookie_a $upstream_cache_status';
+  access_log logs/access.log shown;
+  proxy_cache_path @CACHE@ keys_zone=one:1m;
+  proxy_cache one; proxy_cache_valid 1h; proxy_ignore_headers Set-Cookie;
+  proxy_cache_key $scheme$proxy_host$request_uri;
+  add_header Shown '$upstream_http_x_own $upstream_cache_status';
+  server { listen 127.0.0.1:0; server_name one; location / { proxy_pass http://@ONE@; } }
+  server { listen 127.0.0.1:0; server_name two; set $to @TWO@; location / { proxy_pass http://$to; } }
+}
+",
+    );
+    let server = setup.upstream("ONE", one.addr()).upstream("TWO", two.addr()).start(BINARY);
+    for name in ["one", "two"] {
+        let get = || ask(&server, "/", &[("Host", name)]);
+        assert_eq!(get().text(), name);
+        let hit = testkit::wait::until("a hit", Deadline::default(), || {
+            let response = get();
+            (response.field("age").is_some()).then_some(response)
+        });
+        let hit = hit.expect("it is stored");
+        assert_eq!((hit.text().as_str(), hit.field("shown")), (name, Some(format!("{name} HIT").as_str())));
+    }
+    let log = server.wait_for_access_log(4, Deadline::default());
+    for origin in [&one, &two] {
+        let start = format!("{} {} ", origin.addr(), origin.port());
+        assert!(
+            log.lines().any(|line| line.starts_with(&start) && line.ends_with(" b HIT")),
+            "{start}: {log}"
+        );
+        assert!(
+            log.lines().any(|line| line.starts_with(&start) && line.ends_with(" b MISS")),
+            "{start}: {log}"
+        );
+    }
 }
 
 #[test]

@@ -195,6 +195,7 @@ fn a_cache_has_answered() {
         ("addr", "-"),
         ("length", "-"),
         ("etag", "\\x22e\\x22"),
+        ("host", &origin.addr().to_string()),
         ("date", "Thu, 01 Jan 2026 00:00:00 GMT"),
     ]);
     assert!(line.get("age").parse::<u64>().is_ok_and(|age| age < 60), "{}", line.0);

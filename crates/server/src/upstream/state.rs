@@ -24,6 +24,8 @@ pub(crate) struct Tries {
     url: (&'static str, Vec<u8>),
     /// What a cache knew of the answer.
     pub(crate) cached: Option<Cached>,
+    /// The head of a stored answer that the client gets.
+    pub(crate) stored: Option<Rc<Heading>>,
 }
 
 /// What `$upstream_cache_*` show; the cache's part of the server sets it.
@@ -267,10 +269,15 @@ pub(crate) fn last_server_name(request: &Request, out: &mut Vec<u8>) -> bool {
     last.map(|last| out.extend_from_slice(last.server.as_bytes())).is_some()
 }
 
-/// The head of the last answer, for `$upstream_http_*` and `$upstream_cookie_*`.
+/// The head of the last answer, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is the stored one where
+/// that answers the request, whatever an upstream has said of it.
 pub(crate) fn last_heading(request: &Request) -> Option<Rc<Heading>> {
-    let last = request.extensions.get::<Tries>()?.last()?;
-    last.heading.borrow().clone()
+    let tries = request.extensions.get::<Tries>()?;
+    let is_old = |cached: &Cached| matches!(cached.status, "HIT" | "STALE" | "UPDATING" | "REVALIDATED");
+    match &tries.stored {
+        Some(stored) if tries.cached.as_ref().is_some_and(is_old) => Some(Rc::clone(stored)),
+        _ => tries.last()?.heading.borrow().clone(),
+    }
 }
 
 /// `$upstream_http_NAME`: all fields of the name, in order.

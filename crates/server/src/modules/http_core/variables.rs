@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
+use http::framing::BodyFraming;
 use http::proxy_protocol::{Header, TlvError};
 use http::request::HeaderId;
 use io::sys::TcpInfo;
@@ -55,10 +56,11 @@ pub(super) const VARIABLES: &[Variable] = &[
     // Own clock of the connection: the moment it was accepted.
     variable("connection_time", connection_time, "Age of the connection in seconds, with milliseconds."),
     // As sent, not as measured.
+    // Of a body in chunks it is known when that was read.
     variable(
         "content_length",
-        |r, out| header(r, HeaderId::ContentLength, out),
-        "The request's `Content-Length`.",
+        content_length,
+        "The request's `Content-Length`, or the bytes of its body in chunks.",
     ),
     variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
     // Of the location that holds now; an alias counts as a root here, as in nginx.
@@ -296,6 +298,14 @@ fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
     join(request.head.all(request.bytes(), id), b", ", out)
 }
 
+fn content_length(request: &Request, out: &mut Vec<u8>) -> bool {
+    let is_read = BodyFraming::of(&request.head) == BodyFraming::Chunked && !request.body_was_streamed;
+    match request.body.as_ref().filter(|_| is_read) {
+        Some(body) => number(body.len(), out),
+        None => header(request, HeaderId::ContentLength, out),
+    }
+}
+
 /// Short keys for tables of clients.
 fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
     match request.client() {
@@ -354,7 +364,7 @@ fn is_args(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// From the request line or `Host`, whichever counted.
 fn named_port(request: &Request) -> Option<u16> {
-    request.head.host().and_then(|host| host.port)
+    request.head.host().and_then(|host| host.port).filter(|&port| port != 0)
 }
 
 fn is_request_port(request: &Request, out: &mut Vec<u8>) -> bool {
@@ -499,7 +509,11 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
     let (response, core) = (&request.response, &request.scope().core);
     let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
     let is_written = request.sent_head > 0;
+    // Neither is sent where there is no content, but the type of another server.
+    let has_content = response.status != 204;
     match name {
+        "content_type" if !has_content && response.reason.is_none() => false,
+        "content_length" if !has_content => false,
         "content_type" => {
             let Some(media_type) = response.content_type.of(request) else { return false };
             out.extend_from_slice(media_type.as_bytes());
@@ -528,8 +542,10 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         "connection" if response.status == 101 => some(b"upgrade", out),
         "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
         // Those of another server; this one's own are no fields of the response in nginx either.
-        "server" => text(response.server.as_deref().filter(|server| !server.is_empty()), out),
-        "date" => text(response.date.as_deref(), out),
+        "server" if response.server.as_ref().is_some_and(|server| !server.is_empty()) => {
+            text(response.server.as_deref(), out)
+        }
+        "date" if response.date.is_some() => text(response.date.as_deref(), out),
         "keep_alive" => {
             let seconds = core.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))

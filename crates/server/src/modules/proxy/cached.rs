@@ -61,12 +61,11 @@ pub(super) fn lookup(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>
 /// The same, whatever the method is.
 pub(super) fn keyed(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>, u16> {
     let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
+    // Before the key is made, which may tell upstreams apart by `$proxy_host`.
+    let destination = pass::target(request, conf)?.1;
     let text = match &conf.cache.key {
         Some(template) => template.rendered(request),
-        None => {
-            let destination = pass::target(request, conf)?.1;
-            proxy_request::default_key(request, conf, &destination)
-        }
+        None => proxy_request::default_key(request, conf, &destination),
     };
     Ok(Some((cache, text)))
 }

@@ -223,11 +223,18 @@ impl Place {
     }
 }
 
-/// Finds out where a request goes. The log has what is wrong with an address that came out of variables.
+/// Finds out where a request goes, which variables show from then on. The log has what is wrong with an address that
+/// came out of variables.
 ///
 /// # Errors
 /// The status that answers.
 pub(crate) fn target(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u16> {
+    let (target, destination) = found(request, conf)?;
+    request.extensions.insert(destination.clone());
+    Ok((target, destination))
+}
+
+fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u16> {
     let Some(pass) = &conf.pass else { return Err(500) };
     match &pass.to {
         To::Written { group, place, .. } => {

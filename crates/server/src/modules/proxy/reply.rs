@@ -30,6 +30,7 @@ use crate::phases::Step;
 use crate::request::Request;
 use crate::response::{Body, ContentType, Reason};
 use crate::subrequest;
+use crate::upstream::state::Tries;
 use crate::upstream::{Heading, Reply, ReplyBody};
 
 /// Names of `proxy_ignore_headers`.
@@ -134,6 +135,7 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
     request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
     head(request, conf, &heading);
     if let Some(stored) = reply.stored {
+        Tries::of(request).stored = Some(Rc::clone(&heading));
         request.response.content_length = stored.length;
         if let Some(age_s) = stored.age_s {
             push(request, b"Age", age_s.to_string().into_bytes());

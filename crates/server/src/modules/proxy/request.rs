@@ -135,11 +135,7 @@ pub(crate) fn build(
     }
     let body = body_of(request, conf);
     let framing = Framing::of(request, conf, &body);
-    request.extensions.insert(Context {
-        destination: destination.clone(),
-        framing,
-        passes_conditions: fill.is_none(),
-    });
+    request.extensions.insert(Context { framing, passes_conditions: fill.is_none() });
     // The context is complete before values are made: they may show the length of the body.
     let mut writer = Writer { request, conf, head, closes: false, upgrades: false };
     writer.fields(destination, framing, fill);
@@ -165,7 +161,6 @@ const HEAD_BYTES: usize = 512;
 /// What variables show of a request that was passed on.
 #[derive(Clone, Debug)]
 pub(super) struct Context {
-    pub(super) destination: Destination,
     pub(super) framing: Framing,
     /// Whether the client's conditions went along.
     pub(super) passes_conditions: bool,

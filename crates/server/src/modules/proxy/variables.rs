@@ -5,6 +5,7 @@
 
 use http::request::HeaderId;
 
+use crate::modules::proxy::pass::{Destination, Place};
 use crate::modules::proxy::request::{Context, Framing};
 use crate::request::Request;
 use crate::variables::Variable;
@@ -15,8 +16,8 @@ pub(super) const VARIABLES: &[Variable] = &[
         name: "proxy_host",
         get: |request, out| {
             request.replaced_variable("proxy_host", out)
-                || place(request, out, |context, out| {
-                    out.extend_from_slice(&context.destination.place.host);
+                || place(request, out, |place, out| {
+                    out.extend_from_slice(&place.host);
                     true
                 })
         },
@@ -27,7 +28,7 @@ pub(super) const VARIABLES: &[Variable] = &[
         name: "proxy_port",
         get: |request, out| {
             request.replaced_variable("proxy_port", out)
-                || place(request, out, |context, out| match context.destination.place.port {
+                || place(request, out, |place, out| match place.port {
                     Some(port) => {
                         http::push_decimal(out, u64::from(port));
                         true
@@ -46,8 +47,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "proxy_internal_host",
         |request, out| {
-            place(request, out, |context, out| {
-                out.extend_from_slice(&context.destination.place.host);
+            place(request, out, |place, out| {
+                out.extend_from_slice(&place.host);
                 true
             })
         },
@@ -56,7 +57,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "proxy_internal_body_length",
         |request, out| {
-            place(request, out, |context, out| match context.framing {
+            framing(request, out, |framing, out| match framing {
                 Framing::Length(length) => {
                     http::push_decimal(out, length);
                     true
@@ -69,8 +70,8 @@ pub(super) const VARIABLES: &[Variable] = &[
     variable(
         "proxy_internal_chunked",
         |request, out| {
-            place(request, out, |context, out| {
-                let is_chunked = context.framing == Framing::Chunked;
+            framing(request, out, |framing, out| {
+                let is_chunked = framing == Framing::Chunked;
                 out.extend_from_slice(if is_chunked { b"chunked" } else { b"" });
                 is_chunked
             })
@@ -87,9 +88,14 @@ const fn variable(
     Variable { name, get, set: None, help }
 }
 
+/// A value that is known once the target is: before the key of a cache is made.
+fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Place, &mut Vec<u8>) -> bool) -> bool {
+    request.extensions.get::<Destination>().is_some_and(|destination| show(&destination.place, out))
+}
+
 /// A value that is known once the request was made.
-fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Context, &mut Vec<u8>) -> bool) -> bool {
-    request.extensions.get::<Context>().is_some_and(|context| show(context, out))
+fn framing(request: &Request, out: &mut Vec<u8>, show: fn(Framing, &mut Vec<u8>) -> bool) -> bool {
+    request.extensions.get::<Context>().is_some_and(|context| show(context.framing, out))
 }
 
 fn add_x_forwarded_for(request: &Request, out: &mut Vec<u8>) -> bool {
