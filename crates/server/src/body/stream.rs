@@ -100,10 +100,10 @@ pub(crate) async fn send(
     // The header section of a stream of events does not wait for the first event. A body of known length is no such stream.
     let mut waits = !stream.is_unbuffered() && matches!(framing, Framing::Length(_));
     if !waits {
-        // The task that reads the body has its turn first: often the first piece is received already.
-        rt::yield_now().await;
+        // The task that reads the body goes first: often the first piece is received already.
+        rt::step_aside().await;
     }
-    let mut ahead = None;
+    let (mut ahead, mut had_a_turn) = (None, false);
     loop {
         let takes_turns = stream.is_read_at_will() && turns::are_on();
         if takes_turns {
@@ -120,6 +120,12 @@ pub(crate) async fn send(
             // Where nothing is sent, nothing would tell.
             Either::Right(()) => return Err(SendError::Gone(Errno::CONNRESET).into()),
         };
+        if let (State::Pause, true, false) = (&state, pieces.is_empty(), had_a_turn) {
+            // What is received in this turn leaves along with the header section.
+            had_a_turn = true;
+            rt::yield_now().await;
+            continue;
+        }
         framing.take(sink, pieces).await?;
         match state {
             State::More(piece) => {
