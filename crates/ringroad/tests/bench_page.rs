@@ -233,7 +233,7 @@ fn a_report_of_this_machine_is_drawn_as_well() {
     let page = std::fs::read_to_string(folder.path().join("out/report.html")).expect("the page");
     check(&browser, &folder, &page, &json);
     let scenarios = scenarios(&json);
-    let all = ["nop", "disk", "echo", "http", "crowd", "cold", "fill", "large", "isolate"];
+    let all = ["nop", "disk", "echo", "http", "crowd", "cold", "fill", "large", "isolate", "stream"];
     assert_eq!(scenarios, all, "{}", program.stderr());
 }
 

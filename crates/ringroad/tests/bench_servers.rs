@@ -235,6 +235,7 @@ fn scenarios_run_without_peers_and_name_them() {
         ("fill", &[]),
         ("isolate", &[]),
         ("large", &["--clients", "1,2"]),
+        ("stream", &["--streams", "2"]),
     ] {
         let bench = Bench::new("bench-alone");
         let report = bench.report(&[&[scenario, "--instant"], more, &without].concat());

@@ -11,6 +11,7 @@ mod isolate;
 mod large;
 mod nop;
 mod served;
+mod stream;
 
 use clap::{ArgMatches, Args, Command};
 
@@ -87,6 +88,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         help: "What requests that need no disk notice of others that wait for a slow one, beside nginx",
         augment: isolate::Options::augment_args,
         prepare: isolate::prepare,
+    },
+    Scenario {
+        name: "stream",
+        help: "Responses that come piece by piece: the first byte and the delay of each piece, beside nginx",
+        augment: stream::Options::augment_args,
+        prepare: stream::prepare,
     },
 ];
 
