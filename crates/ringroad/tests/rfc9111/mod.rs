@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use testkit::origin::{Origin, OriginRequest, Reply};
-use testkit::response::{self, Response};
+use testkit::response::{self, Fault, Response};
 use testkit::{Deadline, ListenAddr, date, wait};
 
 /// The cases.
@@ -143,7 +143,14 @@ impl Site {
         let target = format!("/{number}/{}", step.place);
         let count = |asked: &Asked| asked.lock().expect("no panic").get(&target).map_or(0, Vec::len);
         let before = count(&self.asked);
-        let (interim, response) = self.exchange(&target, number, step)?;
+        let exchanged = self.exchange(&target, number, step);
+        if step.wants.contains(&"broken") {
+            return match exchanged {
+                Ok((_, response)) if response.status == 200 => Err("a whole response".to_owned()),
+                _ => Ok(()),
+            };
+        }
+        let (interim, response) = exchanged?;
         if step.wants.contains(&"beside") {
             let is_asked = || (count(&self.asked) > before).then_some(());
             wait::until("a request beside", Deadline::after(self.patience), is_asked)
@@ -154,7 +161,7 @@ impl Site {
         let last = last.filter(|_| asked > 0);
         let outcome = Outcome { interim, response, asked, last, bodies };
         let checked = step.wants.iter().try_for_each(|want| outcome.check(&self.expanded(want, number)));
-        checked.map_err(|wrong| format!("{} {}: {wrong}", step.method, step.place))?;
+        checked?;
         let text = outcome.response.text();
         if !bodies.contains(&text) {
             bodies.push(text);
@@ -192,8 +199,10 @@ impl Site {
         let mut interim = Vec::new();
         loop {
             let response = response::read_response(&mut from, step.method == "HEAD");
-            let response =
-                response.map_err(|fault| format!("{fault:?}").chars().take(60).collect::<String>())?;
+            let response = response.map_err(|fault| match fault {
+                Fault::Io(_) => "no response".to_owned(),
+                fault => format!("{fault:?}"),
+            })?;
             if response.status >= 200 {
                 return Ok((interim, response));
             }
@@ -238,6 +247,10 @@ impl Outcome<'_> {
                 ("up", name) => has(name),
                 ("up!", name) => !has(name),
                 ("interim", code) => self.interim.iter().any(|status| u64::from(*status) == number(code)),
+                ("has", rest) => {
+                    let (name, text) = rest.split_once(' ').expect("a field and a text");
+                    self.response.head.all(name).any(|value| value.contains(text))
+                }
                 ("body", text) => self.response.text() == text,
                 ("status", codes) => codes.split('/').any(|code| number(code) == u64::from(status)),
                 ("no", name) => self.response.field(name).is_none(),
@@ -292,6 +305,9 @@ fn answer(request: &OriginRequest, count: usize) -> Reply {
         reply = parted(request, field("ETag"));
     } else if !is_same && status != 204 && status != 304 {
         reply = reply.body(format!("{count} of {}", request.target));
+    }
+    if order("short").is_some() {
+        reply = reply.declared_length(500).closing();
     }
     if order("chunked").is_some() {
         reply = reply.chunked(&[7]);
