@@ -55,7 +55,7 @@ impl Patterns {
     }
 
     /// The part of a file before its test module.
-    fn library_part<'a>(&self, text: &'a str) -> &'a str {
+    pub(crate) fn library_part<'a>(&self, text: &'a str) -> &'a str {
         self.test_module.find(text).map_or(text, |found| &text[..found.start()])
     }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: the rules of style and layering over the whole tree, and the table of shapes.
 //!
-//! The rules themselves are in `rules`, `shape`, `ratchet` and `layers`; this file gathers what they say.
+//! The rules themselves are in `rules`, `shape`, `ratchet`, `layers` and `folders`; this file gathers their problems.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::ratchet::{METRICS, Metric, Ratchet, UNSAFE_FILES_MAX};
 use crate::rules::Rules;
 use crate::shape::{Patterns, Shape};
 use crate::workspace::SourceFile;
-use crate::{Failure, commits, layers, metadata, ratchet, workspace};
+use crate::{Failure, commits, folders, imports, layers, metadata, ratchet, workspace};
 
 /// Checks everything and prints the table of shapes; fails with the list of problems.
 pub(crate) fn check() -> Result<(), Failure> {
@@ -17,6 +17,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     commits::print_figure();
     let mut problems = tree.problems();
     problems.extend(layers::check(&metadata::load()?));
+    problems.extend(tree.folder_problems());
     Failure::unless_empty("tidy", problems)
 }
 
@@ -24,12 +25,17 @@ pub(crate) fn check() -> Result<(), Failure> {
 pub(crate) fn tighten() -> Result<(), Failure> {
     let tree = Tree::load()?;
     let tightened = tree.ratchet.tightened(&tree.shapes, &tree.unsafe_files);
-    if tightened == tree.ratchet {
-        println!("{}: nothing to tighten", ratchet::FILE);
-        return Ok(());
+    write_tightened(ratchet::FILE, tightened != tree.ratchet, &tightened.render())?;
+    let imports = folders::tightened(&tree.imports, &tree.upward_imports);
+    write_tightened(folders::FILE, imports != tree.upward_imports, &imports)
+}
+
+fn write_tightened(file: &str, changed: bool, text: &str) -> Result<(), Failure> {
+    if changed {
+        workspace::write(file, text)?;
     }
-    workspace::write(ratchet::FILE, &tightened.render())?;
-    println!("{}: tightened, please commit it", ratchet::FILE);
+    let outcome = if changed { "tightened, please commit it" } else { "nothing to tighten" };
+    println!("{file}: {outcome}");
     Ok(())
 }
 
@@ -43,6 +49,10 @@ struct Tree {
     unsafe_files: Vec<String>,
     /// What is tolerated.
     ratchet: Ratchet,
+    /// The imports between the files of the crate whose folders have an order.
+    imports: imports::Imports,
+    /// The text of the list of its upward imports.
+    upward_imports: String,
 }
 
 impl Tree {
@@ -70,7 +80,9 @@ impl Tree {
         }
         let ratchet = Ratchet::parse(&workspace::read(ratchet::FILE)?)
             .map_err(|detail| Failure::Format { what: ratchet::FILE, detail })?;
-        Ok(Tree { files, shapes, unsafe_files, ratchet })
+        let imports = imports::of_crate(folders::CRATE, &files, &patterns);
+        let upward_imports = workspace::read(folders::FILE)?;
+        Ok(Tree { files, shapes, unsafe_files, ratchet, imports, upward_imports })
     }
 
     fn problems(&self) -> Vec<String> {
@@ -110,6 +122,14 @@ impl Tree {
             problems.push(format!("{}: {count} unsafe modules, at most {UNSAFE_FILES_MAX}", ratchet::FILE));
         }
         problems
+    }
+
+    /// Imports follow the order of folders. Prints how far the crate is from it.
+    fn folder_problems(&self) -> Vec<String> {
+        let count = folders::listed_count(&self.upward_imports);
+        let circle = imports::largest_circle(&self.imports).len();
+        println!("crate {}: {count} upward imports, {circle} files in the largest circle", folders::CRATE);
+        folders::check(&self.imports, &self.upward_imports)
     }
 
     fn print_table(&self) {

@@ -1,0 +1,273 @@
+//! Which file of a crate imports which: read from the text, without a parser for all of Rust.
+//!
+//! [`of_crate`] lists the imports between the library files of one crate. It follows paths that start with `crate`,
+//! `super`, `self` or a child module, in `use` declarations with braces and in code. Comments, strings and test
+//! modules are left out. A file that is reached only by a field or a method is not seen. [`largest_circle`] finds the files that import each other.
+//! `folders` holds the order of folders that these imports have to follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::shape::{Patterns, pattern};
+use crate::workspace::SourceFile;
+
+/// The longest path that is followed, in parts. Re-exports that lead back to themselves end here.
+const PATH_PARTS_MAX: usize = 16;
+
+/// The imports between files: from each file, named by its path below `src`, to the files that it names.
+pub(crate) type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// The imports of a crate, whose files stand in `crates/NAME/src`.
+pub(crate) fn of_crate(name: &str, files: &[SourceFile], patterns: &Patterns) -> Imports {
+    let root = format!("crates/{name}/src/");
+    let declaration = pattern(r"\bpub(?:\([^)]*\))?\s+use\s+([^;]+);");
+    let library = files.iter().filter(|file| patterns.is_library(&file.path));
+    let codes: Vec<(&str, String)> = library
+        .filter_map(|file| Some((file.path.strip_prefix(&root)?, code_of(patterns.library_part(&file.text)))))
+        .collect();
+    let mut known = Modules {
+        files: codes.iter().map(|(path, _)| (module_of(path), *path)).collect(),
+        exports: BTreeMap::new(),
+    };
+    for (path, code) in &codes {
+        let module = module_of(path);
+        for captures in declaration.captures_iter(code) {
+            for Named { path: target, name } in known.paths_in(&captures[1], &module) {
+                let exported = module.iter().map(|part| (*part).to_owned()).chain([name]).collect();
+                known.exports.insert(exported, target);
+            }
+        }
+    }
+    let mut imports = Imports::new();
+    for (path, code) in &codes {
+        let targets = imports.entry((*path).to_owned()).or_default();
+        let without_exports = declaration.replace_all(code, "");
+        for named in known.paths_in(&without_exports, &module_of(path)) {
+            targets.extend(known.file_of(&named.path).filter(|target| target != path).map(str::to_owned));
+        }
+    }
+    imports
+}
+
+/// The modules of a crate.
+struct Modules<'a> {
+    /// The file of each module.
+    files: BTreeMap<Vec<&'a str>, &'a str>,
+    /// What `pub use` declarations give another name: the new path, and the one that it stands for.
+    exports: BTreeMap<Vec<String>, Vec<String>>,
+}
+
+/// A path that the code names, and the name that it has there.
+struct Named {
+    path: Vec<String>,
+    name: String,
+}
+
+/// The largest set of files of which each imports, directly or not, each other one. Empty without a circle.
+pub(crate) fn largest_circle(imports: &Imports) -> Vec<&str> {
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        imports.keys().map(|from| (from.as_str(), reachable(imports, from))).collect();
+    let circle_of = |file: &str| -> Vec<&str> {
+        let back = |other: &&str| reached.get(*other).is_some_and(|there| there.contains(file));
+        reached[file].iter().copied().filter(back).collect()
+    };
+    let circles = reached.keys().map(|file| circle_of(file));
+    circles.max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// Every file that is imported from `from`, directly or not.
+fn reachable<'a>(imports: &'a Imports, from: &'a str) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<&str> = vec![from];
+    while let Some(file) = open.pop() {
+        let next = imports.get(file).into_iter().flatten();
+        open.extend(next.map(String::as_str).filter(|target| found.insert(*target)));
+    }
+    found
+}
+
+/// The module that a file holds: `a/b.rs` and `a/b/mod.rs` both hold `a::b`.
+fn module_of(path: &str) -> Vec<&str> {
+    let stem = path.strip_suffix(".rs").unwrap_or(path);
+    let stem = stem.strip_suffix("/mod").unwrap_or(stem);
+    if matches!(stem, "lib" | "main" | "mod") { Vec::new() } else { stem.split('/').collect() }
+}
+
+/// The text without comments, and with nothing between the quotes of strings.
+fn code_of(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut in_string = false;
+        let mut chars = line.chars().peekable();
+        while let Some(c) = chars.next() {
+            match c {
+                // The character that a backslash escapes ends no string; `'"'` starts none.
+                '\\' => drop(chars.next()),
+                '\'' if chars.peek() == Some(&'"') => drop(chars.next()),
+                '"' => in_string = !in_string,
+                '/' if !in_string && chars.peek() == Some(&'/') => break,
+                _ if !in_string => code.push(c),
+                _ => {}
+            }
+        }
+        code.push('\n');
+    }
+    code
+}
+
+impl<'a> Modules<'a> {
+    /// The file that holds what a path names. Re-exports are followed.
+    fn file_of(&self, path: &[String]) -> Option<&'a str> {
+        for len in (1..=path.len().min(PATH_PARTS_MAX)).rev() {
+            let names: Vec<&str> = path[..len].iter().map(String::as_str).collect();
+            // A module comes before an item that is exported under the same name.
+            if let Some(file) = self.files.get(&names) {
+                return Some(file);
+            }
+            if let Some(target) = self.exports.get(&path[..len]) {
+                let whole: Vec<String> = target.iter().chain(&path[len..]).cloned().collect();
+                return self.file_of(&whole);
+            }
+        }
+        None
+    }
+
+    /// The paths in the code that start with `crate`, `super`, `self` or a child module, from the crate's root.
+    fn paths_in(&self, code: &str, module: &[&str]) -> Vec<Named> {
+        let mut found = Vec::new();
+        for (at, _) in code.match_indices("::") {
+            let start =
+                code[..at].rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |before| before + 1);
+            // The middle of a longer path, and the macro's `$crate::`.
+            if code[..start].ends_with([':', '$']) {
+                continue;
+            }
+            let (first, mut rest) = (&code[start..at], &code[at + 2..]);
+            let mut base = module.to_vec();
+            match first {
+                "crate" => base.clear(),
+                "self" => {}
+                "super" => {
+                    base.pop();
+                    while let Some(after) = rest.strip_prefix("super::") {
+                        base.pop();
+                        rest = after;
+                    }
+                }
+                child => {
+                    base.push(child);
+                    if !self.files.keys().any(|known| *known == base) {
+                        continue;
+                    }
+                }
+            }
+            let base: Vec<String> = base.into_iter().map(str::to_owned).collect();
+            tree(&base, rest, &mut found);
+        }
+        found
+    }
+}
+
+/// Reads one path or use tree behind `base`, adds what it names to `found`, and returns the text behind it.
+fn tree<'a>(base: &[String], text: &'a str, found: &mut Vec<Named>) -> &'a str {
+    let mut path = base.to_vec();
+    let mut rest = text.trim_start();
+    loop {
+        if let Some(mut inside) = rest.strip_prefix('{') {
+            loop {
+                inside = inside.trim_start().trim_start_matches(',').trim_start();
+                if let Some(after) = inside.strip_prefix('}') {
+                    return after;
+                }
+                let after = tree(&path, inside, found);
+                // Text that is no use tree ends the reading; the compiler has its own opinion of it.
+                if after.len() == inside.len() {
+                    return after;
+                }
+                inside = after;
+            }
+        }
+        let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+        let (name, after) = rest.split_at(end);
+        if !name.is_empty() && name != "self" {
+            path.push(name.to_owned());
+        }
+        match after.strip_prefix("::") {
+            Some(more) if !name.is_empty() => rest = more.trim_start(),
+            _ => {
+                let after = after.trim_start().trim_start_matches('*').trim_start();
+                let renamed = after.strip_prefix("as ");
+                let end = renamed.and_then(|text| text.find(|c: char| !c.is_alphanumeric() && c != '_'));
+                let (name, after) = match renamed {
+                    Some(text) => text.split_at(end.unwrap_or(text.len())),
+                    None => (path.last().map_or("", String::as_str), after),
+                };
+                found.push(Named { name: name.to_owned(), path });
+                return after;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn imports(files: &[(&str, &str)]) -> Imports {
+        let file = |(path, text): &(&str, &str)| SourceFile {
+            path: format!("crates/a/src/{path}"),
+            text: (*text).to_owned(),
+        };
+        let files: Vec<SourceFile> = files.iter().map(file).collect();
+        of_crate("a", &files, &Patterns::new())
+    }
+
+    fn targets<'a>(imports: &'a Imports, from: &str) -> Vec<&'a str> {
+        imports[from].iter().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn use_trees_and_paths_in_code_are_found() {
+        let found = imports(&[
+            ("lib.rs", "mod b;\nmod c;\npub use c::{d::E, D as X};\nlet n = b::N + std::b::N + E::c::N;\n"),
+            ("b.rs", "use crate::{c::{self as other, d::{E, F as G}}, x};\nfn f() { crate::h::i() }\n"),
+            ("c/mod.rs", "use super::b::B;\n"),
+            ("c/d.rs", "use super::super::h::*;\npub(super) fn f() { super::g() }\n"),
+            ("h.rs", "use std::io;\n"),
+            ("x.rs", ""),
+            ("y.rs", "use crate::{E, X};\n"),
+        ]);
+        assert_eq!(targets(&found, "lib.rs"), ["b.rs"]);
+        assert_eq!(targets(&found, "b.rs"), ["c/d.rs", "c/mod.rs", "h.rs", "x.rs"]);
+        assert_eq!(targets(&found, "c/mod.rs"), ["b.rs"]);
+        assert_eq!(targets(&found, "c/d.rs"), ["c/mod.rs", "h.rs"]);
+        assert_eq!(targets(&found, "h.rs"), [""; 0]);
+        assert_eq!(targets(&found, "y.rs"), ["c/d.rs", "c/mod.rs"]);
+    }
+
+    #[test]
+    fn comments_strings_and_tests_import_nothing() {
+        let found = imports(&[
+            (
+                "b.rs",
+                "// crate::c\nlet s = \"crate::c \\\" crate::c\"; // x\n#[cfg(test)]\nmod tests {\nuse crate::c;\n}\n",
+            ),
+            ("c.rs", "let q = '\"'; crate::b::f();\n"),
+        ]);
+        assert_eq!(targets(&found, "b.rs"), [""; 0]);
+        assert_eq!(targets(&found, "c.rs"), ["b.rs"]);
+    }
+
+    #[test]
+    fn the_largest_circle_is_found() {
+        let found = imports(&[
+            ("b.rs", "use crate::c::C;\n"),
+            ("c.rs", "use crate::d::D;\n"),
+            ("d.rs", "use crate::{b::B, e};\n"),
+            ("e.rs", "use crate::f;\n"),
+            ("f.rs", "use crate::e;\n"),
+            ("g.rs", "use crate::b::B;\n"),
+        ]);
+        assert_eq!(largest_circle(&found), ["b.rs", "c.rs", "d.rs"]);
+        assert_eq!(largest_circle(&imports(&[("b.rs", "use crate::c;\n"), ("c.rs", "")])), [""; 0]);
+    }
+}
