@@ -1,6 +1,6 @@
 //! The HTTP server: listeners, connections, requests in phases, modules, logs.
 //!
-//! [`config::load`] reads a configuration, [`process`] runs it on worker threads. No raw descriptor and no
+//! [`load`] reads a configuration, [`process`] runs it on worker threads. No raw descriptor and no
 //! blocking call lives here; bytes move through `rt`'s handles.
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod files;
 mod incoming;
 pub mod log;
 mod memory;
+pub mod module;
 pub mod modules;
 mod network;
 mod pattern;
@@ -41,3 +42,17 @@ mod zone;
 pub use explain::explain;
 pub use reference::{configure_arguments, reference};
 pub use resolve::missing as missing_names;
+
+/// Reads and resolves a configuration. `prefix` is what relative paths start from.
+pub fn load(
+    source: &conf::Source,
+    prefix: &std::path::Path,
+    loader: &dyn conf::Loader,
+) -> Result<config::Loaded, conf::Error> {
+    config::load(modules::all(), source, prefix, loader)
+}
+
+/// The directives of all modules.
+pub fn directives() -> &'static conf::Table {
+    modules::all().specs()
+}

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::config::{LocationId, Scope};
-use crate::modules::MODULES;
+use crate::module::ModuleTable;
 use crate::request::Request;
 
 /// Where in the life of a request a handler runs. Finding the location, and looking whether the URI was
@@ -102,15 +102,15 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Those that have something to do under these settings.
-    pub(crate) fn of(scope: &Scope) -> Handlers {
+    /// Those of the modules that have something to do under these settings.
+    pub(crate) fn of(modules: &ModuleTable, scope: &Scope) -> Handlers {
         let mut handlers = Handlers::default();
-        for handler in MODULES.iter().flat_map(|module| module.handlers) {
+        for handler in modules.modules().iter().flat_map(|module| module.handlers) {
             if (handler.active)(scope) {
                 handlers.phases[handler.phase as usize].push(handler.run);
             }
         }
-        let filters = MODULES.iter().filter_map(|module| module.filter.as_ref());
+        let filters = modules.modules().iter().filter_map(|module| module.filter.as_ref());
         handlers.filters = filters.filter(|filter| (filter.active)(scope)).map(|filter| filter.run).collect();
         handlers
     }

@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 
 use conf::{Error, Span, Statement};
 
-use crate::modules::MODULES;
 use crate::request::Request;
 use crate::template::{Start, Template};
 
@@ -70,6 +69,50 @@ pub(crate) trait Compute: fmt::Debug + Send + Sync {
     }
 }
 
+/// The variables of all modules.
+#[derive(Default)]
+pub(crate) struct ModuleVariables {
+    single: HashMap<&'static str, &'static Variable>,
+    families: Vec<&'static Prefixed>,
+}
+
+impl ModuleVariables {
+    /// Of several variables with one name the first counts.
+    pub(crate) fn new(
+        single: impl Iterator<Item = &'static Variable>,
+        families: impl Iterator<Item = &'static Prefixed>,
+    ) -> ModuleVariables {
+        let mut by_name = HashMap::new();
+        for variable in single {
+            by_name.entry(variable.name).or_insert(variable);
+        }
+        ModuleVariables { single: by_name, families: families.collect() }
+    }
+
+    /// A module's variable, or one of a module's family; `None` when no module has it.
+    pub(crate) fn named(&self, name: &str) -> Option<VarRef> {
+        let single = self.single.get(name).map(|variable| VarRef::Module(variable));
+        single.or_else(|| Some(VarRef::Member(Arc::new(self.member(name)?))))
+    }
+
+    /// One of a family, of the one with the longest beginning that fits.
+    fn member(&self, name: &str) -> Option<Member> {
+        let fits = |family: &&&Prefixed| name.len() > family.prefix.len() && name.starts_with(family.prefix);
+        let family = self.families.iter().filter(fits).max_by_key(|family| family.prefix.len())?;
+        Some(Member { family, rest: name[family.prefix.len()..].into(), slot: OnceLock::new() })
+    }
+
+    /// A module's variable of this name, if there is one; an error when it cannot be changed.
+    fn changeable(&self, name: &str, statement: &Statement) -> Result<Option<&'static Variable>, Error> {
+        match self.single.get(name) {
+            Some(variable) if variable.set.is_none() => {
+                Err(Error::at(statement, format_args!("the duplicate \"{name}\" variable")))
+            }
+            variable => Ok(variable.copied()),
+        }
+    }
+}
+
 /// A variable as a template holds it.
 #[derive(Clone)]
 pub(crate) enum VarRef {
@@ -92,14 +135,6 @@ pub(crate) struct Member {
 }
 
 impl VarRef {
-    /// A module's variable, or one of a module's family; `None` when no module has it.
-    pub(crate) fn built_in(name: &str) -> Option<VarRef> {
-        if let Some(variable) = module_variable(name) {
-            return Some(VarRef::Module(variable));
-        }
-        Some(VarRef::Member(Arc::new(Member::named(name)?)))
-    }
-
     /// Appends the value; `false` when there is none.
     pub(crate) fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         match self {
@@ -125,14 +160,6 @@ impl VarRef {
 }
 
 impl Member {
-    fn named(name: &str) -> Option<Member> {
-        let families = MODULES.iter().flat_map(|module| module.prefixed);
-        let fitting =
-            families.filter(|family| name.len() > family.prefix.len() && name.starts_with(family.prefix));
-        let family = fitting.max_by_key(|family| family.prefix.len())?;
-        Some(Member { family, rest: name[family.prefix.len()..].into(), slot: OnceLock::new() })
-    }
-
     /// What the family has for this name, whatever was assigned to it.
     pub(crate) fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
         (self.family.get)(request, &self.rest, out)
@@ -156,9 +183,10 @@ impl PartialEq for VarRef {
     }
 }
 
-/// The variables that a configuration defines.
+/// The variables that a configuration defines, beside those of the modules.
 #[derive(Default)]
 pub struct Registry {
+    modules: Arc<ModuleVariables>,
     slots: Vec<Slot>,
     by_name: HashMap<String, u32>,
     /// Members of families that are used, by their whole names.
@@ -204,6 +232,11 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
+    /// No definitions yet, and these variables of modules.
+    pub(crate) fn over(modules: Arc<ModuleVariables>) -> Registry {
+        Registry { modules, ..Registry::default() }
+    }
+
     /// The variable of this name; a definition may follow.
     pub(crate) fn reference(&mut self, name: &str, statement: &Statement) -> VarRef {
         if let [digit @ b'1'..=b'9'] = name.as_bytes() {
@@ -240,19 +273,19 @@ impl Registry {
             return Some(VarRef::Slot(slot));
         }
         let member = self.members.get(name).map(|member| VarRef::Member(Arc::clone(member)));
-        member.or_else(|| VarRef::built_in(name))
+        member.or_else(|| self.modules.named(name))
     }
 
     /// A variable that statements like `set` assign to. Until one has, a value comes from elsewhere if it can.
     pub(crate) fn define(&mut self, name: &str, statement: &Statement) -> Result<VarRef, Error> {
         let name = name.to_ascii_lowercase();
-        if let Some(variable) = changeable(&name, statement)? {
+        if let Some(variable) = self.modules.changeable(&name, statement)? {
             return Ok(VarRef::Module(variable));
         }
         let slot = self.own(name);
         let slot_named = &mut self.slots[slot as usize];
         if matches!(slot_named.origin, Origin::Unknown) {
-            let member = Member::named(&slot_named.name);
+            let member = self.modules.member(&slot_named.name);
             slot_named.origin = member.map_or(Origin::Assigned, |member| Origin::Family(Arc::new(member)));
         }
         Ok(VarRef::Slot(slot))
@@ -289,7 +322,7 @@ impl Registry {
 
     fn claim(&mut self, name: &str, statement: &Statement, origin: Origin) -> Result<u32, Error> {
         let name = name.to_ascii_lowercase();
-        changeable(&name, statement)?;
+        self.modules.changeable(&name, statement)?;
         let slot = self.own(name);
         self.slots[slot as usize].origin = origin;
         Ok(slot)
@@ -345,18 +378,4 @@ impl Registry {
 pub(crate) fn is_https(address: &str) -> bool {
     const SCHEME: &[u8] = b"https://";
     address.as_bytes().get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME))
-}
-
-fn module_variable(name: &str) -> Option<&'static Variable> {
-    MODULES.iter().flat_map(|module| module.variables).find(|variable| variable.name == name)
-}
-
-/// A module's variable of this name, if there is one; an error when it cannot be changed.
-fn changeable(name: &str, statement: &Statement) -> Result<Option<&'static Variable>, Error> {
-    match module_variable(name) {
-        Some(variable) if variable.set.is_none() => {
-            Err(Error::at(statement, format_args!("the duplicate \"{name}\" variable")))
-        }
-        variable => Ok(variable),
-    }
 }

@@ -19,7 +19,8 @@ use server::config::Loaded;
 use server::modules::core::Method;
 use server::modules::http_core::listen;
 
-pub(crate) use server::config::{Config, table};
+pub(crate) use server::config::Config;
+pub(crate) use server::directives as table;
 pub(crate) use server::{configure_arguments, missing_names, reference};
 
 use super::{Files, Refused, Resources, Settings, Site};
@@ -61,7 +62,7 @@ pub(crate) fn load(request: &Request, files: Files<'_>) -> Result<Site, Refused>
 
 /// One attempt, with the error in the form that process control uses.
 fn load_text(source: &conf::Source, request: &Request, loader: &dyn conf::Loader) -> Result<Loaded, Refused> {
-    server::config::load(source, &request.places.prefix, loader).map_err(|error| Refused {
+    server::load(source, &request.places.prefix, loader).map_err(|error| Refused {
         level: level_of(&error),
         message: error.to_string(),
         // What has no place is about the whole, as a missing block is; but for files that cannot be read.

@@ -12,6 +12,7 @@ use io::Errno;
 
 use crate::config::Http;
 use crate::log::Reason;
+use crate::module::ModuleTable;
 use crate::pattern::Pattern;
 use crate::template::Template;
 
@@ -19,6 +20,8 @@ use crate::template::Template;
 pub struct Cx<'a> {
     /// The statement.
     pub statement: &'a Statement,
+    /// All modules of the server.
+    pub modules: &'static ModuleTable,
     /// The whole configuration, for those who have to look ahead.
     pub tree: &'a Tree,
     /// Where it stands.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub(crate) use crate::modules::http_core::listen::Listen;
 pub use cx::Cx;
-pub use resolve::{load, table};
+pub use resolve::load;
 pub use scope::{Layered, Scope};
 
 use crate::files::cache::Limits;

@@ -5,55 +5,45 @@
 //! error in the order of the files: where a simple directive is wrong, the blocks above it are looked at
 //! before it is reported.
 
-use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use conf::{Contexts, Error, Loader, Source, Statement, Table, Tree};
+use conf::{Contexts, Error, Loader, Source, Statement, Tree};
 
 use crate::config::{Config, Cx, Http, Loaded, Location, LocationId, Scope, Server, ServerId};
+use crate::module::{ModuleTable, Set, Walk};
 use crate::modules::charset;
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::listen;
 use crate::modules::http_core::locations::{Locations, Name};
 use crate::modules::http_core::{self, LimitExcept, ServerDraft};
-use crate::modules::{Directive, MODULES, Set, Walk};
 use crate::modules::{log, proxy, upstream_block};
 use crate::phases::Handlers;
+use crate::variables::Registry;
 
-/// All directives, checked for nothing but being there once.
-pub fn table() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| {
-        MODULES.iter().flat_map(|module| module.directives()).map(|directive| &directive.spec).collect()
-    });
-    &TABLE
-}
-
-/// The row that an entry of the table belongs to. Entries are told apart by where they stand, because names
-/// may occur several times; a large configuration asks for every statement of thousands.
-fn directive(spec: &'static conf::Spec) -> &'static Directive {
-    fn address(spec: &'static conf::Spec) -> usize {
-        std::ptr::from_ref(spec).addr()
-    }
-    static ROWS: LazyLock<HashMap<usize, &'static Directive>> = LazyLock::new(|| {
-        let all = MODULES.iter().flat_map(|module| module.directives());
-        all.map(|directive| (address(&directive.spec), directive)).collect()
-    });
-    ROWS.get(&address(spec)).expect("the table is made of the modules' directives")
-}
-
-/// Reads and resolves a configuration. `prefix` is what relative paths start from.
-pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loaded, Error> {
+/// Reads and resolves a configuration of these modules. `prefix` is what relative paths start from.
+pub fn load(
+    modules: &'static ModuleTable,
+    source: &Source,
+    prefix: &Path,
+    loader: &dyn Loader,
+) -> Result<Loaded, Error> {
     let tree = conf::parse(source, loader)?;
     let mut resolver = Resolver {
+        modules,
         tree: &tree,
         prefix,
         conf_prefix: &source.prefix,
         loader,
         main: MainConf::under(prefix),
         events: EventsConf::default(),
-        http: Http { hostname: hostname(), prefix: folder(prefix), ..Http::default() },
+        http: Http {
+            hostname: hostname(),
+            prefix: folder(prefix),
+            registry: Registry::over(Arc::clone(modules.variables())),
+            ..Http::default()
+        },
         warnings: Vec::new(),
         blocks: 0,
     };
@@ -72,7 +62,7 @@ pub fn load(source: &Source, prefix: &Path, loader: &dyn Loader) -> Result<Loade
     let sets_cookies = http.upstreams.groups().any(|group| group.sets_cookies());
     for location in &mut http.locations {
         location.scope.upstream_sticky.sets_cookies = sets_cookies;
-        location.handlers = Handlers::of(&location.scope);
+        location.handlers = Handlers::of(modules, &location.scope);
     }
     let config = Arc::new(Config { main, events, http });
     Ok(Loaded { config, sources: tree.files, warnings })
@@ -92,6 +82,7 @@ fn hostname() -> String {
 
 /// A configuration while it is being read.
 struct Resolver<'a> {
+    modules: &'static ModuleTable,
     tree: &'a Tree,
     prefix: &'a Path,
     conf_prefix: &'a Path,
@@ -160,10 +151,10 @@ impl Resolver<'_> {
     fn upstream_block(&mut self, statement: &Statement) -> Result<(), Error> {
         let mut draft = upstream_block::begin(&self.cx(statement, Contexts::HTTP))?;
         self.blocks += 1;
-        let mut admitted = table().scope(Contexts::UPSTREAM);
+        let mut admitted = self.modules.specs().scope(Contexts::UPSTREAM);
         for statement in statement.children() {
             let spec = admitted.admit(statement)?;
-            let Set::Upstream(set) = directive(spec).set else {
+            let Set::Upstream(set) = self.modules.directive(spec).set else {
                 panic!("the table puts {} into upstream", statement.name.text)
             };
             (set.0)(&mut draft, &mut self.cx(statement, Contexts::UPSTREAM))?;
@@ -270,9 +261,9 @@ impl Resolver<'_> {
     ) -> Result<Vec<Inner<'t>>, Error> {
         self.blocks += 1;
         let mut inner = Vec::new();
-        let mut admitted = table().scope(context);
+        let mut admitted = self.modules.specs().scope(context);
         for statement in statements {
-            let done = admitted.admit(statement).and_then(|spec| match directive(spec).set {
+            let done = admitted.admit(statement).and_then(|spec| match self.modules.directive(spec).set {
                 Set::Walk(walk) => {
                     inner.push((statement, walk));
                     match walk {
@@ -351,6 +342,7 @@ impl Resolver<'_> {
     fn cx<'s>(&'s mut self, statement: &'s Statement, context: Contexts) -> Cx<'s> {
         Cx {
             statement,
+            modules: self.modules,
             tree: self.tree,
             context,
             block: self.blocks,

@@ -17,7 +17,7 @@ pub(crate) fn load_with(text: &str, files: &[(&str, &str)]) -> Result<Loaded, Er
     let main = [("/conf/nginx.conf", format!("{text}\nevents {{}}"))];
     let others = files.iter().map(|(path, text)| (*path, (*text).to_owned()));
     let loader: MapLoader = main.into_iter().chain(others).collect();
-    super::load(&Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)
+    super::load(crate::modules::all(), &Source::new("/conf/nginx.conf"), Path::new("/prefix"), &loader)
 }
 
 /// The configuration with this `http` block.

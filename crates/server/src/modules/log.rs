@@ -377,7 +377,9 @@ impl LogFormat {
     /// nginx's built-in format.
     pub(crate) fn combined() -> LogFormat {
         let text = |text: &str| Part::Text(text.into());
-        let variable = |name: &str| Part::Variable(VarRef::built_in(name).expect("the modules have it"));
+        let variable = |name: &str| {
+            Part::Variable(crate::modules::all().variables().named(name).expect("the modules have it"))
+        };
         let parts = vec![
             variable("remote_addr"),
             text(" - "),

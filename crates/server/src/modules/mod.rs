@@ -56,14 +56,9 @@ pub mod userid;
 pub mod zstd;
 pub mod zstd_static;
 
-use conf::{Error, Spec, State};
+use std::sync::LazyLock;
 
-use crate::config::{Cx, Scope};
-use crate::modules::core::{EventsConf, MainConf};
-use crate::modules::http_core::ServerDraft;
-use crate::phases::{Filter, Handler};
-use crate::upstream::peers::lines::Draft;
-use crate::variables::{Prefixed, Variable};
+pub use crate::module::{Directive, Module, ModuleTable, Set, UpstreamSetter, Walk};
 
 /// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a
 /// filter sees what those before it made of the answer.
@@ -129,131 +124,10 @@ pub static MODULES: &[&Module] = &[
     &range::MODULE,
 ];
 
-/// One module.
-pub struct Module {
-    /// nginx's name of it, without `ngx_` and `_module`.
-    pub name: &'static str,
-    /// Its directives, in tables.
-    pub directives: &'static [&'static [Directive]],
-    /// Its variables.
-    pub variables: &'static [Variable],
-    /// Its families of variables, such as `http_`.
-    pub prefixed: &'static [Prefixed],
-    /// Its handlers.
-    pub handlers: &'static [Handler],
-    /// What it does to an answer before it is sent.
-    pub filter: Option<Filter>,
-}
-
-impl Module {
-    /// A module with this name and nothing else, to be completed by struct update.
-    pub const fn named(name: &'static str) -> Module {
-        Module { name, directives: &[], variables: &[], prefixed: &[], handlers: &[], filter: None }
-    }
-
-    /// Its directives.
-    pub fn directives(&self) -> impl Iterator<Item = &'static Directive> {
-        self.directives.iter().copied().flatten()
-    }
-}
-
-/// A directive: what is said about it, and what it does.
-pub struct Directive {
-    /// Name, contexts, arguments, default, help.
-    pub spec: Spec,
-    /// What happens with a statement of it.
-    pub set: Set,
-}
-
-impl Directive {
-    /// Changes process-wide settings.
-    pub const fn main(spec: Spec, set: fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
-        Directive { spec, set: Set::Main(set) }
-    }
-
-    /// Changes the event loop.
-    pub const fn events(spec: Spec, set: fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
-        Directive { spec, set: Set::Events(set) }
-    }
-
-    /// Changes settings that blocks inherit.
-    pub const fn scope(spec: Spec, set: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
-        Directive { spec, set: Set::Scope(set) }
-    }
-
-    /// Changes a server.
-    pub const fn server(
-        spec: Spec,
-        set: fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>,
-    ) -> Directive {
-        Directive { spec, set: Set::Server(set) }
-    }
-
-    /// Changes an upstream block.
-    pub(crate) const fn upstream(
-        spec: Spec,
-        set: fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>,
-    ) -> Directive {
-        Directive { spec, set: Set::Upstream(UpstreamSetter(set)) }
-    }
-
-    /// Changes the whole of `http`.
-    pub const fn http(spec: Spec, set: fn(&mut Cx<'_>) -> Result<(), Error>) -> Directive {
-        Directive { spec, set: Set::Http(set) }
-    }
-
-    /// Is accepted and does nothing, for this reason.
-    pub const fn nothing(spec: Spec, why: &'static str) -> Directive {
-        Directive { spec: spec.state(State::Accepted(why)), set: Set::Nothing }
-    }
-
-    /// Holds directives.
-    pub const fn walk(spec: Spec, walk: Walk) -> Directive {
-        Directive { spec, set: Set::Walk(walk) }
-    }
-}
-
-/// What a directive changes.
-pub enum Set {
-    /// Process-wide settings.
-    Main(fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>),
-    /// Settings of the event loop.
-    Events(fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>),
-    /// Settings that blocks inherit.
-    Scope(fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>),
-    /// What belongs to a server alone.
-    Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
-    /// What belongs to an upstream block alone.
-    Upstream(UpstreamSetter),
-    /// What belongs to the whole of `http`, reached through the context.
-    Http(fn(&mut Cx<'_>) -> Result<(), Error>),
-    /// Nothing: the directive tunes what this server does not have. Its help says so.
-    Nothing,
-    /// A block with directives, which the resolver walks into.
-    Walk(Walk),
-}
-
-/// The setter of a directive in an upstream block.
-#[derive(Clone, Copy)]
-pub struct UpstreamSetter(pub(crate) fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>);
-
-/// The blocks that hold directives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Walk {
-    /// `events`
-    Events,
-    /// `http`
-    Http,
-    /// `server`
-    Server,
-    /// `location`
-    Location,
-    /// `limit_except`
-    LimitExcept,
-    /// `if`
-    If,
-    /// `upstream`
-    Upstream,
+/// All modules with what the reading of a configuration needs of them.
+pub fn all() -> &'static ModuleTable {
+    static TABLE: LazyLock<ModuleTable> = LazyLock::new(|| ModuleTable::new(MODULES));
+    &TABLE
 }
 
 #[cfg(test)]

@@ -41,8 +41,7 @@ impl Site {
             format!("events {{ use epoll; {events} }} http {{ aio off; error_log error.log; {http} }}");
         let source = Source::new("/nginx.conf");
         let loader: MapLoader = [("/nginx.conf", text)].into_iter().collect();
-        let loaded =
-            server::config::load(&source, folder.path(), &loader).expect("the configuration is right");
+        let loaded = server::load(&source, folder.path(), &loader).expect("the configuration is right");
         let logs = loaded.config.log_files();
         let logs = logs.into_iter().map(|path| (path.clone(), open_log(&path))).collect();
         let listeners = vec![(ListenAddr::Inet(address), vec![listener.into()])];

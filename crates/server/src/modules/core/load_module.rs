@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use conf::{Error, ErrorKind, Span, Statement, Tree, Verdict};
+use conf::{Error, ErrorKind, Span, Statement, Verdict};
 
-use crate::config::{Cx, table};
-use crate::modules::MODULES;
+use crate::config::Cx;
+use crate::module::ModuleTable;
 
 /// Words in the names of directives of modules that are not nginx's own, by the name of their file: of those that
 /// distributions have as packages. A directive of another one is an unknown directive, at its own line.
@@ -40,11 +40,11 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     let path = cx.arg(0);
     let module = module_of(path);
-    if is_built_in(&module) {
+    if is_built_in(cx.modules, &module) {
         cx.warn(format_args!("\"{path}\" is not loaded, what it holds is built in"));
         return Ok(());
     }
-    if let Some((directive, place)) = first_use(cx.tree, &module) {
+    if let Some((directive, place)) = first_use(cx, &module) {
         let what = format_args!(
             "\"{path}\" cannot be loaded, and \"{directive}\" directive in {place} needs it; modules are built in or not there"
         );
@@ -65,18 +65,18 @@ fn module_of(path: &str) -> String {
 }
 
 /// Whether one of our modules is that one.
-fn is_built_in(module: &str) -> bool {
+fn is_built_in(modules: &ModuleTable, module: &str) -> bool {
     // By the names of directives too: one of our modules may hold what are several in nginx.
     let name = |name: &'static str| name.strip_suffix("_filter").unwrap_or(name);
-    MODULES.iter().any(|ours| name(ours.name) == module)
-        || MODULES.iter().flat_map(|ours| ours.directives()).any(|ours| name(ours.spec.module) == module)
+    modules.modules().iter().any(|ours| name(ours.name) == module)
+        || modules.specs().specs().any(|ours| name(ours.module) == module)
 }
 
 /// The first directive in the configuration that this module would bring, and its place.
-fn first_use<'t>(tree: &'t Tree, module: &str) -> Option<(&'t str, &'t Span)> {
+fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
     // The whole text is looked at, because what needs a module stands below the line that loads it.
     let mut first: Option<&Statement> = None;
-    conf::visit(tree, table(), &mut |visit| {
+    conf::visit(cx.tree, cx.modules.specs(), &mut |visit| {
         let Verdict::Fault(error) = &visit.verdict else { return };
         let is_of_it = match error.kind() {
             ErrorKind::NotBuilt { module: of, .. } => is_part(of, module),

@@ -21,7 +21,8 @@ fn events_of(text: &str) -> Result<EventsConf, String> {
     let loader: conf::MapLoader =
         [("/conf/nginx.conf", format!("events {{\n{text} }}"))].into_iter().collect();
     let source = conf::Source::new("/conf/nginx.conf");
-    let loaded = crate::config::load(&source, std::path::Path::new("/prefix"), &loader);
+    let loaded =
+        crate::config::load(crate::modules::all(), &source, std::path::Path::new("/prefix"), &loader);
     loaded.map(|loaded| loaded.config.events().clone()).map_err(|error| error.to_string())
 }
 
@@ -144,7 +145,12 @@ fn wrong_values_are_refused_as_in_nginx() {
 fn blocks_that_must_be_there_once() {
     let load = |text: &str| {
         let loader: conf::MapLoader = [("/conf/nginx.conf", text)].into_iter().collect();
-        crate::config::load(&conf::Source::new("/conf/nginx.conf"), std::path::Path::new("/prefix"), &loader)
+        crate::config::load(
+            crate::modules::all(),
+            &conf::Source::new("/conf/nginx.conf"),
+            std::path::Path::new("/prefix"),
+            &loader,
+        )
     };
     let fault = |text: &str| load(text).map(|_| ()).map_err(|error| error.to_string());
     assert_eq!(fault("http { }"), Err("no \"events\" section in configuration".to_owned()));

@@ -18,7 +18,7 @@ fn server(text: &str) -> Arc<Config> {
 /// Every directive of every module agrees with nginx about contexts, arguments and braces.
 #[test]
 fn the_tables_agree_with_nginx() {
-    let table = crate::config::table();
+    let table = crate::modules::all().specs();
     assert_eq!(conf::differences(table), Vec::<String>::new());
     let count = table.specs().count();
     assert!(count > 115, "{count} directives");
@@ -27,7 +27,7 @@ fn the_tables_agree_with_nginx() {
 /// A directive is in the module that nginx has it in: `-V` tells tools by that name what is there.
 #[test]
 fn directives_are_in_their_modules() {
-    for spec in crate::config::table().specs() {
+    for spec in crate::modules::all().specs().specs() {
         let mut rows = conf::nginx_directives().iter().filter(|row| row.name == spec.name).peekable();
         let known = rows.peek().is_none() || rows.any(|row| row.module == spec.module);
         assert!(known || spec.module == "ringroad", "{} in {}", spec.name, spec.module);
@@ -42,7 +42,9 @@ fn nothing_is_missing_of_the_core() {
         .filter(|row| {
             matches!(row.module, "http_core" | "nginx" | "event" | "epoll" | "http_index" | "http_log")
         })
-        .filter(|row| crate::config::table().named(row.name).iter().all(|spec| spec.module != row.module))
+        .filter(|row| {
+            crate::modules::all().specs().named(row.name).iter().all(|spec| spec.module != row.module)
+        })
         .map(|row| row.name)
         .collect();
     assert_eq!(missing, Vec::<&str>::new());

@@ -1,0 +1,199 @@
+//! What a module of nginx's is to the rest of the server: directives, variables, handlers and a filter, all as data.
+//!
+//! [`Module`] is one of them. [`ModuleTable`] is all of them, prepared for the reading of a configuration. The modules
+//! themselves are in [`crate::modules`], and nothing here knows one by name.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use conf::{Error, Spec, State, Table};
+
+use crate::config::{Cx, Scope};
+use crate::modules::core::{EventsConf, MainConf};
+use crate::modules::http_core::ServerDraft;
+use crate::phases::{Filter, Handler};
+use crate::upstream::peers::lines::Draft;
+use crate::variables::{ModuleVariables, Prefixed, Variable};
+
+/// All modules of the server.
+pub struct ModuleTable {
+    modules: &'static [&'static Module],
+    specs: Table,
+    /// The directives by the address of their `Spec`.
+    directives: HashMap<usize, &'static Directive>,
+    variables: Arc<ModuleVariables>,
+}
+
+impl ModuleTable {
+    /// Prepares modules, which stand in the order of the handlers inside a phase and then of the filters.
+    pub fn new(modules: &'static [&'static Module]) -> ModuleTable {
+        let directives = || modules.iter().flat_map(|module| module.directives());
+        ModuleTable {
+            modules,
+            specs: directives().map(|directive| &directive.spec).collect(),
+            directives: directives().map(|directive| (address(&directive.spec), directive)).collect(),
+            variables: Arc::new(ModuleVariables::new(
+                modules.iter().flat_map(|module| module.variables),
+                modules.iter().flat_map(|module| module.prefixed),
+            )),
+        }
+    }
+
+    /// The modules, in order.
+    pub fn modules(&self) -> &'static [&'static Module] {
+        self.modules
+    }
+
+    /// The directives of all modules.
+    pub fn specs(&self) -> &Table {
+        &self.specs
+    }
+
+    /// The variables of all modules.
+    pub(crate) fn variables(&self) -> &Arc<ModuleVariables> {
+        &self.variables
+    }
+
+    /// The directive that an entry of [`ModuleTable::specs`] belongs to. Entries are told apart by their address, because
+    /// names may occur several times, and a large configuration looks up every statement of thousands.
+    pub(crate) fn directive(&self, spec: &'static Spec) -> &'static Directive {
+        self.directives.get(&address(spec)).expect("the entries are made of the modules' directives")
+    }
+}
+
+impl std::fmt::Debug for ModuleTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.modules.iter().map(|module| module.name)).finish()
+    }
+}
+
+fn address(spec: &'static Spec) -> usize {
+    std::ptr::from_ref(spec).addr()
+}
+
+/// One module.
+pub struct Module {
+    /// nginx's name of it, without `ngx_` and `_module`.
+    pub name: &'static str,
+    /// Its directives, in tables.
+    pub directives: &'static [&'static [Directive]],
+    /// Its variables.
+    pub variables: &'static [Variable],
+    /// Its families of variables, such as `http_`.
+    pub prefixed: &'static [Prefixed],
+    /// Its handlers.
+    pub handlers: &'static [Handler],
+    /// What it does to an answer before it is sent.
+    pub filter: Option<Filter>,
+}
+
+impl Module {
+    /// A module with this name and nothing else, to be completed by struct update.
+    pub const fn named(name: &'static str) -> Module {
+        Module { name, directives: &[], variables: &[], prefixed: &[], handlers: &[], filter: None }
+    }
+
+    /// Its directives.
+    pub fn directives(&self) -> impl Iterator<Item = &'static Directive> {
+        self.directives.iter().copied().flatten()
+    }
+}
+
+/// A directive: what is said about it, and what it does.
+pub struct Directive {
+    /// Name, contexts, arguments, default, help.
+    pub spec: Spec,
+    /// What happens with a statement of it.
+    pub set: Set,
+}
+
+impl Directive {
+    /// Changes process-wide settings.
+    pub const fn main(spec: Spec, set: fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Main(set) }
+    }
+
+    /// Changes the event loop.
+    pub const fn events(spec: Spec, set: fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Events(set) }
+    }
+
+    /// Changes settings that blocks inherit.
+    pub const fn scope(spec: Spec, set: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Scope(set) }
+    }
+
+    /// Changes a server.
+    pub const fn server(
+        spec: Spec,
+        set: fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>,
+    ) -> Directive {
+        Directive { spec, set: Set::Server(set) }
+    }
+
+    /// Changes an upstream block.
+    pub(crate) const fn upstream(
+        spec: Spec,
+        set: fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>,
+    ) -> Directive {
+        Directive { spec, set: Set::Upstream(UpstreamSetter(set)) }
+    }
+
+    /// Changes the whole of `http`.
+    pub const fn http(spec: Spec, set: fn(&mut Cx<'_>) -> Result<(), Error>) -> Directive {
+        Directive { spec, set: Set::Http(set) }
+    }
+
+    /// Is accepted and does nothing, for this reason.
+    pub const fn nothing(spec: Spec, why: &'static str) -> Directive {
+        Directive { spec: spec.state(State::Accepted(why)), set: Set::Nothing }
+    }
+
+    /// Holds directives.
+    pub const fn walk(spec: Spec, walk: Walk) -> Directive {
+        Directive { spec, set: Set::Walk(walk) }
+    }
+}
+
+/// What a directive changes.
+pub enum Set {
+    /// Process-wide settings.
+    Main(fn(&mut MainConf, &mut Cx<'_>) -> Result<(), Error>),
+    /// Settings of the event loop.
+    Events(fn(&mut EventsConf, &mut Cx<'_>) -> Result<(), Error>),
+    /// Settings that blocks inherit.
+    Scope(fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>),
+    /// What belongs to a server alone.
+    Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
+    /// What belongs to an upstream block alone.
+    Upstream(UpstreamSetter),
+    /// What belongs to the whole of `http`, reached through the context.
+    Http(fn(&mut Cx<'_>) -> Result<(), Error>),
+    /// Nothing: the directive tunes what this server does not have. Its help says so.
+    Nothing,
+    /// A block with directives, which the resolver walks into.
+    Walk(Walk),
+}
+
+/// The setter of a directive in an upstream block.
+#[derive(Clone, Copy)]
+pub struct UpstreamSetter(pub(crate) fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>);
+
+/// The blocks that hold directives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// `events`
+    Events,
+    /// `http`
+    Http,
+    /// `server`
+    Server,
+    /// `location`
+    Location,
+    /// `limit_except`
+    LimitExcept,
+    /// `if`
+    If,
+    /// `upstream`
+    Upstream,
+}
