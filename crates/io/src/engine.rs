@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use crate::DiskVia;
 use crate::buf::Pool;
 use crate::op::{Completion, Op, OpId};
 
@@ -136,6 +137,18 @@ pub struct Caps {
     pub pools: u8,
     /// Whether zero-copy sends can be had.
     pub send_zero_copy: bool,
+}
+
+impl Caps {
+    /// The best engine for buffered files that the server itself reads and writes, such as logs: libaio would block there.
+    pub fn best_disk(&self) -> DiskVia {
+        if self.disk_ring { DiskVia::Ring } else { self.best_pool() }
+    }
+
+    /// The first thread pool, or blocking calls where there is none.
+    pub fn best_pool(&self) -> DiskVia {
+        if self.pools > 0 { DiskVia::Pool(0) } else { DiskVia::Sync }
+    }
 }
 
 /// Files of one device that threads make at once. They wait for each other in the folder and in the journal, so that more

@@ -12,6 +12,7 @@ use crate::config::{Cx, Scope};
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::ServerDraft;
 use crate::phases::{Filter, Handler};
+use crate::request::Request;
 use crate::upstream::peers::lines::Draft;
 use crate::variables::{ModuleVariables, Prefixed, Variable};
 
@@ -54,6 +55,12 @@ impl ModuleTable {
         &self.variables
     }
 
+    /// What modules do where subrequests begin, in order.
+    pub(crate) fn subrequest_hooks(&self) -> Vec<SubrequestHooks> {
+        let hooks = self.modules.iter().map(|module| module.subrequest);
+        hooks.filter(|hooks| hooks.begin.is_some() || hooks.detach.is_some()).collect()
+    }
+
     /// The directive that an entry of [`ModuleTable::specs`] belongs to. Entries are told apart by their address, because
     /// names may occur several times, and a large configuration looks up every statement of thousands.
     pub(crate) fn directive(&self, spec: &'static Spec) -> &'static Directive {
@@ -85,12 +92,31 @@ pub struct Module {
     pub handlers: &'static [Handler],
     /// What it does to an answer before it is sent.
     pub filter: Option<Filter>,
+    /// What it does where a subrequest begins.
+    pub subrequest: SubrequestHooks,
+}
+
+/// What a module does where a subrequest begins: what it copies from the extensions of the parent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SubrequestHooks {
+    /// Called with the parent and the new subrequest before its phases.
+    pub begin: Option<fn(&Request, &mut Request)>,
+    /// The same for a request that shares nothing with its parent.
+    pub detach: Option<fn(&Request, &mut Request)>,
 }
 
 impl Module {
     /// A module with this name and nothing else, to be completed by struct update.
     pub const fn named(name: &'static str) -> Module {
-        Module { name, directives: &[], variables: &[], prefixed: &[], handlers: &[], filter: None }
+        Module {
+            name,
+            directives: &[],
+            variables: &[],
+            prefixed: &[],
+            handlers: &[],
+            filter: None,
+            subrequest: SubrequestHooks { begin: None, detach: None },
+        }
     }
 
     /// Its directives.

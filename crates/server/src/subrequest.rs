@@ -15,7 +15,6 @@ use rt::{Either, select};
 
 use crate::connection::{decide, input};
 use crate::log::Level;
-use crate::modules::{charset, limit_conn, limit_req};
 use crate::request::Request;
 
 /// What is asked of the server itself.
@@ -111,8 +110,7 @@ pub(crate) fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
     let Some(mut child) = start(parent, wanted) else { return false };
     child.shared = Rc::new(parent.shared.apart_with_values());
     child.shared.subrequests.set(parent.shared.subrequests.get());
-    limit_req::hand_down(parent, &mut child);
-    limit_conn::hand_down(parent, &mut child);
+    detach(parent, &mut child);
     let counted = parent.background.get_or_insert_default().enter();
     rt::spawn(async move {
         carry_out(&mut child).await;
@@ -120,6 +118,13 @@ pub(crate) fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
         drop(counted);
     });
     true
+}
+
+/// Has the modules prepare a request that shares nothing with its parent.
+fn detach(parent: &Request, child: &mut Request) {
+    for detach in parent.config().http.subrequest_hooks.iter().filter_map(|hooks| hooks.detach) {
+        detach(parent, child);
+    }
 }
 
 /// The response of a subrequest was used: writes the log.
@@ -132,8 +137,7 @@ pub(crate) fn finish(child: Box<Request>) {
 /// done where `target` cannot be asked for.
 pub(crate) async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     let Some(mut child) = fetching(parent, target) else { return };
-    limit_req::hand_down(parent, &mut child);
-    limit_conn::hand_down(parent, &mut child);
+    detach(parent, &mut child);
     child.extensions.insert(errand);
     let child = &mut child;
     let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(decide::run_unfiltered(child));
@@ -224,7 +228,9 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
     child.method = if wanted.keeps_method { parent.method } else { Method::Get };
     let made = &parent.shared.subrequests;
     made.set(made.get() + 1);
-    charset::hand_down(parent, &mut child);
+    for begin in parent.config().http.subrequest_hooks.iter().filter_map(|hooks| hooks.begin) {
+        begin(parent, &mut child);
+    }
     Some(child)
 }
 

@@ -117,6 +117,14 @@ pub fn http(unix: i64) -> [u8; HTTP_LEN] {
     text
 }
 
+/// As in cookies, `Sun, 22-Nov-26 12:42:24 GMT`; with four digits where two would mean another century.
+pub fn cookie(unix: i64) -> Vec<u8> {
+    let date = http(unix);
+    // `Sun, 22 Nov 2026 12:42:24 GMT`
+    let year = if &date[12..16] > b"2037".as_slice() { &date[12..16] } else { &date[14..16] };
+    [&date[..7], b"-", &date[8..11], b"-", year, &date[16..]].concat()
+}
+
 /// Formats `21/Nov/2026:09:30:00 +0000` for a zone `offset_minutes` east of UTC.
 #[must_use]
 pub fn common_log(unix: i64, offset_minutes: i16) -> [u8; COMMON_LOG_LEN] {

@@ -76,10 +76,10 @@ fn engine(aio: Aio, caps: &Caps, direct: bool) -> DiskVia {
         Aio::Off => DiskVia::Sync,
         Aio::Threads(pool) => DiskVia::Pool(pool),
         Aio::Libaio if direct && caps.disk_libaio => DiskVia::Libaio,
-        Aio::Libaio => pool(caps),
+        Aio::Libaio => caps.best_pool(),
         Aio::Unset | Aio::On | Aio::Uring if caps.disk_ring => DiskVia::Ring,
         Aio::Unset | Aio::On | Aio::Uring if direct && caps.disk_libaio => DiskVia::Libaio,
-        Aio::Unset | Aio::On | Aio::Uring => pool(caps),
+        Aio::Unset | Aio::On | Aio::Uring => caps.best_pool(),
     }
 }
 
@@ -91,15 +91,6 @@ pub(crate) fn path_engine(conf: &Conf, caps: &Caps) -> DiskVia {
 /// The engine for reads past the page cache.
 pub(crate) fn direct_engine(conf: &Conf, caps: &Caps) -> DiskVia {
     engine(conf.aio, caps, true)
-}
-
-fn pool(caps: &Caps) -> DiskVia {
-    if caps.pools > 0 { DiskVia::Pool(0) } else { DiskVia::Sync }
-}
-
-/// The best engine for the server's own files, such as logs.
-pub(crate) fn best_engine(caps: &Caps) -> DiskVia {
-    engine(Aio::Unset, caps, false)
 }
 
 /// `$body_engine`: `io_uring`, `io_uring direct`, `sendfile or io_uring`, `sendfile threads`, ….

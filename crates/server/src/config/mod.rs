@@ -22,6 +22,7 @@ pub use scope::{Layered, Scope};
 
 use crate::files::cache::Limits;
 use crate::log::Targets;
+use crate::module::SubrequestHooks;
 use crate::modules::charset::Charsets;
 use crate::modules::core::{EventsConf, MainConf, ProcessKey};
 use crate::modules::http_core::listen::ListenSpec;
@@ -63,6 +64,8 @@ pub(crate) struct Http {
     pub(crate) locations: Vec<Location>,
     /// Variables that the configuration itself defines.
     pub(crate) registry: Registry,
+    /// What modules do where subrequests begin.
+    pub(crate) subrequest_hooks: Vec<SubrequestHooks>,
     /// `charset_map` and the charsets that are named elsewhere.
     pub(crate) charsets: Charsets,
     /// `log_format`, by name.

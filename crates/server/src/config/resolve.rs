@@ -42,6 +42,7 @@ pub fn load(
             hostname: hostname(),
             prefix: folder(prefix),
             registry: Registry::over(Arc::clone(modules.variables())),
+            subrequest_hooks: modules.subrequest_hooks(),
             ..Http::default()
         },
         warnings: Vec::new(),

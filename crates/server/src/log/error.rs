@@ -5,24 +5,12 @@ use std::io::Write;
 use std::rc::Rc;
 
 use http::request::HeaderId;
-use io::Errno;
 
 use crate::log::reports::Origin;
 use crate::log::sink::Sink;
 use crate::log::{ErrorLog, Form, JsonLine, Level, Target};
 use crate::request::Request;
 use crate::thread::Thread;
-
-/// The reason of a failed system call as nginx writes it: `2: No such file or directory`.
-pub struct Reason(pub Errno);
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let code = self.0.raw_os_error();
-        let text = std::io::Error::from_raw_os_error(code).to_string();
-        write!(f, "{code}: {}", text.trim_end_matches(&format!(" (os error {code})")))
-    }
-}
 
 /// Writes one line to the error log of the process.
 pub(crate) fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {

@@ -16,6 +16,7 @@ mod json;
 pub(crate) mod limited;
 mod losses;
 pub(crate) mod named;
+mod reason;
 pub(crate) mod reports;
 pub(crate) mod sink;
 pub mod syslog;
@@ -30,8 +31,8 @@ use std::time::Duration;
 
 use crate::config::Layered;
 
-pub use error::Reason;
 pub use json::Object as JsonLine;
+pub use reason::Reason;
 
 /// `error_log` of one block.
 #[derive(Clone, Debug, Default)]

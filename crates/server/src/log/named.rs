@@ -17,7 +17,6 @@ use io::{DiskVia, Errno};
 use rt::{File, Timer};
 use rustix::fs::{FileType, OFlags};
 
-use crate::body::choose;
 use crate::files::links::Rule;
 use crate::log::bell::Bell;
 use crate::log::losses::{Cause, Losses};
@@ -260,7 +259,7 @@ impl Named {
     /// The task: ends when the file need not be open any more.
     async fn run(self: Rc<Self>, logs: Weak<NamedLogs>) {
         let timer = Timer::new();
-        let via = choose::best_engine(&rt::caps());
+        let via = rt::caps().best_disk();
         loop {
             if !self.waiting.borrow().is_empty() {
                 self.write_some(via).await;

@@ -14,7 +14,6 @@ use io::{DiskVia, Errno};
 use rt::{File, Timer};
 use rustix::fs::FileType;
 
-use crate::body::choose;
 use crate::log::bell::Bell;
 use crate::log::gzip::Packer;
 use crate::log::losses::{Cause, Losses, PAUSE};
@@ -343,12 +342,7 @@ struct Output {
 impl Output {
     fn new(hold: Option<Hold>) -> Output {
         let packer = hold.and_then(|hold| hold.gzip).map(Packer::new);
-        Output {
-            bytes: Vec::new(),
-            packer,
-            via: choose::best_engine(&rt::caps()),
-            device: DeviceId::default(),
-        }
+        Output { bytes: Vec::new(), packer, via: rt::caps().best_disk(), device: DeviceId::default() }
     }
 
     /// The bytes of a file for these lines.

@@ -7,6 +7,7 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::{Cx, Scope};
 use crate::log::Level;
+use crate::module::SubrequestHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Handler, Phase, Run, Step};
@@ -32,6 +33,7 @@ pub static MODULE: Module = Module {
         active: |scope| !scope.limit_conn.limits.items().is_empty(),
         run: Run::Now(run),
     }],
+    subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
     ..Module::named("http_limit_conn")
 };
 
@@ -177,7 +179,7 @@ impl Drop for Held {
 }
 
 /// Lets a request that goes its own way know what became of the one that makes it: both together are looked at once.
-pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
+fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(Outcome { rejected, dry_run, .. }) = parent.shared.extensions.borrow().get() {
         let outcome = Outcome { rejected: *rejected, dry_run: *dry_run, _held: Vec::new() };
         child.shared.extensions.borrow_mut().insert(outcome);

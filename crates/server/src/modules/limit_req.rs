@@ -17,6 +17,7 @@ use conf::{Args, Contexts, Error, Spec, value};
 use crate::config::{Cx, Scope};
 use crate::connection::decide::pause;
 use crate::log::Level;
+use crate::module::SubrequestHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Handler, Phase, Run, Step};
@@ -41,6 +42,7 @@ pub static MODULE: Module = Module {
         Handler { phase: Phase::Preaccess, active: is_active, run: Run::Now(run) },
         Handler { phase: Phase::Preaccess, active: is_active, run: Run::LaterIf(is_delayed, boxed_wait) },
     ],
+    subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
     ..Module::named("http_limit_req")
 };
 
@@ -234,7 +236,7 @@ enum Verdict {
 }
 
 /// Lets a request that goes its own way know what became of the one that makes it: both together are looked at once.
-pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
+fn hand_down(parent: &Request, child: &mut Request) {
     if let Some(outcome) = outcome(parent) {
         child.shared.extensions.borrow_mut().insert(outcome);
     }

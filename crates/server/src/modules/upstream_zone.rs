@@ -7,7 +7,8 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::Cx;
 use crate::modules::{Directive, Module};
-use crate::shared_zone::{BYTES_MIN, Kind};
+use crate::shared_zone::BYTES_MIN;
+use crate::upstream::peers::ServersZone;
 use crate::upstream::peers::lines::Draft;
 
 /// The module.
@@ -24,20 +25,6 @@ const DIRECTIVES: &[Directive] = &[Directive::upstream(
     .many(),
     zone,
 )];
-
-/// What such a zone is declared as. What groups keep is their own; the zone stands for the name.
-#[derive(Debug)]
-pub(crate) struct Servers;
-
-impl Kind for Servers {
-    type State = ();
-
-    fn empty(&self, _: u64) {}
-
-    fn continues(&self, _: &Servers) -> bool {
-        true
-    }
-}
 
 fn zone(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
@@ -56,7 +43,7 @@ fn zone(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
             Some(bytes)
         }
     };
-    draft.zone = Some(cx.http.zones.share(name, bytes, Servers, cx.statement)?);
+    draft.zone = Some(cx.http.zones.share(name, bytes, ServersZone, cx.statement)?);
     Ok(())
 }
 

@@ -459,7 +459,7 @@ fn cookie(conf: &Settings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
         Expires::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
         Expires::After(seconds) => {
             out.extend_from_slice(b"; expires=");
-            push_date(now.saturating_add(seconds), &mut out);
+            out.extend_from_slice(&http::date::cookie(now.saturating_add(seconds)));
         }
     }
     let mut attribute = |text: &str, value: &str| {
@@ -480,14 +480,6 @@ fn cookie(conf: &Settings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
         attribute("samesite=", site);
     }
     out
-}
-
-/// `Sun, 22-Nov-26 12:42:24 GMT`; with four digits where two would say another century.
-pub(crate) fn push_date(unix: i64, out: &mut Vec<u8>) {
-    let date = http::date::http(unix);
-    // `Sun, 22 Nov 2026 12:42:24 GMT`
-    let year = if &date[12..16] > b"2037".as_slice() { &date[12..16] } else { &date[14..16] };
-    out.extend_from_slice(&[&date[..7], b"-", &date[8..11], b"-", year, &date[16..]].concat());
 }
 
 #[cfg(test)]

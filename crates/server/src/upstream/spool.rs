@@ -21,8 +21,8 @@ use io::op::{DeviceId, Source};
 use io::{Buf, DiskVia, Errno};
 use smallvec::SmallVec;
 
+use crate::body::BodyError;
 use crate::body::stream::{SEND_BYTES, Stream};
-use crate::body::{BodyError, choose};
 use crate::received;
 use crate::upstream::Settings;
 use crate::upstream::body::Live;
@@ -107,7 +107,7 @@ pub(super) fn start(live: Box<Live>, settings: &Settings) -> Spooled {
         file: None,
         file_end: 0,
         in_file: 0,
-        via: choose::best_engine(&rt::caps()),
+        via: rt::caps().best_disk(),
         end: None,
         is_dropped: false,
         stream: None,

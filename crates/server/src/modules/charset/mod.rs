@@ -18,6 +18,7 @@ use recode::Recode;
 
 use crate::config::{Cx, Http, Scope};
 use crate::log::Level;
+use crate::module::SubrequestHooks;
 use crate::modules::http_core::media_types::{MediaTypes, split_charset};
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
@@ -31,6 +32,7 @@ pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     // Everywhere: another server may say the charset (`X-Accel-Charset`) of what it leads to.
     filter: Some(Filter { active: |_| true, run: filter }),
+    subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
     ..Module::named("http_charset")
 };
 
@@ -311,7 +313,7 @@ fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
 }
 
 /// Tells a subrequest which charset its answer becomes a part of.
-pub(crate) fn hand_down(parent: &Request, child: &mut Request) {
+fn hand_down(parent: &Request, child: &mut Request) {
     let wanted = match parent.extensions.get::<Wanted>() {
         Some(Wanted(name)) => Some(name.clone()),
         None if parent.depth > 0 => None,

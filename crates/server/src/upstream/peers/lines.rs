@@ -9,9 +9,9 @@ use std::time::Duration;
 use conf::Span;
 use io::op::PeerAddr;
 
+use super::ServersZone;
 use super::address::{Place, Url, name_of};
 use super::sticky::Sticky;
-use crate::modules::upstream_zone::Servers;
 use crate::resolve::resolver::Resolver;
 use crate::shared_zone::Zone;
 use crate::template::Template;
@@ -219,7 +219,7 @@ pub(crate) struct Draft {
     /// `keepalive` and its like.
     pub(crate) keepalive: Keepalive,
     /// `zone`
-    pub(crate) zone: Option<Arc<Zone<Servers>>>,
+    pub(crate) zone: Option<Arc<Zone<ServersZone>>>,
     /// `resolver`
     pub(crate) resolver: Option<Arc<Resolver>>,
     /// `resolver_timeout`

@@ -31,11 +31,25 @@ use self::lines::{Draft, Found, Line, Method, Named};
 use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
 use crate::log::Level;
-use crate::modules::upstream_zone::Servers;
 use crate::request::{Address, Request};
 use crate::resolve::resolver::Resolver;
-use crate::shared_zone::Zone;
+use crate::shared_zone::{self, Zone};
 use crate::zone::since_1970;
+
+/// The kind of zone that `zone` of an upstream block declares. What groups keep is their own; the zone stands for the
+/// name.
+#[derive(Debug)]
+pub(crate) struct ServersZone;
+
+impl shared_zone::Kind for ServersZone {
+    type State = ();
+
+    fn empty(&self, _: u64) {}
+
+    fn continues(&self, _: &ServersZone) -> bool {
+        true
+    }
+}
 
 /// The servers of an upstream block, or of the implicit one of an address that was written. Threads share it.
 #[derive(Debug)]
@@ -55,7 +69,7 @@ pub(crate) struct Group {
     has_names: bool,
     method: Method,
     sticky: Option<Sticky>,
-    zone: Option<Arc<Zone<Servers>>>,
+    zone: Option<Arc<Zone<ServersZone>>>,
     state: OnceLock<Arc<Shared>>,
 }
 

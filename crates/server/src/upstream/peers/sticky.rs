@@ -6,7 +6,6 @@ use std::sync::Arc;
 use md5::{Digest, Md5};
 use smallvec::SmallVec;
 
-use crate::modules::userid::push_date;
 use crate::request::Request;
 use crate::shared_zone::table::Table;
 use crate::shared_zone::{self, Kind};
@@ -111,7 +110,7 @@ impl Cookie {
             Some(Expires::After(seconds)) => {
                 let (now, _) = since_1970(rt::wall());
                 text.extend_from_slice(b"; expires=");
-                push_date(now.saturating_add(seconds), &mut text);
+                text.extend_from_slice(&http::date::cookie(now.saturating_add(seconds)));
                 text.extend_from_slice(format!("; max-age={seconds}").as_bytes());
             }
         }
