@@ -309,6 +309,22 @@ fn a_changed_server_line_keeps_its_addresses_while_name_servers_fail() {
 }
 
 #[test]
+fn a_name_of_a_variable_keeps_its_addresses_over_a_reload_while_name_servers_fail() {
+    let (dns, origin) = (DnsServer::start(), origin("here"));
+    dns.set_addresses("name.example", &["127.0.0.1"], 60);
+    let mut server = by_variable(&dns, "ipv6=off");
+    let target = format!("/?to=name.example:{}", origin.port());
+    assert_eq!(common::client(&server).get(&target).text(), "here");
+    dns.set("name.example", Kind::A, Answer::ServFail);
+    server.rewrite_conf(&server.conf().replace("location / {", "location /new { return 204; } location / {"));
+    server.reload();
+    server.wait_for_log("was replaced by 2 in place", Deadline::default());
+    let asked = dns.count("name.example", Kind::A);
+    assert_eq!(common::client(&server).get(&target).text(), "here");
+    assert!(dns.count("name.example", Kind::A) > asked, "a reload asks again");
+}
+
+#[test]
 fn a_service_has_its_servers_in_srv_records() {
     let dns = DnsServer::start();
     let (main, spare) = (origin("main"), origin("spare"));

@@ -25,6 +25,7 @@ use crate::config::Config;
 use crate::files::RootFacts;
 use crate::modules::core::{Affinity, Workers};
 use crate::modules::http_core::listen::ListenAddr;
+use crate::resolve;
 use crate::shared_zone::Zones;
 use crate::upstream::peers::Upstreams;
 pub use engine::{Choice, EngineKey};
@@ -228,6 +229,7 @@ impl Worker {
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.http.zones.begin(&in_force.http.zones);
         config.http.upstreams.begin(&in_force.http.upstreams);
+        resolve::begin(config, &in_force);
         *in_force = Arc::clone(config);
         drop(in_force);
         let edition = Edition::new(config, number, &self.events);

@@ -29,6 +29,7 @@ use std::time::Duration;
 
 pub use keeper::missing;
 
+use crate::config::Config;
 use crate::log::Level;
 use crate::request::Request;
 use crate::upstream::Failure;
@@ -60,6 +61,31 @@ impl Default for Conf {
     fn default() -> Conf {
         Conf { resolver: None, timeout: TIMEOUT }
     }
+}
+
+/// To be called before a thread serves under this configuration: resolvers take over what those of the configuration
+/// before know that ask the same name servers.
+pub(crate) fn begin(config: &Config, before: &Config) {
+    let known = resolvers(before);
+    for resolver in resolvers(config) {
+        if let Some(known) = known.iter().find(|known| known.asks_as(resolver)) {
+            resolver.take_over(known);
+        }
+    }
+}
+
+/// The resolvers of a configuration, each once.
+fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
+    let http = &config.http;
+    let of_locations = http.locations.iter().filter_map(|location| location.scope.resolve.resolver.as_ref());
+    let of_groups = http.upstreams.groups().filter_map(|group| group.resolver.as_ref());
+    let mut found: Vec<&Arc<Resolver>> = Vec::new();
+    for resolver in http.resolve.resolver.iter().chain(of_locations).chain(of_groups) {
+        if !found.iter().any(|known| Arc::ptr_eq(known, resolver)) {
+            found.push(resolver);
+        }
+    }
+    found
 }
 
 /// The addresses of a name that came out of variables, in an order that differs from request to request.

@@ -107,6 +107,32 @@ impl Resolver {
         Arc::new(Resolver { settings, turn, table, named })
     }
 
+    /// Whether both ask the same name servers for the same families.
+    pub(super) fn asks_as(&self, other: &Resolver) -> bool {
+        let (own, theirs) = (&self.settings, &other.settings);
+        own.servers == theirs.servers && (own.ipv4, own.ipv6) == (theirs.ipv4, theirs.ipv6)
+    }
+
+    /// Takes over what the resolver of the configuration before knows, as addresses whose time is over: the first request
+    /// asks again, as behind a reload of nginx, and is not lost while no name server answers.
+    pub(super) fn take_over(&self, before: &Resolver) {
+        let now = Instant::now();
+        let known: Vec<(Name, Entry)> = before
+            .table()
+            .names
+            .iter()
+            .filter_map(|(name, entry)| {
+                let (addresses, until) = entry.found.as_ref().filter(|_| now < entry.stale_until)?;
+                let found = Some((Arc::clone(addresses), now.min(*until)));
+                Some((
+                    name.clone(),
+                    Entry { found, stale_until: entry.stale_until, lookup: None, used: entry.used },
+                ))
+            })
+            .collect();
+        self.table().names.extend(known);
+    }
+
     /// The addresses of a name, in the order in which they came.
     ///
     /// # Errors
