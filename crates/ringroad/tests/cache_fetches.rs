@@ -268,3 +268,34 @@ fn a_part_of_a_wrong_length_is_not_stored() {
         }
     }
 }
+
+/// The origin is asked with GET, and the body is fetched for the cache beside the response.
+#[test]
+fn a_head_request_does_not_wait_for_the_body() {
+    let bare = |size| kept(size).etag(Etag::None).without_last_modified();
+    for (target, object) in [
+        ("/small", kept(1000)),
+        ("/medium", kept(50_000)),
+        ("/large", kept(1_000_000)),
+        ("/chunked", bare(50_000).framing(Framing::Chunked)),
+    ] {
+        let gate = Gate::new();
+        let objects = Objects::new();
+        let held = gate.clone();
+        objects.put(target, object.tune(move |_, reply| reply.wait_at(10, &held)));
+        let origin = Origin::objects(&objects);
+        let (_setup, server) = start(&origin);
+        // The origin is still in the body.
+        for status in ["MISS", "HIT"] {
+            let response = Client::connect(server.addr(0)).request("HEAD", target, &[]);
+            assert_eq!((response.status, response.field("X-Cache")), (200, Some(status)), "{target}");
+            let length = response.field("Content-Length").is_some();
+            assert_eq!(length, target != "/chunked", "{target}");
+        }
+        gate.open();
+        let response = Client::connect(server.addr(0)).get(target);
+        assert_eq!(response.field("X-Cache"), Some("HIT"), "{target}");
+        objects.content(target).assert_body(&response.body);
+        assert_eq!(origin.stats().requests, 1, "{target}");
+    }
+}

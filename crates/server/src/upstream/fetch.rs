@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use http::request::HeaderId;
+use http::request::{HeaderId, Method};
 use io::op::Source;
 use rt::net::{ConnectOptions, ConnectStep};
 use rt::{Either, select};
@@ -292,7 +292,9 @@ impl Attempt<'_> {
             return Ok(Done { heading, body: Here::All(whole.map(Source::Buf)) });
         }
         let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
-        let left = match live.left().filter(|_| self.settings.buffering && !unbuffered) {
+        // A HEAD that is asked as a GET for a cache has its response with the head.
+        let waits = self.settings.buffering && !unbuffered && request.method != Method::Head;
+        let left = match live.left().filter(|_| waits) {
             Some(left) if left <= self.settings.buffer_size => left as usize,
             _ => return Ok(Done { heading, body: Here::Part(live) }),
         };
