@@ -24,6 +24,12 @@ http {
     location / { proxy_pass http://@ORIGIN@; }
     # A fetch that brings nothing for so long is left alone.
     location /short/ { proxy_pass http://@ORIGIN@; proxy_cache_lock_timeout 200ms; }
+    location /plain-head/ { proxy_pass http://@ORIGIN@; proxy_cache_convert_head off; }
+    location /own-head/ {
+      proxy_pass http://@ORIGIN@;
+      proxy_cache_convert_head off;
+      proxy_cache_key $request_method$uri;
+    }
     location /on/ { proxy_pass http://@ORIGIN@; proxy_cache_lock on; proxy_cache_lock_timeout 200ms; }
   }
 }
@@ -297,5 +303,38 @@ fn a_head_request_does_not_wait_for_the_body() {
         assert_eq!(response.field("X-Cache"), Some("HIT"), "{target}");
         objects.content(target).assert_body(&response.body);
         assert_eq!(origin.stats().requests, 1, "{target}");
+    }
+}
+
+/// With `proxy_cache_convert_head off` a response to HEAD is stored as one, whether the method is in the key or not, and is no
+/// response to GET.
+#[test]
+fn a_head_request_is_stored_by_itself_where_it_is_not_converted() {
+    const SIZE: u64 = 50_000;
+    for target in ["/plain-head/a", "/own-head/a"] {
+        let objects = Objects::new();
+        objects.put(target, kept(SIZE).vary(&["Accept-Language"]));
+        objects.put(&format!("{target}-plain"), kept(SIZE));
+        let origin = Origin::objects(&objects);
+        let (_setup, server) = start(&origin);
+        let mut client = Client::connect(server.addr(0));
+        let mut head = |target: &str, language: &str| {
+            let response = client.request("HEAD", target, &[("Accept-Language", language)]);
+            assert_eq!((response.status, response.field("Content-Length")), (200, Some("50000")));
+            response.field("X-Cache").unwrap_or_default().to_owned()
+        };
+        let mut other = Client::connect(server.addr(0));
+        for target in [target.to_owned(), format!("{target}-plain")] {
+            let before = origin.stats().requests;
+            assert_eq!([head(&target, "de"), head(&target, "de")], ["MISS", "HIT"], "{target}");
+            let response = other.request("GET", &target, &[("Accept-Language", "de")]);
+            assert_eq!(response.field("X-Cache"), Some("MISS"), "{target}");
+            assert_eq!(response.body.len() as u64, SIZE, "{target}");
+            let response = other.request("GET", &target, &[("Accept-Language", "de")]);
+            assert_eq!(response.field("X-Cache"), Some("HIT"), "{target}");
+            assert_eq!(response.body.len() as u64, SIZE, "{target}");
+            assert_eq!(head(&target, "de"), "HIT", "{target}");
+            assert_eq!(origin.stats().requests - before, 2, "{target}");
+        }
     }
 }

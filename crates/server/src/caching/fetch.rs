@@ -20,6 +20,7 @@ use std::time::Duration;
 use cache::{Fill, Hit, Key, Meta, New, Refused, Store};
 use http::freshness::store::NotStored;
 use http::reply::FieldLine;
+use http::request::{HeaderId, Method};
 use http::stored_fields;
 use rt::local::Event;
 
@@ -33,7 +34,7 @@ use crate::caching::{Origin, Wanted, access, now_s, or_gone, parts, stored};
 use crate::log::Level;
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::request::Request;
-use crate::upstream::{Failure, Reply, state};
+use crate::upstream::{Failure, Reply, ReplyBody, state};
 
 /// One fetch.
 pub(crate) struct Fetch {
@@ -90,7 +91,8 @@ impl Fetch {
     /// Fetches for this request alone: others do not wait for it. `stores` says whether the answer may be stored.
     pub(crate) async fn alone(self, request: &mut Request, stores: bool) -> Result<Reply, Failure> {
         let (answered, filler) = self.ask(request, stores).await;
-        let lead = filler.as_ref().and_then(|filler| self.announce(filler));
+        let shared = filler.as_ref().filter(|filler| !policy::is_of_head(&filler.filling.meta));
+        let lead = shared.and_then(|filler| self.announce(filler));
         self.start(request, filler, lead);
         self.conclude(request, answered).await
     }
@@ -269,6 +271,10 @@ impl Fetch {
         answer: &Answer<'_>,
         reply: Reply,
     ) -> (Answered, Option<Box<Filler>>) {
+        // `proxy_method` may have asked for a body that this client does not get.
+        if self.is_of_head(request) && !matches!(reply.body, ReplyBody::None) {
+            return (Answered::Reply(reply), None);
+        }
         let generation = Rc::clone(&request.generation);
         let scope = &generation.config.location(request.location).scope;
         match self.begin(request, (self.origin.conf)(scope), answer).await {
@@ -396,6 +402,11 @@ impl Fetch {
         wanted
     }
 
+    /// Whether the upstream is asked with HEAD.
+    fn is_of_head(&self, request: &Request) -> bool {
+        request.method == Method::Head && !self.conf(request).convert_head
+    }
+
     /// Counts this use, and says whether there have to be more (`proxy_cache_min_uses`).
     pub(crate) fn has_too_few_uses(&self, conf: &CacheConf) -> bool {
         conf.min_uses > 1 && u64::from(self.store.count_use(&self.key)) < conf.min_uses
@@ -420,10 +431,14 @@ impl Fetch {
         }
         let (head, raw) = (answer.heading.head(), answer.heading.raw());
         meta.length = head.content_length();
+        if self.is_of_head(request) {
+            policy::set_of_head(request, &mut meta);
+        }
         let status = (head.status(), head.status_text().of(raw));
         // Its lines were parsed a moment ago.
-        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), true, answer.times.response)
-            .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
+        let (stored_head, parsed) =
+            policy::stored_head(status, head.lines(raw), kept_fields(&meta), answer.times.response)
+                .map_err(|_| Unstored::Refused(Refused::Unstorable))?;
         let (meta, stored_head) = (Arc::new(meta), Arc::from(stored_head));
         let new = New {
             key: self.key,
@@ -470,6 +485,14 @@ impl Fetch {
     }
 }
 
+/// Fields of a stored head that describe its own body. A response to HEAD has none, so its length is that of GET.
+fn kept_fields(meta: &Meta) -> &'static [HeaderId] {
+    match policy::is_of_head(meta) {
+        true => &[HeaderId::ContentRange, HeaderId::ContentLength],
+        false => &[HeaderId::ContentRange],
+    }
+}
+
 /// The facts and the head of a stored answer after a 304.
 fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) -> Option<(Meta, Vec<u8>)> {
     let head = http::reply::parse_written(hit.head())?;
@@ -481,7 +504,8 @@ fn updated(request: &Request, conf: &CacheConf, answer: &Answer<'_>, hit: &Hit) 
     }
     let status = (head.status(), head.status_text().of(hit.head()));
     let received_s = answer.times.response;
-    let (merged, merged_head) = policy::stored_head(status, lines.iter().copied(), true, received_s).ok()?;
+    let (merged, merged_head) =
+        policy::stored_head(status, lines.iter().copied(), kept_fields(&hit.meta), received_s).ok()?;
     let heading = crate::upstream::Heading::new(io::op::Source::Vec(merged.clone()), merged_head);
     let answer = Answer { heading: &heading, ..*answer };
     let mut meta = policy::judge(request, conf, &answer).ok()?;

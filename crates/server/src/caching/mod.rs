@@ -271,9 +271,10 @@ impl Lookup<'_> {
             (record.status, record.unstored) = (Some(Status::Miss), Some(Unstored::TooFewUses));
             return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
         }
-        // Its answer has no body that others could have, nor one that could be stored.
+        // Its response has no body that others could have. It must not take the place of one with a body.
         if request.method == Method::Head && !self.conf.convert_head {
-            return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
+            let stores = stale.as_ref().is_none_or(|hit| policy::is_of_head(&hit.meta));
+            return Box::pin(self.fetch(stale).alone(request, stores)).await.map(Followed::Reply);
         }
         // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
         let has_updating =

@@ -445,7 +445,7 @@ impl Fetch {
         };
         let status = (StatusCode::OK, &b"200 OK"[..]);
         let received_s = answer.times.response;
-        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), false, received_s).ok()?;
+        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), &[], received_s).ok()?;
         let stored_head = Arc::from(stored_head);
         let mut fill = None;
         let mut meta = Arc::new(Meta { status: 200, length: Some(part.length), ..policy::unstored(&answer) });

@@ -78,6 +78,23 @@ const MUST_REVALIDATE: u32 = 1;
 /// Bit of [`Meta::flags`]: the response has `no-cache` without fields.
 const NO_CACHE: u32 = 2;
 
+/// Stands before the names of `Vary` of a response to HEAD that is stored without the body: it is a variant of its own. No field
+/// has this name.
+const METHOD: &[u8] = b":method";
+
+/// Whether a stored response is one to HEAD, without the body.
+pub(crate) fn is_of_head(meta: &Meta) -> bool {
+    meta.vary.starts_with(METHOD)
+}
+
+/// Makes the facts those of a response to HEAD.
+pub(crate) fn set_of_head(request: &Request, meta: &mut Meta) {
+    let names = [METHOD, &meta.vary].into_iter().filter(|names| !names.is_empty());
+    meta.vary = names.collect::<Vec<_>>().join(&b","[..]);
+    meta.variant = variant_of(request, &meta.vary);
+    meta.length = Some(0);
+}
+
 /// The facts to store a response with.
 pub(crate) fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) -> Result<Meta, Unstored> {
     judge_as(answer.heading.head().status().code(), request, conf, answer)
@@ -205,6 +222,9 @@ pub(crate) fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
     }
     let names = vary.split(|byte| *byte == b',');
     let lines = |name: &[u8]| {
+        if name == METHOD {
+            return vec![request.method.name().as_bytes()].into_iter();
+        }
         let bytes = request.bytes();
         let fields = request.head.fields().iter();
         let same = fields.filter(|field| field.name.of(bytes).eq_ignore_ascii_case(name));
@@ -338,14 +358,14 @@ pub(crate) fn age(meta: &Meta, now_s: i64) -> u32 {
 
 /// The head of a response as it is stored: without what belongs to one connection or to the framing of its body, and
 /// without what is counted anew each time. A response without a valid `Date` gets `received_s`, when it came (RFC 9110
-/// section 6.6.1). A part that is stored as one of the whole loses its `Content-Range`.
+/// section 6.6.1). `keeps` has fields that describe this body and not a whole one; all others are left out.
 ///
 /// # Errors
 /// Lines that no head may have.
 pub(crate) fn stored_head<'a, I>(
     (status, status_text): (StatusCode, &[u8]),
     lines: I,
-    keeps_range: bool,
+    keeps: &[HeaderId],
     received_s: i64,
 ) -> Result<(Vec<u8>, ReplyHead), ReplyError>
 where
@@ -370,10 +390,11 @@ where
         if unshared.iter().any(|name| name.eq_ignore_ascii_case(line.name)) {
             continue;
         }
-        let is_framing =
-            matches!(line.id, HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age)
-                || line.id == HeaderId::ContentRange && !keeps_range;
-        if !is_framing && http::stored_fields::is_stored(&line, &options) {
+        let is_framing = matches!(
+            line.id,
+            HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age | HeaderId::ContentRange
+        );
+        if (!is_framing || keeps.contains(&line.id)) && http::stored_fields::is_stored(&line, &options) {
             out.push(&line)?;
         }
     }

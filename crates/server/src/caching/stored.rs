@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 
 use cache::{Hit, Located, Reader, StoreError};
 use http::reply::parse_written;
+use http::request::HeaderId;
 use io::Frozen;
 use io::op::Source;
 
@@ -22,6 +23,7 @@ use crate::body::ranged::{Ranged, RangedBody};
 use crate::body::stream::Stream;
 use crate::body::{BodyError, FileBody, choose};
 use crate::caching::filling::{Filling, SharedHead};
+use crate::caching::policy;
 use crate::request::Request;
 use crate::response::Body;
 use crate::upstream::{Heading, Reply, ReplyBody, Stored};
@@ -32,6 +34,9 @@ const READS: usize = 2;
 /// A stored answer of this age. `None` when its head is none: somebody else wrote it.
 pub(crate) fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
     let heading = parse(hit.head())?;
+    if policy::is_of_head(&hit.meta) {
+        return Some(of_head(heading, age));
+    }
     let (length, read_by) = (hit.length(), hit.read_by);
     let body = match hit.into_body() {
         cache::Body::Bytes { source, start, end } => {
@@ -46,6 +51,9 @@ pub(crate) fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply>
 /// An answer that is still being fetched; `None` when it cannot be joined any more.
 pub(crate) fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
     let heading = filling.heading()?;
+    if policy::is_of_head(&filling.meta) {
+        return Some(of_head(heading, age));
+    }
     let length = filling.length();
     let reader = filling.reader(0..u64::MAX)?;
     let body = match length {
@@ -57,6 +65,12 @@ pub(crate) fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
         None => Body::Stream(Box::new(reader)),
     };
     Some(reply(heading, ReplyBody::Ready(body), length, age))
+}
+
+/// A response to HEAD that is stored without the body.
+fn of_head(heading: Heading, age: u32) -> Reply {
+    let length = heading.head().get(heading.raw(), HeaderId::ContentLength).and_then(http::parse_decimal);
+    reply(heading, ReplyBody::None, length, age)
 }
 
 /// An answer of which all is here, and on its way into the cache.
