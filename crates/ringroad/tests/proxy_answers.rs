@@ -293,7 +293,9 @@ http {
 }
 ",
     );
-    let server = setup.upstream("ONE", one.addr()).upstream("TWO", two.addr()).start(BINARY);
+    // Kept, because the folder of the cache goes with it.
+    let setup = setup.upstream("ONE", one.addr()).upstream("TWO", two.addr());
+    let server = setup.start(BINARY);
     for name in ["one", "two"] {
         let get = || ask(&server, "/", &[("Host", name)]);
         assert_eq!(get().text(), name);
