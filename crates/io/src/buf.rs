@@ -443,7 +443,7 @@ impl Drop for Mapping {
     }
 }
 
-/// An owned buffer: `len` bytes of content at a stable, page-aligned address.
+/// An owned buffer: `len` bytes of content at a stable address, page-aligned unless [`Buf::advance`] has moved it.
 ///
 /// The memory behind it is initialised (the kernel maps zeroes), so all of the capacity may be written as
 /// a slice; what an earlier user left there is never part of the content.
@@ -490,6 +490,25 @@ impl Buf {
     pub fn space(&mut self) -> &mut [u8] {
         // SAFETY: the memory is mapped, zeroed once by the kernel, of that length, and ours alone.
         unsafe { std::slice::from_raw_parts_mut(self.memory.as_ptr(), self.capacity()) }
+    }
+
+    /// What is behind the content, to be written before [`Buf::set_len`].
+    pub fn room(&mut self) -> &mut [u8] {
+        let len = self.len as usize;
+        &mut self.space()[len..]
+    }
+
+    /// Takes `count` bytes off the front: neither they nor their memory belong to the buffer any more. The rest is not
+    /// moved, so that it begins at no particular address.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.len as usize, "{count} bytes off a content of {}", self.len);
+        // SAFETY: `count` is at most the length, which is within the memory.
+        self.memory = unsafe { self.memory.add(count) };
+        self.len -= count as u32;
+        self.capacity -= count as u32;
     }
 
     /// The whole capacity, whatever of it is content.
@@ -539,7 +558,8 @@ impl Buf {
         let chunks = pool.chunks.borrow();
         let chunk = chunks[id.chunk as usize].as_ref().expect("a lent buffer's chunk is mapped");
         let (mapping, home) = (Arc::clone(&chunk.mapping), Arc::clone(&pool.returned));
-        let offset = chunk.offset + id.index as usize * CLASS_BYTES[class as usize] as usize;
+        // Counted from the content, which begins behind the place where it was cut off (`advance`).
+        let offset = self.memory.addr().get() - chunk.mapping.memory.addr().get();
         Frozen::of(Lent { mapping, offset, len: self.len, class, id, home })
     }
 

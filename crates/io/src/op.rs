@@ -49,13 +49,20 @@ pub enum DiskVia {
 /// Where received bytes go.
 #[derive(Debug)]
 pub enum RecvInto {
-    /// Into this buffer, from its start, up to its capacity.
+    /// Into this buffer, behind its content, up to its capacity. The buffer comes back with old and new content; the
+    /// result counts the new bytes.
     Owned(Buf),
     /// Into a buffer that the engine picks when there is data: a connection that waits costs no memory.
     Pool,
+    /// As `Pool`, but a buffer of [`RECV_LARGE_BYTES`] where there is one: for peers that send bodies. A response of
+    /// some KiB then takes one receive.
+    Large,
     /// As `Pool`, again and again until it is cancelled or a completion without `more` comes.
     Stream,
 }
+
+/// Bytes of the buffers of [`RecvInto::Large`]: a header section and a page of HTML. It is a class of the pool.
+pub const RECV_LARGE_BYTES: u32 = 16 << 10;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -242,6 +242,74 @@ fn uploads_of_any_size_leave_their_connection_to_the_next() {
     }
 }
 
+/// An upstream that answers on the head alone, as one that refuses a body does, and reads the rest later: the request is
+/// sent to its end although its response is over, and the connection is used again.
+#[test]
+fn an_upload_that_is_answered_before_its_end_keeps_its_connection() {
+    let gate = Gate::new();
+    let reads_on = gate.clone();
+    let origin = Origin::raw(move |connection| {
+        while let Some(mut request) = connection.read_head() {
+            let reply = match connection.number() {
+                1 => Reply::text("first"),
+                // Nothing but the first connection is kept, so that it is the one that is found again.
+                _ => Reply::text("other").closing(),
+            };
+            if !matches!(connection.reply(&request, &reply), testkit::origin::Ended::Kept) {
+                return;
+            }
+            if request.method == "PUT" && !(connection.pass(&reads_on) && connection.read_body(&mut request))
+            {
+                return;
+            }
+        }
+    });
+    let server = setup(&origin)
+        .value("SERVER", "client_body_buffer_size 1m; client_max_body_size 1m; proxy_socket_sndbuf 16k;")
+        .start(BINARY);
+    let mut client = Client::connect(server.addr(0));
+    client.send("PUT /kept/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    client.send(vec![b'x'; 1_000_000]);
+    assert_eq!(client.response().text(), "first", "the response does not wait for the upload");
+    gate.open();
+    let deadline = Deadline::default();
+    while client.get("/kept/").text() != "first" {
+        assert!(deadline.left().is_some(), "the first connection was not used again");
+    }
+    let _ = origin.take_faults();
+}
+
+/// Bodies of a known length are received into memory of that size. What a client sends behind one belongs to the next
+/// request, however the pieces fall.
+#[test]
+fn a_request_behind_a_long_body_is_not_lost() {
+    let told = |body: &[u8]| {
+        let sum = body.iter().fold(0u64, |sum, &byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        format!("{} {sum}", body.len())
+    };
+    let origin = Origin::start(move |request| Reply::text(told(&request.body)));
+    let (bodies, sizes) = (Content::new(8, 1 << 20), [1, 3_000, 4_096, 20_000, 70_000, 300_000]);
+    for settings in ["client_body_buffer_size 1m;", "client_body_buffer_size 8k;"] {
+        let server = setup(&origin).value("SERVER", settings).start(BINARY);
+        for piece in [usize::MAX, 5_000] {
+            for target in ["/kept/", "/stream/"] {
+                let mut client = Client::connect(server.addr(0));
+                let mut bytes = Vec::new();
+                for size in sizes {
+                    let head = format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n");
+                    bytes.extend_from_slice(head.as_bytes());
+                    bytes.extend_from_slice(&bodies.bytes(0..size));
+                }
+                client.send_in_pieces(&bytes, piece.min(bytes.len()));
+                for size in sizes {
+                    let expected = told(&bodies.bytes(0..size));
+                    assert_eq!(client.response().text(), expected, "{target} {settings} {piece}");
+                }
+            }
+        }
+    }
+}
+
 /// The origin closes a connection with the request already on it: asked again where that does no harm.
 #[test]
 fn a_kept_connection_that_ends_is_replaced_where_that_is_safe() {

@@ -8,6 +8,10 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker};
 
+use io::Buf;
+use io::op::Source;
+use smallvec::SmallVec;
+
 use crate::log::Level;
 use crate::request::Request;
 
@@ -24,11 +28,18 @@ pub(crate) struct IncomingBody {
 
 #[derive(Default)]
 struct State {
-    piece: Vec<u8>,
-    /// Memory of the piece before.
-    spare: Vec<u8>,
+    piece: Piece,
     end: Option<Result<(), Cut>>,
 }
+
+/// A piece of a body, in the buffers that it was received into.
+pub(crate) type Piece = SmallVec<[Source; 4]>;
+
+/// Buffers of one piece, so that it leaves in one send.
+pub(crate) const PIECE_BUFFERS_MAX: usize = 8;
+
+/// Bytes that are gathered for one piece, where they are here already.
+pub(crate) const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// Why the rest of a body did not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,17 +88,12 @@ impl Cut {
 
 impl IncomingBody {
     /// The next piece; none at the end.
-    pub(crate) async fn next(&self) -> Result<Option<Vec<u8>>, Cut> {
+    pub(crate) async fn next(&self) -> Result<Option<Piece>, Cut> {
         poll_fn(|context| {
-            let mut state = self.state.borrow_mut();
-            if !state.piece.is_empty() {
-                let spare = std::mem::take(&mut state.spare);
-                let piece = std::mem::replace(&mut state.piece, spare);
-                self.is_begun.set(true);
-                wake(&self.giver);
+            if let Some(piece) = self.try_next() {
                 return Poll::Ready(Ok(Some(piece)));
             }
-            match state.end {
+            match self.state.borrow().end {
                 Some(Ok(())) => Poll::Ready(Ok(None)),
                 Some(Err(cut)) => Poll::Ready(Err(cut)),
                 None => {
@@ -100,7 +106,7 @@ impl IncomingBody {
     }
 
     /// What is here now, if anything is.
-    pub(crate) fn try_next(&self) -> Option<Vec<u8>> {
+    pub(crate) fn try_next(&self) -> Option<Piece> {
         let mut state = self.state.borrow_mut();
         if state.piece.is_empty() {
             return None;
@@ -111,23 +117,32 @@ impl IncomingBody {
         Some(piece)
     }
 
-    /// Gives the memory of a piece back, to be used again.
-    pub(crate) fn give_back(&self, mut piece: Vec<u8>) {
-        piece.clear();
-        self.state.borrow_mut().spare = piece;
+    /// Adds a copy of bytes to the piece that is to be taken next.
+    pub(crate) fn add(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        match state.piece.last_mut() {
+            Some(Source::Vec(all)) => all.extend_from_slice(bytes),
+            _ => state.piece.push(Source::Vec(bytes.to_vec())),
+        }
+        wake(&self.taker);
     }
 
-    /// Adds bytes to the piece that is to be taken next.
-    pub(crate) fn add(&self, bytes: &[u8]) {
-        self.state.borrow_mut().piece.extend_from_slice(bytes);
-        if !bytes.is_empty() {
+    /// Adds a buffer of bytes to it.
+    pub(crate) fn take(&self, buf: Buf) {
+        if !buf.is_empty() {
+            self.state.borrow_mut().piece.push(Source::Buf(buf));
             wake(&self.taker);
         }
     }
 
-    /// Bytes that nobody has taken.
-    pub(crate) fn held(&self) -> usize {
-        self.state.borrow().piece.len()
+    /// Whether more may be added before the piece is taken.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = self.state.borrow();
+        let bytes: usize = state.piece.iter().map(|source| source.bytes().len()).sum();
+        bytes < PIECE_BYTES_MAX && state.piece.len() < PIECE_BUFFERS_MAX
     }
 
     /// Waits until the piece has been taken.
@@ -143,8 +158,8 @@ impl IncomingBody {
     }
 
     /// Counts bytes of the request.
-    pub(crate) fn count(&self, bytes: usize) {
-        self.received.set(self.received.get() + bytes as u64);
+    pub(crate) fn count(&self, bytes: u64) {
+        self.received.set(self.received.get() + bytes);
     }
 
     /// Bytes of the request, framing included.
@@ -181,6 +196,16 @@ mod tests {
 
     use super::*;
 
+    fn taken(polled: Poll<Result<Option<Piece>, Cut>>) -> Vec<u8> {
+        let Poll::Ready(Ok(Some(piece))) = polled else { panic!("no piece") };
+        piece.iter().flat_map(|source| source.bytes().to_vec()).collect()
+    }
+
+    fn is_over(polled: Poll<Result<Option<Piece>, Cut>>) -> Result<bool, Cut> {
+        let Poll::Ready(result) = polled else { panic!("it waits") };
+        result.map(|piece| piece.is_none())
+    }
+
     #[test]
     fn one_piece_at_a_time_and_then_the_end() {
         let body = IncomingBody::default();
@@ -190,12 +215,12 @@ mod tests {
         body.add(b"c");
         assert!(pin!(body.taken()).poll(&mut context).is_pending());
         assert!(!body.is_begun());
-        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Ok(Some(b"abc".to_vec()))));
+        assert_eq!(taken(pin!(body.next()).poll(&mut context)), b"abc");
         assert!(body.is_begun() && pin!(body.taken()).poll(&mut context).is_ready());
         body.add(b"d");
         body.end(Ok(()));
-        assert_eq!(body.try_next(), Some(b"d".to_vec()));
-        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Ok(None)));
+        assert_eq!(taken(Poll::Ready(Ok(body.try_next()))), b"d");
+        assert_eq!(is_over(pin!(body.next()).poll(&mut context)), Ok(true));
     }
 
     #[test]
@@ -204,8 +229,8 @@ mod tests {
         let mut context = Context::from_waker(Waker::noop());
         body.add(b"ab");
         body.end(Err(Cut::TimedOut));
-        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Ok(Some(b"ab".to_vec()))));
-        assert_eq!(pin!(body.next()).poll(&mut context), Poll::Ready(Err(Cut::TimedOut)));
+        assert_eq!(taken(pin!(body.next()).poll(&mut context)), b"ab");
+        assert_eq!(is_over(pin!(body.next()).poll(&mut context)), Err(Cut::TimedOut));
         assert!(!body.is_whole());
     }
 }

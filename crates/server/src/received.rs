@@ -8,17 +8,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use io::op::DeviceId;
-use io::{DiskVia, Errno};
+use io::op::{DeviceId, SEGMENTS_MAX, Source};
+use io::{Buf, DiskVia, Errno, Frozen, Segments};
 use rustix::fs::{Mode, OFlags};
+use smallvec::SmallVec;
 
 use crate::body::choose;
 use crate::modules::http_core::conf::{BodyInFile, Conf};
 
-/// A body that was read.
+/// A body that was read. Its memory is in pieces, which are sent from where they were received.
 #[derive(Default)]
 pub(crate) struct ReceivedBody {
-    memory: Vec<u8>,
+    pieces: SmallVec<[Frozen; 2]>,
+    /// The buffer that the next bytes are received into, behind its content.
+    last: Option<Buf>,
+    /// Bytes in memory.
+    held: usize,
     file: Option<TempFile>,
     /// Bytes in the file.
     in_file: u64,
@@ -35,9 +40,16 @@ pub(crate) struct TempFile {
 }
 
 impl ReceivedBody {
-    /// The bytes, when they are in memory (`$request_body`).
-    pub(crate) fn memory(&self) -> Option<&[u8]> {
-        self.file.is_none().then_some(&self.memory)
+    /// The bytes, when all of them have been read into memory.
+    pub(crate) fn pieces(&self) -> Option<&[Frozen]> {
+        self.file.is_none().then_some(&self.pieces)
+    }
+
+    /// The same as one piece (`$request_body`).
+    pub(crate) fn push_to(&self, out: &mut Vec<u8>) -> bool {
+        let Some(pieces) = self.pieces().filter(|_| self.held > 0) else { return false };
+        pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+        true
     }
 
     /// The path of its file, when it has one (`$request_body_file`).
@@ -52,17 +64,58 @@ impl ReceivedBody {
 
     /// Bytes of the whole.
     pub(crate) fn len(&self) -> u64 {
-        self.in_file + self.memory.len() as u64
+        self.in_file + self.held as u64
     }
 
     /// Bytes that are in memory now.
     pub(crate) fn held(&self) -> usize {
-        self.memory.len()
+        self.held
     }
 
-    /// Takes more bytes of it.
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
-        self.memory.extend_from_slice(bytes);
+    /// Takes a copy of more bytes.
+    pub(crate) fn add(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Some(mut buf) = self.room(bytes.len().max(COPIED_MIN)) else {
+                self.held += bytes.len();
+                return self.pieces.push(Frozen::copy(bytes));
+            };
+            bytes = &bytes[buf.append(bytes)..];
+            self.put(buf);
+        }
+    }
+
+    /// Takes a buffer with more bytes. Few are copied: what comes in drops must not hold a piece for each.
+    pub(crate) fn take(&mut self, buf: Buf) {
+        let has_room = self.last.as_ref().is_some_and(|last| last.len() < last.capacity());
+        if has_room || buf.len() < TAKEN_MIN {
+            return self.add(&buf);
+        }
+        self.seal();
+        self.held += buf.len();
+        self.pieces.push(buf.freeze());
+    }
+
+    /// A buffer to receive more bytes into, behind those that it holds; it is to be [`ReceivedBody::put`] back. A new one
+    /// has room for about so many. `None` where memory is short.
+    pub(crate) fn room(&mut self, bytes: usize) -> Option<Buf> {
+        if self.last.as_ref().is_some_and(|last| last.len() == last.capacity()) {
+            self.seal();
+        }
+        let buf = self.last.take().or_else(|| rt::pool().get(bytes))?;
+        self.held -= buf.len();
+        Some(buf)
+    }
+
+    /// Takes what [`ReceivedBody::room`] has given.
+    pub(crate) fn put(&mut self, buf: Buf) {
+        self.held += buf.len();
+        self.last = Some(buf);
+    }
+
+    /// All has been read.
+    pub(crate) fn seal(&mut self) {
+        let last = self.last.take().filter(|last| !last.is_empty());
+        self.pieces.extend(last.map(Buf::freeze));
     }
 
     /// Moves what is in memory to a file, which is made for the first of it.
@@ -74,17 +127,18 @@ impl ReceivedBody {
             Some(file) => file,
             None => TempFile::create(conf).await.map_err(|(path, errno)| ("open", path, errno))?,
         };
-        // Pieces of the size of a buffer, because a body may be held in more memory than one has.
+        self.seal();
         let mut done = Ok(());
-        for bytes in self.memory.chunks(WRITE_MAX) {
-            done = file.write(self.in_file, bytes).await;
+        for pieces in self.pieces.chunks(SEGMENTS_MAX) {
+            done = file.write(self.in_file, pieces).await;
             if done.is_err() {
                 break;
             }
-            self.in_file += bytes.len() as u64;
+            self.in_file += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
         }
-        // After an error too: a part of a body is of no use to anybody.
-        self.memory.clear();
+        // After an error too: a part of a body is of no use.
+        self.pieces.clear();
+        self.held = 0;
         let path = file.path.clone();
         self.file = Some(file);
         done.map_err(|errno| ("write", path, errno))
@@ -100,8 +154,11 @@ impl ReceivedBody {
     }
 }
 
-/// Bytes of one write: a buffer of the pool.
-const WRITE_MAX: usize = 256 << 10;
+/// Bytes from which on a buffer is taken as it is.
+const TAKEN_MIN: usize = 2 << 10;
+
+/// The least room of a buffer that bytes are copied to: chunks may be short.
+const COPIED_MIN: usize = 16 << 10;
 
 /// Names that are tried: others may have files of the same number, such as a worker that ends.
 const NAMES_MAX: usize = 64;
@@ -126,12 +183,10 @@ impl TempFile {
         })
     }
 
-    async fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let mut buf = rt::pool().get(bytes.len()).ok_or(Errno::NOMEM)?;
-        if buf.append(bytes) < bytes.len() {
-            return Err(Errno::NOMEM);
-        }
-        let (result, _) = self.file.write_at(offset, buf, DeviceId::default(), self.via).await;
+    async fn write(&self, offset: u64, pieces: &[Frozen]) -> Result<(), Errno> {
+        let mut data = Segments::new();
+        pieces.iter().for_each(|piece| data.push(Source::Frozen(piece.clone())));
+        let (result, _) = self.file.write_segments_at(offset, data, DeviceId::default(), self.via).await;
         result.map(drop)
     }
 }

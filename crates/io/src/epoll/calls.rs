@@ -11,7 +11,8 @@ use super::table::{Registration, Side};
 use super::{Epoll, end_with_error, place};
 use crate::buf::Buf;
 use crate::op::{
-    Completion, Fd, Interest, Op, OpId, Payload, PeerAddr, RecvInto, SEGMENTS_MAX, Segment, Segments,
+    Completion, Fd, Interest, Op, OpId, Payload, PeerAddr, RECV_LARGE_BYTES, RecvInto, SEGMENTS_MAX, Segment,
+    Segments,
 };
 use crate::slot::Slots;
 
@@ -26,9 +27,15 @@ impl Epoll {
     /// Makes the call of an operation.
     pub(super) fn run(&mut self, id: OpId, slots: &mut Slots, done: &mut Vec<Completion>) {
         // An operation that goes on after its result stays where it is.
-        if let Op::Recv { socket, into: into @ (RecvInto::Pool | RecvInto::Stream) } = slots.op(id) {
+        if let Op::Recv { socket, into: into @ (RecvInto::Pool | RecvInto::Large | RecvInto::Stream) } =
+            slots.op(id)
+        {
             let (socket, streams) = (socket.clone(), matches!(into, RecvInto::Stream));
-            return self.recv_pooled(id, &socket, streams, slots, done);
+            let bytes = match into {
+                RecvInto::Large => RECV_LARGE_BYTES as usize,
+                _ => self.recv_buffer_bytes,
+            };
+            return self.recv_pooled(id, &socket, bytes, streams, slots, done);
         }
         let op = std::mem::replace(slots.op(id), Op::Nop);
         match op {
@@ -136,10 +143,11 @@ impl Epoll {
     /// Receives into the caller's buffer.
     fn recv(&mut self, id: OpId, socket: Fd, mut buf: Buf, slots: &mut Slots, done: &mut Vec<Completion>) {
         self.kernel_entries += 1;
-        match recv_some(&socket, buf.space()) {
+        let len = buf.len();
+        match recv_some(&socket, buf.room()) {
             Ok(count) => {
-                self.note_received(&socket, count, buf.capacity());
-                buf.set_len(count);
+                self.note_received(&socket, count, buf.capacity() - len);
+                buf.set_len(len + count);
                 slots.finish(id, Ok(count as u32), false, Payload::Buf(buf), done);
             }
             Err(error) => {
@@ -154,13 +162,15 @@ impl Epoll {
         &mut self,
         id: OpId,
         socket: &Fd,
+        bytes: usize,
         streams: bool,
         slots: &mut Slots,
         done: &mut Vec<Completion>,
     ) {
         let buffers_max = if streams { STREAM_BUFFERS_PER_TURN } else { 1 };
         for _ in 0..buffers_max {
-            let Some(mut buf) = self.pool.get(self.recv_buffer_bytes) else {
+            let fitting = self.pool.get(bytes);
+            let Some(mut buf) = fitting.or_else(|| self.pool.get(self.recv_buffer_bytes)) else {
                 self.recv_starved += 1;
                 return self.starved.push_back(id);
             };

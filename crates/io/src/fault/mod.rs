@@ -159,19 +159,18 @@ impl FaultEngine {
         let bytes = self.carried.take(socket)?;
         let owned = match into {
             RecvInto::Owned(_) => std::mem::replace(into, RecvInto::Pool),
-            RecvInto::Pool => RecvInto::Pool,
+            RecvInto::Pool | RecvInto::Large => RecvInto::Pool,
             RecvInto::Stream => RecvInto::Stream,
         };
         let streams = matches!(owned, RecvInto::Stream);
         let buf = match owned {
             RecvInto::Owned(buf) => Some(buf),
-            RecvInto::Pool | RecvInto::Stream => self.inner.pool().get(bytes.len()),
+            RecvInto::Pool | RecvInto::Large | RecvInto::Stream => self.inner.pool().get(bytes.len()),
         };
         let Some(mut buf) = buf else {
             self.carried.put(socket, &bytes);
             return Some(LeftOver::All(Err(Errno::NOBUFS), Payload::None));
         };
-        buf.set_len(0);
         let count = buf.append(&bytes);
         self.carried.put(socket, &bytes[count..]);
         Some(match streams {
@@ -197,15 +196,17 @@ impl FaultEngine {
         }
         if let (true, Some(socket), Payload::Buf(buf)) =
             (live.shortens, &live.socket, &mut completion.payload)
-            && buf.len() > 1
+            && let Ok(new @ 2..) = completion.result
         {
-            let kept = buf.len() / 2;
+            // What the buffer held before the receive stays.
+            let new = new as usize;
+            let kept = buf.len() - new + new / 2;
             if completion.more {
                 return self.pass_in_halves(completion, kept, now);
             }
             self.carried.put(socket, &buf[kept..]);
             buf.set_len(kept);
-            completion.result = Ok(kept as u32);
+            completion.result = Ok(new as u32 / 2);
         }
         self.pass_multishot(inner, completion, now);
     }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::Uring;
 use super::flight::{Phase, Tag};
+use super::recv::{Group, RecvRing};
 use super::ring::{Cqe, adopt};
 use crate::buf::Buf;
 use crate::op::{Completion, Fd, Op, OpId, Payload, RecvInto};
@@ -49,7 +50,7 @@ enum Kind {
 impl Kind {
     fn of(op: &Op, copying: bool) -> Kind {
         match op {
-            Op::Recv { into: RecvInto::Pool, .. } => Kind::RecvPool,
+            Op::Recv { into: RecvInto::Pool | RecvInto::Large, .. } => Kind::RecvPool,
             Op::Recv { into: RecvInto::Stream, .. } => Kind::RecvStream,
             Op::Accept { multishot: true, .. } => Kind::AcceptStream,
             Op::Send { zero_copy, .. } => Kind::Send { zero_copy: *zero_copy && !copying },
@@ -93,7 +94,12 @@ impl Uring {
     }
 
     fn provided(&mut self, cqe: Cqe) -> Option<Buf> {
-        let mut buf = self.recv.as_mut()?.take((cqe.flags >> 16) as u16)?;
+        let bid = (cqe.flags >> 16) as u16;
+        let ring = match RecvRing::group_of(bid) {
+            Group::Small => &mut self.recv,
+            Group::Large => &mut self.recv_large,
+        };
+        let mut buf = ring.as_mut()?.take(bid)?;
         buf.set_len(cqe.result.max(0) as usize);
         Some(buf)
     }
@@ -171,6 +177,7 @@ impl Uring {
         }
         let cancelled = self.flights.get(id).is_some_and(|flight| flight.cancelled);
         match result {
+            Err(Errno::NOBUFS) if !cancelled && self.takes_small(id, out.slots) => self.again(id, out),
             Err(Errno::NOBUFS) if !cancelled => {
                 self.counters.recv_starved += 1;
                 if let Some(flight) = self.flights.get(id) {
@@ -191,6 +198,16 @@ impl Uring {
                 out.slots.finish(id, result, false, payload, out.done);
             }
         }
+    }
+
+    /// Has a receive that found no large buffer take a small one; `false` where it asked for a small one.
+    fn takes_small(&mut self, id: OpId, slots: &mut Slots) -> bool {
+        let Op::Recv { into: into @ RecvInto::Large, .. } = slots.op(id) else { return false };
+        *into = RecvInto::Pool;
+        if let Some(large) = &mut self.recv_large {
+            large.widen(&self.pool);
+        }
+        true
     }
 
     /// Starts an operation again that the kernel has ended, unless its caller wants it to end.
@@ -282,14 +299,18 @@ pub(super) fn give_back(op: &mut Op, result: Result<u32, Errno>, payload: &mut P
         Op::Send { data, .. } | Op::WriteSegments { data, .. } => {
             *payload = Payload::Segments(std::mem::take(data));
         }
-        Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Stream, .. } => {}
+        Op::Nop | Op::Recv { into: RecvInto::Pool | RecvInto::Large | RecvInto::Stream, .. } => {}
         _ => *payload = owned_by(std::mem::replace(op, Op::Nop), result),
     }
 }
 
 fn owned_by(op: Op, result: Result<u32, Errno>) -> Payload {
     match op {
-        Op::Recv { into: RecvInto::Owned(mut buf), .. } | Op::Read { mut buf, .. } => {
+        Op::Recv { into: RecvInto::Owned(mut buf), .. } => {
+            buf.set_len(buf.len() + result.unwrap_or(0) as usize);
+            Payload::Buf(buf)
+        }
+        Op::Read { mut buf, .. } => {
             buf.set_len(result.unwrap_or(0) as usize);
             Payload::Buf(buf)
         }

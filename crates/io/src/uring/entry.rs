@@ -12,7 +12,7 @@ use io_uring::{opcode, types};
 use rustix::io::Errno;
 
 use super::flight::{Flights, Scratch, Tag};
-use super::recv::GROUP;
+use super::recv::Group;
 use crate::op::{Advice, Fd, Interest, Op, OpId, OpenHow, RecvInto, Segments, StatTarget};
 
 /// `ioprio` bits of receives: `IORING_RECVSEND_POLL_FIRST` and `IORING_RECV_MULTISHOT`.
@@ -65,8 +65,11 @@ pub(super) const FLAGS: Flags = Flags::BUFFER_SELECT.union(Flags::ASYNC).union(F
 pub(super) fn small(id: OpId, op: &Op) -> Option<Entry> {
     let entry = match op {
         Op::Nop => opcode::Nop::new().build(),
-        Op::Recv { socket, into: RecvInto::Pool } => recv_provided(socket, POLL_FIRST),
-        Op::Recv { socket, into: RecvInto::Stream } => recv_provided(socket, POLL_FIRST | RECV_MULTISHOT),
+        Op::Recv { socket, into: RecvInto::Pool } => recv_provided(socket, Group::Small, POLL_FIRST),
+        Op::Recv { socket, into: RecvInto::Large } => recv_provided(socket, Group::Large, POLL_FIRST),
+        Op::Recv { socket, into: RecvInto::Stream } => {
+            recv_provided(socket, Group::Small, POLL_FIRST | RECV_MULTISHOT)
+        }
         Op::Send { socket, data, more, zero_copy: false } => {
             let bytes = data.only()?;
             let (pointer, len) = (bytes.as_ptr(), bytes.len() as u32);
@@ -238,17 +241,19 @@ fn accept(listener: &Fd, multishot: bool) -> Entry {
 fn recv(socket: &Fd, into: &mut RecvInto) -> Entry {
     match into {
         RecvInto::Owned(buf) => {
-            opcode::Recv::new(raw(socket), buf.as_mut_ptr(), buf.capacity() as u32).build()
+            let room = buf.room();
+            opcode::Recv::new(raw(socket), room.as_mut_ptr(), room.len() as u32).build()
         }
-        RecvInto::Pool => recv_provided(socket, POLL_FIRST),
-        RecvInto::Stream => recv_provided(socket, POLL_FIRST | RECV_MULTISHOT),
+        RecvInto::Pool => recv_provided(socket, Group::Small, POLL_FIRST),
+        RecvInto::Large => recv_provided(socket, Group::Large, POLL_FIRST),
+        RecvInto::Stream => recv_provided(socket, Group::Small, POLL_FIRST | RECV_MULTISHOT),
     }
 }
 
 #[inline(always)]
-fn recv_provided(socket: &Fd, ioprio: u16) -> Entry {
-    let entry = opcode::Recv::new(raw(socket), std::ptr::null_mut(), 0).ioprio(ioprio).buf_group(GROUP);
-    entry.build().flags(Flags::BUFFER_SELECT)
+fn recv_provided(socket: &Fd, group: Group, ioprio: u16) -> Entry {
+    let entry = opcode::Recv::new(raw(socket), std::ptr::null_mut(), 0).ioprio(ioprio);
+    entry.buf_group(group as u16).build().flags(Flags::BUFFER_SELECT)
 }
 
 /// What a send needs beside its data.

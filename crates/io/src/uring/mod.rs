@@ -31,14 +31,14 @@ pub use self::bare::RingQueue;
 pub(crate) use self::bare::engine_flags;
 use self::doubt::Doubts;
 use self::flight::{Flights, Phase, SLOTS_MAX};
-use self::recv::{GROUP, RecvRing};
+use self::recv::{Group, LARGE_MAX, RecvRing};
 use self::ring::{Cqe, Ring};
 pub(crate) use self::setup::{DEFER_TASKRUN, NO_SQARRAY, TASKRUN_FLAG, filtered};
 use self::setup::{LADDER, Mode, POLLED_LADDER};
 pub use self::setup::{Refusal, SetupError, Stage};
 use crate::buf::{Buf, Pool};
 use crate::engine::{EngineConfig, Note, Wait};
-use crate::op::{Completion, Fd, Op, OpId};
+use crate::op::{Completion, Fd, Op, OpId, RECV_LARGE_BYTES, RecvInto};
 use crate::slot::Slots;
 
 /// Completions without an operation of their own that may be in the queue: failed cancellations and the
@@ -110,6 +110,8 @@ pub(crate) struct Uring {
     /// First, so that it is dropped before the memory that it knows.
     ring: Ring,
     recv: Option<RecvRing>,
+    /// The large ones.
+    recv_large: Option<RecvRing>,
     flights: Flights,
     pool: Pool,
     /// Entries for which the queue had no place, in order.
@@ -165,16 +167,20 @@ impl Uring {
         };
         let mut ring = Ring::new(ladder, config.ring_entries, completions, limits.denied)?;
         ring.limit_workers(config.iowq_workers)?;
-        let recv = match role {
-            Role::DiskOnly => None,
-            Role::NetAndDisk => {
-                let mut recv = RecvRing::new(config.recv_buffers, config.recv_buffer_bytes)?;
-                let (memory, entries) = recv.memory();
-                ring.provide(memory, entries, GROUP)?;
-                recv.refill(pool);
-                recv.publish();
-                Some(recv)
-            }
+        let provide = |group, entries, bytes| {
+            let mut recv = RecvRing::new(group, entries, bytes)?;
+            let (memory, entries, group) = recv.memory();
+            ring.provide(memory, entries, group as u16)?;
+            recv.refill(pool);
+            recv.publish();
+            Ok::<_, SetupError>(recv)
+        };
+        let (recv, recv_large) = match role {
+            Role::DiskOnly => (None, None),
+            Role::NetAndDisk => (
+                Some(provide(Group::Small, config.recv_buffers, config.recv_buffer_bytes)?),
+                Some(provide(Group::Large, LARGE_MAX.min(config.recv_buffers), RECV_LARGE_BYTES)?),
+            ),
         };
         let (fixing, note) = match ring.fixed_table(pool.chunks_max() as u32) {
             Ok(_) => (Fixing::Lazy { bytes: 0 }, None),
@@ -189,6 +195,7 @@ impl Uring {
             knows_opcodes: knows(&entry::NETWORK) && knows(&entry::FILES),
             ring,
             recv,
+            recv_large,
             flights: Flights::new(),
             pool: pool.clone(),
             backlog: VecDeque::new(),
@@ -246,7 +253,12 @@ impl Uring {
         let op = slots.op(id);
         match op {
             Op::Send { socket, .. } => socket.note_send(),
-            Op::Recv { socket, .. } => socket.note_receive(),
+            Op::Recv { socket, into } => {
+                socket.note_receive();
+                if let (RecvInto::Large, Some(large)) = (into, &mut self.recv_large) {
+                    large.wanted();
+                }
+            }
             _ => {}
         }
         self.flights.begin(id);
@@ -466,8 +478,10 @@ impl Uring {
     /// many as there are. Fewer would only fail again.
     fn feed(&mut self, slots: &mut Slots, done: &mut Vec<Completion>) {
         let Some(recv) = self.recv.as_mut() else { return };
-        recv.refill(&self.pool);
-        recv.publish();
+        for ring in [&mut *recv].into_iter().chain(&mut self.recv_large) {
+            ring.refill(&self.pool);
+            ring.publish();
+        }
         let (available, waiting) = (recv.available(), self.starved.len());
         if available < waiting && available < recv.fill() / 2 {
             return;
@@ -531,7 +545,7 @@ impl Drop for Uring {
         if self.flights.live() > 0 {
             // The kernel may still read and write here after the ring is closed.
             std::mem::forget(std::mem::replace(&mut self.flights, Flights::new()));
-            std::mem::forget(self.recv.take());
+            std::mem::forget((self.recv.take(), self.recv_large.take()));
         }
     }
 }

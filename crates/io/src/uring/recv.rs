@@ -1,6 +1,6 @@
 //! The ring of provided buffers: memory that waits in the kernel for received bytes.
 //!
-//! Each place of the ring has a number (bid) and holds a [`Buf`] of the thread's pool while the kernel
+//! There are two rings, one for each size ([`Group`]). Each place of a ring has a number (bid) and holds a [`Buf`] of the thread's pool while the kernel
 //! may write to it. A completion takes the buffer out and hands it to the caller; the place gets a fresh
 //! one in the same turn, or waits when the pool is at its limit.
 
@@ -14,8 +14,23 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::setup::{SetupError, Stage};
 use crate::buf::{Buf, Pool};
 
-/// The group number that entries with `BUFFER_SELECT` name.
-pub(super) const GROUP: u16 = 0;
+/// A group of provided buffers; its number is what entries with `BUFFER_SELECT` name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    /// Buffers of the configured size, for request headers.
+    Small = 0,
+    /// Buffers of [`crate::op::RECV_LARGE_BYTES`].
+    Large = 1,
+}
+
+/// The bit that the numbers of large buffers have, so that a completion tells its group.
+const LARGE_BID: u16 = 1 << 15;
+
+/// Large buffers at most, 4 MiB for each thread. With none left a receive takes a small one.
+pub(super) const LARGE_MAX: u16 = 256;
+
+/// Large buffers that the kernel has from the first receive on that asks for one.
+const LARGE_FIRST: usize = 16;
 
 /// Buffers that the kernel has at first. It takes them in turn, so fewer stay warmer in the processor's cache:
 /// with 4 KiB each these are half a megabyte. Each time that they do not suffice there are twice as many, up to
@@ -32,8 +47,9 @@ struct Entry {
     reserved: AtomicU16,
 }
 
-/// All provided buffers of one thread.
+/// The provided buffers of one group of one thread.
 pub(super) struct RecvRing {
+    group: Group,
     memory: NonNull<u8>,
     entries: u16,
     /// Where the next buffer goes; wraps, the kernel masks it.
@@ -51,7 +67,7 @@ pub(super) struct RecvRing {
 
 impl RecvRing {
     /// A ring of `entries` places, a power of two of at most 32768, not yet filled.
-    pub(super) fn new(entries: u16, buffer_bytes: u32) -> Result<RecvRing, SetupError> {
+    pub(super) fn new(group: Group, entries: u16, buffer_bytes: u32) -> Result<RecvRing, SetupError> {
         let entries = entries.clamp(1, 1 << 15).next_power_of_two();
         let bytes = usize::from(entries) * size_of::<Entry>();
         let failed = |errno: Errno| SetupError::new(Stage::Buffers, errno);
@@ -63,14 +79,20 @@ impl RecvRing {
         // A child must not get a copy while the kernel writes here (madvise(2), MADV_DONTFORK).
         // SAFETY: this is the whole mapping that was just made.
         let advised = unsafe { rustix::mm::madvise(memory, bytes, Advice::LinuxDontFork) };
+        let fill_first = match group {
+            Group::Small => FILL_FIRST,
+            // A thread that asks no upstream needs none.
+            Group::Large => 0,
+        };
         let ring = RecvRing {
+            group,
             memory: NonNull::new(memory.cast()).ok_or(Errno::NOMEM).map_err(failed)?,
             entries,
             tail: 0,
             published: 0,
             held: (0..entries).map(|_| None).collect(),
             vacant: (0..entries).rev().collect(),
-            fill: FILL_FIRST.min(entries.into()),
+            fill: fill_first.min(entries.into()),
             buffer_bytes: buffer_bytes as usize,
         };
         advised.map_err(failed)?;
@@ -78,8 +100,19 @@ impl RecvRing {
     }
 
     /// Where the ring is, for its registration.
-    pub(super) fn memory(&self) -> (*mut u8, u16) {
-        (self.memory.as_ptr(), self.entries)
+    pub(super) fn memory(&self) -> (*mut u8, u16, Group) {
+        (self.memory.as_ptr(), self.entries, self.group)
+    }
+
+    /// The group of the buffer that a completion names.
+    pub(super) fn group_of(bid: u16) -> Group {
+        if bid & LARGE_BID == 0 { Group::Small } else { Group::Large }
+    }
+
+    /// A receive is about to ask for a buffer of this group.
+    #[inline]
+    pub(super) fn wanted(&mut self) {
+        self.fill = self.fill.max(LARGE_FIRST.min(self.entries.into()));
     }
 
     /// Buffers that the kernel can take.
@@ -101,9 +134,10 @@ impl RecvRing {
 
     /// Takes the buffer that a completion names out of its place.
     pub(super) fn take(&mut self, bid: u16) -> Option<Buf> {
-        let buf = self.held.get_mut(usize::from(bid))?.take();
+        let place = bid & !LARGE_BID;
+        let buf = self.held.get_mut(usize::from(place))?.take();
         if buf.is_some() {
-            self.vacant.push(bid);
+            self.vacant.push(place);
         }
         buf
     }
@@ -111,7 +145,7 @@ impl RecvRing {
     /// Fills vacant places from the pool, as many as the kernel should have or the pool gives.
     pub(super) fn refill(&mut self, pool: &Pool) {
         while self.available() < self.fill {
-            let Some(&bid) = self.vacant.last() else { break };
+            let Some(&place) = self.vacant.last() else { break };
             let Some(mut buf) = pool.get(self.buffer_bytes) else { break };
             self.vacant.pop();
             let len = buf.capacity().min(self.buffer_bytes) as u32;
@@ -121,8 +155,9 @@ impl RecvRing {
             let entry = &self.shared()[at];
             entry.address.store(address, Relaxed);
             entry.len.store(len, Relaxed);
+            let bid = if self.group == Group::Large { place | LARGE_BID } else { place };
             entry.bid.store(bid, Relaxed);
-            self.held[usize::from(bid)] = Some(buf);
+            self.held[usize::from(place)] = Some(buf);
             self.tail = self.tail.wrapping_add(1);
         }
     }

@@ -33,6 +33,7 @@ fn recv_whole(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8>
     while got.len() < len {
         let into = match mode {
             "pool" => RecvInto::Pool,
+            "large" => RecvInto::Large,
             _ => RecvInto::Owned(bench.engine.pool().get(16 << 10).unwrap()),
         };
         let completion = bench.recv(socket, into);
@@ -46,7 +47,7 @@ fn recv_whole(bench: &mut Bench, socket: &Fd, len: usize, mode: &str) -> Vec<u8>
 fn bytes_arrive_whole_in_every_mode() {
     let bytes = pattern(700_001);
     on_each_pair(|bench| {
-        for mode in ["owned", "pool", "stream"] {
+        for mode in ["owned", "pool", "large", "stream"] {
             let (ours, mut peer) = connection();
             let sent = bytes.clone();
             let sender = std::thread::spawn(move || {
@@ -62,6 +63,34 @@ fn bytes_arrive_whole_in_every_mode() {
             bench.run(Op::Close { fd: ours.into_owned().unwrap() });
             assert!(sender.join().unwrap() == bytes, "{mode}: the echo differs");
         }
+        bench.assert_drains();
+    });
+}
+
+/// What an upstream answers with: a header section and 12 KiB behind it are one receive, not three.
+#[test]
+fn a_large_receive_takes_a_response_of_some_kib_at_once() {
+    let bytes = pattern(12 << 10);
+    on_each_pair(|bench| {
+        let (ours, mut peer) = connection();
+        peer.write_all(&bytes).unwrap();
+        let completion = bench.recv(&ours, RecvInto::Large);
+        assert!(received(&completion.payload) == bytes, "all that was there");
+        bench.assert_drains();
+    });
+}
+
+/// A body is received into the buffer that its beginning lies in.
+#[test]
+fn a_receive_into_a_buffer_with_content_goes_behind_it() {
+    on_each_pair(|bench| {
+        let (ours, mut peer) = connection();
+        let mut buf = bench.engine.pool().get(4096).unwrap();
+        buf.append(b"abc");
+        peer.write_all(b"def").unwrap();
+        let completion = bench.recv(&ours, RecvInto::Owned(buf));
+        assert_eq!(completion.result, Ok(3), "the result counts what is new");
+        assert_eq!(received(&completion.payload), b"abcdef");
         bench.assert_drains();
     });
 }

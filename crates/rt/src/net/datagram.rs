@@ -93,7 +93,11 @@ impl Datagram {
         loop {
             match self.state {
                 State::Idle => {
-                    let into = buf.take().map_or(RecvInto::Pool, RecvInto::Owned);
+                    let empty = buf.take().map(|mut buf| {
+                        buf.set_len(0);
+                        buf
+                    });
+                    let into = empty.map_or(RecvInto::Pool, RecvInto::Owned);
                     let op = Op::Recv { socket: self.fd.clone(), into };
                     self.state = State::Armed(self.runtime.start(op, UNLIMITED));
                 }

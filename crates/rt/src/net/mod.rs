@@ -11,6 +11,6 @@ mod writer;
 pub use connect::{ConnectError, ConnectOptions, ConnectStep};
 pub use datagram::Datagram;
 pub use listener::{Listener, Stopper};
-pub use reader::{QUEUE_DEFAULT, Reader, is_silent};
+pub use reader::{Behind, QUEUE_DEFAULT, Reader, is_silent};
 pub use socket::{Socket, hung_up};
 pub use writer::{Sending, Writer, progress, room, send_aside, unacknowledged};

@@ -37,6 +37,10 @@ pub struct Reader {
     /// Whether the descriptor is closed with the reader.
     closes: bool,
     multishot: bool,
+    /// Whether single receives take large buffers.
+    large: bool,
+    /// Whether the armed receive has a buffer of another size than the engine's usual ones.
+    is_unusual: bool,
     queue: u32,
 }
 
@@ -57,7 +61,19 @@ enum State {
 enum Target {
     Multishot,
     Once,
+    /// The buffer is here unless a receive has it.
     Into(Option<Buf>),
+}
+
+/// What [`Reader::recv_behind`] has found.
+#[derive(Debug)]
+pub enum Behind {
+    /// The buffer with more content.
+    Grown(Buf),
+    /// The buffer as it was, and bytes that had come before it was asked for.
+    Apart(Buf, Buf),
+    /// The end of the stream.
+    End,
 }
 
 impl Reader {
@@ -70,6 +86,8 @@ impl Reader {
             kept: None,
             closes: true,
             multishot: true,
+            large: false,
+            is_unusual: false,
             queue: QUEUE_DEFAULT,
         }
     }
@@ -145,6 +163,25 @@ impl Reader {
         poll_fn(|context| self.poll(context, &mut target)).await
     }
 
+    /// As [`Reader::recv_into`], behind what `buf` holds already. A future that is dropped may keep the buffer with its
+    /// content: it is for who gives the stream up then.
+    pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
+        let mut target = Target::Into(Some(buf));
+        poll_fn(|context| {
+            let received = ready!(self.poll(context, &mut target))?;
+            let held = match &mut target {
+                Target::Into(held) => held.take(),
+                Target::Multishot | Target::Once => None,
+            };
+            Poll::Ready(Ok(match (received, held) {
+                (None, _) => Behind::End,
+                (Some(received), Some(held)) => Behind::Apart(held, received),
+                (Some(received), None) => Behind::Grown(received),
+            }))
+        })
+        .await
+    }
+
     /// What has come, by a call of this thread; nothing where the engine is asked already or would have to wait. For who
     /// knows that there is something.
     pub fn recv_now(&mut self) -> Option<Result<Option<Buf>, Errno>> {
@@ -186,6 +223,12 @@ impl Reader {
         self.multishot = multishot;
     }
 
+    /// Whether a receive that asks once takes a large buffer where the engine has one: for a peer that answers with
+    /// bodies.
+    pub fn set_large(&mut self, large: bool) {
+        self.large = large;
+    }
+
     /// How many buffers may wait for the task before the armed receive is stopped.
     pub fn set_queue(&mut self, buffers: u32) {
         self.queue = buffers.max(1);
@@ -208,7 +251,14 @@ impl Reader {
                         // The bulk buffer waits until the armed receive has ended.
                         self.runtime.cancel(wait);
                     }
-                    let outcome = ready!(self.runtime.poll_wait(wait, context));
+                    let mut outcome = ready!(self.runtime.poll_wait(wait, context));
+                    // A receive that brought nothing gives the caller's buffer back.
+                    if let (Err(_), Target::Into(held @ None), Payload::Buf(_)) =
+                        (outcome.result, &mut *target, &outcome.payload)
+                        && let Payload::Buf(buf) = std::mem::replace(&mut outcome.payload, Payload::None)
+                    {
+                        *held = Some(buf);
+                    }
                     if let Some(result) = self.handle(outcome) {
                         return Poll::Ready(result);
                     }
@@ -240,12 +290,14 @@ impl Reader {
     fn arm(&mut self, target: &mut Target) {
         let (into, limit) = match target {
             Target::Multishot => (RecvInto::Stream, self.queue),
+            Target::Once if self.large => (RecvInto::Large, UNLIMITED),
             Target::Once => (RecvInto::Pool, UNLIMITED),
             Target::Into(buf) => match buf.take() {
                 Some(buf) => (RecvInto::Owned(buf), UNLIMITED),
                 None => (RecvInto::Pool, UNLIMITED),
             },
         };
+        self.is_unusual = matches!(into, RecvInto::Owned(_) | RecvInto::Large);
         let socket = self.fd.clone();
         self.state = State::Armed(self.runtime.start(Op::Recv { socket, into }, limit));
     }
@@ -262,9 +314,8 @@ impl Reader {
             }
             (Ok(_), Payload::Buf(buf)) => {
                 let bytes = self.runtime.receive_bytes.get();
-                // Sizes of the engine's own buffers are told by what comes out of them; a caller's bulk
-                // buffer says nothing about them, and is told by being larger than any class of heads.
-                if buf.capacity() > bytes && buf.capacity() <= RECEIVE_BYTES_MAX {
+                // The size of the engine's usual buffers is told by what comes out of them.
+                if !self.is_unusual && buf.capacity() > bytes {
                     self.runtime.receive_bytes.set(buf.capacity());
                 }
                 Some(Ok(Some(buf)))
@@ -320,9 +371,6 @@ impl Drop for Reader {
         }
     }
 }
-
-/// Largest size that the engine's own receive buffers may have.
-const RECEIVE_BYTES_MAX: usize = 64 << 10;
 
 /// Whether a receive on this socket would have to wait: neither bytes nor an end nor an error are in the kernel.
 pub fn is_silent(socket: &Fd) -> bool {

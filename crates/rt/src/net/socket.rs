@@ -11,7 +11,7 @@ use io::{Buf, DiskVia, Errno, Fd, Op, Segments};
 use rustix::net::sockopt;
 
 use super::address;
-use super::reader::Reader;
+use super::reader::{Behind, Reader};
 use super::writer::{Sending, Writer};
 use crate::file::File;
 use crate::ops::Running;
@@ -75,6 +75,11 @@ impl Socket {
     /// See [`Reader::recv_into`].
     pub async fn recv_into(&mut self, buf: Buf) -> Result<Option<Buf>, Errno> {
         self.reader.recv_into(buf).await
+    }
+
+    /// See [`Reader::recv_behind`].
+    pub async fn recv_behind(&mut self, buf: Buf) -> Result<Behind, Errno> {
+        self.reader.recv_behind(buf).await
     }
 
     /// See [`Reader::recv_now`].

@@ -56,6 +56,12 @@ pub struct Sending<'w> {
 }
 
 impl Writer {
+    /// A writer beside the one of the connection's [`crate::Socket`], for who sends while another has that. Only one of
+    /// the two may have anything on its way.
+    pub fn aside(socket: &Fd) -> Writer {
+        Writer::new(&runtime::current(), socket.clone())
+    }
+
     pub(super) fn new(runtime: &Rc<Inner>, fd: Fd) -> Writer {
         Writer {
             runtime: Rc::clone(runtime),
@@ -302,7 +308,7 @@ impl Writer {
 /// Sends bytes on a connection whose writer is elsewhere and has nothing on its way: for the little that is to be said
 /// before an answer.
 pub async fn send_aside(socket: &Fd, data: Segments) -> Result<(), Errno> {
-    let mut writer = Writer::new(&runtime::current(), socket.clone());
+    let mut writer = Writer::aside(socket);
     writer.send(data, false).await.0
 }
 

@@ -7,6 +7,7 @@ use io::{Errno, Payload, Segments};
 
 use super::fake::Fake;
 use super::{pair, run, settle, watch};
+use crate::net::Behind;
 use crate::{Listener, Socket, Timer, counters};
 
 fn text(text: &'static [u8]) -> Segments {
@@ -113,6 +114,39 @@ fn a_bulk_receive_takes_what_came_before_and_then_its_own_buffer() {
         fake.give_back(fake.only("Recv"), Ok(5));
         settle().await;
         assert_eq!(received.take(), Some(64 << 10));
+    });
+}
+
+#[test]
+fn a_receive_behind_content_keeps_it_whatever_comes_first() {
+    run(|fake| async move {
+        let mut socket = Socket::new(pair().0);
+        give_up(&mut socket).await;
+        let stream = fake.only("Recv");
+        fake.progress(stream, Ok(1), fake.bytes(b"x"));
+        settle().await;
+        let mut held = crate::pool().get(4096).unwrap();
+        held.append(b"ab");
+        let Ok(Behind::Apart(held, early)) = socket.recv_behind(held).await else { panic!("x came first") };
+        assert_eq!((&*held, &*early), (&b"ab"[..], &b"x"[..]));
+        let received = watch(async move {
+            match socket.recv_behind(held).await {
+                Ok(Behind::Grown(buf)) => buf.to_vec(),
+                other => panic!("{other:?}"),
+            }
+        });
+        settle().await;
+        assert_eq!(fake.cancelled(), [stream]);
+        // A receive that brought nothing gives the buffer back, and the next one has it.
+        fake.give_back(fake.only("Recv"), Err(Errno::INTR));
+        settle().await;
+        fake.give_back(fake.only("Recv"), Ok(1));
+        settle().await;
+        assert_eq!(
+            received.take().as_deref(),
+            Some(&b"ab"[..]),
+            "its engine changes nothing of what it holds"
+        );
     });
 }
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use http::connection::{CONTINUE_RESPONSE, Expect};
 use io::op::Source;
-use io::{Errno, Segments};
+use io::{Buf, Errno, Segments};
+use rt::net::Behind;
 
 use crate::body;
 use crate::connection::rest::Rest;
 use crate::connection::{Connection, decide};
-use crate::incoming::{Cut, IncomingBody};
+use crate::incoming::{Cut, IncomingBody, PIECE_BYTES_MAX};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::{BodyInFile, Conf};
 use crate::received::ReceivedBody;
@@ -69,24 +70,30 @@ impl Connection {
         let held_max = usize::try_from(core.client_body_buffer_size).unwrap_or(usize::MAX);
         let in_file = core.client_body_in_file_only != BodyInFile::Off;
         self.tell_to_go_on(request, core).await?;
+        self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
             // What came along with the head is a part of the body, and may be all of it.
-            let taken = rest.take(self.input.bytes(), |bytes| body.add(bytes));
+            let taken = self.take_input(&mut rest, body);
             let (used, done) = taken.map_err(|()| invalid(request))?;
-            request.received += used as u64;
-            self.input.consume(used);
+            request.received += used;
             check(&rest, request, core.client_max_body_size)?;
             // A body that has a file is in it as a whole: nobody has to put two parts together.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 spill(request, core, body).await?;
             }
             if done {
+                body.seal();
                 return Ok(());
             }
             // For each piece and not for the whole: a large body over a slow line takes as long as it takes.
             self.timer.set(rt::now() + core.client_body_timeout);
-            match self.receive_unless_given_up(Waits::Body, 0).await {
-                Ok(true) => {}
+            let most = match rest.left() {
+                // It goes to a file, in pieces of that size.
+                Some(left) if body.path().is_some() || body.len() + left > held_max as u64 => PIECE_BYTES_MAX,
+                _ => BUFFER_MAX,
+            };
+            match self.receive_body_bytes(&mut rest, body, most).await {
+                Ok(Some(count)) => request.received += count,
                 Err(Errno::CANCELED) => {
                     let what = "connection was closed to make room for another";
                     request.log(Level::Info, format_args!("{what} while reading client request body"));
@@ -97,11 +104,95 @@ impl Connection {
                     request.log(Level::Info, format_args!("{what} while reading client request body"));
                     return Err(BodyFailure::Abandoned(408));
                 }
-                Ok(false) | Err(_) => {
+                Ok(None) | Err(_) => {
                     request.log(Level::Info, format_args!("client prematurely closed connection"));
                     return Err(BodyFailure::Abandoned(400));
                 }
             }
+        }
+    }
+
+    /// Moves what was received of a body into it; how many bytes of the input that was, and whether it was the end.
+    fn take_input(&mut self, rest: &mut Rest, body: &mut impl Collect) -> Result<(u64, bool), ()> {
+        if let Rest::Bytes(left) = rest
+            && let Some(buf) = self.input.take_buf(*left)
+        {
+            let count = buf.len() as u64;
+            *left -= count;
+            body.take(buf);
+            return Ok((count, *left == 0));
+        }
+        let (used, done) = rest.take(self.input.bytes(), |bytes| body.add(bytes))?;
+        self.input.consume(used);
+        Ok((used as u64, done))
+    }
+
+    /// The next body of this client is likely to be as long: its head is not received by what would take the body too.
+    fn expect_body(&mut self) {
+        self.had_long_body = true;
+        self.socket.set_multishot(false);
+    }
+
+    /// Receives more of a body whose head is here: what is known to come goes to where it stays, at most so many bytes of it,
+    /// as long as the client sends as fast as it is read. How many bytes came so; `None` at the end of the stream. Other
+    /// bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make room.
+    async fn receive_body_bytes(
+        &mut self,
+        rest: &mut Rest,
+        body: &mut impl Collect,
+        most: usize,
+    ) -> Result<Option<u64>, Errno> {
+        let thread = Rc::clone(&self.thread);
+        let waiting = thread.room.waits(Waits::Body, &self.timer, self.socket.fd());
+        match self.receive_bytes(rest, body, most).await {
+            Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
+            received => received,
+        }
+    }
+
+    async fn receive_bytes(
+        &mut self,
+        rest: &mut Rest,
+        body: &mut impl Collect,
+        most: usize,
+    ) -> Result<Option<u64>, Errno> {
+        self.expect_body();
+        let Rest::Bytes(left) = rest else { return self.receive(0).await.map(|came| came.then_some(0)) };
+        let wanted = (*left).min(most as u64) as usize;
+        let is_fast = std::mem::replace(&mut self.body_is_fast, false);
+        let may_wait = is_fast && !rt::buffers_are_scarce();
+        let Some(buf) = may_wait.then(|| body.room(wanted)).flatten() else {
+            let came = self.receive(0).await?;
+            self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
+            return Ok(came.then_some(0));
+        };
+        let held = buf.len();
+        let received = self.timer.limit(self.socket.recv_behind(buf)).await;
+        match received.map_err(|rt::Elapsed| Errno::TIMEDOUT)?? {
+            Behind::Grown(mut buf) => {
+                let count = (buf.len() - held).min((*left).min(usize::MAX as u64) as usize);
+                let end = held + count;
+                if buf.len() > end {
+                    // A request that follows the body.
+                    let mut next = rt::pool().get(buf.len() - end).ok_or(Errno::NOBUFS)?;
+                    next.append(&buf[end..]);
+                    self.input.add(next, 0);
+                    buf.set_len(end);
+                }
+                *left -= count as u64;
+                self.body_is_fast = count >= FAST_BYTES;
+                body.put(buf);
+                Ok(Some(count as u64))
+            }
+            Behind::Apart(buf, received) => {
+                self.body_is_fast = received.len() >= FAST_BYTES;
+                body.put(buf);
+                match self.input.add(received, 0) {
+                    true => Ok(Some(0)),
+                    false => Err(Errno::NOBUFS),
+                }
+            }
+            Behind::End => Ok(None),
         }
     }
 
@@ -130,8 +221,63 @@ pub(super) struct Feed {
     patience: Duration,
 }
 
-/// Bytes that are gathered for one piece, where they are here already.
-const PIECE_MAX: usize = 64 << 10;
+/// Bytes of one receive that tell a client which sends as fast as it is read: half of an engine's buffer, since a head may
+/// be the other half. For one that takes its time no buffer waits.
+const FAST_BYTES: usize = 2 << 10;
+
+/// The largest buffer that a body is received into.
+const BUFFER_MAX: usize = 1 << 20;
+
+/// What takes a body as it comes.
+trait Collect {
+    /// Takes a copy of bytes.
+    fn add(&mut self, bytes: &[u8]);
+
+    /// Takes a buffer.
+    fn take(&mut self, buf: Buf);
+
+    /// A buffer to receive about so many bytes into, behind its content; `None` where memory is short.
+    fn room(&mut self, bytes: usize) -> Option<Buf>;
+
+    /// Takes the buffer of [`Collect::room`] back.
+    fn put(&mut self, buf: Buf);
+}
+
+impl Collect for ReceivedBody {
+    fn add(&mut self, bytes: &[u8]) {
+        ReceivedBody::add(self, bytes);
+    }
+
+    fn take(&mut self, buf: Buf) {
+        ReceivedBody::take(self, buf);
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<Buf> {
+        ReceivedBody::room(self, bytes)
+    }
+
+    fn put(&mut self, buf: Buf) {
+        ReceivedBody::put(self, buf);
+    }
+}
+
+impl Collect for Rc<IncomingBody> {
+    fn add(&mut self, bytes: &[u8]) {
+        IncomingBody::add(self, bytes);
+    }
+
+    fn take(&mut self, buf: Buf) {
+        IncomingBody::take(self, buf);
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<Buf> {
+        rt::pool().get(bytes)
+    }
+
+    fn put(&mut self, buf: Buf) {
+        IncomingBody::take(self, buf);
+    }
+}
 
 impl Connection {
     /// Makes everything ready for [`Connection::feed`].
@@ -162,18 +308,17 @@ impl Connection {
 
     async fn feed_to_end(&mut self, feed: &mut Feed) -> Result<(), Cut> {
         let Feed { incoming, rest: Some(rest), most, patience } = feed else { return Ok(()) };
+        self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
-            let taken = rest.take(self.input.bytes(), |bytes| incoming.add(bytes));
-            let (used, done) = taken.map_err(|()| Cut::Invalid)?;
+            let (used, done) = self.take_input(rest, incoming).map_err(|()| Cut::Invalid)?;
             incoming.count(used);
-            self.input.consume(used);
             if let Some((total, more)) = exceeds(rest, *most) {
                 return Err(Cut::TooLarge(total, more));
             }
             if done {
                 return Ok(());
             }
-            let here = match incoming.held() < PIECE_MAX {
+            let here = match incoming.has_room() {
                 true => self.socket.try_recv(),
                 false => None,
             };
@@ -189,10 +334,10 @@ impl Connection {
             }
             incoming.taken().await;
             self.timer.set(rt::now() + *patience);
-            match self.receive_unless_given_up(Waits::Body, 0).await {
-                Ok(true) => {}
+            match self.receive_body_bytes(rest, incoming, PIECE_BYTES_MAX).await {
+                Ok(Some(count)) => incoming.count(count),
                 Err(Errno::TIMEDOUT) => return Err(Cut::TimedOut),
-                Ok(false) | Err(_) => return Err(Cut::Closed),
+                Ok(None) | Err(_) => return Err(Cut::Closed),
             }
         }
     }

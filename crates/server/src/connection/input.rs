@@ -61,6 +61,20 @@ impl Input {
         }
     }
 
+    /// Takes the whole buffer, where none of its unused bytes is beyond this many.
+    pub(super) fn take_buf(&mut self, most: u64) -> Option<Buf> {
+        let count = self.bytes().len();
+        if count == 0 || count as u64 > most {
+            return None;
+        }
+        let Input { held: Some(Source::Buf(buf)), start } = self else { return None };
+        buf.advance(*start);
+        match std::mem::take(self).held {
+            Some(Source::Buf(buf)) => Some(buf),
+            _ => None,
+        }
+    }
+
     /// Puts newly received bytes behind the unused ones; `false` when there is no memory for both. `most`
     /// is the largest buffer that they may need together.
     pub(super) fn add(&mut self, received: Buf, most: usize) -> bool {
@@ -176,8 +190,10 @@ impl Connection {
     /// Until when a request is waited for, and as what; an answer where nothing is to be waited for.
     fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, (Instant, Waits)> {
         let first = self.info.requests.get() == 0;
-        // Many connections end with their first answer: a receive that stays armed would have to be taken back then.
-        self.socket.set_multishot(!first);
+        // Many connections end with their first answer: a receive that stays armed would have to be taken back then. Where
+        // long bodies come, it would take the next one in small pieces before its length is known.
+        let had_body = std::mem::take(&mut self.had_long_body);
+        self.socket.set_multishot(!first && !had_body);
         // The kernel has held it back until its first bytes were here.
         if first
             && self.thread.calls_directly

@@ -73,6 +73,10 @@ struct Connection {
     generation: Rc<Generation>,
     server: ServerId,
     input: Input,
+    /// Whether the last request had a body that did not come along with its head.
+    had_long_body: bool,
+    /// Whether the client sends a body as fast as it is read.
+    body_is_fast: bool,
     timer: Timer,
     /// Where it stands in the numbers of its thread.
     stage: tally::Counted,
@@ -135,7 +139,20 @@ impl Connection {
         });
         let server = default_server(&generation, &entrance, &info.local);
         let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
-        Some(Connection { thread, entrance, info, generation, server, input, timer, stage, socket })
+        let (had_long_body, body_is_fast) = (false, false);
+        Some(Connection {
+            thread,
+            entrance,
+            info,
+            generation,
+            server,
+            input,
+            had_long_body,
+            body_is_fast,
+            timer,
+            stage,
+            socket,
+        })
     }
 
     /// Requests one after the other.

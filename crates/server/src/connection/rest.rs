@@ -119,6 +119,14 @@ impl Rest {
         }
     }
 
+    /// Bytes that are still to come, where that is known.
+    pub(super) fn left(&self) -> Option<u64> {
+        match self {
+            Rest::Bytes(left) => Some(*left),
+            Rest::Chunks(_) => None,
+        }
+    }
+
     /// How much of `input` belongs to the body, and whether that was its end. `keep` gets what it carries.
     pub(super) fn take(&mut self, input: &[u8], mut keep: impl FnMut(&[u8])) -> Result<(usize, bool), ()> {
         match self {

@@ -3,13 +3,14 @@
 //! Main type: [`Live`], a connection from which the rest of an answer is read. [`Direct`] passes it on at the client's
 //! speed; [`super::spool`] reads it ahead; [`Coming`] is for who keeps all of it.
 
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use http::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
 use http::reply::{FieldLine, parse_fields};
-use io::op::Source;
+use io::op::{RECV_LARGE_BYTES, Source};
 use io::{Buf, Errno, Frozen};
 
 use crate::body::BodyError;
@@ -17,11 +18,14 @@ use crate::body::stream::Stream;
 use crate::upstream::Settings;
 use crate::upstream::choice::Chosen;
 use crate::upstream::link::Link;
+use crate::upstream::sending::Sending;
 use crate::upstream::state::{Fault, Try};
 
 /// The connection that the rest of an answer comes from. Dropping it closes the connection.
 pub(crate) struct Live {
     link: Option<Box<Link>>,
+    /// The rest of the request, where the upstream has answered before it had all of it.
+    sending: Option<Sending>,
     incoming: Incoming,
     /// What came along with the head.
     rest: Option<Buf>,
@@ -54,9 +58,9 @@ struct Rate {
     since: Instant,
 }
 
-/// Bytes from which on a body is read into large buffers, as long as the upstream fills them: one that waits for its
-/// upstream holds no buffer.
-const BULK_FROM: u64 = 8 << 10;
+/// Bytes from which on a body is read into buffers of its own, as long as the upstream fills them: one that waits for its
+/// upstream holds no buffer. Less fits into a large buffer of the engine.
+const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
 
 /// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
 const FAST_BYTES: usize = 4 << 10;
@@ -82,7 +86,22 @@ impl Live {
         let (link, chosen) = (Some(link), Chosen::default());
         // The beginning of a body behind its head is as good as a full buffer.
         let is_fast = rest.is_some();
-        Live { link, incoming, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
+        Live { link, sending: None, incoming, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
+    }
+
+    /// Has the rest of the request go on while the body is read.
+    pub(super) fn go_on_sending(&mut self, sending: Option<Sending>) {
+        self.sending = sending;
+    }
+
+    /// Sends more of the request. Where that fails the response may still be whole, but the connection is of no more use.
+    fn poll_sending(&mut self, context: &mut Context<'_>) {
+        if let Some(sending) = &mut self.sending
+            && let Poll::Ready(result) = sending.poll(context)
+        {
+            self.keeps &= result.is_ok();
+            self.sending = None;
+        }
     }
 
     /// Has the upstream count as busy from here on.
@@ -154,6 +173,10 @@ impl Live {
             if self.is_over() {
                 return Ok(None);
             }
+            if self.sending.is_some() {
+                // The rest of the request goes on meanwhile.
+                return poll_fn(|context| self.poll_next(context)).await;
+            }
             let is_bulk = self.is_bulk();
             let Some(link) = &mut self.link else { return Err(Fault::Closed) };
             link.timer.set(rt::now() + self.read_timeout);
@@ -184,6 +207,7 @@ impl Live {
             if self.is_over() {
                 return Poll::Ready(Ok(None));
             }
+            self.poll_sending(context);
             let Some(link) = &mut self.link else { return Poll::Ready(Err(Fault::Closed)) };
             match link.poll_recv(context) {
                 Poll::Ready(received) => {
@@ -292,8 +316,13 @@ impl Live {
         self.record.end();
         self.chosen.answered();
         let link = self.link.take().filter(|_| self.keeps && excess == 0);
-        if let Some(link) = link {
-            link.keep();
+        match (link, self.sending.take()) {
+            (Some(link), None) => link.keep(),
+            (Some(link), Some(sending)) if sending.is_nearly_over(REST_MAX) => {
+                rt::spawn(finish(link, sending));
+            }
+            // What is dropped here is closed.
+            _ => {}
         }
     }
 
@@ -313,6 +342,18 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.record.end();
+    }
+}
+
+/// Bytes of a request that are sent on after its response has ended, so that the connection can be kept: a new one costs
+/// about as much as some hundred KiB.
+const REST_MAX: u64 = 1 << 20;
+
+/// Sends the rest of a request whose response has ended, and keeps the connection then.
+async fn finish(link: Box<Link>, mut sending: Sending) {
+    let timer = link.timer.clone();
+    if let Ok(Ok(())) = timer.limit(poll_fn(|context| sending.poll(context))).await {
+        link.keep();
     }
 }
 

@@ -21,7 +21,7 @@ use crate::incoming::Cut;
 use crate::log::{Level, Reason};
 use crate::request::Request;
 use crate::upstream::link::Link;
-use crate::upstream::sending::{self, SendTrouble};
+use crate::upstream::sending::{SendTrouble, Sending};
 use crate::upstream::state::Try;
 use crate::upstream::{Heading, Outgoing, Settings};
 
@@ -33,6 +33,8 @@ pub(super) struct Answer {
     pub(super) framing: ReplyFraming,
     /// Whether the connection can be used again when the body has been read.
     pub(super) keeps: bool,
+    /// The rest of the request, where the upstream has answered before it had all of it.
+    pub(super) sending: Option<Sending>,
 }
 
 /// Why a try has none. The log has been told.
@@ -59,19 +61,20 @@ pub(super) async fn run(
     settings: &Settings,
     outgoing: &Outgoing,
     link: &mut Link,
-    record: &Try,
+    record: &Rc<Try>,
     sent: &Cell<bool>,
 ) -> Result<Answer, Trouble> {
     let is_reused = link.requests > 0;
     link.requests += 1;
     let timer = link.timer.clone();
-    let (reader, writer) = link.socket.split();
-    let mut sending = pin!(sending::send(writer, &timer, settings, outgoing, request, record, sent));
+    let mut sending = Sending::begin(link, settings, outgoing, request, record);
+    sent.set(true);
+    let (reader, _) = link.socket.split();
     let mut reading = pin!(read_head(reader, &timer, settings, outgoing, request, record));
     let mut send_result = None;
     let read = poll_fn(|context| {
         if send_result.is_none()
-            && let Poll::Ready(result) = sending.as_mut().poll(context)
+            && let Poll::Ready(result) = sending.poll(context)
         {
             // What the upstream says of itself is worth more than that it does not listen.
             timer.set(rt::now() + settings.read_timeout);
@@ -90,12 +93,12 @@ pub(super) async fn run(
         timer.poll_elapsed(context).map(|_| None)
     })
     .await;
-    let whole = matches!(send_result, Some(Ok(())));
     let doing = if send_result.is_some() { READING } else { SENDING };
     match read {
         Some(Ok(mut answer)) => {
-            // Half a request leaves the upstream waiting for the other half.
-            answer.keeps &= whole && outgoing.keepalive;
+            // Half a request leaves the upstream waiting for the other half: it goes on, or the connection ends.
+            answer.keeps &= outgoing.keepalive && !matches!(send_result, Some(Err(_)));
+            answer.sending = send_result.is_none().then_some(sending);
             Ok(answer)
         }
         None => {
@@ -199,7 +202,7 @@ async fn read_head(
                     }
                     hand_on(request, outgoing, &head, &buf[..head_len as usize]).await;
                     head.clear();
-                    cut(&mut buf, head_len as usize);
+                    buf.advance(head_len as usize);
                     timer.set(rt::now() + settings.read_timeout);
                     if buf.is_empty() {
                         break;
@@ -262,28 +265,33 @@ fn complete(
             format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
         );
     }
-    let rest = &buf[head_len..];
-    let rest = match rest.len() {
-        0 => None,
-        len => {
-            let mut copy = rt::pool().get(len).ok_or(HeadTrouble::Local(Errno::NOMEM))?;
-            copy.append(rest);
-            Some(copy)
-        }
-    };
-    buf.set_len(head_len);
     let framing = ReplyFraming::of(outgoing.method, &head);
     let keeps = reply_keeps_alive(&head, &buf) && framing.is_delimited();
-    let raw = if rt::buffers_are_scarce() { Source::Vec(buf.to_vec()) } else { Source::Buf(buf) };
-    let heading = Rc::new(Heading::new(raw, head));
-    Ok(Answer { heading, rest, framing, keeps })
+    // The head is copied and not what came of the body, which is the longer part where it matters.
+    let heading = Rc::new(Heading::new(Source::Vec(buf[..head_len].to_vec()), head));
+    buf.advance(head_len);
+    let rest = (!buf.is_empty()).then(|| fitting(buf));
+    Ok(Answer { heading, rest, framing, keeps, sending: None })
 }
+
+/// The content of a buffer in one that is not much too large for it: a client that takes its time would hold all of it.
+fn fitting(buf: Buf) -> Buf {
+    if buf.len() > SMALL || buf.capacity() <= SMALL {
+        return buf;
+    }
+    let Some(mut small) = rt::pool().get(buf.len()) else { return buf };
+    small.append(&buf);
+    small
+}
+
+/// Bytes of the smallest buffers.
+const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
 
 /// An answer without a head: all of it is body, which nginx passes on too.
 fn bare(request: &Request, buf: Buf) -> Answer {
     request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
     let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
-    Answer { heading, rest: Some(buf), framing: ReplyFraming::UntilClose, keeps: false }
+    Answer { heading, rest: Some(buf), framing: ReplyFraming::UntilClose, keeps: false, sending: None }
 }
 
 /// Gives an interim answer to the client where it is to have it.

@@ -131,7 +131,9 @@ impl Link {
         let mut socket = connected?;
         // One receive at a time. No send follows the bytes of an answer, so an armed one would have to be asked in each
         // turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state first.
-        socket.split().0.set_multishot(false);
+        let (reader, _) = socket.split();
+        reader.set_multishot(false);
+        reader.set_large(true);
         let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
         Ok(Box::new(Link { socket, timer, requests: 0, opened, address, options, home, _place: place }))
     }

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::reply::ReplyHead;
 use http::request::Method;
+use io::Frozen;
 use io::op::{PeerAddr, Source};
 use smallvec::SmallVec;
 
@@ -227,7 +228,7 @@ pub(crate) enum OutgoingBody {
     /// There is none.
     None,
     /// These bytes.
-    Bytes(Vec<u8>),
+    Bytes(Frozen),
     /// The body that was received, from memory or from its file.
     Received(Rc<ReceivedBody>),
     /// The body while it comes: with its length where the client said one, else in chunks.

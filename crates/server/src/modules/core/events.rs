@@ -88,7 +88,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         own(
             "ring_recv_buffers",
             Args::Exactly(2),
-            "Buffers that wait in the ring for received bytes: their number, a power of two up to 32768, and bytes.",
+            "Buffers that wait in the ring for bytes from clients: their number, a power of two up to 32768, and bytes. Responses of upstreams have up to 256 buffers of 16 KiB beside them.",
         )
         .default("1024 4k"),
         set_recv_buffers,

@@ -403,8 +403,7 @@ fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// A body in a file is not read again for this.
 fn request_body(request: &Request, out: &mut Vec<u8>) -> bool {
-    let body = request.body.as_ref().and_then(|body| body.memory()).filter(|body| !body.is_empty());
-    body.is_some_and(|body| some(body, out))
+    request.body.as_ref().is_some_and(|body| body.push_to(out))
 }
 
 /// Only `client_body_in_file_only` leaves the file under its name.

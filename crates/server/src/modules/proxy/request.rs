@@ -18,6 +18,7 @@ use http::framing::BodyFraming;
 use http::hop_by_hop::ConnectionOptions;
 use http::push_decimal;
 use http::request::{HeaderId, Method, Version};
+use io::Frozen;
 
 use crate::log::Level;
 use crate::modules::proxy::conf::Conf;
@@ -209,7 +210,7 @@ fn lacks_body(request: &Request, conf: &Conf) -> bool {
 /// The body that is sent.
 fn body_of(request: &Request, conf: &Conf) -> OutgoingBody {
     if let Some(template) = &conf.body {
-        return OutgoingBody::Bytes(template.rendered(request));
+        return OutgoingBody::Bytes(Frozen::from_vec(template.rendered(request)));
     }
     if !conf.pass_body {
         return OutgoingBody::None;
