@@ -66,6 +66,16 @@ pub fn trim() -> usize {
     KEPT.with(|kept| kept.iter().enumerate().map(|(class, list)| list.empty(class)).sum())
 }
 
+/// Has the C library give whole free pages back to the system, of all threads' blocks (malloc_trim(3), glibc only). It
+/// looks at all free blocks, so it is for a time when much was freed.
+pub fn release_pages() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes no pointers, and moves or frees no block that is in use.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Gives back what this thread has kept, and keeps no more.
 pub fn keep_none() {
     KEPT.with(|kept| kept.iter().for_each(|list| list.count_max.set(0)));

@@ -219,6 +219,12 @@ impl Pool {
             shared.chunks_live.set(shared.chunks_live.get() - 1);
             given_back += CHUNK_BYTES;
         }
+        // What is left has some buffers in use. A ring that knows a chunk has its pages pinned.
+        for (place, chunk) in chunks.iter().enumerate() {
+            if let Some(chunk) = chunk.as_ref().filter(|chunk| !chunk.registered) {
+                chunk.release_pages(place, &shared.free[chunk.class as usize].borrow());
+            }
+        }
         given_back
     }
 
@@ -357,6 +363,22 @@ impl Chunk {
     fn memory(&self) -> NonNull<u8> {
         // SAFETY: a chunk is within its mapping: `grow` gives the second one of two half of a huge page.
         unsafe { self.mapping.memory.add(self.offset) }
+    }
+
+    /// Gives the pages of idle buffers back; the buffers read as zeroes then.
+    fn release_pages(&self, place: usize, free: &[BufId]) {
+        let mut idle: Vec<u16> =
+            free.iter().filter(|id| id.chunk as usize == place).map(|id| id.index).collect();
+        idle.sort_unstable();
+        let bytes = CLASS_BYTES[self.class as usize] as usize;
+        for run in idle.chunk_by(|one, next| one + 1 == *next) {
+            // SAFETY: the run is of buffers of this chunk, so it is within its mapping.
+            let start = unsafe { self.memory().add(run[0] as usize * bytes) };
+            let advice = rustix::mm::Advice::LinuxDontNeed;
+            // SAFETY: the range belongs to idle buffers alone, whose content means nothing; the mapping is private and
+            // anonymous, so its pages are zeroed when they are next touched (madvise(2)).
+            let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), run.len() * bytes, advice) };
+        }
     }
 
     /// Tells chunks of different mappings apart.

@@ -18,7 +18,10 @@ const CHUNK_SLOTS: usize = 256;
 
 /// All slots of one engine.
 pub(crate) struct Slots {
+    /// One that was given back is empty until it is wanted again.
     chunks: Vec<Box<[Slot]>>,
+    /// Of slots that are made: above those of slots that were given back, so that no name comes twice.
+    first_generation: u32,
     /// Free slots, last in first out: the hot ones stay in the cache.
     free: Vec<u32>,
     /// Slots whose operation has ended, but whose caller may not have been told yet.
@@ -59,6 +62,7 @@ impl Slots {
     pub(crate) fn new(max: u32) -> Slots {
         Slots {
             chunks: Vec::new(),
+            first_generation: 0,
             free: Vec::new(),
             retired: Vec::new(),
             max: max as usize,
@@ -81,9 +85,7 @@ impl Slots {
             return Err(op);
         }
         if self.free.is_empty() {
-            let first = (self.chunks.len() * CHUNK_SLOTS) as u32;
-            self.chunks.push((0..CHUNK_SLOTS).map(|_| Slot::default()).collect());
-            self.free.extend((first..first + CHUNK_SLOTS as u32).rev());
+            self.add_chunk();
         }
         let index = self.free.pop().expect("a chunk was just added");
         self.live += 1;
@@ -92,6 +94,32 @@ impl Slots {
         slot.state = State::Busy;
         slot.op = Some(op);
         Ok(OpId { slot: index, generation: slot.generation })
+    }
+
+    fn add_chunk(&mut self) {
+        let place = self.chunks.iter().position(|chunk| chunk.is_empty()).unwrap_or_else(|| {
+            self.chunks.push(Box::default());
+            self.chunks.len() - 1
+        });
+        let fresh = || Slot { generation: self.first_generation, ..Slot::default() };
+        self.chunks[place] = (0..CHUNK_SLOTS).map(|_| fresh()).collect();
+        let first = (place * CHUNK_SLOTS) as u32;
+        self.free.extend((first..first + CHUNK_SLOTS as u32).rev());
+    }
+
+    /// Gives chunks without an operation back. A completion that was not told yet keeps its name.
+    pub(crate) fn trim(&mut self) {
+        self.recycle();
+        for chunk in self.chunks.iter_mut().filter(|chunk| !chunk.is_empty()) {
+            if chunk.iter().all(|slot| slot.state == State::Free) {
+                let newest = chunk.iter().map(|slot| slot.generation).max().unwrap_or(0);
+                self.first_generation = self.first_generation.max(newest.wrapping_add(1));
+                *chunk = Box::default();
+            }
+        }
+        let chunks = &self.chunks;
+        self.free.retain(|&index| !chunks[index as usize / CHUNK_SLOTS].is_empty());
+        self.free.shrink_to_fit();
     }
 
     /// Lets the slots of ended operations be used again: their callers have seen the completions. Until
@@ -106,10 +134,8 @@ impl Slots {
 
     /// The slot of an operation that is still in flight.
     pub(crate) fn get(&mut self, id: OpId) -> Option<&mut Slot> {
-        if id.slot as usize >= self.chunks.len() * CHUNK_SLOTS {
-            return None;
-        }
-        let slot = self.at(id.slot);
+        let chunk = self.chunks.get_mut(id.slot as usize / CHUNK_SLOTS)?;
+        let slot = chunk.get_mut(id.slot as usize % CHUNK_SLOTS)?;
         (slot.state != State::Free && slot.generation == id.generation).then_some(slot)
     }
 
@@ -217,7 +243,9 @@ impl Slots {
 
     /// Names of all operations in flight.
     pub(crate) fn in_flight(&self) -> Vec<OpId> {
-        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter()).enumerate();
+        let slots = self.chunks.iter().enumerate().flat_map(|(place, chunk)| {
+            chunk.iter().enumerate().map(move |(index, slot)| (place * CHUNK_SLOTS + index, slot))
+        });
         slots
             .filter(|(_, slot)| slot.state != State::Free)
             .map(|(index, slot)| OpId { slot: index as u32, generation: slot.generation })
@@ -242,6 +270,24 @@ mod tests {
         assert_ne!(first, second);
         assert!(slots.get(first).is_none());
         assert_eq!(out.len(), 1);
+    }
+
+    #[test]
+    fn chunks_that_were_given_back_come_again_with_other_names() {
+        let mut slots = Slots::new(1000);
+        let mut out = Vec::new();
+        let ids: Vec<OpId> = (0..600).map(|_| slots.insert(Op::Nop).unwrap()).collect();
+        // Of the second chunk one is left.
+        ids.iter()
+            .filter(|id| id.slot != 300)
+            .for_each(|&id| slots.finish(id, Ok(0), false, Payload::None, &mut out));
+        let kept = ids[300];
+        slots.trim();
+        assert!(slots.chunks[0].is_empty() && slots.chunks[2].is_empty());
+        assert!(slots.get(kept).is_some() && slots.get(ids[0]).is_none());
+        assert_eq!(slots.in_flight(), [kept]);
+        let again: Vec<OpId> = (0..600).map(|_| slots.insert(Op::Nop).unwrap()).collect();
+        assert!(again.iter().all(|id| !ids.contains(id)));
     }
 
     #[test]

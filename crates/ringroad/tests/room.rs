@@ -207,3 +207,31 @@ fn half_header_sections_that_hold_all_buffers_are_ended_and_the_log_says_so() {
         assert_eq!(Client::connect(server.addr(0)).get("/ok").text(), "ok", "{net}");
     });
 }
+
+/// Kilobytes of memory that the worker has.
+fn resident(server: &Server) -> u64 {
+    let path = format!("/proc/{}/status", server.workers()[0]);
+    let text = std::fs::read_to_string(path).expect("procfs");
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn memory_of_connections_that_have_closed_is_given_back() {
+    on_each_engine("", "", 4096, |server, net| {
+        let idle = |count| {
+            let mut clients = crowd(server, count, "GET /ok HTTP/1.1\r\nHost: a\r\n\r\n");
+            clients.iter_mut().for_each(|client| assert_eq!(client.response().text(), "ok", "{net}"));
+            clients
+        };
+        // What the first requests need stays.
+        drop(idle(100));
+        let before = resident(server);
+        let clients = idle(BUFFERS);
+        let most = resident(server);
+        drop(clients);
+        let is_back = || (resident(server) <= before + (most - before) / 2).then_some(());
+        testkit::wait::until("memory given back", Deadline::default(), is_back)
+            .unwrap_or_else(|late| panic!("{net}: {late}: {before}, {most}, {} kB", resident(server)));
+    });
+}

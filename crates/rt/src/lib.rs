@@ -83,7 +83,11 @@ pub fn counters() -> Counters {
 
 /// Gives this thread's idle memory back to the system; answers the bytes.
 pub fn trim() -> usize {
-    io::blocks::trim() + runtime::with_current(|runtime| runtime.engine.borrow_mut().trim())
+    let engine = runtime::with_current(|runtime| {
+        runtime.trim_tables();
+        runtime.engine.borrow_mut().trim()
+    });
+    engine + io::blocks::trim()
 }
 
 /// Something about this thread's engine that the operator should hear of; each is answered once.

@@ -49,6 +49,8 @@ pub(crate) const UNLIMITED: u32 = u32::MAX;
 pub(crate) struct Waits {
     waits: Vec<Wait>,
     free: Vec<u32>,
+    /// Of waits that are made: above those of waits that were given back.
+    first_generation: u32,
     names: Names,
     outcomes: Outcomes,
     backlog: VecDeque<(WaitId, Op)>,
@@ -112,7 +114,7 @@ impl Waits {
     /// A new wait without an operation of the engine.
     fn insert(&mut self, limit: u32) -> WaitId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.waits.push(Wait::default());
+            self.waits.push(Wait { generation: self.first_generation, ..Wait::default() });
             (self.waits.len() - 1) as u32
         });
         let wait = &mut self.waits[index as usize];
@@ -121,6 +123,18 @@ impl Waits {
         wait.cancelled = false;
         self.live += 1;
         WaitId { index, generation: wait.generation }
+    }
+
+    /// Gives back the memory of waits at the end that are not in use.
+    pub(crate) fn trim(&mut self) {
+        while let Some(wait) = self.waits.pop_if(|wait| wait.stage == Stage::Free) {
+            self.first_generation = self.first_generation.max(wait.generation.wrapping_add(1));
+        }
+        self.waits.shrink_to_fit();
+        let is_free = |place: &u32| self.waits[*place as usize].stage == Stage::Free;
+        self.free = (0..self.waits.len() as u32).rev().filter(is_free).collect();
+        self.names.trim();
+        self.outcomes.trim();
     }
 
     /// The next result of a wait, which the last one frees.
@@ -227,6 +241,11 @@ impl Names {
             Some(_) => self.others.push_back((op, id)),
             free => *free = Some((op.generation, id)),
         }
+    }
+
+    fn trim(&mut self) {
+        while self.by_slot.pop_if(|name| name.is_none()).is_some() {}
+        self.by_slot.shrink_to_fit();
     }
 
     fn get(&self, op: OpId) -> Option<WaitId> {

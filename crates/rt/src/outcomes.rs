@@ -76,6 +76,13 @@ impl Outcomes {
         place.outcome.take()
     }
 
+    /// Gives back the memory of places where none is in use.
+    pub(crate) fn trim(&mut self) {
+        if self.places.iter().all(|place| place.outcome.is_none()) {
+            *self = Outcomes::default();
+        }
+    }
+
     /// Drops all results.
     pub(crate) fn clear(&mut self, line: &mut Line) {
         while self.pop(line).is_some() {}

@@ -226,6 +226,9 @@ pub(crate) fn wake_here(remote: &Arc<Remote>, task: TaskId) -> bool {
     woken.unwrap_or(false)
 }
 
+/// Completions of a turn that room is kept for: as many as a busy turn brings.
+const BATCH_KEPT: usize = 256;
+
 impl Inner {
     fn new(engine: Box<dyn Engine>) -> Inner {
         let now = Instant::now();
@@ -312,6 +315,15 @@ impl Inner {
             rung: self.remote.rung(),
             engine: self.engine.borrow().counters(),
         }
+    }
+
+    /// Gives back the memory of tables and lists that were longer.
+    pub(crate) fn trim_tables(&self) {
+        self.tasks.borrow_mut().trim();
+        self.waits.borrow_mut().trim();
+        self.timers.borrow_mut().trim();
+        self.batch.borrow_mut().shrink_to(BATCH_KEPT);
+        self.ready.borrow_mut().shrink_to(BATCH_KEPT);
     }
 
     /// Whether no task but the running one could run.

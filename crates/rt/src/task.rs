@@ -45,6 +45,8 @@ pub(crate) struct Tasks {
     slots: Vec<Slot>,
     free: Vec<u32>,
     live: usize,
+    /// Of slots that are made: above those of slots that were given back, so that no old waker means a new task.
+    first_generation: u32,
 }
 
 /// One line of the processor's cache: of many tasks none is in the cache when its turn comes.
@@ -56,7 +58,7 @@ struct Slot {
     /// Whether there is a task that has not ended.
     live: bool,
     /// Of the last task; its memory is used again for the next one when nobody can wake it any more.
-    header: Arc<Header>,
+    header: Option<Arc<Header>>,
     /// `None` while it is polled, and without one.
     task: Option<Task>,
 }
@@ -77,20 +79,23 @@ impl Tasks {
     ) -> TaskId {
         self.live += 1;
         let Some(place) = self.free.pop() else {
-            let id = TaskId { slot: self.slots.len() as u32, generation: 0 };
+            let id = TaskId { slot: self.slots.len() as u32, generation: self.first_generation };
             let header = Arc::new(Header { id, remote: Arc::clone(remote) });
             let task = Some(Task { waker: Waker::from(Arc::clone(&header)), future });
+            let header = Some(header);
             self.slots.push(Slot { generation: id.generation, queued: false, live: true, header, task });
             return id;
         };
         let slot = &mut self.slots[place as usize];
         let id = TaskId { slot: place, generation: slot.generation };
-        match Arc::get_mut(&mut slot.header) {
+        let fresh = || Arc::new(Header { id, remote: Arc::clone(remote) });
+        let header = slot.header.get_or_insert_with(fresh);
+        match Arc::get_mut(header) {
             Some(header) => header.id = id,
-            None => slot.header = Arc::new(Header { id, remote: Arc::clone(remote) }),
+            None => *header = fresh(),
         }
         slot.live = true;
-        slot.task = Some(Task { waker: Waker::from(Arc::clone(&slot.header)), future });
+        slot.task = Some(Task { waker: Waker::from(Arc::clone(header)), future });
         id
     }
 
@@ -124,6 +129,17 @@ impl Tasks {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);
         self.live -= 1;
+    }
+
+    /// Gives back the memory of slots at the end that are not in use, and what others keep for their next task.
+    pub(crate) fn trim(&mut self) {
+        while let Some(slot) = self.slots.pop_if(|slot| !slot.live) {
+            self.first_generation = self.first_generation.max(slot.generation.wrapping_add(1));
+        }
+        self.slots.shrink_to_fit();
+        self.free =
+            (0..self.slots.len() as u32).rev().filter(|&place| !self.slots[place as usize].live).collect();
+        self.slots.iter_mut().filter(|slot| !slot.live).for_each(|slot| slot.header = None);
     }
 
     /// Any task that has not ended, for the end of the runtime.

@@ -35,6 +35,11 @@ impl Timers {
         Timers { base, wheel: Wheel::new(), out: Vec::new() }
     }
 
+    /// Gives back the memory of entries that are not in use.
+    pub(crate) fn trim(&mut self) {
+        self.wheel.trim();
+    }
+
     /// Number of entries in the wheel.
     pub(crate) fn len(&self) -> usize {
         self.wheel.len()

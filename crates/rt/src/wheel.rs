@@ -27,6 +27,8 @@ pub(crate) struct Wheel<T> {
     levels: [Level; LEVELS],
     entries: Vec<Entry<T>>,
     free: u32,
+    /// Of entries that are made: above those of entries that were given back.
+    first_generation: u32,
     live: usize,
 }
 
@@ -63,6 +65,7 @@ impl<T> Wheel<T> {
             levels: std::array::from_fn(|_| level.clone()),
             entries: Vec::new(),
             free: NONE,
+            first_generation: 0,
             live: 0,
         }
     }
@@ -77,7 +80,8 @@ impl<T> Wheel<T> {
         let index = self.free;
         let index = if index == NONE {
             let place = Place { level: 0, slot: 0 };
-            self.entries.push(Entry { generation: 0, value: None, due, place, previous: NONE, next: NONE });
+            let generation = self.first_generation;
+            self.entries.push(Entry { generation, value: None, due, place, previous: NONE, next: NONE });
             (self.entries.len() - 1) as u32
         } else {
             self.free = self.entries[index as usize].next;
@@ -97,6 +101,18 @@ impl<T> Wheel<T> {
         self.get_mut(key)?;
         self.unlink(key.index);
         self.release(key.index)
+    }
+
+    /// Gives back the memory of entries at the end that are not in use.
+    pub(crate) fn trim(&mut self) {
+        while let Some(entry) = self.entries.pop_if(|entry| entry.value.is_none()) {
+            self.first_generation = self.first_generation.max(entry.generation.wrapping_add(1));
+        }
+        self.entries.shrink_to_fit();
+        self.free = NONE;
+        for (index, entry) in self.entries.iter_mut().enumerate().filter(|(_, entry)| entry.value.is_none()) {
+            entry.next = std::mem::replace(&mut self.free, index as u32);
+        }
     }
 
     /// The value of an entry that has not come out yet.

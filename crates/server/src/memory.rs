@@ -40,21 +40,66 @@ impl Ledger {
     }
 }
 
-/// Watches for as long as the thread runs; ends at once where the kernel does not tell.
+/// Watches for as long as the thread runs.
 pub(crate) async fn watch(thread: Rc<Thread>) {
-    let Ok(mut pressure) = Pressure::open(&default_paths(), rt::now()) else { return };
-    while !pressure.is_blind() {
+    let mut pressure = Pressure::open(&default_paths(), rt::now()).ok();
+    let mut crowd = Crowd::default();
+    loop {
         rt::sleep_until(rt::now() + ASK_EVERY).await;
-        if pressure.is_on(rt::now()) {
+        if pressure.as_mut().is_some_and(|pressure| pressure.is_on(rt::now())) {
+            give_back_for_others(&thread);
+        }
+        if crowd.has_left(thread.room.connections()) {
+            // What waits after the first time has places at the start of the tables, which lets their ends go.
             give_back(&thread);
+            thread.room.trim().await;
+            give_back(&thread);
+            io::blocks::release_pages();
         }
     }
 }
 
-fn give_back(thread: &Thread) {
+/// Tells when many connections have ended and few have come since: their memory would be kept for ever.
+#[derive(Debug, Default)]
+struct Crowd {
+    /// The most connections since memory was given back.
+    most: usize,
+    /// Looks in a row at which at most half of them were there.
+    looks: u32,
+}
+
+/// Fewer connections than this are no crowd: their memory is less than a MiB.
+const CROWD_MIN: usize = 512;
+
+/// Looks after which a crowd is gone: one that comes and goes in turns keeps its memory.
+const LOOKS: u32 = 3;
+
+impl Crowd {
+    /// Looks at the connections that are open, and at the most since the last look.
+    fn has_left(&mut self, (connections, most): (usize, usize)) -> bool {
+        self.most = self.most.max(most);
+        if self.most < CROWD_MIN || connections > self.most / 2 {
+            self.looks = 0;
+            return false;
+        }
+        self.looks += 1;
+        if self.looks < LOOKS {
+            return false;
+        }
+        *self = Crowd { most: connections, looks: 0 };
+        true
+    }
+}
+
+/// Gives back what is kept to be used again: bytes of buffers, spare requests, chunks of shared memory.
+fn give_back(thread: &Thread) -> (usize, usize, usize) {
     let requests = thread.drop_spare_requests();
     let chunks = io::shm::trim();
-    let bytes = rt::trim() + thread.encoders.clear();
+    (rt::trim() + thread.encoders.clear(), requests, chunks)
+}
+
+fn give_back_for_others(thread: &Thread) {
+    let (bytes, requests, chunks) = give_back(thread);
     let Some((times, total)) = thread.shared.memory.enter(bytes as u64, rt::now()) else { return };
     error::write(
         thread,
@@ -69,6 +114,26 @@ fn give_back(thread: &Thread) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crowd_has_left_when_half_of_it_is_gone_for_three_looks() {
+        let mut crowd = Crowd::default();
+        let looks = [(100, false), (40, false), (1000, false), (500, false), (500, false), (501, false)];
+        for (connections, expected) in looks {
+            assert_eq!(crowd.has_left((connections, connections)), expected, "{connections}");
+        }
+        assert_eq!([400, 400, 400].map(|count| crowd.has_left((count, count))), [false, false, true]);
+        assert_eq!(
+            [0; 4].map(|count| crowd.has_left((count, count))),
+            [false; 4],
+            "what is left is no crowd"
+        );
+        assert_eq!(
+            [600, 0, 0].map(|most| crowd.has_left((0, most))),
+            [false, false, true],
+            "between two looks"
+        );
+    }
 
     #[test]
     fn one_line_in_ten_seconds() {

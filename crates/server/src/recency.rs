@@ -76,6 +76,17 @@ impl<T> Recency<T> {
         node.value.take().expect(IN_USE)
     }
 
+    /// Gives back the memory of places at the end that are not in use.
+    pub(crate) fn trim(&mut self) {
+        while self.nodes.pop_if(|node| node.value.is_none()).is_some() {}
+        self.nodes.shrink_to_fit();
+        self.free = None;
+        for (index, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| node.value.is_none()) {
+            node.older = self.free;
+            self.free = NonZeroU32::new(index as u32 + 1).map(Place);
+        }
+    }
+
     /// Makes a value the newest; free of work for the one that is.
     pub(crate) fn touch(&mut self, place: Place) {
         if self.newest != Some(place) {
@@ -200,6 +211,19 @@ mod tests {
             list.insert(value);
         }
         assert_eq!((list.nodes.len(), values(&list).as_str()), (4, "defg"));
+    }
+
+    #[test]
+    fn memory_of_unused_places_is_given_back_from_the_end() {
+        let mut list = Recency::default();
+        let places = ['a', 'b', 'c', 'd', 'e'].map(|value| list.insert(value));
+        for index in [4, 1, 3] {
+            list.remove(places[index]);
+        }
+        list.trim();
+        assert_eq!((list.nodes.len(), values(&list).as_str()), (3, "ac"));
+        assert_eq!([list.insert('f'), list.insert('g')], [places[1], places[3]]);
+        assert_eq!((list.len(), values(&list).as_str()), (4, "acfg"));
     }
 
     #[test]

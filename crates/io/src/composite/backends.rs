@@ -385,6 +385,7 @@ impl Backends {
 
     /// Gives idle memory back; answers the bytes.
     pub(super) fn trim(&mut self) -> usize {
+        self.slots.trim();
         match &mut self.net {
             // A ring knows chunks of the pool and lets go of them first.
             Net::Uring(ring) => ring.trim(),

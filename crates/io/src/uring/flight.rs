@@ -161,6 +161,8 @@ impl Flights {
     pub(super) fn trim(&mut self) -> usize {
         let freed = self.spare.len() * size_of::<Scratch>();
         self.spare = Vec::new();
+        while self.table.pop_if(|flight| flight.phase == Phase::Idle && flight.scratch.is_none()).is_some() {}
+        self.table.shrink_to_fit();
         freed
     }
 }

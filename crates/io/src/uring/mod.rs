@@ -41,6 +41,9 @@ use crate::engine::{EngineConfig, Note, Wait};
 use crate::op::{Completion, Fd, Op, OpId, RECV_LARGE_BYTES, RecvInto};
 use crate::slot::Slots;
 
+/// Entries of the completion queue that room is kept for: as many as a busy turn brings.
+const BATCH_KEPT: usize = 256;
+
 /// Completions without an operation of their own that may be in the queue: failed cancellations and the
 /// doorbell.
 const COMPLETIONS_SPARE: u32 = 256;
@@ -365,6 +368,7 @@ impl Uring {
 
     /// Gives idle memory back to the system; answers the bytes.
     pub(crate) fn trim(&mut self) -> usize {
+        self.batch.shrink_to(BATCH_KEPT);
         let (pool, ring) = (&self.pool, &self.ring);
         pool.trim(|place| ring.fix_buffer(place, None).is_ok()) + self.flights.trim()
     }

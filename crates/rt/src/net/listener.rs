@@ -187,6 +187,14 @@ impl Stopper {
     pub fn stop(&self) {
         self.0.stop();
     }
+
+    /// Has the accept asked for anew: the one that is armed keeps a place in the tables of this thread, at their end if it
+    /// was armed when there were many connections, and holds their memory.
+    pub fn rearm(&self) {
+        if let State::Armed(wait) | State::Polling(wait) = self.0.state.get() {
+            self.0.runtime.cancel(wait);
+        }
+    }
 }
 
 impl Shared {

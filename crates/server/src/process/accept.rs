@@ -52,7 +52,8 @@ impl Doors {
                 });
             }
         }
-        self.thread.room.set_listeners(self.open.len());
+        let listeners = self.open.iter().map(|(_, stopper)| stopper.clone()).collect();
+        self.thread.room.set_listeners(listeners);
     }
 
     /// Stops at addresses that the configuration does not have any more.

@@ -9,7 +9,7 @@
 
 mod waiting;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use io::Fd;
 use io::descriptors::Descriptors;
 use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
+use rt::net::Stopper;
 
 use crate::files;
 use crate::log::limited::Limited;
@@ -68,6 +69,8 @@ pub(crate) struct Room {
     /// Connections of clients and to upstreams.
     places: Gauge,
     places_max: usize,
+    /// The most since the last look.
+    most: Cell<usize>,
     threads: u64,
     descriptors: Option<Descriptors>,
     /// Descriptors that were free when they were counted last, and accepts since.
@@ -76,7 +79,7 @@ pub(crate) struct Room {
     /// Whether accepting waits for room.
     is_awaited: Cell<bool>,
     changed: Event,
-    listeners: Cell<usize>,
+    listeners: RefCell<Vec<Stopper>>,
     pub(crate) alarms: Alarms,
 }
 
@@ -96,25 +99,28 @@ impl Room {
             began: rt::now(),
             places: Gauge::new(),
             places_max: places_max.max(1),
+            most: Cell::new(0),
             threads: threads.max(1) as u64,
             descriptors: Descriptors::open(),
             free_then: Cell::new(0),
             accepted_since: Cell::new(0),
             is_awaited: Cell::new(false),
             changed: Event::new(),
-            listeners: Cell::new(1),
+            listeners: RefCell::default(),
             alarms: Alarms::default(),
         }
     }
 
     /// A place for a connection, until the answer is dropped.
     pub(crate) fn enter(&self) -> Counted {
-        self.places.enter()
+        let counted = self.places.enter();
+        self.most.set(self.most.get().max(self.places.count()));
+        counted
     }
 
-    /// Says how many sockets this thread accepts from.
-    pub(crate) fn set_listeners(&self, count: usize) {
-        self.listeners.set(count.max(1));
+    /// Says which sockets this thread accepts from.
+    pub(crate) fn set_listeners(&self, listeners: Vec<Stopper>) {
+        self.listeners.replace(listeners);
     }
 
     /// Marks a connection as waiting while the answer lives: it may be chosen to make room, which ends its timer.
@@ -133,11 +139,26 @@ impl Room {
 
     /// Whether an accept may bring in as many connections as the kernel has.
     pub(crate) fn is_wide(&self) -> bool {
-        let wide = WIDE * self.listeners.get();
+        let wide = WIDE * self.listeners.borrow().len();
         let free =
             self.free_then.get().saturating_sub(self.accepted_since.get() * DESCRIPTORS_EACH * self.threads);
         let has_descriptors = self.descriptors.is_none() || free >= self.reserve() + wide as u64;
         self.free_places() >= wide && has_descriptors
+    }
+
+    /// Connections that are open, those to upstreams included, and the most that there were since the last call.
+    pub(crate) fn connections(&self) -> (usize, usize) {
+        let count = self.places.count();
+        (count, self.most.replace(count))
+    }
+
+    /// Gives the memory of lists back that were longer, and lets go of what keeps longer tables elsewhere.
+    pub(crate) async fn trim(&self) {
+        self.lists.trim();
+        self.listeners.borrow().iter().for_each(Stopper::rearm);
+        // One turn for the cancellation, one for the new accept.
+        rt::yield_now().await;
+        rt::yield_now().await;
     }
 
     /// What one more accepted connection would lack.

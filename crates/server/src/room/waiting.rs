@@ -138,6 +138,13 @@ impl Lists {
         chosen
     }
 
+    /// Gives back memory of places at the end that are not in use.
+    pub(super) fn trim(&self) {
+        for list in [&self.quiet, &self.heads, &self.bodies] {
+            list.borrow_mut().trim();
+        }
+    }
+
     /// How many wait in the first rank.
     pub(super) fn quiet(&self) -> usize {
         self.quiet.borrow().len()
