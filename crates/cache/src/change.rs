@@ -50,7 +50,7 @@ impl Store {
             head: head.into(),
             is_partial: header.layout.is_partial,
             // A purge that came before the lookup, if it was soft, has been answered by asking again.
-            sequence: hit.sequence,
+            asked: self.asked_at(hit.sequence),
             ticket: None,
         };
         if !is_storable(&new.text, &new.head, &new.meta) {
@@ -77,7 +77,7 @@ impl Store {
             layout,
             generation: 1,
             nonce: self.nonce(),
-            sequence: new.sequence,
+            sequence: new.asked.number(),
             length,
             primary: new.key,
         };
@@ -87,7 +87,8 @@ impl Store {
         let reserved = self.reserve(&hit.key, blocks_of(bytes.len() as u64)).await?;
         let mut data = Segments::new();
         data.push(Source::Vec(bytes));
-        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved, hit.version).await?;
+        let asked = Arc::clone(&new.asked);
+        put_in_place(self, Whole::Bytes(vec![data]), hit.key, reserved, hit.version, asked).await?;
         Ok(())
     }
 
@@ -103,7 +104,7 @@ impl Store {
             layout: header.layout,
             generation: header.generation.wrapping_add(1),
             nonce: header.nonce,
-            sequence: new.sequence,
+            sequence: new.asked.number(),
             length: header.length,
             primary: header.primary,
         };

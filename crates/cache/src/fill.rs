@@ -30,6 +30,7 @@ use crate::key::Key;
 use crate::meta::New;
 use crate::place::{Provided, Temp, Whole, place};
 use crate::purge::{Fate, Subject};
+use crate::settling::Asked;
 use crate::space::{Blocks, blocks_of};
 use crate::store::{Selector, Store};
 use crate::writing::{Chunk, Kind, Progress, WRITES_MAX, Writing};
@@ -320,13 +321,10 @@ impl Fill {
             primary: &self.new.key.0,
             key: &self.new.text,
             tags: &self.new.meta.tags,
-            sequence: self.new.sequence,
+            sequence: self.new.asked.number(),
         };
         let fate = self.store.purges().fate(&subject);
-        // Parts of an entry are as old as the entry, which was looked at when the purges were forgotten.
-        let is_forgotten =
-            !matches!(self.to, To::Entry { .. }) && self.new.sequence < self.store.purge_log.forgotten();
-        if fate == Some(Fate::Gone) || is_forgotten { Err(FillError::Purged) } else { Ok(()) }
+        if fate == Some(Fate::Gone) { Err(FillError::Purged) } else { Ok(()) }
     }
 
     /// Header, record and body in one write.
@@ -413,7 +411,7 @@ impl Fill {
     }
 
     fn identity(&self, layout: Layout, nonce: u64, length: u64) -> Identity {
-        let (sequence, primary) = (self.new.sequence, self.new.key);
+        let (sequence, primary) = (self.new.asked.number(), self.new.key);
         Identity { layout, generation: 1, nonce, sequence, length, primary }
     }
 
@@ -439,6 +437,8 @@ impl Fill {
         }
         match Box::pin(self.store.variant_at(&key, &self.new.text)).await {
             Some(first) if first.vary == meta.vary && first.variant != meta.variant => {
+                // Before its file is there.
+                self.store.settling.add_variant(&key);
                 key.variant(&meta.variant)
             }
             _ => key,
@@ -588,7 +588,8 @@ impl Store {
             meta: Arc::clone(&hit.meta),
             head: Arc::default(),
             is_partial: true,
-            sequence: header.sequence,
+            // Purges that came since have taken the entry out of the index, which its chunks notice.
+            asked: Asked::before(header.sequence),
             ticket: None,
         };
         self.counters.fills.count();

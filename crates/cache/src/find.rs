@@ -367,24 +367,32 @@ impl Store {
         }
     }
 
-    /// Removes an entry if a purge has hit it; `false` where that cannot be told, because the disk does not give it.
-    pub(crate) async fn judge_purged(self: &Arc<Store>, key: &Key, known: Known) -> bool {
+    /// Removes an entry if a purge has hit it.
+    pub(crate) async fn judge_purged(self: &Arc<Store>, key: &Key, known: Known) -> Judged {
         let flags = (OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
         let how = OpenHow { flags, ..OpenHow::default() };
         let file = match File::open(None, self.path_of(key).0, how, self.device, self.via()).await {
             Ok(file) => file,
-            Err(errno) => return errno == Errno::NOENT,
+            Err(Errno::NOENT) => return Judged::Outlived,
+            Err(_) => return Judged::Unknown,
         };
         match self.read_header(&file, PREFIX_BYTES, self.way(key, self.access(), None)).await {
             Ok((buf, header)) => {
-                if fate(&self.purges(), &header, &buf[header.text.clone()]) == Some(Fate::Gone) {
-                    self.forget_purged(key, known.version);
+                if header.primary != *key {
+                    self.settling.add_variant(&header.primary);
                 }
-                true
+                match fate(&self.purges(), &header, &buf[header.text.clone()]) {
+                    Some(Fate::Gone) => {
+                        self.forget_purged(key, known.version);
+                        Judged::Outlived
+                    }
+                    Some(Fate::Stale) => Judged::Stale,
+                    None => Judged::Outlived,
+                }
             }
-            // What is damaged is served to nobody.
-            Err(ReadError::Damaged(_)) => true,
-            Err(ReadError::Disk(_) | ReadError::NoMemory) => false,
+            // It is never served.
+            Err(ReadError::Damaged(_)) => Judged::Outlived,
+            Err(ReadError::Disk(_) | ReadError::NoMemory) => Judged::Unknown,
         }
     }
 
@@ -409,6 +417,17 @@ impl Store {
             None => self.remove_file(key),
         }
     }
+}
+
+/// What a look for purges has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judged {
+    /// The entry is younger than all purges that name it, or is gone.
+    Outlived,
+    /// A soft purge has hit it.
+    Stale,
+    /// The disk does not give it.
+    Unknown,
 }
 
 /// What a file holds.

@@ -183,6 +183,9 @@ impl Store {
         if self.is_stopping() {
             return;
         }
+        if self.index.is_empty() {
+            self.settling.surveyed();
+        }
         self.is_loaded.store(true, Ordering::Release);
         self.note(Note::Loaded {
             name: self.name(),

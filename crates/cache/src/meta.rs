@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::key::Key;
 use crate::order::Ticket;
+use crate::settling::Asked;
 
 /// Facts about a stored response. Times of day are in seconds since 1970, as freshness counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,8 +53,8 @@ pub struct New {
     /// Whether only parts of the body will come (status 206): needs `meta.length`, and what is missing at the commit
     /// stays missing. Without it a commit with less than `meta.length` is refused.
     pub is_partial: bool,
-    /// What [`crate::Store::sequence`] said before the upstream was asked: a purge since then hits the entry too.
-    pub sequence: u64,
+    /// The question to the upstream ([`crate::Store::ask`]): a purge since then hits the entry too.
+    pub asked: Arc<Asked>,
     /// The order of the response among others to the same key: an older one is refused. Without it the last one stays.
     pub ticket: Option<Arc<Ticket>>,
 }

@@ -13,6 +13,7 @@ use crate::error::Refused;
 use crate::index::Origin;
 use crate::key::{Folders, Key};
 use crate::meta::New;
+use crate::settling::Asked;
 use crate::space::{Blocks, NoRoom};
 use crate::store::{FILE_MODE, FOLDER_MODE, Store, now_s};
 
@@ -219,25 +220,28 @@ pub(crate) enum Provided<'a> {
     Newest(&'a New),
 }
 
-/// Makes a whole file the entry of a key: the rename and the index are one step for everybody. Only in the place of the
-/// `expected` version. Once begun it goes on to its end, whether or not somebody waits. Answers the new version.
+/// Makes a whole file the entry of a key in the place of this version. Once begun it goes on to its end, also when its
+/// caller is dropped, and the question that it is of stays open until then. Answers the new version.
 pub(crate) async fn put_in_place(
     store: &Arc<Store>,
     whole: Whole,
     key: Key,
     reserved: Blocks,
     expected: u32,
+    asked: Arc<Asked>,
 ) -> Result<u32, Refused> {
     let (sender, mut receiver) = mailbox::channel(1);
     let store = Arc::clone(store);
     rt::spawn(async move {
         // Nobody may wait any more.
         let _ = sender.send(place(&store, whole, key, reserved, Provided::Version(expected)).await);
+        drop(asked);
     });
     receiver.recv().await.unwrap_or(Err(Refused::Stopping))
 }
 
-/// The same, as far as it is polled.
+/// Makes a whole file the entry of a key, as far as it is polled: the rename and the index are one step for all others. With
+/// `expected` only in the place of that version. Answers the new version.
 pub(crate) async fn place(
     store: &Arc<Store>,
     mut whole: Whole,

@@ -6,6 +6,7 @@
 //! Nothing here does I/O.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use crate::fifo::KeyBytes;
 
@@ -60,18 +61,95 @@ pub struct Subject<'a> {
 pub struct Purges {
     /// The number of the last one.
     sequence: u64,
-    all: [u64; 2],
-    keys: HashMap<KeyBytes, [u64; 2]>,
-    tags: HashMap<Box<[u8]>, [u64; 2]>,
-    patterns: Vec<(Box<[u8]>, [u64; 2])>,
+    all: Numbers,
+    names: Names,
+    patterns: Vec<(Box<[u8]>, Numbers)>,
+}
+
+/// The last soft and the last hard purge of a name; 0 for none.
+type Numbers = [u64; 2];
+
+/// Keys and tags in shards: a purge adds to one of them, and a log that is written anew reads one at a time. Neither may
+/// take longer because others are kept.
+#[derive(Debug)]
+struct Names {
+    shards: Box<[Shard]>,
+    hasher: RandomState,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Shard {
+    keys: HashMap<KeyBytes, Numbers>,
+    tags: HashMap<Box<[u8]>, Numbers>,
+}
+
+/// Shards of the names: with a million of them one has some 4000, which are read in less than a millisecond.
+const SHARDS: usize = 256;
+
+impl Default for Names {
+    fn default() -> Names {
+        let hasher = RandomState::new();
+        let shard = || Shard {
+            keys: HashMap::with_hasher(hasher.clone()),
+            tags: HashMap::with_hasher(hasher.clone()),
+        };
+        Names { shards: (0..SHARDS).map(|_| shard()).collect(), hasher: hasher.clone(), count: 0 }
+    }
+}
+
+impl Names {
+    /// A key is a digest, so that any byte of it says where it is.
+    fn shard_of_key(key: &KeyBytes) -> usize {
+        usize::from(key[0]) % SHARDS
+    }
+
+    fn shard_of_tag(&self, tag: &[u8]) -> usize {
+        // Not the bits by which a table places it.
+        (self.hasher.hash_one(tag) >> 32) as usize % SHARDS
+    }
+
+    fn key(&self, key: &KeyBytes) -> Option<&Numbers> {
+        self.shards[Names::shard_of_key(key)].keys.get(key)
+    }
+
+    fn tag(&self, tag: &[u8]) -> Option<&Numbers> {
+        self.shards[self.shard_of_tag(tag)].tags.get(tag)
+    }
+
+    /// The numbers of a key; `None` when it is not kept and there is no room.
+    fn key_mut(&mut self, key: &KeyBytes) -> Option<&mut Numbers> {
+        let keys = &mut self.shards[Names::shard_of_key(key)].keys;
+        if !keys.contains_key(key) {
+            if self.count == NAMES_MAX {
+                return None;
+            }
+            self.count += 1;
+        }
+        Some(keys.entry(*key).or_default())
+    }
+
+    /// The same for a tag.
+    fn tag_mut(&mut self, tag: &[u8]) -> Option<&mut Numbers> {
+        let shard = self.shard_of_tag(tag);
+        let tags = &mut self.shards[shard].tags;
+        if !tags.contains_key(tag) {
+            if self.count == NAMES_MAX {
+                return None;
+            }
+            self.count += 1;
+        }
+        Some(tags.entry(tag.into()).or_default())
+    }
 }
 
 /// Patterns that are kept at once: each lookup tries all of them. With more of them the oldest are made into one that
 /// fits everything, which purges too much and never too little.
 pub const PATTERNS_MAX: usize = 256;
 
-/// Keys and tags that are kept at once, about 64 bytes each; what is above becomes a purge of everything.
-pub const NAMES_MAX: usize = 1 << 18;
+/// Keys and tags that are kept at once, about 64 bytes each; what is above becomes a purge of everything. A name goes
+/// when nothing that it names is stored, so that this is a limit for what is purged within minutes.
+pub const NAMES_MAX: usize = 1 << 22;
 
 impl Purges {
     /// The number of objects that are stored now.
@@ -90,21 +168,22 @@ impl Purges {
     pub fn apply(&mut self, purge: &Purge) {
         let Purge { scope, fate, sequence } = purge;
         self.sequence = self.sequence.max(*sequence);
-        let place = match scope {
-            Scope::All => &mut self.all,
-            Scope::Key(key) if self.keys.len() < NAMES_MAX || self.keys.contains_key(key) => {
-                self.keys.entry(*key).or_default()
-            }
-            Scope::Tag(tag) if self.tags.len() < NAMES_MAX || self.tags.contains_key(tag) => {
-                self.tags.entry(tag.clone()).or_default()
-            }
-            Scope::Key(_) | Scope::Tag(_) => &mut self.all,
-            Scope::Pattern(pattern) => self.pattern(pattern),
+        let named = match scope {
+            Scope::All => None,
+            Scope::Key(key) => self.names.key_mut(key),
+            Scope::Tag(tag) => self.names.tag_mut(tag),
+            // It fits no key, as keys are not empty: it tells a number and nothing else ([`Purges::part`]).
+            Scope::Pattern(pattern) if pattern.is_empty() => return,
+            Scope::Pattern(pattern) => Some(self.pattern(pattern)),
         };
-        place[*fate as usize] = place[*fate as usize].max(*sequence);
+        let numbers = match named {
+            Some(numbers) => numbers,
+            None => &mut self.all,
+        };
+        numbers[*fate as usize] = numbers[*fate as usize].max(*sequence);
     }
 
-    fn pattern(&mut self, pattern: &[u8]) -> &mut [u64; 2] {
+    fn pattern(&mut self, pattern: &[u8]) -> &mut Numbers {
         let known = self.patterns.iter().position(|(text, _)| **text == *pattern);
         let place = known.unwrap_or_else(|| {
             if self.patterns.len() == PATTERNS_MAX {
@@ -124,31 +203,60 @@ impl Purges {
             return None;
         }
         let mut hit = self.all;
-        let mut add = |purged: &[u64; 2]| raise(&mut hit, purged);
-        self.keys.get(subject.primary).inspect(|purged| add(purged));
-        if !self.tags.is_empty() {
+        let mut add = |purged: &Numbers| raise(&mut hit, purged);
+        if self.names.count > 0 {
+            self.names.key(subject.primary).inspect(|purged| add(purged));
             let tags = subject.tags.split(|byte| *byte == b' ').filter(|tag| !tag.is_empty());
-            tags.filter_map(|tag| self.tags.get(tag)).for_each(&mut add);
+            tags.filter_map(|tag| self.names.tag(tag)).for_each(&mut add);
         }
         let fitting = self.patterns.iter().filter(|(pattern, _)| fits(pattern, subject.key));
         fitting.for_each(|(_, purged)| add(purged));
         [Fate::Gone, Fate::Stale].into_iter().find(|fate| hit[*fate as usize] > subject.sequence)
     }
 
-    /// Forgets the purges up to this number: no object is older than them any more.
-    pub fn forget(&mut self, sequence: u64) {
-        let keep = |purged: &[u64; 2]| purged.iter().any(|number| *number > sequence);
-        self.keys.retain(|_, purged| keep(purged));
-        self.tags.retain(|_, purged| keep(purged));
-        self.patterns.retain(|(_, purged)| keep(purged));
-        if !keep(&self.all) {
-            self.all = [0; 2];
+    /// Parts of [`Purges::part`] and [`Purges::forget_part`].
+    pub const PARTS: usize = SHARDS + 1;
+
+    /// Forgets the purges up to this number: no object is older than them any more. With `keeps_soft` some objects are
+    /// that soft ones have hit.
+    pub fn forget(&mut self, sequence: u64, keeps_soft: bool) {
+        (0..Purges::PARTS).for_each(|part| self.forget_part(part, sequence, keeps_soft));
+    }
+
+    /// The same for one part of what is kept: together they take as long as there are names.
+    pub fn forget_part(&mut self, part: usize, sequence: u64, keeps_soft: bool) {
+        let keep = |purged: &mut Numbers| {
+            let is_over = |fate: Fate| !(keeps_soft && fate == Fate::Stale);
+            for fate in [Fate::Stale, Fate::Gone].into_iter().filter(|fate| is_over(*fate)) {
+                if purged[fate as usize] <= sequence {
+                    purged[fate as usize] = 0;
+                }
+            }
+            *purged != [0; 2]
+        };
+        let Some(Shard { keys, tags }) = self.names.shards.get_mut(part) else {
+            self.patterns.retain_mut(|(_, purged)| keep(purged));
+            keep(&mut self.all);
+            return;
+        };
+        let before = keys.len() + tags.len();
+        keys.retain(|_, purged| keep(purged));
+        tags.retain(|_, purged| keep(purged));
+        self.names.count -= before - keys.len() - tags.len();
+    }
+
+    /// Forgets the purges of a key up to this number: nothing is stored under it that is older.
+    pub fn forget_key(&mut self, key: &KeyBytes, sequence: u64) {
+        let keys = &mut self.names.shards[Names::shard_of_key(key)].keys;
+        if keys.get(key).is_some_and(|purged| purged.iter().all(|number| *number <= sequence)) {
+            keys.remove(key);
+            self.names.count -= 1;
         }
     }
 
     /// Purges that are kept.
     pub fn len(&self) -> usize {
-        self.keys.len() + self.tags.len() + self.patterns.len() + usize::from(self.all != [0; 2])
+        self.names.count + self.patterns.len() + usize::from(self.all != [0; 2])
     }
 
     /// Whether none is kept.
@@ -156,37 +264,33 @@ impl Purges {
         self.len() == 0
     }
 
-    /// All that is kept, for a log that is written anew. The last number is told even when no purge is left: it must
-    /// never go back.
-    pub fn list(&self) -> Vec<Purge> {
-        let keys = self.keys.iter().map(|(key, purged)| (Scope::Key(*key), *purged));
-        let tags = self.tags.iter().map(|(tag, purged)| (Scope::Tag(tag.clone()), *purged));
-        let patterns = self.patterns.iter().map(|(text, purged)| (Scope::Pattern(text.clone()), *purged));
-        let scopes = keys.chain(tags).chain(patterns).chain([(Scope::All, self.all)]);
-        let mut list: Vec<Purge> = scopes
-            .flat_map(|(scope, purged)| {
-                [Fate::Stale, Fate::Gone].map(|fate| Purge {
-                    scope: scope.clone(),
-                    fate,
-                    sequence: purged[fate as usize],
-                })
-            })
-            .filter(|purge| purge.sequence > 0)
-            .collect();
-        if list.iter().all(|purge| purge.sequence < self.sequence) {
-            // A pattern that fits no key, as keys are not empty.
-            list.push(Purge {
-                scope: Scope::Pattern(Box::default()),
-                fate: Fate::Stale,
-                sequence: self.sequence,
-            });
+    /// A part of what is kept, for a log that is written anew. The last part tells the last number too, also when no
+    /// purge is left: it must never go back.
+    pub fn part(&self, part: usize) -> Vec<Purge> {
+        let mut list = Vec::new();
+        let mut add = |scope: Scope, purged: &Numbers| {
+            for fate in [Fate::Stale, Fate::Gone].into_iter().filter(|fate| purged[*fate as usize] > 0) {
+                list.push(Purge { scope: scope.clone(), fate, sequence: purged[fate as usize] });
+            }
+        };
+        match self.names.shards.get(part) {
+            Some(Shard { keys, tags }) => {
+                keys.iter().for_each(|(key, purged)| add(Scope::Key(*key), purged));
+                tags.iter().for_each(|(tag, purged)| add(Scope::Tag(tag.clone()), purged));
+            }
+            None => {
+                self.patterns.iter().for_each(|(text, purged)| add(Scope::Pattern(text.clone()), purged));
+                add(Scope::All, &self.all);
+                let number = Scope::Pattern(Box::default());
+                list.push(Purge { scope: number, fate: Fate::Stale, sequence: self.sequence });
+            }
         }
         list
     }
 }
 
 /// Takes the later of two purges, for each fate.
-fn raise(numbers: &mut [u64; 2], others: &[u64; 2]) {
+fn raise(numbers: &mut Numbers, others: &Numbers) {
     for (number, other) in numbers.iter_mut().zip(others) {
         *number = (*number).max(*other);
     }
@@ -305,6 +409,21 @@ mod tests {
         Scope::Tag(text.as_bytes().into())
     }
 
+    fn all(purges: &Purges) -> Vec<Purge> {
+        (0..Purges::PARTS).flat_map(|part| purges.part(part)).collect()
+    }
+
+    #[test]
+    fn a_key_that_was_purged_again_is_not_forgotten() {
+        let mut purges = Purges::default();
+        let first = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
+        let second = purges.add(Scope::Key(KEY), Fate::Gone).sequence;
+        purges.forget_key(&KEY, first);
+        assert_eq!(purges.fate(&subject("x", "", first)), Some(Fate::Gone));
+        purges.forget_key(&KEY, second);
+        assert!(purges.is_empty());
+    }
+
     #[test]
     fn a_purge_hits_what_is_older_and_fits() {
         for (scope, hit, missed) in [
@@ -355,12 +474,15 @@ mod tests {
         purges.add(Scope::Key(KEY), Fate::Gone);
         purges.add(Scope::All, Fate::Stale);
         purges.add(tag("a"), Fate::Gone);
-        purges.forget(2);
+        purges.forget(2, true);
+        assert_eq!((purges.len(), purges.sequence()), (2, 3), "the soft one is kept");
+        purges.forget(2, false);
         assert_eq!((purges.len(), purges.sequence()), (1, 3));
-        purges.forget(3);
+        purges.forget(3, false);
         assert!(purges.is_empty());
         let mut next = Purges::default();
-        purges.list().iter().for_each(|purge| next.apply(purge));
+        all(&purges).iter().for_each(|purge| next.apply(purge));
+        assert!(next.is_empty());
         assert_eq!(next.sequence(), 3, "numbers never go back");
         assert_eq!(next.fate(&subject("x", "a", 0)), None);
     }
@@ -419,6 +541,18 @@ mod tests {
             prop_assert_eq!(log.good, ends[whole]);
         }
 
+        /// The room behind the last record has zeroes: they end the log.
+        #[test]
+        fn zeroes_end_a_log(purges in prop::collection::vec(some_purge(), 0..8), zeroes in 0usize..100) {
+            let mut bytes = Vec::new();
+            purges.iter().for_each(|purge| assert!(encode(purge, sum, &mut bytes)));
+            let whole = bytes.len();
+            bytes.resize(whole + zeroes, 0);
+            let mut log = Log::new(&bytes, sum);
+            prop_assert_eq!(&log.by_ref().collect::<Vec<_>>()[..], &purges[..]);
+            prop_assert_eq!(log.good, whole);
+        }
+
         /// Nobody but us writes it, but disks make garbage of it.
         #[test]
         fn garbage_is_no_purge(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
@@ -436,7 +570,7 @@ mod tests {
                 purges.add(scope, if soft { Fate::Stale } else { Fate::Gone });
             }
             let mut again = Purges::default();
-            purges.list().iter().for_each(|purge| again.apply(purge));
+            all(&purges).iter().for_each(|purge| again.apply(purge));
             prop_assert_eq!(again.sequence(), purges.sequence());
             for sequence in 0..12 {
                 for (key, tags) in [("x1", "a"), ("y", "a b"), ("x", ""), ("y", "")] {

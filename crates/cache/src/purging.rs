@@ -1,13 +1,25 @@
 //! Purges on disk: a log that is written before a purge is answered, and read before anything else at a start.
 //!
-//! The log is a file of records ([`crate::purge::encode`]). Each is written behind the last one that was whole, so that
-//! one which was torn is written over. When the log has grown much longer than what it says, it is written
-//! anew beside, brought to the device, and renamed.
+//! ```text
+//!   purge -- its number, and its record in the group --+--> waits for its group --> answered
+//!                                                      |         ^
+//!                  one task: takes the group, one write, one fdatasync; meanwhile the next group gathers
+//!
+//!   rewriting (manager): records are gathered beside from here on -- what is kept, in parts -- file system synchronised --
+//!                        the records from beside -- fdatasync -- rename
+//! ```
+//! The log is a file of records ([`crate::purge::encode`]) with zeroes behind them. Each group is written behind the last one
+//! that was whole, so that one which was torn is written over. The work for a purge does not depend on how many are kept: when
+//! the log has become twice as long as it was written anew, it is written anew beside, while purges go on.
 
+use std::ffi::CStr;
+use std::future::poll_fn;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::{Duration, UNIX_EPOCH};
 
 use io::Errno;
 use io::op::{OpenHow, Source, Stat};
@@ -18,7 +30,7 @@ use rustix::fs::OFlags;
 use crate::crc32c;
 use crate::error::{OpenError, StoreError};
 use crate::key::Key;
-use crate::purge::{Fate, Log, Purges, Scope, encode};
+use crate::purge::{Fate, Log, Purge, Purges, Scope, encode};
 use crate::reading::{ReadError, read_some};
 use crate::store::{FILE_MODE, Store};
 
@@ -26,21 +38,123 @@ use crate::store::{FILE_MODE, Store};
 pub(crate) const LOG_NAME: &str = "ringroad.purges";
 
 /// A log that is shorter is never written anew.
-const COMPACT_BYTES: u64 = 1 << 20;
+const REWRITE_BYTES: u64 = 1 << 20;
 
 /// Longest log that is read: [`crate::purge::NAMES_MAX`] tags of usual length, several times over.
 const LOG_BYTES_MAX: u64 = 1 << 30;
 
+/// Zeroes that are written behind a group when it needs room: a write into a file that does not grow is on the device in
+/// a fraction of the time. Some thousands of records.
+const ROOM_BYTES: usize = 256 << 10;
+
+/// Bytes of a write while the log is written anew.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// A log that was changed a moment ago may be changed again without a change of its times, which may be as coarse as a tick
+/// of the kernel's clock.
+const TICK: Duration = Duration::from_millis(100);
+
 /// What is known of the log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LogState {
     /// Bytes of whole records.
     good: AtomicU64,
-    /// Purges up to this one are forgotten, so that what is older cannot be compared with them.
-    forgotten: AtomicU64,
+    /// Above this many it is to be written anew.
+    rewrite_at: AtomicU64,
+    /// Whether its name is on the device.
+    is_named: AtomicBool,
+    group: Mutex<Group>,
     /// The log as a process saw it that does not own it.
     seen: Mutex<Option<Seen>>,
 }
+
+impl Default for LogState {
+    fn default() -> LogState {
+        LogState {
+            good: AtomicU64::new(0),
+            rewrite_at: AtomicU64::new(REWRITE_BYTES),
+            is_named: AtomicBool::new(false),
+            group: Mutex::default(),
+            seen: Mutex::default(),
+        }
+    }
+}
+
+/// Purges that are written next, together.
+#[derive(Debug, Default)]
+struct Group {
+    records: Vec<u8>,
+    count: u64,
+    batch: Arc<Batch>,
+    /// Whether a task writes.
+    is_written: bool,
+    /// What was written since the log began to be written anew.
+    beside: Option<Vec<u8>>,
+}
+
+/// How those that wait for one group hear of it.
+#[derive(Debug, Default)]
+struct Batch(Mutex<BatchState>);
+
+#[derive(Debug, Default)]
+struct BatchState {
+    result: Option<Result<(), StoreError>>,
+    waiting: Vec<Waker>,
+}
+
+impl Batch {
+    async fn done(&self) -> Result<(), StoreError> {
+        poll_fn(|context| {
+            let mut state = self.state();
+            match &state.result {
+                Some(result) => Poll::Ready(result.clone()),
+                None => {
+                    state.waiting.push(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn finish(&self, result: Result<(), StoreError>) {
+        let mut state = self.state();
+        state.result = Some(result);
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    fn state(&self) -> MutexGuard<'_, BatchState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that writes groups. Dropped on the way, as when its thread ends, it fails those that wait.
+struct Writer {
+    store: Arc<Store>,
+    /// Those that wait for the group that is being written.
+    batch: Option<Arc<Batch>>,
+    is_done: bool,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut group = self.store.purge_log.group();
+        group.is_written = false;
+        group.records.clear();
+        let next = std::mem::take(&mut group.batch);
+        drop(group);
+        let result = Err(StoreError::Disk { doing: WRITING, errno: Errno::CANCELED });
+        self.batch.take().into_iter().chain([next]).for_each(|batch| batch.finish(result.clone()));
+    }
+}
+
+/// What is done, in messages.
+const WRITING: &str = "writing a purge";
 
 /// Size, change and number of the log's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,9 +171,13 @@ impl From<Stat> for Seen {
 }
 
 impl LogState {
-    /// The last purge that is forgotten.
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.forgotten.load(Ordering::Acquire)
+    /// Whether it is to be written anew.
+    pub(crate) fn is_long(&self) -> bool {
+        self.good.load(Ordering::Relaxed) > self.rewrite_at.load(Ordering::Relaxed)
+    }
+
+    fn group(&self) -> MutexGuard<'_, Group> {
+        self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
@@ -110,93 +228,145 @@ impl Store {
         if !self.is_owner() {
             return Err(StoreError::NotOwner);
         }
-        // One at a time: each record is written behind the last one.
-        let lease = self.leases.take(&log_key()).await;
-        let purge = self.purges_mut().add(scope, fate);
-        let mut record = Vec::new();
-        if !encode(&purge, crc32c::of, &mut record) {
-            return Err(StoreError::Disk { doing: "writing a purge", errno: Errno::INVAL });
+        let (purge, batch) = self.gather(scope, fate)?;
+        batch.done().await?;
+        if let (Scope::Key(key), Fate::Gone) = (&purge.scope, fate) {
+            self.carry_out(&Key(*key), purge.sequence);
         }
-        let result = self.append(record).await;
-        drop(lease);
-        if let Err(errno) = result {
-            self.write_failed("writing a purge", errno);
-            return Err(StoreError::Disk { doing: "writing a purge", errno });
-        }
-        self.counters.purges.count();
-        if let (Scope::Key(key), Fate::Gone) = (&purge.scope, fate)
-            && let Some(known) = self.index.peek(key)
-        {
-            // Its variants go as they are found.
-            self.forget_purged(&Key(*key), known.version);
-        }
-        self.bell.ring();
         Ok(())
     }
 
-    /// Adds a record to the log and brings it to the device.
-    async fn append(&self, record: Vec<u8>) -> Result<(), Errno> {
-        let good = self.purge_log.good.load(Ordering::Relaxed);
-        if good > COMPACT_BYTES {
-            let list = self.log_text();
-            if (list.len() as u64) < good / 2 {
-                return self.write_log(list).await;
-            }
+    /// Gives a purge its number and its place in the group that is written next.
+    fn gather(self: &Arc<Store>, scope: Scope, fate: Fate) -> Result<(Purge, Arc<Batch>), StoreError> {
+        // One lock for both, so that numbers come in the order of the log.
+        let mut group = self.purge_log.group();
+        let purge = self.purges_mut().add(scope, fate);
+        if !encode(&purge, crc32c::of, &mut group.records) {
+            return Err(StoreError::Disk { doing: WRITING, errno: Errno::INVAL });
         }
-        let (device, via) = (self.device, self.via());
+        group.count += 1;
+        let batch = Arc::clone(&group.batch);
+        let is_first = !std::mem::replace(&mut group.is_written, true);
+        drop(group);
+        if is_first {
+            let writer = Writer { store: Arc::clone(self), batch: None, is_done: false };
+            rt::spawn(writer.write_groups());
+        }
+        Ok((purge, batch))
+    }
+
+    /// Adds records to the log and brings them to the device.
+    async fn append(&self, mut records: Vec<u8>) -> Result<(), Errno> {
+        let (device, via, log) = (self.device, self.via(), &self.purge_log);
+        let good = log.good.load(Ordering::Relaxed);
         let path = self.path_in(LOG_NAME.as_bytes());
         let file = File::create(path, Create::Keep, FILE_MODE, device, via).await?;
-        let len = record.len() as u64;
-        write(&file, good, record, self).await?;
-        file.sync(device, via).await?;
-        if good == 0 {
-            self.sync_folder().await?;
+        let size = file.stat_inline()?.size;
+        if size < good {
+            // It was cut or removed by hand: all that is kept is written again, these records with it.
+            return self.write_anew().await;
         }
-        self.purge_log.good.store(good + len, Ordering::Relaxed);
+        let end = good + records.len() as u64;
+        if end > size {
+            records.resize(records.len() + ROOM_BYTES, 0);
+        }
+        write(&file, good, records, self).await?;
+        file.sync(device, via).await?;
+        if !log.is_named.load(Ordering::Relaxed) {
+            self.sync_folder().await?;
+            log.is_named.store(true, Ordering::Relaxed);
+        }
+        log.good.store(end, Ordering::Relaxed);
         Ok(())
     }
 
-    /// All purges that still count, as a log.
-    fn log_text(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        for purge in self.purges().list() {
-            // One that is too long was never taken.
-            encode(&purge, crc32c::of, &mut text);
+    /// Writes the log anew while purges go on: what is forgotten leaves the disk.
+    pub(crate) async fn rewrite_log(&self) {
+        let log = &self.purge_log;
+        log.group().beside = Some(Vec::new());
+        let result = self.write_beside().await;
+        log.group().beside = None;
+        if let Err(errno) = result {
+            // Not at once again.
+            log.rewrite_at.store(2 * log.good.load(Ordering::Relaxed), Ordering::Relaxed);
+            self.write_failed(WRITING, errno);
         }
-        text
     }
 
-    /// Forgets purges that no entry is older than, and writes the log anew.
-    pub(crate) async fn forget_purges(&self, sequence: u64) -> Result<(), Errno> {
-        let lease = self.leases.take(&log_key()).await;
-        // A fill that asked its upstream before then is refused rather than compared with what is forgotten.
-        self.purge_log.forgotten.fetch_max(sequence, Ordering::AcqRel);
-        self.purges_mut().forget(sequence);
-        let text = self.log_text();
-        let result = self.write_log(text).await;
-        drop(lease);
+    async fn write_beside(&self) -> Result<(), Errno> {
+        let beside = self.temp_path();
+        let written = async {
+            let (file, len) = self.write_kept(&beside).await?;
+            self.sync_removals().await?;
+            file.sync(self.device, self.via()).await?;
+            // No group is written from here on.
+            let _lease = self.leases.take(&log_key()).await;
+            let since = self.purge_log.group().beside.take().unwrap_or_default();
+            self.put_log(&file, len, since, &beside).await
+        };
+        let result = written.await;
+        if result.is_err() {
+            let _ = file::unlink(beside, self.device, self.via()).await;
+        }
         result
     }
 
-    /// Puts a new log in the place of the old one.
-    async fn write_log(&self, text: Vec<u8>) -> Result<(), Errno> {
-        let (device, via) = (self.device, self.via());
+    /// The same for who writes groups, in the place of a log that has been lost.
+    async fn write_anew(&self) -> Result<(), Errno> {
         let beside = self.temp_path();
-        let file = File::create(beside.clone(), Create::New, FILE_MODE, device, via).await?;
-        let len = text.len() as u64;
-        write(&file, 0, text, self).await?;
+        let (file, len) = Box::pin(self.write_kept(&beside)).await?;
+        self.put_log(&file, len, Vec::new(), &beside).await
+    }
+
+    /// Writes all purges that are kept to a new file; answers it and its length.
+    async fn write_kept(&self, path: &CStr) -> Result<(File, u64), Errno> {
+        let file = File::create(path.to_owned(), Create::New, FILE_MODE, self.device, self.via()).await?;
+        let (mut at, mut text) = (0, Vec::new());
+        for part in 0..Purges::PARTS {
+            // A lock for each part: lookups and purges go on between.
+            for purge in self.purges().part(part) {
+                // One that is too long was never taken.
+                encode(&purge, crc32c::of, &mut text);
+            }
+            if text.len() >= PIECE_BYTES || part + 1 == Purges::PARTS {
+                let len = text.len() as u64;
+                write(&file, at, std::mem::take(&mut text), self).await?;
+                at += len;
+            } else {
+                rt::yield_now().await;
+            }
+        }
+        Ok((file, at))
+    }
+
+    /// Puts a new log in the place of the old one, with these records at its end.
+    async fn put_log(&self, file: &File, len: u64, since: Vec<u8>, path: &CStr) -> Result<(), Errno> {
+        let (device, via, log) = (self.device, self.via(), &self.purge_log);
+        let end = len + since.len() as u64;
+        if !since.is_empty() {
+            write(file, len, since, self).await?;
+        }
         file.sync(device, via).await?;
-        file::rename(beside, self.path_in(LOG_NAME.as_bytes()), device, via).await?;
+        file::rename(path.to_owned(), self.path_in(LOG_NAME.as_bytes()), device, via).await?;
+        log.good.store(end, Ordering::Relaxed);
+        log.rewrite_at.store((2 * end).max(REWRITE_BYTES), Ordering::Relaxed);
         // Without this a crash could bring the old log back, which lacks what comes from now on.
+        log.is_named.store(false, Ordering::Relaxed);
         self.sync_folder().await?;
-        self.purge_log.good.store(len, Ordering::Relaxed);
+        log.is_named.store(true, Ordering::Relaxed);
         Ok(())
     }
 
+    /// Brings what was removed to the device: a purge that is forgotten must not be outlived by its file where the power
+    /// fails.
+    async fn sync_removals(&self) -> Result<(), Errno> {
+        let folder = self.open_folder(self.path_in(b".")).await?;
+        let fd = rustix::io::fcntl_dupfd_cloexec(&folder, 0)?;
+        rt::offload_waiting(move || rustix::fs::syncfs(fd)).await.unwrap_or(Err(Errno::IO))
+    }
+
     async fn sync_folder(&self) -> Result<(), Errno> {
-        let flags = (OFlags::RDONLY | OFlags::DIRECTORY).bits() as i32;
-        let how = OpenHow { flags, ..OpenHow::default() };
-        let folder = File::open(None, self.path_in(b"."), how, self.device, self.via()).await?;
+        let folder = self.open_folder(self.path_in(b".")).await?;
         folder.sync(self.device, self.via()).await
     }
 
@@ -204,30 +374,79 @@ impl Store {
     pub(crate) async fn follow_purges(&self) {
         let path = self.path_in(LOG_NAME.as_bytes());
         let Ok(stat) = file::stat_now(&path) else { return };
-        if *self.purge_log.seen() == Some(stat.into()) {
+        let seen = *self.purge_log.seen();
+        if seen == Some(stat.into()) {
             return;
         }
         let how = OpenHow { flags: OFlags::RDONLY.bits() as i32, ..OpenHow::default() };
         let Ok(file) = File::open(None, path, how, self.device, self.via()).await else { return };
         let Ok(stat) = file.stat_inline() else { return };
-        let Ok(bytes) = self.read_all(&file, stat.size.min(LOG_BYTES_MAX)).await else { return };
-        let good = apply(&mut self.purges_mut(), &bytes);
+        // The same file has grown behind what was read of it.
+        let is_same = seen.is_some_and(|seen| seen.inode == stat.inode);
+        let from = if is_same { self.purge_log.good.load(Ordering::Relaxed) } else { 0 };
+        let Ok(bytes) = self.read_all(&file, from, stat.size.min(LOG_BYTES_MAX)).await else { return };
+        let good = from + apply(&mut self.purges_mut(), &bytes);
         self.purge_log.good.store(good, Ordering::Relaxed);
-        *self.purge_log.seen() = Some(stat.into());
+        let changed = UNIX_EPOCH + Duration::new(stat.changed.0.max(0) as u64, stat.changed.1);
+        // A log that may change without a sign of it is read again the next time.
+        let is_settled = rt::wall().duration_since(changed).is_ok_and(|age| age >= TICK);
+        let seen = Seen { size: if is_settled { stat.size } else { u64::MAX }, ..stat.into() };
+        *self.purge_log.seen() = Some(seen);
     }
 
-    /// A file from its start, up to `bytes`.
-    pub(crate) async fn read_all(&self, file: &File, bytes: u64) -> Result<Vec<u8>, ReadError> {
+    /// The bytes of a file between these places.
+    pub(crate) async fn read_all(&self, file: &File, from: u64, to: u64) -> Result<Vec<u8>, ReadError> {
         let mut all = Vec::new();
-        while (all.len() as u64) < bytes {
-            let at = all.len() as u64;
-            let part = read_some(file, at, bytes - at, self.device, self.via()).await?;
+        while from + (all.len() as u64) < to {
+            let at = from + all.len() as u64;
+            let part = read_some(file, at, to - at, self.device, self.via()).await?;
             if part.is_empty() {
                 break;
             }
             all.extend_from_slice(&part);
         }
         Ok(all)
+    }
+}
+
+impl Writer {
+    /// Writes one group after the other, until none has come meanwhile.
+    async fn write_groups(mut self) {
+        let store = Arc::clone(&self.store);
+        let _lease = store.leases.take(&log_key()).await;
+        while let Some((records, count)) = self.take_group() {
+            let result = match store.is_owner() {
+                true => store.append(records).await.map_err(|errno| {
+                    store.write_failed(WRITING, errno);
+                    StoreError::Disk { doing: WRITING, errno }
+                }),
+                // Another process may write the log by now.
+                false => Err(StoreError::NotOwner),
+            };
+            if result.is_ok() {
+                store.counters.purges.add(count);
+            }
+            if let Some(batch) = self.batch.take() {
+                batch.finish(result);
+            }
+            store.bell.ring();
+        }
+    }
+
+    /// The records of the next group; without one the task has ended, and the next purge begins another.
+    fn take_group(&mut self) -> Option<(Vec<u8>, u64)> {
+        let mut group = self.store.purge_log.group();
+        let group = &mut *group;
+        if group.records.is_empty() {
+            group.is_written = false;
+            self.is_done = true;
+            return None;
+        }
+        if let Some(beside) = &mut group.beside {
+            beside.extend_from_slice(&group.records);
+        }
+        self.batch = Some(std::mem::take(&mut group.batch));
+        Some((std::mem::take(&mut group.records), std::mem::take(&mut group.count)))
     }
 }
 

@@ -20,17 +20,19 @@ pub(crate) const REMOVALS_MAX: usize = 16;
 struct Removal {
     store: Arc<Store>,
     victim: Victim,
+    is_gone: bool,
 }
 
 impl Removal {
     fn begin(store: &Arc<Store>, victim: Victim) -> Removal {
         store.removals.fetch_add(1, Ordering::AcqRel);
         store.space.removing(&victim.blocks);
-        Removal { store: Arc::clone(store), victim }
+        store.settling.begin_removal(&Key(victim.key));
+        Removal { store: Arc::clone(store), victim, is_gone: false }
     }
 
-    async fn done(self) {
-        self.store.remove_now(&Key(self.victim.key)).await;
+    async fn done(mut self) {
+        self.is_gone = self.store.remove_now(&Key(self.victim.key)).await;
     }
 }
 
@@ -38,6 +40,10 @@ impl Drop for Removal {
     fn drop(&mut self) {
         self.store.space.removed(&mut self.victim.blocks);
         self.store.removals.fetch_sub(1, Ordering::AcqRel);
+        let key = Key(self.victim.key);
+        if let Some(purge) = self.store.settling.end_removal(&key, self.is_gone) {
+            self.store.settle(&key, purge);
+        }
     }
 }
 
@@ -104,17 +110,19 @@ impl Store {
         gauge.none_left().await;
     }
 
-    /// Removes a file, unless an entry has come to it meanwhile.
-    async fn remove_now(self: &Arc<Store>, key: &Key) {
-        let lease = self.leases.take(key).await;
+    /// Removes a file, unless an entry has come to its place meanwhile; answers whether it is gone.
+    async fn remove_now(self: &Arc<Store>, key: &Key) -> bool {
+        let _lease = self.leases.take(key).await;
         if self.index.peek(&key.0).is_some_and(|known| known.blocks > 0) {
-            return;
+            return true;
         }
         match file::unlink(self.path_of(key).0, self.device, self.via()).await {
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
-            Err(errno) => self.write_failed("removing an entry", errno),
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => true,
+            Err(errno) => {
+                self.write_failed("removing an entry", errno);
+                false
+            }
         }
-        drop(lease);
     }
 
     /// Takes out entries for so many blocks, at most `count_max`, and counts them.

@@ -15,11 +15,13 @@ use io::op::Source;
 use rt::file::Create;
 use rt::local::Gauge;
 
+use crate::find::Judged;
 use crate::index::Cursor;
 use crate::key::Key;
 use crate::load::{NAP, Paced, Unread};
 use crate::note::Note;
 use crate::place::Temp;
+use crate::purge::Purges;
 use crate::remove::REMOVALS_MAX;
 use crate::store::{FILE_MODE, Store, now_ms, now_s};
 
@@ -40,8 +42,15 @@ const SCAN_MAX: usize = 512;
 /// disk.
 const UNHURRIED_MAX: usize = 2;
 
-/// Purges above which they are worked off without `purger=on`: each costs a lookup in a table, patterns more.
-const PURGES_MANY: usize = 1 << 16;
+/// Purges above which they are worked off without `purger=on`, at least and at most. Between, one for every
+/// [`ENTRIES_PER_PURGE`] entries: all of those are read for it, so that the work for one purge stays the same.
+const PURGES_MANY: (usize, usize) = (1 << 10, 1 << 16);
+
+/// See [`PURGES_MANY`].
+const ENTRIES_PER_PURGE: usize = 16;
+
+/// How often purges are looked at that wait for a question to be answered.
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
 
 /// The longest that a stop waits for what is being put in place or removed.
 const STOP_MAX: Duration = Duration::from_secs(5);
@@ -53,6 +62,8 @@ struct Due {
     snapshot: Instant,
     /// The last purge that was worked off.
     purged: u64,
+    /// Purges that were kept then all the same.
+    kept: usize,
     /// Folders that could not be read so far.
     unread: Option<Unread>,
 }
@@ -66,7 +77,8 @@ impl Store {
         }
         let unread = if self.is_stopping() { None } else { self.load().await };
         let now = rt::now();
-        let mut due = Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, unread };
+        let mut due =
+            Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, kept: 0, unread };
         while !self.is_stopping() {
             self.manage(&mut due).await;
             if !self.is_stopping() {
@@ -119,6 +131,9 @@ impl Store {
         if self.space.has_min_free() {
             next = next.min(due.free);
         }
+        if self.settling.is_pending() {
+            next = next.min(rt::now() + SETTLE_EVERY);
+        }
         match self.health.trial_in(now_ms()) {
             Some(trial) => next.min(rt::now() + trial.max(Duration::from_millis(1))),
             None => next,
@@ -142,12 +157,10 @@ impl Store {
             due.inactive = rt::now() + (self.config.inactive / 4).clamp(least, most);
             self.drop_inactive().await;
         }
-        let purges = (self.sequence(), self.purges().len());
-        // What is not known was not looked at, so a purge is needed as long as folders are unread.
-        let is_known = self.is_loaded() && purges.0 > due.purged;
-        if is_known && purges.1 > 0 && (self.config.purger || purges.1 > PURGES_MANY) {
-            self.work_off_purges().await;
-            due.purged = purges.0;
+        self.settle_pending().await;
+        self.forget_what_is_over(due).await;
+        if self.purge_log.is_long() {
+            self.rewrite_log().await;
         }
         if rt::now() >= due.snapshot {
             due.snapshot = rt::now() + SNAPSHOT_EVERY;
@@ -226,12 +239,27 @@ impl Store {
         }
     }
 
-    /// Looks at every entry, removes those that purges have hit, and forgets the purges. Those are remembered on where one
-    /// entry could not be looked at: it would come back otherwise.
-    async fn work_off_purges(self: &Arc<Store>) {
-        let sequence = self.sequence();
-        let pace = Paced::new(self.config.purger_pace);
-        let unjudged = Rc::new(Cell::new(0_u64));
+    /// Works purges off where there are many, or `purger=on` is written.
+    async fn forget_what_is_over(self: &Arc<Store>, due: &mut Due) {
+        let kept = self.purges().len();
+        // Entries of older questions may still come.
+        let sequence = self.sequence().min(self.settling.settled());
+        let (least, most) = PURGES_MANY;
+        let many = (self.index.len() / ENTRIES_PER_PURGE).clamp(least, most);
+        let is_wanted = self.config.purger || kept.saturating_sub(due.kept) > many;
+        // What is not known is not looked at, so a purge is needed as long as folders are unread.
+        if kept > 0 && is_wanted && sequence > due.purged && self.is_loaded() {
+            self.work_off_purges(sequence).await;
+            (due.purged, due.kept) = (sequence, self.purges().len());
+        }
+    }
+
+    /// Looks at every entry, removes those that purges have hit, and forgets the purges up to this number. They are
+    /// remembered on where one entry could not be looked at or removed: it would come back otherwise.
+    async fn work_off_purges(self: &Arc<Store>, sequence: u64) {
+        let pace = if self.config.purger { self.config.purger_pace } else { self.config.manager };
+        let pace = Paced::new(pace);
+        let (unjudged, stale) = (Rc::new(Cell::new(0_u64)), Rc::new(Cell::new(false)));
         let mut cursor = Some(Cursor::default());
         while let Some(here) = cursor {
             let mut keys = Vec::new();
@@ -244,10 +272,12 @@ impl Store {
                 let gauge = Gauge::new();
                 for (key, known) in some.iter().copied() {
                     let (store, counted) = (Arc::clone(self), gauge.enter());
-                    let unjudged = Rc::clone(&unjudged);
+                    let (unjudged, stale) = (Rc::clone(&unjudged), Rc::clone(&stale));
                     rt::spawn(async move {
-                        if !store.judge_purged(&key, known).await {
-                            unjudged.set(unjudged.get() + 1);
+                        match store.judge_purged(&key, known).await {
+                            Judged::Outlived => {}
+                            Judged::Stale => stale.set(true),
+                            Judged::Unknown => unjudged.set(unjudged.get() + 1),
                         }
                         drop(counted);
                     });
@@ -259,10 +289,16 @@ impl Store {
                 }
             }
         }
-        if unjudged.get() == 0
-            && let Err(errno) = self.forget_purges(sequence).await
-        {
-            self.write_failed("writing a purge", errno);
+        if unjudged.get() > 0 {
+            return;
+        }
+        self.settling.surveyed();
+        if !self.settling.all_removed().await {
+            return;
+        }
+        for part in 0..Purges::PARTS {
+            self.purges_mut().forget_part(part, sequence, stale.get());
+            rt::yield_now().await;
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Stats {
     pub purged: u64,
     /// Purges that were carried out.
     pub purges: u64,
+    /// Purges that some entry may still be older than.
+    pub purges_kept: u64,
     /// Entries dropped because they were damaged.
     pub damaged: u64,
     /// Reads that failed.

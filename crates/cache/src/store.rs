@@ -31,6 +31,7 @@ use crate::memory::Memory;
 use crate::note::Note;
 use crate::order::{Orders, Ticket};
 use crate::purge::{Fate, Purges, Subject};
+use crate::settling::Settling;
 use crate::space::{Space, Used};
 use crate::stats::{Counters, Stats};
 
@@ -80,6 +81,8 @@ pub struct Store {
     temp_start: OnceLock<Vec<u8>>,
     count: AtomicU64,
     pub(crate) purge_log: crate::purging::LogState,
+    /// Which purges may be forgotten.
+    pub(crate) settling: Settling,
 }
 
 /// Makes of the stored `Vary` ([`crate::Meta::vary`]) what the request says to it ([`crate::Meta::variant`]).
@@ -161,6 +164,7 @@ impl Store {
             temp_start: OnceLock::new(),
             count: AtomicU64::new(0),
             purge_log,
+            settling: Settling::default(),
             config,
         };
         if !store.is_owner() {
@@ -176,7 +180,7 @@ impl Store {
         self.bell.ring();
     }
 
-    /// A number that grows with every purge, for [`crate::New::sequence`].
+    /// A number that grows with every purge.
     pub fn sequence(&self) -> u64 {
         self.purges().sequence()
     }
@@ -203,6 +207,7 @@ impl Store {
             entries_max: self.config.entries_max(),
             bytes: self.space.used() * BLOCK_BYTES,
             memory_bytes: self.memory.bytes(),
+            purges_kept: self.purges().len() as u64,
             is_loaded: self.is_loaded(),
             is_measured: self.is_measured(),
             is_owner: self.is_owner(),

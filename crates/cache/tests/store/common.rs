@@ -198,7 +198,7 @@ pub(crate) fn new(store: &Store, number: u64, length: Option<u64>) -> New {
         text,
         head: HEAD.into(),
         is_partial: false,
-        sequence: store.sequence(),
+        asked: store.ask(),
         ticket: None,
     }
 }

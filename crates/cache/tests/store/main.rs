@@ -9,4 +9,5 @@ mod damage;
 mod elsewhere;
 mod entries;
 mod limits;
+mod purges;
 mod recovery;

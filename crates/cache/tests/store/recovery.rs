@@ -7,6 +7,7 @@ use std::time::Instant;
 use cache::Note;
 
 use super::common::*;
+use super::purges::crc32c;
 
 const OBJECTS: u64 = 60;
 
@@ -306,14 +307,6 @@ fn a_purge_is_not_forgotten_while_an_entry_cannot_be_looked_at() {
         assert!(find(&store, 7).await.is_none(), "it is purged all the same");
         stop(&store).await;
     });
-}
-
-/// CRC32C bit by bit, so that a test does not believe what it tests.
-fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |crc, byte| {
-        (0..8)
-            .fold(crc ^ u32::from(*byte), |crc: u32, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
-    })
 }
 
 #[test]

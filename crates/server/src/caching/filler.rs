@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cache::{Fate, Fill, FillError, Key, Refused, Scope, Ticket};
+use cache::{Asked, Fate, Fill, FillError, Key, Refused, Scope, Ticket};
 use io::Frozen;
 
 use crate::caching::fetch::Fetch;
@@ -31,8 +31,8 @@ pub(crate) struct Filler {
     text: Vec<u8>,
     /// When the upstream was asked: what was changed since then is not stored.
     asked: Instant,
-    /// The number of the last purge then.
-    sequence: u64,
+    /// The question: purges since then are remembered until this is dropped.
+    question: Arc<Asked>,
     /// The place of the fetch among all fetches of the key.
     ticket: Arc<Ticket>,
     /// Set once all of the body has come, if it is the newest response.
@@ -55,7 +55,7 @@ impl Filler {
             key: fetch.key,
             text: fetch.text.clone(),
             asked: answer.asked,
-            sequence: answer.sequence,
+            question: Arc::clone(answer.question),
             ticket: Arc::clone(answer.ticket),
             pending: None,
         });
@@ -70,7 +70,8 @@ impl Filler {
     fn completed(&mut self, flights: &Arc<Flights>) {
         if self.pending.is_none() {
             let (filling, ticket) = (Arc::clone(&self.filling), Arc::clone(&self.ticket));
-            self.pending = flights.add_pending(self.key, (filling, ticket), self.sequence, self.asked);
+            let sequence = self.question.number();
+            self.pending = flights.add_pending(self.key, (filling, ticket), sequence, self.asked);
         }
     }
 

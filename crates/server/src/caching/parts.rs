@@ -460,7 +460,7 @@ impl Fetch {
                         meta: Arc::clone(&meta),
                         head: Arc::clone(&stored_head),
                         is_partial: true,
-                        sequence: answer.sequence,
+                        asked: Arc::clone(answer.question),
                         ticket: Some(Arc::clone(answer.ticket)),
                     };
                     let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use cache::{Hit, Key, Meta, Store, Ticket};
+use cache::{Asked, Hit, Key, Meta, Store, Ticket};
 use http::StatusCode;
 use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
 use http::freshness::store::{self, Exchange, Ignored, Rules};
@@ -35,8 +35,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) times: Times,
     /// `proxy_ignore_headers`
     pub(crate) ignored: Ignored,
-    /// The number of the last purge when it was asked for.
-    pub(crate) sequence: u64,
+    /// By which purges that came since are told.
+    pub(crate) question: &'a Arc<Asked>,
     /// When it was asked for.
     pub(crate) asked: Instant,
     /// The place of the question among all questions for its key.
@@ -47,7 +47,7 @@ pub(crate) struct Answer<'a> {
 #[derive(Debug)]
 pub(crate) struct Question {
     at_s: i64,
-    sequence: u64,
+    open: Arc<Asked>,
     asked: Instant,
     ticket: Arc<Ticket>,
 }
@@ -55,15 +55,15 @@ pub(crate) struct Question {
 impl Question {
     /// One that is asked now, for an entry of this store.
     pub(crate) fn new(store: &Store, key: &Key) -> Question {
-        let (sequence, ticket) = (store.sequence(), Arc::new(store.ticket(key)));
-        Question { at_s: seconds(rt::wall()), sequence, asked: rt::now(), ticket }
+        let (open, ticket) = (store.ask(), Arc::new(store.ticket(key)));
+        Question { at_s: seconds(rt::wall()), open, asked: rt::now(), ticket }
     }
 
     /// The answer to it.
     pub(crate) fn answer<'a>(&'a self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
         let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
-        let Question { sequence, asked, ref ticket, .. } = *self;
-        Answer { heading, times, ignored, sequence, asked, ticket }
+        let Question { ref open, asked, ref ticket, .. } = *self;
+        Answer { heading, times, ignored, question: open, asked, ticket }
     }
 }
 

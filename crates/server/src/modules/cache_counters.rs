@@ -228,6 +228,9 @@ const METRICS: &[Metric] = &[
     counter("purges_total", "Purges that were carried out, whatever they hit.", |numbers, take| {
         stat(numbers, take, |stats| stats.purges);
     }),
+    gauge("purges_kept", "Purges that some entry may still be older than.", |numbers, take| {
+        stat(numbers, take, |stats| stats.purges_kept);
+    }),
     labelled(
         "direction",
         counter("disk_errors_total", "Reads and writes of the disk that failed.", |numbers, take| {

@@ -1,0 +1,366 @@
+//! Purges: what they cost, what is kept of them, and that none is ever lost.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cache::purge::{Log, Purge, encode};
+use cache::{Fate, FillError, Hit, Key, New, Pace, Scope, Store};
+
+use crate::common::*;
+
+/// CRC32C bit by bit, so that a test does not believe what it tests.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8)
+            .fold(crc ^ u32::from(*byte), |crc: u32, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))
+    })
+}
+
+fn tag(number: u64) -> Scope {
+    Scope::Tag(format!("tag-{number:08}").into_bytes().into())
+}
+
+/// Writes a log with this many purges by tag.
+fn write_log(place: &Place, count: u64) {
+    std::fs::create_dir_all(place.path()).unwrap();
+    let mut bytes = Vec::new();
+    for sequence in 1..=count {
+        assert!(encode(&Purge { scope: tag(sequence), fate: Fate::Gone, sequence }, crc32c, &mut bytes));
+    }
+    std::fs::write(place.path().join("ringroad.purges"), bytes).unwrap();
+}
+
+/// Purges `count` tags from so many tasks at once; answers how many a second.
+async fn purge_tags(store: &Arc<Store>, first: u64, count: u64, tasks: u64) -> f64 {
+    let (begun, gauge) = (Instant::now(), rt::local::Gauge::new());
+    for task in 0..tasks {
+        let (store, counted) = (Arc::clone(store), gauge.enter());
+        rt::spawn(async move {
+            for number in 0..count / tasks {
+                store.purge(tag(first + task + number * tasks), Fate::Gone).await.unwrap();
+            }
+            drop(counted);
+        });
+    }
+    gauge.none_left().await;
+    count as f64 / begun.elapsed().as_secs_f64()
+}
+
+fn key(number: u64) -> Scope {
+    Scope::Key(Key::of(&text(number)).0)
+}
+
+async fn purge(store: &Arc<Store>, scope: Scope) {
+    store.purge(scope, Fate::Gone).await.unwrap();
+}
+
+/// A variant of an object, chosen by a field of the request.
+fn variant(store: &Store, number: u64, variant: &str) -> New {
+    let mut new = new(store, number, Some(100));
+    let meta = Arc::make_mut(&mut new.meta);
+    (meta.vary, meta.variant) = (b"accept".to_vec(), variant.as_bytes().to_vec());
+    new
+}
+
+async fn find_variant(store: &Arc<Store>, number: u64, variant: &str) -> Option<Hit> {
+    let text = text(number);
+    store.find(&Key::of(&text), &text, &|_| variant.as_bytes().to_vec()).await.unwrap()
+}
+
+fn log_of(place: &Place) -> Vec<u8> {
+    std::fs::read(place.path().join("ringroad.purges")).unwrap()
+}
+
+fn kept(store: &Store) -> u64 {
+    store.stats().purges_kept
+}
+
+#[test]
+fn purges_that_come_at_once_are_brought_to_the_disk_together() {
+    const COUNT: u64 = 100;
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        let before = rt::counters().engine.submitted;
+        purge_tags(&store, 0, COUNT, COUNT).await;
+        let operations = rt::counters().engine.submitted - before;
+        assert!(operations < COUNT / 2, "{operations} operations");
+        stop(&store).await;
+    });
+    assert_eq!(Log::new(&log_of(&place), crc32c).count() as u64, COUNT);
+}
+
+#[test]
+fn a_purge_leaves_no_name_behind_once_nothing_it_names_is_stored() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        for number in 0..20 {
+            put(&store, number, 100).await.unwrap();
+        }
+        // As many that are stored as are not.
+        for number in 0..40 {
+            purge(&store, key(number)).await;
+            assert!(find(&store, number).await.is_none());
+        }
+        until(|| kept(&store) == 0).await;
+        assert_eq!(place.files().len(), 0);
+        // What comes again is not hit by what is forgotten.
+        put(&store, 1, 100).await.unwrap();
+        assert_hit(&store, 1, 100).await;
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn a_purge_is_kept_while_an_older_question_is_open() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        // Asked, and not answered yet.
+        let late = new(&store, 1, Some(1));
+        let mut begun = store.begin(new(&store, 2, Some(1))).await.unwrap();
+        for number in [1, 2] {
+            purge(&store, key(number)).await;
+        }
+        assert_eq!(kept(&store), 2);
+        begun.write(0, b"x").await.unwrap();
+        assert_eq!(begun.commit().await, Err(FillError::Purged));
+        let mut fill = store.begin(late).await.unwrap();
+        fill.write(0, b"x").await.unwrap();
+        assert_eq!(fill.commit().await, Err(FillError::Purged));
+        // A purge that comes now is about to be forgotten with them.
+        purge(&store, key(3)).await;
+        until(|| kept(&store) == 0).await;
+        assert_eq!(place.files().len(), 0);
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn a_purge_of_variants_is_kept_until_all_entries_were_looked_at() {
+    let place = Place::new();
+    let fill = async |store: &Arc<Store>| {
+        for name in ["a", "b"] {
+            store_in_pieces(store, variant(store, 1, name), &body(1, 100), 100).await.unwrap();
+        }
+        assert_eq!(place.files().len(), 2);
+    };
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        fill(&store).await;
+        purge(&store, key(1)).await;
+        // The first variant comes again: the second one must not be found beside it.
+        store_in_pieces(&store, variant(&store, 1, "a"), &body(1, 100), 100).await.unwrap();
+        assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
+        assert_eq!(kept(&store), 1);
+        stop(&store).await;
+    });
+    PLAIN.run(async {
+        let mut config = place.config(PLAIN);
+        (config.purger, config.purger_pace) = (true, Pace::UNPACED);
+        let store = Store::open(config).unwrap();
+        start(&store).await;
+        until(|| kept(&store) == 0).await;
+        assert!(find_variant(&store, 1, "a").await.is_some() && find_variant(&store, 1, "b").await.is_none());
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn a_purge_outlives_a_file_that_cannot_be_removed() {
+    let place = Place::new();
+    PLAIN.run_with("unlink error=EIO", async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        put(&store, 1, 100).await.unwrap();
+        purge(&store, key(1)).await;
+        until(|| store.stats().write_errors > 0).await;
+        // Neither this one nor one that comes later is forgotten.
+        purge(&store, key(1)).await;
+        assert!(find(&store, 1).await.is_none());
+        assert_eq!(kept(&store), 1);
+        stop(&store).await;
+    });
+    assert_eq!(place.files().len(), 1);
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert!(find(&store, 1).await.is_none());
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn a_soft_purge_is_not_forgotten_before_what_it_has_hit_is_asked_for_again() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let mut config = place.config(PLAIN);
+        (config.purger, config.purger_pace) = (true, Pace::UNPACED);
+        let store = Store::open(config).unwrap();
+        start(&store).await;
+        put(&store, 1, 100).await.unwrap();
+        put(&store, 2, 100).await.unwrap();
+        store.purge(key(1), Fate::Stale).await.unwrap();
+        // The purger has come past it when this one is gone.
+        let pattern = Scope::Pattern(text(2).into());
+        purge(&store, pattern).await;
+        until(|| place.files().len() == 1 && kept(&store) == 1).await;
+        let hit = find(&store, 1).await.unwrap();
+        assert!(hit.is_purged_soft);
+        store.refresh(&hit, (*hit.meta).clone(), HEAD).await.unwrap();
+        drop(hit);
+        purge(&store, key(3)).await;
+        until(|| kept(&store) == 0).await;
+        assert!(!find(&store, 1).await.unwrap().is_purged_soft);
+        stop(&store).await;
+    });
+}
+
+/// The log is written anew while purges go on, and none is lost on the way.
+#[test]
+fn a_long_log_is_written_anew_while_purges_go_on() {
+    const TAGS: u64 = 64;
+    const ROUNDS: u64 = 16;
+    let place = Place::new();
+    let long = |number: u64| Scope::Tag(format!("{number:04000}").into_bytes().into());
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        let gauge = rt::local::Gauge::new();
+        for number in 0..TAGS {
+            let (store, counted) = (Arc::clone(&store), gauge.enter());
+            rt::spawn(async move {
+                for _ in 0..ROUNDS {
+                    purge(&store, long(number)).await;
+                }
+                drop(counted);
+            });
+        }
+        gauge.none_left().await;
+        until(|| log_of(&place).len() < (TAGS * ROUNDS * 4000) as usize).await;
+        stop(&store).await;
+    });
+    let log = log_of(&place);
+    let logged: Vec<Purge> = Log::new(&log, crc32c).collect();
+    assert!(logged.len() < (TAGS * ROUNDS) as usize);
+    for number in 0..TAGS {
+        let last =
+            logged.iter().filter(|purge| purge.scope == long(number)).map(|purge| purge.sequence).max();
+        // Each task had its turn in each round.
+        assert!(last.is_some_and(|last| last >= ROUNDS), "{number}: {last:?}");
+    }
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        assert_eq!((store.sequence(), kept(&store)), (TAGS * ROUNDS, TAGS));
+    });
+}
+
+/// A log of an earlier version has no zeroes behind its records and no room for more.
+#[test]
+fn a_log_of_an_earlier_version_is_read_and_gone_on_with() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        put(&store, 1, 100).await.unwrap();
+        put(&store, 2, 100).await.unwrap();
+        stop(&store).await;
+    });
+    let mut bytes = Vec::new();
+    for (sequence, scope) in [(1, tag(7)), (2, key(1))] {
+        assert!(encode(&Purge { scope, fate: Fate::Gone, sequence }, crc32c, &mut bytes));
+    }
+    std::fs::write(place.path().join("ringroad.purges"), &bytes).unwrap();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        assert!(find(&store, 1).await.is_none());
+        assert_hit(&store, 2, 100).await;
+        purge(&store, key(2)).await;
+        stop(&store).await;
+    });
+    let log = log_of(&place);
+    assert!(log.starts_with(&bytes), "what was there stays as it is");
+    assert_eq!(Log::new(&log, crc32c).map(|purge| purge.sequence).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn a_log_that_is_removed_by_hand_comes_back_with_all_that_is_kept() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        purge(&store, tag(1)).await;
+        std::fs::remove_file(place.path().join("ringroad.purges")).unwrap();
+        purge(&store, tag(2)).await;
+        stop(&store).await;
+    });
+    let logged: Vec<Scope> = Log::new(&log_of(&place), crc32c).map(|purge| purge.scope).collect();
+    assert!(logged.contains(&tag(1)) && logged.contains(&tag(2)), "{logged:?}");
+}
+
+#[test]
+fn many_names_purge_no_more_than_they_name() {
+    const NAMES: u64 = (1 << 18) + 10;
+    let place = Place::new();
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        start(&store).await;
+        put(&store, 1, 100).await.unwrap();
+        stop(&store).await;
+    });
+    write_log(&place, NAMES);
+    PLAIN.run(async {
+        let store = place.open(PLAIN);
+        assert_hit(&store, 1, 100).await;
+        start(&store).await;
+        purge(&store, tag(NAMES + 1)).await;
+        assert_hit(&store, 1, 100).await;
+        // As many are worth a look at all entries: one is here, which none of them names. The last may have come after it.
+        until(|| kept(&store) <= 1).await;
+        assert_hit(&store, 1, 100).await;
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn purges_that_follow_each_other_closely_reach_who_does_not_own_the_folder() {
+    let place = Place::new();
+    PLAIN.run(async {
+        let first = place.open(PLAIN);
+        start(&first).await;
+        for number in 0..20 {
+            put(&first, number, 100).await.unwrap();
+        }
+        let second = place.open(PLAIN);
+        assert!(!second.is_owner());
+        for number in 0..20 {
+            assert_hit(&second, number, 100).await;
+            // Soft, so that the log alone tells of it.
+            first.purge(key(number), Fate::Stale).await.unwrap();
+            assert!(find(&second, number).await.unwrap().is_purged_soft, "{number}");
+        }
+        stop(&first).await;
+    });
+}
+
+/// How many purges a second the log takes: `cargo test --release -p cache --test store purges_a_second -- --ignored`.
+#[test]
+#[ignore = "a measurement"]
+fn purges_a_second() {
+    for (kept, count) in [(0, 6400), (35_000, 640), ((1 << 18) + 10, 320), (1_000_000, 320)] {
+        let place = Place::new();
+        write_log(&place, kept);
+        PLAIN.run(async {
+            let store = place.open(PLAIN);
+            let one = purge_tags(&store, 2_000_000, count / 4, 1).await;
+            let many = purge_tags(&store, 3_000_000, count, 64).await;
+            println!("{kept} kept: {one:.0} a second one after the other, {many:.0} from 64 tasks");
+        });
+    }
+}
