@@ -7,7 +7,7 @@ mod common;
 
 use common::{BINARY, ours_only};
 use testkit::origin::{At, Do, Origin, Reply};
-use testkit::{Client, Content, Deadline, Gate, Server, Setup, process};
+use testkit::{Client, Content, Deadline, Filesystem, Gate, Server, Setup, process};
 
 /// One location for everything that needs no other settings, and logs of each request.
 const CONF: &str = "worker_processes @THREADS@; error_log logs/error.log info;
@@ -417,6 +417,34 @@ fn a_slow_client_costs_a_bounded_amount() {
     assert!(grown < SIZE / 2, "{grown} bytes of memory");
     Content::new(3, SIZE).compare(0..SIZE, &mut spooled.body(&spooled_head)).expect("the bytes are right");
     Content::new(3, SIZE).compare(0..SIZE, &mut slow.body(&head)).expect("the bytes are right");
+}
+
+/// Asks for more than buffers and sockets take, has the file fail, and reads all of it then.
+fn assert_goes_on_without_a_file(folder: &str, failed: &str) {
+    const SIZE: u64 = 64 << 20;
+    let origin = Origin::start(|_| Reply::ok().content(Content::new(3, SIZE)));
+    let location =
+        format!("location /gone/ {{ proxy_pass http://{}; proxy_temp_path {folder}; }}", origin.addr());
+    let server = setup(&origin).value("SERVER", &location).start(BINARY);
+    let testkit::ListenAddr::Tcp(address) = server.addr(0) else { panic!("it listens on TCP") };
+    let mut slow = Client::connect_narrow(*address, 4096);
+    slow.send("GET /gone/ HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = slow.head();
+    server.wait_for_log(failed, Deadline::default());
+    Content::new(3, SIZE).compare(0..SIZE, &mut slow.body(&head)).expect("the bytes are right");
+    assert_eq!(server.error_log().matches("goes on without a temporary file").count(), 1);
+}
+
+#[test]
+fn a_response_goes_on_without_a_temporary_file_that_cannot_be_made() {
+    assert_goes_on_without_a_file("/proc/none", "open() \"/proc/none/");
+}
+
+#[test]
+fn a_response_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+    let Some(disk) = Filesystem::new(24) else { return };
+    let folder = disk.path().display().to_string();
+    assert_goes_on_without_a_file(&folder, &format!("write() \"{folder}\" failed (28: "));
 }
 
 #[test]

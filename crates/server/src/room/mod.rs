@@ -90,6 +90,7 @@ pub(crate) struct Alarms {
     pub(crate) upstreams: Limited,
     pub(crate) descriptors: Limited,
     pub(crate) buffers: Limited,
+    pub(crate) temp_files: Limited,
 }
 
 impl Room {

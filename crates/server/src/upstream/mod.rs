@@ -304,7 +304,7 @@ impl ReplyBody {
             ReplyBody::Live(mut live) => {
                 live.limit_rate(rate(settings, request));
                 match buffering {
-                    true => Body::Stream(Box::new(spool::start(live, settings))),
+                    true => Body::Stream(Box::new(spool::start(live, settings, &request.conn.thread))),
                     false => Body::Stream(Box::new(Direct::new(live, settings))),
                 }
             }

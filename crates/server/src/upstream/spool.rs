@@ -23,7 +23,9 @@ use smallvec::SmallVec;
 
 use crate::body::BodyError;
 use crate::body::stream::{SEND_BYTES, Stream};
+use crate::log::{Level, Reason, error};
 use crate::received;
+use crate::thread::Thread;
 use crate::upstream::Settings;
 use crate::upstream::body::Live;
 use crate::upstream::exchange::cut;
@@ -35,6 +37,10 @@ struct Spool {
     /// Bytes of buffers in memory.
     held: u64,
     file: Option<rt::File>,
+    /// Nothing can be written to a file: what is in memory is all that is read ahead.
+    has_no_file: bool,
+    /// Bytes that could not be written were lost for this reason.
+    lost: Option<Errno>,
     /// Where the next bytes go in the file. It starts again when all of it has been taken.
     file_end: u64,
     /// Bytes in the file that were not taken.
@@ -63,6 +69,8 @@ struct Limits {
     file: u64,
     folder: PathBuf,
     levels: SmallVec<[u8; 3]>,
+    /// Whose log hears of a file that fails.
+    thread: Rc<Thread>,
 }
 
 /// How long the client has to take something before the first bytes go to a file: one that reads as fast as it can
@@ -79,7 +87,7 @@ const READ_MAX: u64 = 64 << 10;
 const READ_MIN: u64 = 4 << 10;
 
 impl Limits {
-    fn of(settings: &Settings) -> Limits {
+    fn of(settings: &Settings, thread: &Rc<Thread>) -> Limits {
         let memory = u64::from(settings.buffers.0) * settings.buffers.1;
         Limits {
             memory,
@@ -89,6 +97,7 @@ impl Limits {
             file: settings.max_temp_file_size,
             folder: settings.temp_path.0.clone(),
             levels: settings.temp_path.1.clone(),
+            thread: Rc::clone(thread),
         }
     }
 }
@@ -100,11 +109,13 @@ fn piece_max(settings: &Settings) -> u64 {
 }
 
 /// Begins to read a body ahead.
-pub(super) fn start(live: Box<Live>, settings: &Settings) -> Spooled {
+pub(super) fn start(live: Box<Live>, settings: &Settings, thread: &Rc<Thread>) -> Spooled {
     let spool = Spool {
         pieces: VecDeque::new(),
         held: 0,
         file: None,
+        has_no_file: false,
+        lost: None,
         file_end: 0,
         in_file: 0,
         via: rt::caps().best_disk(),
@@ -114,7 +125,7 @@ pub(super) fn start(live: Box<Live>, settings: &Settings) -> Spooled {
         pump: None,
     };
     let (spool, record) = (Rc::new(RefCell::new(spool)), Rc::clone(live.record()));
-    rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings)));
+    rt::spawn(pump(live, Rc::clone(&spool), Limits::of(settings, thread)));
     let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
     let piece_max = piece_max(settings) as usize;
     let busy_max = settings.busy_buffers_size.map(|bytes| bytes as usize);
@@ -151,8 +162,12 @@ async fn fill(live: &mut Live, spool: &Rc<RefCell<Spool>>, limits: &Limits) -> O
         };
         if spool.borrow().has_memory(limits, buf.capacity() as u64) {
             spool.borrow_mut().hold(buf);
-        } else if let Err(errno) = spill(spool, limits, buf).await {
-            return Some(Err(Fault::Local(errno)));
+        } else {
+            spill(spool, limits, buf).await;
+            let lost = spool.borrow().lost;
+            if let Some(errno) = lost {
+                return Some(Err(Fault::Local(errno)));
+            }
         }
     }
 }
@@ -175,7 +190,7 @@ async fn wait_for_room(spool: &RefCell<Spool>, limits: &Limits) -> Option<()> {
     if spool.borrow().has_memory(limits, read) {
         return wanted(spool, std::future::ready(())).await;
     }
-    let may_spill = |spool: &Spool| spool.file_len() + read <= limits.file;
+    let may_spill = |spool: &Spool| !spool.has_no_file && spool.file_len() + read <= limits.file;
     if spool.borrow().in_file == 0 && may_spill(&spool.borrow()) {
         // A client that takes something meanwhile is not slow.
         let until: Instant = rt::now() + PATIENCE;
@@ -218,25 +233,68 @@ fn split(buf: &mut Buf, most: usize) -> Option<Buf> {
     Some(first)
 }
 
-/// Writes what has come to the file, no more at once than one write may have.
-async fn spill(spool: &RefCell<Spool>, limits: &Limits, mut buf: Buf) -> Result<(), Errno> {
+/// Writes what has come to the file, no more at once than one write may have. What cannot be written stays in memory, and
+/// the upstream waits for the client from there on.
+async fn spill(spool: &RefCell<Spool>, limits: &Limits, mut buf: Buf) {
     while let Some(first) = split(&mut buf, limits.write) {
-        write(spool, limits, first).await?;
+        keep(spool, limits, first).await;
     }
-    write(spool, limits, buf).await
+    keep(spool, limits, buf).await;
+}
+
+/// Writes a piece to the file, or holds it.
+async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
+    if spool.borrow().has_no_file {
+        return spool.borrow_mut().hold(buf);
+    }
+    let failed = match write(spool, limits, buf).await {
+        Ok(()) => return,
+        Err(failed) => failed,
+    };
+    let Failed { call, path, errno, rest } = *failed;
+    if let Some(more) = limits.thread.room.alarms.temp_files.due(rt::now()) {
+        let (path, reason) = (path.display(), Reason(errno));
+        error::write(
+            &limits.thread,
+            Level::Crit,
+            format_args!(
+                "{call}() \"{path}\" failed ({reason}) while reading upstream; the response goes on without a temporary file, \
+                 and its upstream waits for the client{more}"
+            ),
+        );
+    }
+    let mut spool = spool.borrow_mut();
+    spool.has_no_file = true;
+    match rest {
+        Some(rest) => spool.hold(rest),
+        // The engine has lost the bytes.
+        None => spool.lost = Some(errno),
+    }
+}
+
+/// A write that failed.
+struct Failed {
+    call: &'static str,
+    path: PathBuf,
+    errno: Errno,
+    /// What is not in the file.
+    rest: Option<Buf>,
 }
 
 /// Writes a piece to the file.
-async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Errno> {
+async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), Box<Failed>> {
     let known = spool.borrow().file.clone();
     let file = match known {
         Some(file) => file,
-        None => {
-            let made = received::create(&limits.folder, &limits.levels, false).await;
-            let (file, _) = made.map_err(|(_, errno)| errno)?;
-            spool.borrow_mut().file = Some(file.clone());
-            file
-        }
+        None => match received::create(&limits.folder, &limits.levels, false).await {
+            Ok((file, _)) => {
+                spool.borrow_mut().file = Some(file.clone());
+                file
+            }
+            Err((path, errno)) => {
+                return Err(Box::new(Failed { call: "open", path, errno, rest: Some(buf) }));
+            }
+        },
     };
     let (start, via) = {
         let mut spool = spool.borrow_mut();
@@ -245,18 +303,17 @@ async fn write(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) -> Result<(), 
         }
         (spool.file_end, spool.via)
     };
-    let end = start + buf.len() as u64;
-    let (result, _) = file.write_at(start, buf, DeviceId::default(), via).await;
-    result?;
-    let mut spool = spool.borrow_mut();
-    spool.file_end = end;
-    spool.in_file += end - start;
-    match spool.pieces.back_mut() {
-        Some(Piece::File { end: last, .. }) if *last == start => *last = end,
-        _ => spool.pieces.push_back(Piece::File { start, end }),
-    }
-    wake(&mut spool.stream);
-    Ok(())
+    let len = buf.len() as u64;
+    let (result, rest) = file.write_at(start, buf, DeviceId::default(), via).await;
+    // A file system that fills up takes the start of a piece: that is not in the buffer any more.
+    let left = match (&result, &rest) {
+        (Ok(_), _) => 0,
+        (Err(_), Some(rest)) => rest.len() as u64,
+        (Err(_), None) => len,
+    };
+    spool.borrow_mut().add_to_file(start, start + len - left);
+    let path = limits.folder.clone();
+    result.map(drop).map_err(|errno| Box::new(Failed { call: "write", path, errno, rest }))
 }
 
 impl Spool {
@@ -269,6 +326,20 @@ impl Spool {
     /// that is always a little behind would else have the whole answer written, however long it is.
     fn file_len(&self) -> u64 {
         if self.in_file == 0 { 0 } else { self.file_end }
+    }
+
+    /// These bytes are in the file now.
+    fn add_to_file(&mut self, start: u64, end: u64) {
+        if start == end {
+            return;
+        }
+        self.file_end = end;
+        self.in_file += end - start;
+        match self.pieces.back_mut() {
+            Some(Piece::File { end: last, .. }) if *last == start => *last = end,
+            _ => self.pieces.push_back(Piece::File { start, end }),
+        }
+        wake(&mut self.stream);
     }
 
     fn hold(&mut self, buf: Buf) {
