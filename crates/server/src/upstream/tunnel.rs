@@ -1,7 +1,7 @@
 //! A connection that has changed its protocol (101): what comes from one end goes to the other, until both have ended.
 //!
-//! What waits in between is bounded: each direction holds what one receive has brought, and receives no more before that
-//! has been sent.
+//! What waits in between is bounded: each direction holds what a few receives have brought, and receives no more before
+//! that has been sent.
 
 use std::cell::Cell;
 use std::fmt;
@@ -99,6 +99,9 @@ impl Tunnel {
     }
 }
 
+/// Receives whose bytes leave in one send: with the engine's buffers of 4 KiB a message of 64 KiB.
+const PIECES_MAX: usize = 16;
+
 /// Which end of a direction failed.
 enum Side {
     From,
@@ -125,23 +128,34 @@ async fn pass(
     idle: &Idle<'_>,
     count: &Cell<u64>,
 ) -> Result<(), (Side, Errno)> {
-    let mut next = first;
+    let mut next = first.map(|source| Ok(Some(source)));
     loop {
-        let source = match next.take() {
-            Some(source) => source,
-            None => match from.recv().await {
-                Ok(Some(buf)) => Source::Buf(buf),
-                Ok(None) => {
-                    to.shutdown();
-                    return Ok(());
-                }
-                Err(errno) => return Err((Side::From, errno)),
-            },
+        let received = match next.take() {
+            Some(received) => received,
+            None => from.recv().await.map(|buf| buf.map(Source::Buf)),
         };
-        idle.passed();
-        let len = source.bytes().len() as u64;
         let mut data = Segments::new();
-        data.push(source);
+        match received {
+            Ok(Some(source)) => data.push(source),
+            Ok(None) => {
+                to.shutdown();
+                return Ok(());
+            }
+            Err(errno) => return Err((Side::From, errno)),
+        }
+        idle.passed();
+        // The rest of a message that has arrived leaves in the same send.
+        for _ in 1..PIECES_MAX {
+            match from.try_recv() {
+                Some(Ok(Some(buf))) => data.push(Source::Buf(buf)),
+                Some(ended) => {
+                    next = Some(ended.map(|buf| buf.map(Source::Buf)));
+                    break;
+                }
+                None => break,
+            }
+        }
+        let len = data.len() as u64;
         let (sent, _) = to.send(data, false).await;
         sent.map_err(|errno| (Side::To, errno))?;
         idle.passed();
