@@ -273,7 +273,7 @@ fn a_compressed_stream_comes_piece_by_piece() {
 /// An origin that ends its connection in the middle of a chunked body.
 fn breaking_origin(pieces: usize) -> Origin {
     Origin::raw(move |connection| {
-        while connection.read_request().is_some() {
+        if connection.read_request().is_some() {
             let mut text =
                 "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
                     .to_owned();
@@ -282,7 +282,6 @@ fn breaking_origin(pieces: usize) -> Origin {
                 text.push_str(&format!("{:x}\r\n{piece}\r\n", piece.len()));
             }
             connection.send(text);
-            return;
         }
     })
 }

@@ -165,7 +165,8 @@ impl ToMaster {
 
 /// The beginning of a text that may be long, such as an error with a part of the configuration.
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_MAX)]
+    let end = (0..=TEXT_MAX.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
 }
 
 /// Both ends come from one file as a rule; this is for the day when they do not.
