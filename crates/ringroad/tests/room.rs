@@ -235,3 +235,23 @@ fn memory_of_connections_that_have_closed_is_given_back() {
             .unwrap_or_else(|late| panic!("{net}: {late}: {before}, {most}, {} kB", resident(server)));
     });
 }
+
+#[test]
+fn cdn_loop_ends_a_loop_at_the_second_pass() {
+    let origin = Origin::start(|request| Reply::text(&request.header("CDN-Loop").unwrap_or_default()));
+    let looping = format!(
+        "location /loop {{ proxy_cdn_loop a.example; proxy_pass http://127.0.0.1:$server_port; }}
+         location = /up {{ proxy_cdn_loop a.example; proxy_pass http://{}; }}",
+        origin.addr()
+    );
+    on_each_engine(&looping, "", LIMIT, |server, net| {
+        let mut client = Client::connect(server.addr(0));
+        assert_eq!(client.get("/loop").status, 502, "{net}");
+        assert_eq!(server.error_log().matches("loop detected").count(), 1, "{net}: {}", server.error_log());
+        assert_eq!(client.get("/up").text(), "a.example", "{net}");
+        let others = client.request("GET", "/up", &[("CDN-Loop", "b.example; x=a.example, xa.example")]);
+        assert_eq!(others.status, 200, "{net}");
+        let again = client.request("GET", "/up", &[("cdn-loop", "b.example, A.example;v=1")]);
+        assert_eq!(again.status, 502, "{net}");
+    });
+}

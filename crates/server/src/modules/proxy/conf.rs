@@ -28,6 +28,8 @@ pub struct Conf {
     pub(super) version: Version,
     /// `proxy_method`
     pub(super) method: Option<Arc<Template>>,
+    /// `proxy_cdn_loop`: the name of this server in `CDN-Loop`.
+    pub(super) cdn_loop: Option<Arc<[u8]>>,
     /// `proxy_set_header`
     pub(super) set_fields: Layered<SetField>,
     /// `proxy_set_body`
@@ -79,6 +81,7 @@ impl Default for Conf {
             pass: None,
             version: Version::Http11,
             method: None,
+            cdn_loop: None,
             set_fields: Layered::default(),
             body: None,
             pass_fields: true,

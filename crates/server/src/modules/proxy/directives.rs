@@ -39,6 +39,28 @@ pub(super) const REQUEST: &[Directive] = &[
             cx.choice(&mut scope.proxy.version, &[("1.0", Version::Http10), ("1.1", Version::Http11)])
         },
     ),
+    // Off by default: the name has to be one that no other server uses.
+    Directive::scope(
+        Spec::new(
+            "ringroad",
+            "proxy_cdn_loop",
+            LEVELS,
+            Args::Exactly(1),
+            "Adds `CDN-Loop` (RFC 8586) with this name, and refuses requests that have it already with 502; or `off`.",
+        )
+        .default("off"),
+        |scope, cx| {
+            let name = cx.arg(0);
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
+            if name.is_empty() || !name.bytes().all(is_name) {
+                return Err(cx.error(format_args!(
+                    "invalid value \"{name}\" in \"proxy_cdn_loop\", it must be a host name or \"off\""
+                )));
+            }
+            scope.proxy.cdn_loop = (name != "off").then(|| name.as_bytes().into());
+            Ok(())
+        },
+    ),
     // A template: what a `map` makes of the client's method is a usual value. What it comes to is looked at for each
     // request, since only a token may stand in a request line.
     Directive::scope(

@@ -115,6 +115,11 @@ pub(crate) fn build(
         request.log(Level::Error, format_args!("invalid method \"{method}\" for an upstream"));
         return Err(500);
     }
+    if let Some(name) = conf.cdn_loop.as_deref().filter(|name| has_passed(request, name)) {
+        let name = name.escape_ascii();
+        request.log(Level::Error, format_args!("loop detected: \"CDN-Loop\" of the request has \"{name}\""));
+        return Err(502);
+    }
     let mut head = Vec::with_capacity(HEAD_BYTES);
     head.extend_from_slice(&method);
     head.push(b' ');
@@ -155,6 +160,20 @@ pub(crate) fn build(
         interim: early_hints::interim_of(request),
     })
 }
+
+/// Whether the request came through this server before: `CDN-Loop` is a list of names with parameters (RFC 8586
+/// section 2).
+fn has_passed(request: &Request, name: &[u8]) -> bool {
+    let bytes = request.bytes();
+    let fields =
+        request.head.fields().iter().filter(|field| field.name.of(bytes).eq_ignore_ascii_case(CDN_LOOP));
+    fields.flat_map(|field| field.value.of(bytes).split(|&byte| byte == b',')).any(|item| {
+        let id = item.split(|&byte| byte == b';').next().unwrap_or_default();
+        id.trim_ascii().eq_ignore_ascii_case(name)
+    })
+}
+
+const CDN_LOOP: &[u8] = b"CDN-Loop";
 
 /// Bytes that most heads of requests do with.
 const HEAD_BYTES: usize = 512;
@@ -349,6 +368,10 @@ impl Writer<'_> {
             if !self.is_set(id.name().as_bytes()) {
                 self.push(id.name().as_bytes(), value);
             }
+        }
+        // A further line of the same list.
+        if let Some(name) = &conf.cdn_loop {
+            push_line(CDN_LOOP, name, &mut self.head);
         }
         // Last, as in nginx: upstreams that take the first of two equal fields get the one that was configured.
         if conf.pass_fields {
