@@ -180,7 +180,7 @@ fn workers_that_die_before_they_are_ready_are_tried_later_and_later() {
     let log = server.error_log();
     let before = log.split("workers cannot start").next().expect("the log begins somewhere");
     assert_eq!(before.matches("exited with code 2").count(), 5, "{log}");
-    fs::create_dir(folder.path()).expect("as before");
+    testkit::create_dir_all(folder.path()).expect("as before");
     assert_eq!(ask(server.addr(0)), "here");
 }
 

@@ -114,6 +114,8 @@ fn a_file_that_may_not_be_read_is_forbidden() {
     assert!(status == 403 || (readable && status == 200), "{status}");
     let socket = server.path("html/socket");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a fresh name");
+    // With a umask of 077 it would be forbidden before anybody sees what it is.
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o755)).expect("the socket is ours");
     let status = client(&server).get("/socket").status;
     assert!(matches!(status, 404 | 500), "a socket is no file: {status}");
 }
@@ -408,7 +410,7 @@ fn a_deferred_connection_gets_the_same_answers() {
         assert_eq!(response.body, Content::new(7, 300_000).bytes(0..300_000));
         // Who comes at the same time shares a look at the file, and nobody the look of somebody before.
         for size in [700, 800, 900] {
-            std::fs::write(server.path("much/b"), Content::new(9, size).bytes(0..size))
+            testkit::write(server.path("much/b"), Content::new(9, size).bytes(0..size))
                 .expect("a file of the test");
             let mut clients: Vec<_> = (0..20).map(|_| client(&server)).collect();
             for client in &mut clients {

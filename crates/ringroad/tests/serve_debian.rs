@@ -43,7 +43,7 @@ fn localised(text: &str, root: &Path, ports: [u16; 2]) -> String {
 
 /// Copies a folder of configurations, links followed.
 fn install(from: &Path, to: &Path, root: &Path, ports: [u16; 2]) {
-    fs::create_dir_all(to).expect("a folder in the test's own");
+    testkit::create_dir_all(to).expect("a folder in the test's own");
     for entry in fs::read_dir(from).expect("the folder is there") {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("an entry has a name"));
@@ -51,7 +51,7 @@ fn install(from: &Path, to: &Path, root: &Path, ports: [u16; 2]) {
             install(&path, &target, root, ports);
         } else {
             let text = fs::read_to_string(&path).expect("a configuration is text");
-            fs::write(target, localised(&text, root, ports)).expect("a file in the test's own folder");
+            testkit::write(target, localised(&text, root, ports)).expect("a file in the test's own folder");
         }
     }
 }

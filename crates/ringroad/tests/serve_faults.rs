@@ -216,8 +216,10 @@ fn shrinking_server(net: &str) -> Server {
 
 /// A long file of zeros that takes no room.
 fn sparse(path: &Path) {
-    std::fs::create_dir_all(path.parent().expect("it lies in a folder")).expect("below a fresh directory");
-    File::create(path).and_then(|file| file.set_len(SHRINKING_FROM)).expect("a fresh file");
+    testkit::create_dir_all(path.parent().expect("it lies in a folder")).expect("below a fresh directory");
+    testkit::write(path, "")
+        .and_then(|()| File::options().write(true).open(path)?.set_len(SHRINKING_FROM))
+        .expect("a fresh file");
 }
 
 #[test]

@@ -128,8 +128,8 @@ fn a_file_that_shrinks_ends_a_changed_body_without_an_end() {
     for net in NETS {
         let server = start(net, &[]);
         let path = server.path("html/long.html");
-        let file =
-            OpenOptions::new().write(true).create(true).truncate(false).open(path).expect("a fresh file");
+        testkit::write(&path, "").expect("a fresh file");
+        let file = OpenOptions::new().write(true).open(path).expect("it has just been made");
         for (way, _) in WAYS {
             file.set_len(FROM).expect("the file is the test's own");
             let mut reader = Client::connect_narrow(server.addr(0).tcp(), 64 * 1024);

@@ -46,8 +46,8 @@ fn reload(server: &mut Server, conf: &str, marker: &str) {
 
 fn start(conf: &str) -> Server {
     let server = serve(conf);
-    std::fs::write(server.path("html/index.html"), "page").expect("a page");
-    std::fs::write(server.path("html/held"), vec![0; 8 << 20]).expect("a large file");
+    testkit::write(server.path("html/index.html"), "page").expect("a page");
+    testkit::write(server.path("html/held"), vec![0; 8 << 20]).expect("a large file");
     server
 }
 
@@ -115,7 +115,7 @@ fn a_request_and_its_subrequests_are_looked_at_once() {
     let server = serve(conf);
     let page = "<!--#include virtual=\"/part\" wait=\"yes\" -->|".repeat(3);
     for (name, text) in [("page", page.as_str()), ("whole", &page), ("part", "ok")] {
-        std::fs::write(server.path(&format!("html/{name}")), text).expect("a file of the test");
+        testkit::write(server.path(&format!("html/{name}")), text).expect("a file of the test");
     }
     // On one connection, where a request has ended when the next one is looked at.
     let mut client = Client::connect(server.addr(0));

@@ -15,14 +15,14 @@ fn examples() -> PathBuf {
 
 /// Copies a folder and what is in it.
 fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("a folder in the test's own");
+    testkit::create_dir_all(to).expect("a folder in the test's own");
     for entry in fs::read_dir(from).expect("the folder is there") {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("an entry has a name"));
         if path.is_dir() {
             copy(&path, &target);
         } else {
-            fs::copy(&path, &target).expect("a file in the test's own folder");
+            testkit::copy(&path, &target).expect("a file in the test's own folder");
         }
     }
 }
@@ -38,7 +38,7 @@ fn start(name: &str) -> Server {
         let root = builder.dir().to_owned();
         copy(&from, &root);
         copy(&from, &root.join("conf"));
-        fs::copy(examples().join("mime.types"), root.join("mime.types")).expect("it is there");
+        testkit::copy(examples().join("mime.types"), root.join("mime.types")).expect("it is there");
         // A worker that began as root gives its rights up, and opens logs with variables itself.
         fs::set_permissions(root.join("logs"), fs::Permissions::from_mode(0o777)).expect("it is ours");
         builder
@@ -88,7 +88,7 @@ fn a_site_of_files() {
     let same = get(&server, "/", &[("If-None-Match", tag)]);
     assert_eq!((same.status, same.body.len()), (304, 0));
     // What was compressed before goes out as it is.
-    fs::write(server.path("html/assets/ring.svg.gz"), "compressed before").expect("a file");
+    testkit::write(server.path("html/assets/ring.svg.gz"), "compressed before").expect("a file");
     let before = get(&server, "/assets/ring.svg", &[("Accept-Encoding", "gzip")]);
     assert_eq!(before.text(), "compressed before");
 }
@@ -177,7 +177,7 @@ fn a_site_under_maintenance() {
     let server = start("maintenance");
     let staff = [("X-Forwarded-For", "192.0.2.7")];
     assert_eq!(get(&server, "/", &[]).text(), "<h1>The site</h1>\n");
-    fs::write(server.path("html/closed"), "").expect("a file");
+    testkit::write(server.path("html/closed"), "").expect("a file");
     for target in ["/", "/any/page"] {
         let closed = get(&server, target, &[]);
         assert_eq!((closed.status, closed.field("Retry-After")), (503, Some("600")), "{target}");
@@ -244,7 +244,7 @@ fn health_checks() {
     let not_yet = get(&server, "/ready", &[]);
     assert_eq!((not_yet.status, not_yet.text().as_str()), (503, "not ready\n"));
     assert_eq!(not_yet.field("Cache-Control"), Some("no-store"));
-    fs::write(server.path("html/ready"), "").expect("a file");
+    testkit::write(server.path("html/ready"), "").expect("a file");
     let ready = get(&server, "/ready", &[]);
     assert_eq!(
         (ready.status, ready.text().as_str(), ready.field("Content-Type")),
@@ -352,7 +352,7 @@ fn pages_from_parts() {
     assert_eq!((page.field("Last-Modified"), page.field("Cache-Control")), (None, Some("no-cache")));
     assert!(get(&server, "/?name=%3Cb%3EAnna", &[]).text().contains("<p>Hello, %3Cb%3EAnna.</p>"));
     assert!(get(&server, "/news.html", &[]).text().contains("<p>There is no news.</p>"));
-    fs::write(server.path("html/parts/newest.html"), "<p>It is here.</p>").expect("a part");
+    testkit::write(server.path("html/parts/newest.html"), "<p>It is here.</p>").expect("a part");
     let news = get(&server, "/news.html", &[]).text();
     assert!(news.contains("<p>It is here.</p>") && !news.contains("no news"), "{news}");
     for part in ["/parts/head.html", "/parts/count"] {

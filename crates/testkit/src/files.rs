@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use crate::tempdir::make_parent;
+use crate::tempdir::{let_others, make_parent};
 
 /// How much is produced or compared in one step.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -84,7 +84,8 @@ impl Content {
                 file.write_all(&chunk[..count])?;
                 offset += count as u64;
             }
-            file.flush()
+            file.flush()?;
+            let_others(path)
         };
         write().unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
     }

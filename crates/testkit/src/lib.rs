@@ -66,5 +66,5 @@ pub use program::Program;
 pub use response::Response;
 pub use server::{ListenAddr, Server, ServerBuilder};
 pub use setup::Setup;
-pub use tempdir::TempDir;
+pub use tempdir::{TempDir, copy, create_dir_all, write};
 pub use wait::Deadline;

@@ -15,6 +15,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 
 use rustix::process::Signal;
 
@@ -84,6 +85,8 @@ pub struct ServerBuilder {
     addresses: Option<Vec<ListenAddr>>,
     deadline: Deadline,
     dir: TempDir,
+    /// A directory that somebody else has made.
+    kept: Option<Arc<TempDir>>,
 }
 
 /// Starts a server that is to have a ring. The locked memory of all servers of a user counts as one, whoever's they are:
@@ -144,6 +147,13 @@ impl ServerBuilder {
     /// Makes a file with this text below the directory.
     pub fn text(self, relative: &str, text: &str) -> ServerBuilder {
         self.dir.write(relative, text);
+        self
+    }
+
+    /// Keeps another directory for as long as the server lives. Without this its files would go with whoever made it, and
+    /// the worker would try to make the directory anew, which only succeeds where everybody may write.
+    pub(crate) fn keep(mut self, dir: &Arc<TempDir>) -> ServerBuilder {
+        self.kept = Some(Arc::clone(dir));
         self
     }
 
@@ -217,6 +227,7 @@ impl ServerBuilder {
             conf: self.conf,
             events: self.events,
             dir: self.dir,
+            _kept: self.kept,
         }
     }
 }
@@ -232,6 +243,8 @@ pub struct Server {
     conf: String,
     events: String,
     dir: TempDir,
+    /// Removed after the program has ended.
+    _kept: Option<Arc<TempDir>>,
 }
 
 impl Server {
@@ -249,6 +262,7 @@ impl Server {
             addresses: None,
             deadline: Deadline::default(),
             dir: TempDir::new("server"),
+            kept: None,
         }
     }
 
@@ -292,6 +306,11 @@ impl Server {
     /// A path below the directory.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.dir.path().join(relative)
+    }
+
+    /// As [`ServerBuilder::keep`], for a server that runs.
+    pub(crate) fn keep(&mut self, dir: &Arc<TempDir>) {
+        self._kept = Some(Arc::clone(dir));
     }
 
     /// Leaves the directory in place for a look at it.

@@ -10,6 +10,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::conf_text::{with_http_default, with_values};
 use crate::nginx;
@@ -22,14 +23,15 @@ use crate::tempdir::TempDir;
 pub struct Setup {
     text: String,
     values: Vec<(String, String)>,
-    data: TempDir,
+    /// Shared with the servers, which may outlive the setup.
+    data: Arc<TempDir>,
     cache: PathBuf,
 }
 
 impl Setup {
     /// A configuration with placeholders: a name in capital letters between two `@`.
     pub fn new(text: &str) -> Setup {
-        let data = TempDir::new("setup");
+        let data = Arc::new(TempDir::new("setup"));
         open_to_all(data.path());
         let cache = data.path().join("cache");
         Setup { text: text.to_owned(), values: Vec::new(), data, cache }
@@ -110,7 +112,7 @@ impl Setup {
     /// The binary under test before its start, for what else it needs.
     #[track_caller]
     pub fn builder(&self, binary: impl Into<PathBuf>) -> ServerBuilder {
-        Server::builder(binary).conf(&self.text())
+        Server::builder(binary).conf(&self.text()).keep(&self.data)
     }
 
     /// Starts Debian's nginx, or reports that it is skipped and returns `None` ([`nginx::start`]).
@@ -118,7 +120,9 @@ impl Setup {
     pub fn start_nginx(&self) -> Option<Server> {
         // Debian's default lies where only root and www-data may write.
         let temp = self.data().join("nginx-temp").display().to_string();
-        nginx::start(&with_http_default(&self.text(), "proxy_temp_path", &temp))
+        let mut server = nginx::start(&with_http_default(&self.text(), "proxy_temp_path", &temp))?;
+        server.keep(&self.data);
+        Some(server)
     }
 }
 

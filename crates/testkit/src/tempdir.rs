@@ -1,9 +1,10 @@
 //! A directory that lives as long as one test.
 //!
 //! [`TempDir`] makes it below the system's temporary directory and removes it when dropped. It is readable
-//! by everybody, because a server started by root reads its files as another user.
+//! by everybody whatever the umask, because a server started by root reads its files as another user.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -50,10 +51,11 @@ impl TempDir {
                 Ok(()) => {
                     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
                         .unwrap_or_else(|error| panic!("chmod {}: {error}", path.display()));
+                    assert_reachable(parent);
                     return TempDir { path, keep: false };
                 }
                 // A killed run with the same process id left its directory behind.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("mkdir {}: {error}", path.display()),
             }
         }
@@ -73,14 +75,14 @@ impl TempDir {
     pub fn write(&self, relative: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path.join(relative);
         make_parent(&path);
-        fs::write(&path, bytes).unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
+        write(&path, bytes).unwrap_or_else(|error| panic!("write {}: {error}", path.display()));
         path
     }
 
     /// Makes a directory below the directory, with its parents, and returns its path.
     pub fn dir(&self, relative: &str) -> PathBuf {
         let path = self.path.join(relative);
-        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("mkdir {}: {error}", path.display()));
+        create_dir_all(&path).unwrap_or_else(|error| panic!("mkdir {}: {error}", path.display()));
         path
     }
 }
@@ -96,10 +98,65 @@ impl Drop for TempDir {
     }
 }
 
+/// Says what is wrong with a directory for temporary files that other users cannot enter. Without this a test that is
+/// run by root would wait until its deadline for a worker that runs as `nobody` and finds none of its files.
+#[track_caller]
+fn assert_reachable(folder: &Path) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let folder = folder.canonicalize().unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    for above in folder.ancestors() {
+        let mode = fs::metadata(above).map_or(0, |stat| stat.permissions().mode());
+        assert!(
+            mode & 0o001 != 0,
+            "other users cannot enter {} (mode {:04o}), so the workers of a server that root starts find no file in {}: \
+             set TMPDIR to another directory, or run the tests as another user",
+            above.display(),
+            mode & 0o7777,
+            folder.display()
+        );
+    }
+}
+
+/// Writes a file that everybody may read.
+pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    fs::write(&path, bytes)?;
+    let_others(path.as_ref())
+}
+
+/// Copies a file; everybody may read the copy.
+pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
+    fs::copy(from, &to)?;
+    let_others(to.as_ref())
+}
+
+/// Makes a directory with those above it, for everybody to enter. Those that are there stay as they are.
+pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    if path.is_dir() {
+        return Ok(());
+    }
+    path.parent().map_or(Ok(()), create_dir_all)?;
+    match fs::create_dir(path) {
+        Ok(()) => let_others(path),
+        // Two threads of a test may make the same.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets everybody read a file or enter a directory, as with the usual umask.
+pub(crate) fn let_others(path: &Path) -> io::Result<()> {
+    let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
+    let mode = mode | (mode & 0o500) >> 3 | (mode & 0o500) >> 6;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
 /// Makes the directory that is to hold `path`.
 pub(crate) fn make_parent(path: &Path) {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).unwrap_or_else(|error| panic!("mkdir {}: {error}", parent.display()));
+        create_dir_all(parent).unwrap_or_else(|error| panic!("mkdir {}: {error}", parent.display()));
     }
 }
 
