@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use server::log::syslog::{self, Socket};
 pub(crate) use server::log::{ErrorTarget, Level, Target};
-use server::log::{Form, JsonLine};
+use server::log::{Form, JsonLine, append_printable};
 
 /// Where lines go.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl Log {
             }
         }
         if self.echo && !on_stderr && level <= Level::Warn {
-            write_all(rustix::stdio::stderr(), line.for_terminal().as_bytes());
+            write_all(rustix::stdio::stderr(), &line.for_terminal());
         }
     }
 
@@ -167,9 +167,8 @@ impl LazyLine<'_> {
         match form {
             Form::Text => {
                 let time = now.strftime("%Y/%m/%d %H:%M:%S");
-                let line =
-                    format!("{time} [{}] {}#{thread}: {}", self.level, std::process::id(), self.message);
-                out.extend_from_slice(line.as_bytes());
+                let (level, pid) = (self.level, std::process::id());
+                append_printable(out, format_args!("{time} [{level}] {pid}#{thread}: {}", self.message));
             }
             Form::Json => {
                 let line = JsonLine::open(out).text("time", now.strftime("%Y-%m-%dT%H:%M:%S%:z"));
@@ -179,8 +178,11 @@ impl LazyLine<'_> {
         }
     }
 
-    fn for_terminal(&self) -> String {
-        format!("ringroad: [{}] {}\n", self.level, self.message)
+    fn for_terminal(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        append_printable(&mut out, format_args!("ringroad: [{}] {}", self.level, self.message));
+        out.push(b'\n');
+        out
     }
 }
 

@@ -132,3 +132,13 @@ fn a_missing_file_need_not_be_logged() {
     // Lines come in order, so the quiet one would stand there by now.
     assert!(!server.error_log().contains("/quiet\""), "{}", server.error_log());
 }
+
+#[test]
+fn a_path_with_control_characters_stays_on_its_line_of_the_error_log() {
+    let conf = one_server("", "location / { root html; }");
+    let server = serve(&conf);
+    assert_eq!(client(&server).get("/a%0A2026/01/01%20[emerg]%1B[2J%7F").status, 404);
+    let line = server.wait_for_log("open() ", Deadline::default());
+    assert!(line.contains("/html/a\\x0A2026/01/01 [emerg]\\x1B[2J\\x7F\" failed (2: No such file"), "{line}");
+    assert!(!server.error_log().bytes().any(|byte| byte.is_ascii_control() && byte != b'\n'));
+}

@@ -12,6 +12,29 @@ use crate::log::{ErrorLog, Form, JsonLine, Level, Target};
 use crate::request::Request;
 use crate::thread::Thread;
 
+/// Text on its way into a line. Control characters stand as `\xHH`, as in the access log: a file's name or the client may
+/// have chosen them, and neither a second line nor a terminal's escape sequence may come of that.
+struct Printable<'a>(&'a mut Vec<u8>);
+
+impl fmt::Write for Printable<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split_inclusive(char::is_control) {
+            let rest = piece.strip_suffix(char::is_control).unwrap_or(piece);
+            self.0.extend_from_slice(rest.as_bytes());
+            for byte in &piece.as_bytes()[rest.len()..] {
+                // A vector takes every write.
+                let _ = write!(self.0, "\\x{byte:02X}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends a text so that it stays within its line.
+pub fn append_printable(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+    let _ = fmt::write(&mut Printable(out), text);
+}
+
 /// Writes one line to the error log of the process.
 pub(crate) fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
     write_to_process(thread, None, level, message);
@@ -108,7 +131,7 @@ impl Line<'_> {
         if let Some(connection) = self.connection {
             let _ = write!(out, "*{connection} ");
         }
-        let _ = write!(out, "{}{}", self.message, self.about);
+        append_printable(out, format_args!("{}{}", self.message, self.about));
     }
 
     /// The same as fields; those that a line does not have are left out.
@@ -187,5 +210,18 @@ impl fmt::Display for About<'_> {
             write!(f, ", {name}: \"{}\"", value.escape_ascii())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_leave_their_line() {
+        let mut out = b"> ".to_vec();
+        append_printable(&mut out, format_args!("open() \"/a\n\u{1b}[2J\u{9b}m\u{7f}/{}\" \\ failed", "\rä"));
+        let expected = "> open() \"/a\\x0A\\x1B[2J\\xC2\\x9Bm\\x7F/\\x0Dä\" \\ failed";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 }

@@ -79,6 +79,11 @@ impl fmt::Write for Escaped<'_> {
 
 /// RFC 8259 section 7.
 fn escape(text: &str, out: &mut Vec<u8>) {
+    let code = |byte: u8| {
+        let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
+        [b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]
+    };
+    let mut before = 0;
     for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
@@ -86,12 +91,15 @@ fn escape(text: &str, out: &mut Vec<u8>) {
             b'\r' => out.extend_from_slice(b"\\r"),
             b'\t' => out.extend_from_slice(b"\\t"),
             // DEL need not be escaped, but a terminal should not get it.
-            0..0x20 | 0x7f => {
-                let digit = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
-                out.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 15)]);
+            0..0x20 | 0x7f => out.extend_from_slice(&code(byte)),
+            // U+0080 to U+009F, of which a terminal takes some for the start of an escape sequence.
+            0x80..0xa0 if before == 0xc2 => {
+                out.pop();
+                out.extend_from_slice(&code(byte));
             }
             _ => out.push(byte),
         }
+        before = byte;
     }
 }
 
@@ -102,11 +110,11 @@ mod tests {
     #[test]
     fn objects_are_json() {
         let mut out = b"> ".to_vec();
-        let object = Object::open(&mut out).text("a", format_args!("q\"{}\\", "\n\u{1}ä"));
+        let object = Object::open(&mut out).text("a", format_args!("q\"{}\\", "\n\u{1}ä\u{9b}"));
         object.number("n", 7).bytes("b", b"x\xff\"\xc3\xa4\0").close();
         assert_eq!(
             String::from_utf8(out).expect("JSON is UTF-8"),
-            r#"> {"a":"q\"\n\u0001ä\\","n":7,"b":"x\\xff\"ä\u0000"}"#
+            r#"> {"a":"q\"\n\u0001ä\u009b\\","n":7,"b":"x\\xff\"ä\u0000"}"#
         );
     }
 }

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use crate::config::Layered;
 
+pub use error::append_printable;
 pub use json::Object as JsonLine;
 pub use reason::Reason;
 
