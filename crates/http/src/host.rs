@@ -92,7 +92,8 @@ fn name_end(value: &[u8]) -> Result<(usize, u8), HostError> {
 }
 
 /// End of an IP literal after its closing bracket, and the classes of its bytes. The address itself is not parsed: a
-/// wrong one matches no server name, so it only ever reaches the default server.
+/// wrong one matches no server name, so it only ever reaches the default server. Two dots in a row are refused as in a
+/// name, because the literal may become a part of a path.
 fn literal_end(value: &[u8]) -> Result<(usize, u8), HostError> {
     let mut seen = 0;
     for (at, &byte) in value.iter().enumerate().skip(1) {
@@ -100,6 +101,7 @@ fn literal_end(value: &[u8]) -> Result<(usize, u8), HostError> {
         match byte {
             b']' if at == 1 => return Err(HostError::Empty),
             b']' => return Ok((at + 1, seen)),
+            b'.' if value[at - 1] == b'.' => return Err(HostError::EmptyLabel { at: at as u32 }),
             _ if class & LITERAL != 0 => seen |= class,
             _ => return Err(HostError::InvalidByte { at: at as u32 }),
         }
@@ -164,6 +166,7 @@ mod tests {
             ("127.0.0.1:65535", "127.0.0.1", Some(65535)),
             ("[::1]", "[::1]", None),
             ("[2001:DB8::1]:443", "[2001:DB8::1]", Some(443)),
+            ("[::ffff:1.2.3.4]", "[::ffff:1.2.3.4]", None),
             ("x", "x", None),
         ] {
             let host = validate(value.as_bytes()).expect(value);
@@ -197,6 +200,8 @@ mod tests {
             "[]:80",
             "[::1]x",
             "[::1]]",
+            "[ab..cd::1]",
+            "[..]",
             "[:/1]",
             "a:b",
             "a:-1",

@@ -249,3 +249,119 @@ fn listeners_take_every_option() {
     // The backlog is what ss(8) shows as the queue of a listener; the kernel tells it in no file of /proc.
     assert_eq!(server.logged_addresses().len(), 2);
 }
+
+#[test]
+fn a_location_says_how_long_its_connections_are_kept() {
+    let server = serve(&one_server(
+        "",
+        "keepalive_timeout 1h; location /short { keepalive_timeout 50ms; return 200; } location /long { return 200; }",
+    ));
+    let mut long = client(&server);
+    assert_eq!(long.get("/short").status, 200);
+    assert_eq!(long.get("/long").status, 200);
+    let mut short = client(&server);
+    assert_eq!(short.get("/short").status, 200);
+    // The server ends it: with the server's own hour the client's deadline would pass first.
+    short.expect_end();
+    assert_eq!(long.get("/long").status, 200);
+}
+
+#[test]
+fn limit_rate_holds_for_answers_that_are_made_in_memory() {
+    let text = "x".repeat(3000);
+    let conf = format!(
+        "location /text {{ limit_rate 2k; return 200 {text}; }}
+         location /filtered {{ limit_rate 2k; sub_filter_types *; sub_filter y z; proxy_buffering off; return 200 {text}; }}"
+    );
+    let server = serve(&one_server("", &conf));
+    for target in ["/text", "/filtered"] {
+        let start = std::time::Instant::now();
+        assert_eq!(client(&server).get(target).body.len(), text.len());
+        // A second's share is free. The rest is due a second after the start. A busy machine may take longer.
+        assert!(start.elapsed() >= Duration::from_millis(900), "{target}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn options_asterisk_is_answered_by_the_server_itself() {
+    let server = serve(&one_server("", "access_log logs/access.log; return 403;"));
+    let mut client = client(&server);
+    for fields in ["", "Content-Length: 2\r\n"] {
+        let body = if fields.is_empty() { "" } else { "ab" };
+        client.send(format!("OPTIONS * HTTP/1.1\r\nHost: a\r\n{fields}\r\n{body}"));
+        let response = client.response();
+        assert_eq!((response.status, response.field("connection")), (204, Some("keep-alive")));
+    }
+    assert_eq!(client.get("/").status, 403);
+    assert_eq!(refused(&server, "GET * HTTP/1.1\r\nHost: a\r\n\r\n"), 400);
+    assert_eq!(refused(&server, "OPTIONS *x HTTP/1.1\r\nHost: a\r\n\r\n"), 400);
+    let log = server.wait_for_access_log(5, Deadline::default());
+    assert!(log.starts_with("127.0.0.1 - - [") && log.contains("] \"OPTIONS * HTTP/1.1\" 204 0 "), "{log}");
+}
+
+#[test]
+fn http_strict_refuses_blanks_and_malformed_extensions_of_chunks() {
+    let conf = |strict: &str| one_server(&format!("http_strict {strict};"), "return 200;");
+    let (strict, tolerant) = (serve(&conf("on")), serve(&conf("off")));
+    let status = |server: &Server, line: &str| {
+        refused(
+            server,
+            format!(
+                "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\nx\r\n0\r\n\r\n"
+            ),
+        )
+    };
+    for line in ["1;", "1;@", "1 ", "1 ;a", "1;a="] {
+        assert_eq!((status(&strict, line), status(&tolerant, line)), (400, 200), "{line:?}");
+    }
+    for line in ["1", "1;a", "1;a=b;c=\"d\""] {
+        assert_eq!((status(&strict, line), status(&tolerant, line)), (200, 200), "{line:?}");
+    }
+}
+
+#[test]
+fn a_family_of_variables_may_be_named_without_a_member() {
+    let server = serve(&one_server(
+        "",
+        "return 200 \"[$arg_][${arg_}][$http_][$cookie_][$sent_http_][$upstream_http_]\";",
+    ));
+    assert_eq!(client(&server).get("/?=1&a=2").text(), "[][][][][][]");
+}
+
+#[test]
+fn a_user_file_with_a_relative_variable_lies_beside_the_configuration() {
+    if !ours_only("testkit's nginx has another folder of the configuration") {
+        return;
+    }
+    let conf = one_server(
+        "map $arg_file $file { default $arg_file; }",
+        "auth_basic on; auth_basic_user_file $file; root html;",
+    );
+    let server =
+        serve_with(&conf, |builder| builder.text("conf/users", "a:{PLAIN}b\n").text("html/in", "inside"));
+    let ask = |file: &str| {
+        let authorization = testkit::client::basic("a:b");
+        client(&server)
+            .request("GET", &format!("/in?file={file}"), &[("Authorization", &authorization)])
+            .status
+    };
+    assert_eq!(ask("users"), 200);
+    assert_eq!(ask(&server.path("conf/users").display().to_string()), 200);
+}
+
+#[test]
+fn links_to_files_are_among_those_that_random_index_picks() {
+    let conf = one_server("", "location / { root html; random_index on; }");
+    let server = serve_with(&conf, |builder| {
+        let builder = builder.text("html/other/file", "by a link").text("html/lonely/.hidden", "never");
+        let html = builder.dir().join("html");
+        std::os::unix::fs::symlink("../other/file", html.join("lonely/link"))
+            .expect("a link in a new folder");
+        std::os::unix::fs::symlink("../other", html.join("lonely/folder")).expect("a link in a new folder");
+        std::os::unix::fs::symlink("nowhere", html.join("lonely/dangling")).expect("a link in a new folder");
+        builder
+    });
+    for _ in 0..10 {
+        assert_eq!(client(&server).get("/lonely/").text(), "by a link");
+    }
+}

@@ -97,7 +97,7 @@ impl ModuleVariables {
 
     /// One of a family, of the one with the longest beginning that fits.
     fn member(&self, name: &str) -> Option<Member> {
-        let fits = |family: &&&Prefixed| name.len() > family.prefix.len() && name.starts_with(family.prefix);
+        let fits = |family: &&&Prefixed| name.starts_with(family.prefix);
         let family = self.families.iter().filter(fits).max_by_key(|family| family.prefix.len())?;
         Some(Member { family, rest: name[family.prefix.len()..].into(), slot: OnceLock::new() })
     }
@@ -160,9 +160,10 @@ impl VarRef {
 }
 
 impl Member {
-    /// What the family has for this name, whatever was assigned to it.
+    /// What the family has for this name, whatever was assigned to it. The empty name is allowed as in nginx: text may
+    /// follow a variable such as `$arg_`. It never has a value.
     pub(crate) fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
-        (self.family.get)(request, &self.rest, out)
+        !self.rest.is_empty() && (self.family.get)(request, &self.rest, out)
     }
 }
 

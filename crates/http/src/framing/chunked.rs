@@ -2,7 +2,8 @@
 //!
 //! Stricter than nginx 1.31 with clients, which takes a bare LF for a line end and skips extensions of any length: inside
 //! the framing of a body each of these lets two parties disagree about where the next request starts. What upstreams send
-//! beside the data is skipped whatever its length ([`ChunkedDecoder::without_limits`]).
+//! beside the data is skipped whatever its length ([`ChunkedDecoder::without_limits`]). A
+//! [`ChunkedDecoder::strict`] one also refuses white space behind the size and extensions that do not follow the grammar.
 //!
 //! ```text
 //!   Size -> SizeDigits -> Extension -> SizeLf -> Data -> DataCr -> DataLf -> Size
@@ -27,6 +28,8 @@ pub const TRAILER_LEN_MAX: u32 = 8 * 1024;
 pub enum ChunkedError {
     /// A chunk without a size, or another byte after it than CRLF, white space or an extension.
     InvalidSize,
+    /// White space behind the size or an extension without the form of RFC 9112 section 7.1.1, where it is strict.
+    InvalidExtension,
     /// A size above `i64::MAX`, or sizes that add up to more.
     SizeOverflow,
     /// The size line is longer than [`LINE_LEN_MAX`].
@@ -76,6 +79,8 @@ enum State {
     SizeDigits,
     /// White space or an extension after the size.
     Extension,
+    /// In an extension whose form matters.
+    Strict(Ext),
     /// After the CR of a size line.
     SizeLf,
     /// In the data.
@@ -96,10 +101,31 @@ enum State {
     Done,
 }
 
+/// Places in chunk extensions: `;name`, `;name=token`, `;name="quoted"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ext {
+    /// Behind the semicolon.
+    Start,
+    /// In the name.
+    Name,
+    /// Behind the equals sign.
+    Value,
+    /// In a token.
+    Token,
+    /// In a quoted string.
+    Quoted,
+    /// Behind a backslash in one.
+    Escaped,
+    /// Behind its closing quote.
+    End,
+}
+
 /// Decoder of one chunked body; reusable through `Default`.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkedDecoder {
     state: State,
+    /// Whether the form of extensions matters.
+    strict: bool,
     /// Size read so far, then data still to come.
     remaining: u64,
     /// Data bytes given out.
@@ -112,7 +138,7 @@ pub struct ChunkedDecoder {
 
 impl Default for ChunkedDecoder {
     fn default() -> Self {
-        Self { state: State::Size, remaining: 0, total: 0, line_len: 0, is_limited: true }
+        Self { state: State::Size, strict: false, remaining: 0, total: 0, line_len: 0, is_limited: true }
     }
 }
 
@@ -122,6 +148,12 @@ impl ChunkedDecoder {
     #[must_use]
     pub fn without_limits() -> Self {
         Self { is_limited: false, ..Self::default() }
+    }
+
+    /// One that refuses what the grammar of RFC 9112 section 7.1 does not have, if `strict`.
+    #[must_use]
+    pub fn strict(strict: bool) -> Self {
+        Self { strict, ..Self::default() }
     }
 
     /// Takes the next piece of the body. Call until it answers [`Event::More`] (then with new bytes) or
@@ -210,11 +242,13 @@ impl ChunkedDecoder {
                 self.digit(byte)
             }
             State::SizeDigits if byte.is_ascii_hexdigit() => self.digit(byte),
+            State::SizeDigits if self.strict && byte != b'\n' => self.behind_extension(byte),
             State::SizeDigits => match byte {
                 b'\r' | b'\n' | b';' | b' ' | b'\t' => self.extension(byte),
                 _ => Err(ChunkedError::InvalidSize),
             },
             State::Extension => self.extension(byte),
+            State::Strict(place) => self.strict_extension(place, byte),
             State::SizeLf => {
                 expect_lf(byte)?;
                 self.line_len = 0;
@@ -258,6 +292,32 @@ impl ChunkedDecoder {
         }
     }
 
+    /// The grammar of extensions without the white space that it calls bad.
+    fn strict_extension(&mut self, place: Ext, byte: u8) -> Result<State, ChunkedError> {
+        let next = match (place, byte) {
+            (Ext::Start | Ext::Name, _) if is_token(byte) => Ext::Name,
+            (Ext::Name, b'=') => Ext::Value,
+            (Ext::Value, b'"') => Ext::Quoted,
+            (Ext::Value | Ext::Token, _) if is_token(byte) => Ext::Token,
+            (Ext::Quoted, b'"') => Ext::End,
+            (Ext::Quoted, b'\\') => Ext::Escaped,
+            (Ext::Quoted | Ext::Escaped, _) if !is_control(byte) => Ext::Quoted,
+            (Ext::Name | Ext::Token | Ext::End, _) => return self.behind_extension(byte),
+            _ => return Err(ChunkedError::InvalidExtension),
+        };
+        self.count_line_byte()?;
+        Ok(State::Strict(next))
+    }
+
+    /// Behind the size or a whole extension: another one, or the end of the line.
+    fn behind_extension(&mut self, byte: u8) -> Result<State, ChunkedError> {
+        match byte {
+            b'\r' | b'\n' => self.extension(byte),
+            b';' => self.count_line_byte().map(|()| State::Strict(Ext::Start)),
+            _ => Err(ChunkedError::InvalidExtension),
+        }
+    }
+
     fn trailer(&mut self, byte: u8) -> Result<State, ChunkedError> {
         self.line_len = self.line_len.saturating_add(1);
         match byte {
@@ -277,6 +337,11 @@ impl ChunkedDecoder {
 
 fn expect_lf(byte: u8) -> Result<(), ChunkedError> {
     if byte == b'\n' { Ok(()) } else { Err(ChunkedError::BareCr) }
+}
+
+/// RFC 9110 section 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn is_control(byte: u8) -> bool {
@@ -373,6 +438,39 @@ mod tests {
                 assert_eq!(decode([&bytes[..split], &bytes[split..]]), Err(*error), "{input:?} at {split}");
             }
         }
+    }
+
+    #[test]
+    fn a_strict_decoder_wants_extensions_of_the_grammar_and_no_blanks() {
+        let decode = |line: &str, strict: bool| {
+            let text = format!("{line}\r\nx\r\n0\r\n\r\n");
+            let mut decoder = ChunkedDecoder::strict(strict);
+            // Byte by byte, so that each border between states is one between pieces.
+            text.as_bytes().chunks(1).map(|piece| decoder.handle(piece)).find_map(Result::err)
+        };
+        for line in ["1", "01", "1;a", "1;a=b", "1;a=\"b;\\\" \t\"", "1;a=\"\"", "1;a;b=c;d=\"e\";f"] {
+            assert_eq!((decode(line, true), decode(line, false)), (None, None), "{line:?}");
+        }
+        for line in [
+            "1 ",
+            "1\t",
+            "1;",
+            "1;;a",
+            "1;a;",
+            "1 ;a",
+            "1; a",
+            "1;a ",
+            "1;a=",
+            "1;a=b c",
+            "1;=b",
+            "1;a=\"b\"c",
+            "1;a=\"b",
+            "1;a@",
+        ] {
+            assert_eq!(decode(line, true), Some(ChunkedError::InvalidExtension), "{line:?}");
+            assert_eq!(decode(line, false), None, "{line:?}");
+        }
+        assert_eq!(decode("1g", true), Some(ChunkedError::InvalidExtension));
     }
 
     #[test]

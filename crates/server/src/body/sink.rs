@@ -157,11 +157,15 @@ impl<'a> Sink<'a> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        self.wait_for_rate().await?;
         // With a rate, the next bytes wait for their time.
         let more = more && self.rate.is_none();
         let mut data = std::mem::take(&mut self.pending);
         self.pieces = 0;
+        while let Some(first) = self.within_rate(&mut data).await {
+            let len = first.len() as u64;
+            send(self.socket, self.timer, self.timeout, Segments::from(first), false).await?;
+            self.sent += len;
+        }
         let len = data.len() as u64;
         if self.calls_directly && len >= SENT_DIRECTLY_MIN && self.socket.copies(data.len()) {
             self.socket.send_now(&mut data, more).map_err(SendError::Gone)?;
@@ -186,7 +190,7 @@ impl<'a> Sink<'a> {
         device: DeviceId,
         via: DiskVia,
     ) -> Result<Result<u32, Errno>, SendError> {
-        self.wait_for_rate().await?;
+        self.wait_for_rate().await;
         let fd = self.socket.fd().clone();
         let mut patience = Patience::start(self.timer, self.timeout);
         let mut sending = pin!(self.socket.sendfile(file, offset, len, device, via));
@@ -209,7 +213,7 @@ impl<'a> Sink<'a> {
         len: u32,
         more: bool,
     ) -> Result<Result<u32, Errno>, SendError> {
-        self.wait_for_rate().await?;
+        self.wait_for_rate().await;
         if !self.pending.is_empty() {
             let before = self.pending.len();
             let flushed = self.socket.send_now(&mut self.pending, more);
@@ -256,7 +260,7 @@ impl<'a> Sink<'a> {
 
     /// Waits until the socket takes bytes, `wanted` of them or a good part of what it ever takes; answers how many, not 0.
     pub(super) async fn room(&mut self, wanted: u64) -> Result<u64, SendError> {
-        self.wait_for_rate().await?;
+        self.wait_for_rate().await;
         let fd = self.socket.fd().clone();
         let room = rt::net::room(&fd);
         if room >= wanted.min(ROOM_MIN) {
@@ -282,17 +286,38 @@ impl<'a> Sink<'a> {
         }
     }
 
-    async fn wait_for_rate(&mut self) -> Result<(), SendError> {
-        let Some(rate) = self.rate else { return Ok(()) };
-        // As in nginx a second's worth may always go at once.
+    /// Waits until the rate allows some of `data`. Where it does not allow all of it, the part that may go is taken off: a
+    /// copy, since the rest stays behind, and who limits a rate does not look for speed.
+    async fn within_rate(&mut self, data: &mut Segments) -> Option<Vec<u8>> {
+        self.wait_for_rate().await;
+        let rate = self.rate?;
+        let passed = rt::now().saturating_duration_since(rate.since) + AT_ONCE;
+        let allowed = rate.after as f64 + passed.as_secs_f64() * rate.bytes_per_second as f64;
+        let allowed = (allowed as u64).saturating_sub(self.sent).max(1);
+        if data.len() as u64 <= allowed {
+            return None;
+        }
+        let mut first = Vec::new();
+        for part in data.parts() {
+            let left = allowed as usize - first.len();
+            first.extend_from_slice(&part.bytes()[..left.min(part.bytes().len())]);
+        }
+        data.advance(first.len());
+        Some(first)
+    }
+
+    async fn wait_for_rate(&mut self) {
+        let Some(rate) = self.rate else { return };
         let over = self.sent.saturating_sub(rate.after);
         let due = rate.since + Duration::from_secs_f64(over as f64 / rate.bytes_per_second as f64);
         if due > rt::now() {
             rt::sleep_until(due).await;
         }
-        Ok(())
     }
 }
+
+/// How much of a limited rate may always go at once: a second's worth, as in nginx.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// The longest read that is asked for at once: the largest class of buffers. A sendfile of as many bytes on the worker
 /// thread holds up other connections for some ten microseconds; nginx passes twice as many on at once.

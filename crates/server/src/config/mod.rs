@@ -92,6 +92,8 @@ pub(crate) struct Http {
     pub(crate) open_file_caches: Vec<Limits>,
     /// What relative paths start from, with a slash at its end.
     pub(crate) prefix: Vec<u8>,
+    /// The folder of the main configuration file, with a slash at its end, for the same.
+    pub(crate) conf_prefix: Vec<u8>,
     /// The machine's name, for `$hostname`.
     pub(crate) hostname: String,
 }

@@ -41,6 +41,7 @@ pub fn load(
         http: Http {
             hostname: hostname(),
             prefix: folder(prefix),
+            conf_prefix: folder(&source.prefix),
             registry: Registry::over(Arc::clone(modules.variables())),
             subrequest_hooks: modules.subrequest_hooks(),
             ..Http::default()

@@ -37,7 +37,7 @@ impl Connection {
             return Ok(());
         }
         let mut body = ReceivedBody::default();
-        let done = match Rest::of(&request.head) {
+        let done = match Rest::of(request) {
             None => Ok(()),
             // A location has compared it, but the server's own settings may hold still.
             Some(_) if decide::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
@@ -57,7 +57,7 @@ impl Connection {
     pub(super) fn has_whole_body(&self, request: &Request) -> bool {
         let (here, held_max) = (self.input.bytes(), request.scope().core.client_body_buffer_size);
         let is_whole = |mut rest: Rest| matches!(rest.take(here, |_| {}), Ok((_, true)));
-        here.len() as u64 <= held_max && Rest::of(&request.head).is_none_or(is_whole)
+        here.len() as u64 <= held_max && Rest::of(request).is_none_or(is_whole)
     }
 
     async fn receive_body(
@@ -291,7 +291,7 @@ impl Connection {
         }
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let rest = Rest::of(&request.head);
+        let rest = Rest::of(request);
         if rest.is_some() {
             self.tell_to_go_on(request, core).await?;
         }

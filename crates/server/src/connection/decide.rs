@@ -87,6 +87,11 @@ impl Course {
     pub(crate) fn begin(request: &mut Request, entrance: &Entrance) -> (Course, Option<Verdict>) {
         let mut course = Course::at(Phase::PostRead);
         let verdict = match begin(request, entrance) {
+            // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the answer says that the server is there.
+            Ok(()) if request.head.target() == Target::Asterisk => {
+                request.response.status = 204;
+                course.take(request, Step::Done)
+            }
             Ok(()) => None,
             Err(status) => course.take(request, Step::Status(status)),
         };
@@ -507,9 +512,13 @@ fn begin(request: &mut Request, entrance: &Entrance) -> Result<(), u16> {
     }
     request.host = host;
     request.location = request.server().root;
+    if request.head.target() == Target::Asterisk {
+        request.uri = b"*".to_vec();
+        return Ok(());
+    }
     match read_uri(request) {
-        true if request.head.target() != Target::Asterisk => Ok(()),
-        _ => {
+        true => Ok(()),
+        false => {
             request.log(
                 Level::Info,
                 format_args!("client sent invalid request while reading client request line"),

@@ -203,12 +203,11 @@ impl Connection {
             self.socket.set_multishot(true);
             return ControlFlow::Break(Some(self.input.add(received, usize::MAX)));
         }
-        let core = self.core();
         let mut patience = match (first, self.thread.is_draining()) {
-            (true, _) => core.client_header_timeout,
+            (true, _) => self.core().client_header_timeout,
             // A client that was told to go on may be sending already: it gets a moment.
-            (false, true) => core.keepalive_min_timeout,
-            (false, false) => core.keepalive_timeout,
+            (false, true) => self.kept.min_timeout,
+            (false, false) => self.kept.timeout,
         };
         if !first && patience == Duration::ZERO && self.thread.is_draining() {
             if self.socket.is_quiet() {

@@ -24,6 +24,7 @@ mod tests;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rt::local::Counted;
 use rt::{Socket, Timer};
@@ -81,6 +82,16 @@ struct Connection {
     /// Where it stands in the numbers of its thread.
     stage: tally::Counted,
     socket: Socket,
+    kept: Kept,
+}
+
+/// How long the connection is kept after its last answer, as the location of that answer has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    /// `keepalive_timeout`
+    timeout: Duration,
+    /// `keepalive_min_timeout`
+    min_timeout: Duration,
 }
 
 /// What follows an answer.
@@ -140,6 +151,7 @@ impl Connection {
         let server = default_server(&generation, &entrance, &info.local);
         let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
         let (had_long_body, body_is_fast) = (false, false);
+        let kept = Kept::default();
         Some(Connection {
             thread,
             entrance,
@@ -152,6 +164,7 @@ impl Connection {
             timer,
             stage,
             socket,
+            kept,
         })
     }
 
@@ -177,6 +190,8 @@ impl Connection {
             let mut request = self.thread.take_request(&self.generation, &self.info, self.server);
             request.pipelined = pipelined;
             after = self.exchange(&mut request).await;
+            let core = &request.scope().core;
+            self.kept = Kept { timeout: core.keepalive_timeout, min_timeout: core.keepalive_min_timeout };
             match after {
                 // As in nginx not before the connection is kept: the first answer of most goes out at their end.
                 // A unix socket has no such option.

@@ -1,7 +1,6 @@
 //! Request bodies that nobody wanted, and closing so that the client still reads its answer.
 
 use http::framing::{BodyFraming, ChunkedDecoder, Event};
-use http::request::Head;
 use io::Errno;
 
 use crate::connection::Connection;
@@ -16,7 +15,7 @@ impl Connection {
         let core = &request.scope().core;
         let (patience, most) = (core.lingering_timeout, core.client_max_body_size);
         let until = rt::now() + core.lingering_time;
-        let Some(mut body) = Rest::of(&request.head) else { return true };
+        let Some(mut body) = Rest::of(request) else { return true };
         loop {
             match body.take(self.input.bytes(), |_| ()) {
                 Ok((used, done)) => {
@@ -46,7 +45,7 @@ impl Connection {
     /// that breaks it later can only end the connection.
     pub(super) fn body_is_broken(&self, request: &Request) -> bool {
         // Bytes of a known number cannot break anything.
-        let rest = Rest::of(&request.head);
+        let rest = Rest::of(request);
         let broken = rest.is_some_and(|mut rest| rest.take(self.input.bytes(), |_| ()).is_err());
         if broken {
             request.log(Level::Info, format_args!("client sent invalid chunked body"));
@@ -110,12 +109,13 @@ pub(super) enum Rest {
 }
 
 impl Rest {
-    /// All of the body that follows a head; nothing where it has none.
-    pub(super) fn of(head: &Head) -> Option<Rest> {
-        match BodyFraming::of(head) {
+    /// All of the body that follows a request's head; nothing where it has none.
+    pub(super) fn of(request: &Request) -> Option<Rest> {
+        let strict = request.scope().core.http_strict;
+        match BodyFraming::of(&request.head) {
             BodyFraming::None => None,
             BodyFraming::Length(length) => Some(Rest::Bytes(length)),
-            BodyFraming::Chunked => Some(Rest::Chunks(ChunkedDecoder::default())),
+            BodyFraming::Chunked => Some(Rest::Chunks(ChunkedDecoder::strict(strict))),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::log::Reason;
 pub(crate) use open::{
     Folder, close_unused, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere,
 };
-pub(crate) use paths::{alias_is_lost, path_of, root_len, root_of, set_found_below_alias};
+pub(crate) use paths::{alias_is_lost, path_of, put_behind, root_len, root_of, set_found_below_alias};
 pub(crate) use root::{RootFacts, is_on_local_disk};
 
 use cache::{CacheId, Terms};

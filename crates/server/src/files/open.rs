@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 
 use io::op::{DeviceId, DirEntry, EntryLook, OpenHow, Stat};
 use io::{DiskVia, Errno};
-use rustix::fs::{OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 use crate::body::choose;
 use crate::files::cache::{CacheId, HELD, Known, Rules, Terms};
@@ -427,6 +427,15 @@ impl Folder {
     /// The names and kinds of the next entries.
     pub(crate) async fn read_kinds(&self) -> Result<Vec<DirEntry>, Errno> {
         self.read_as(EntryLook::Kind).await
+    }
+
+    /// Whether a link in the folder leads to a regular file. Where links are not followed none does.
+    pub(crate) async fn leads_to_file(&self, link: CString) -> bool {
+        if self.look != EntryLook::Followed {
+            return false;
+        }
+        let found = rt::file::stat_path(link, self.via.device, self.via.disk).await;
+        found.is_ok_and(|stat| FileType::from_raw_mode(stat.mode) == FileType::RegularFile)
     }
 
     async fn read_as(&self, look: EntryLook) -> Result<Vec<DirEntry>, Errno> {

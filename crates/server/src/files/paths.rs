@@ -29,13 +29,18 @@ pub(crate) fn root_of(request: &Request, out: &mut Vec<u8>) {
     let root = &request.scope().core.root;
     let start = out.len();
     root.template().render(request, out);
-    // What is written without a variable was put behind the prefix when it was read.
-    if out.get(start) != Some(&b'/') {
-        out.splice(start..start, request.config().http.prefix.iter().copied());
-    }
+    put_behind(&request.config().http.prefix, out, start);
     if matches!(root, Root::Root(_)) {
         let slashes = out[start..].iter().rev().take_while(|&&byte| byte == b'/').count();
         out.truncate(out.len() - slashes);
+    }
+}
+
+/// Puts the path that begins at `start` behind a folder where it is relative. What is written without a variable at its
+/// start was put there when it was read.
+pub(crate) fn put_behind(folder: &[u8], out: &mut Vec<u8>, start: usize) {
+    if out.get(start) != Some(&b'/') {
+        out.splice(start..start, folder.iter().copied());
     }
 }
 

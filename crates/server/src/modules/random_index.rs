@@ -5,7 +5,6 @@ use std::pin::Pin;
 
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
-use rustix::fs::FileType;
 
 use crate::modules::autoindex::listing::Listing;
 use crate::modules::{Directive, Module};
@@ -65,13 +64,12 @@ fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
 /// The name that was chosen for a request.
 struct Chosen(Box<[u8]>);
 
-/// Reads the names and goes on with one of them. A link is no regular file, and hidden files stay hidden.
+/// Reads the names and goes on with one of them. Links to files count as in nginx, and hidden files stay hidden.
 async fn run(request: &mut Request) -> Step {
     let listing = match Listing::open(request).await {
         Ok(listing) => listing,
         Err(step) => return step,
     };
-    // The kind comes with the name, so no file is looked at for this.
     let (mut chosen, mut seen) = (None, 0);
     loop {
         let entries = match listing.read_kinds(request).await {
@@ -79,8 +77,10 @@ async fn run(request: &mut Request) -> Step {
             Ok(None) => break,
             Err(step) => return step,
         };
-        let regular = FileType::RegularFile.as_raw_mode();
-        for entry in entries.into_iter().filter(|entry| entry.kind == regular) {
+        for entry in entries {
+            if !listing.is_file(&entry).await {
+                continue;
+            }
             seen += 1;
             // Each later name takes the place with a chance of one in as many as were seen: all have the same in
             // the end, and a large folder costs the memory of one name.

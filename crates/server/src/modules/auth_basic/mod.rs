@@ -65,7 +65,7 @@ const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| {
             let text = cx.arg(0);
-            // Beside the configuration, as in nginx; what starts with a variable stays as that has it.
+            // Beside the configuration, as in nginx. What starts with a variable is put there when its value is known.
             let path = match text.starts_with('$') {
                 true => cx.template(text)?,
                 false => cx.template(&cx.conf_prefix.join(text).to_string_lossy())?,
@@ -144,7 +144,8 @@ async fn check(request: &mut Request) -> Step {
     let Some(credentials) = Credentials::of(request) else { return Step::Next };
     let Some(realm) = realm(request) else { return Step::Next };
     let path = request.scope().auth_basic.user_file.as_ref().map(|path| path.rendered(request));
-    let path = path.unwrap_or_default();
+    let mut path = path.unwrap_or_default();
+    files::put_behind(&request.config().http.conf_prefix, &mut path, 0);
     let stored = match user_file::find(request, &path, credentials.user()).await {
         Ok(stored) => stored,
         Err(error) => return fail(request, &path, error),

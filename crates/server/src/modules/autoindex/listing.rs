@@ -6,6 +6,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::ffi::CString;
 use std::vec;
 
 use io::Errno;
@@ -68,6 +69,18 @@ impl Listing {
     /// The names and kinds of the next entries that are not hidden; `None` at the end.
     pub(crate) async fn read_kinds(&self, request: &Request) -> Result<Option<Vec<DirEntry>>, Step> {
         self.shown(request, self.folder.read_kinds().await)
+    }
+
+    /// Whether an entry is a regular file or a link to one. Only links are looked at: the kind of others came with the name.
+    pub(crate) async fn is_file(&self, entry: &DirEntry) -> bool {
+        if entry.kind == FileType::Symlink.as_raw_mode() {
+            let path = [&self.path, b"/".as_slice(), &entry.name].concat();
+            return match CString::new(path) {
+                Ok(path) => self.folder.leads_to_file(path).await,
+                Err(_) => false,
+            };
+        }
+        entry.kind == FileType::RegularFile.as_raw_mode()
     }
 
     /// Leaves hidden entries out, and tells an end from a failure.

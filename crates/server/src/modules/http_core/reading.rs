@@ -136,7 +136,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
     // Each line costs work in every module that looks for one.
     Directive::scope(
-        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Header lines that a request may have.")
+        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Header lines that a request may have; one with more is answered with 431.")
             .default("1000"),
         |scope, cx| cx.number(&mut scope.core.max_headers),
     ),
@@ -164,7 +164,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "http_strict",
             SERVER_LEVELS,
             Args::Flag,
-            "Refuses requests that nginx tolerates: odd header names, and more than one space in the request line.",
+            "Refuses requests that nginx tolerates: odd header names, more than one space in the request line, blanks and malformed extensions behind a chunk's size.",
         )
         .default("off"),
         |scope, cx| cx.flag(&mut scope.core.http_strict),

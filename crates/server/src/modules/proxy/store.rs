@@ -137,7 +137,13 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
     match &conf.store {
         Store::Off => return body,
         Store::ByUri => files::path_of(request, &request.uri, &mut path),
-        Store::At(template) => template.render(request, &mut path),
+        Store::At(template) => {
+            template.render(request, &mut path);
+            // An empty value stays one, which is an error below.
+            if !path.is_empty() {
+                files::put_behind(&request.config().http.prefix, &mut path, 0);
+            }
+        }
     }
     // A decoded URI may have any byte in it but this one, which would end the path early.
     if path.contains(&0) || path.is_empty() {
