@@ -196,7 +196,8 @@ fn warm() -> Vec<Wanted> {
         let beside = move |bound: f64, theirs| {
             ours("warm file", size.to_owned(), Cpu, ("http", RING), &at, Bound::AtMost(bound)).of(theirs)
         };
-        let mut aims = vec![beside(bound, &["nginx", "nginx, open_file_cache"] as &[&str])];
+        let nginx: &[&str] = &["nginx", "nginx, open_file_cache", "nginx, open_file_cache, sendfile off"];
+        let mut aims = vec![beside(bound, nginx)];
         if matches!(size, "1k" | "10k") {
             aims.push(beside(1.0, &["lighttpd"]));
             aims.push(beside(1.0, &["h2o"]));
