@@ -5,7 +5,7 @@ mod common;
 
 use common::BINARY;
 use testkit::origin::{Ended, Origin, Reply};
-use testkit::{Client, Content, Deadline, Gate, Server, Setup};
+use testkit::{Client, Content, Deadline, Filesystem, Gate, Server, Setup};
 
 const CONF: &str = "worker_processes 1; error_log logs/error.log info;
 events { }
@@ -32,13 +32,19 @@ http {
     location = /mirror { internal; proxy_pass http://@ORIGIN@/copy$request_uri; }
     location /zip/ { gzip on; gzip_types *; gzip_min_length 1; proxy_pass http://@ORIGIN@; }
     location /trailers/ { proxy_pass http://@ORIGIN@; proxy_pass_trailers on; }
+    location /full/ { proxy_pass http://@ORIGIN@; client_body_temp_path @TEMP@; @WHOLE@ }
     location /slow/ { proxy_pass http://@ORIGIN@; proxy_limit_rate 200k; }
   }
 }
 ";
 
 fn start(origin: &Origin) -> Server {
-    Setup::new(CONF).origin(origin).start(BINARY)
+    start_with(origin, "/proc/none", "")
+}
+
+/// `/full/` has its temporary files in this folder.
+fn start_with(origin: &Origin, folder: &str, whole: &str) -> Server {
+    Setup::new(CONF).origin(origin).value("TEMP", folder).value("WHOLE", whole).start(BINARY)
 }
 
 fn upload(client: &mut Client, target: &str, body: &[u8]) -> testkit::Response {
@@ -76,6 +82,51 @@ fn uploads_of_every_size_and_framing_arrive() {
         // What was read first has a length; what was not goes on as it comes.
         assert_eq!(chunked.as_deref(), (target == "/stream/").then_some("chunked"));
     }
+}
+
+/// Sends uploads for whose files there is no place.
+fn assert_arrives_without_a_file(server: &Server, origin: &Origin, failed: &str) {
+    let mut client = Client::connect(server.addr(0));
+    let body = Content::new(4, 900_000).bytes(0..900_000);
+    // The third one finds that the connection is as good as before.
+    for count in 1..=3 {
+        assert_eq!(upload(&mut client, "/full/", &body).body, body);
+        assert_eq!(origin.stats().requests, count);
+    }
+    let pieces = [&body[..1], &body[1..70_000], &body[70_000..]];
+    assert_eq!(upload_chunked(&mut client, "/full/", &pieces).body, body);
+    let line = server.wait_for_log("the body goes on without a temporary file", Deadline::default());
+    assert!(line.contains("[crit]") && line.contains(failed), "{line}");
+}
+
+#[test]
+fn an_upload_goes_on_without_a_temporary_file_that_cannot_be_made() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start(&origin);
+    assert_arrives_without_a_file(&server, &origin, "open() \"/proc/none/");
+}
+
+#[test]
+fn an_upload_goes_on_when_the_file_system_of_its_temporary_file_is_full() {
+    let Some(disk) = Filesystem::new(4) else { return };
+    disk.fill(300 << 10);
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let folder = disk.path().display().to_string();
+    let server = start_with(&origin, &folder, "");
+    assert_arrives_without_a_file(&server, &origin, &format!("write() \"{folder}/"));
+}
+
+/// A file that is asked for cannot be done without.
+#[test]
+fn an_upload_whose_file_is_wanted_fails_with_the_reason_in_the_log() {
+    let origin = Origin::start(|request| Reply::text(&request.body));
+    let server = start_with(&origin, "/proc/none", "client_body_in_file_only on;");
+    for _ in 0..3 {
+        assert_eq!(upload(&mut Client::connect(server.addr(0)), "/full/", &[b'a'; 20_000]).status, 500);
+    }
+    let line = server.wait_for_log("while reading client request body", Deadline::default());
+    assert!(line.contains("[crit]") && line.contains("open() \"/proc/none/"), "{line}");
+    assert_eq!(origin.stats().requests, 0);
 }
 
 /// The origin has the first half before the client sends the second.

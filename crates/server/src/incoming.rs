@@ -8,11 +8,11 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker};
 
-use io::Buf;
 use io::op::Source;
+use io::{Buf, Errno};
 use smallvec::SmallVec;
 
-use crate::log::Level;
+use crate::log::{Level, Reason};
 use crate::request::Request;
 
 /// A body on its way through.
@@ -52,6 +52,8 @@ pub(crate) enum Cut {
     Invalid,
     /// The body is larger than it may be: so many bytes, and so many announced.
     TooLarge(u64, u64),
+    /// The start of it lies in a temporary file that cannot be read.
+    Lost(Errno),
 }
 
 impl Cut {
@@ -61,6 +63,7 @@ impl Cut {
             Cut::TimedOut => 408,
             Cut::Closed | Cut::Invalid => 400,
             Cut::TooLarge(..) => 413,
+            Cut::Lost(_) => 500,
         }
     }
 
@@ -81,6 +84,10 @@ impl Cut {
             Cut::TooLarge(total, more) => {
                 let what = "client intended to send too large chunked body";
                 request.log(Level::Error, format_args!("{what}: {total}+{more} bytes {doing}"));
+            }
+            Cut::Lost(errno) => {
+                let reason = Reason(errno);
+                request.log(Level::Crit, format_args!("reading a temporary file failed ({reason}) {doing}"));
             }
         }
     }
@@ -136,6 +143,12 @@ impl IncomingBody {
             self.state.borrow_mut().piece.push(Source::Buf(buf));
             wake(&self.taker);
         }
+    }
+
+    /// Adds bytes that were received earlier.
+    pub(crate) fn add_source(&self, source: Source) {
+        self.state.borrow_mut().piece.push(source);
+        wake(&self.taker);
     }
 
     /// Whether more may be added before the piece is taken.

@@ -50,6 +50,9 @@ pub enum Step {
     /// Read the request's body, then call this handler again. In a subrequest there is nothing to read, and the
     /// handler is called again at once.
     ReadBody,
+    /// As [`Step::ReadBody`], for a handler that can do with pieces: where no temporary file takes what memory does not, the
+    /// body comes as with [`Step::StreamBody`].
+    BufferBody,
     /// Have the request's body read while this handler, which is called again, takes it piece by piece. Not in a
     /// subrequest, and not when the body was read already.
     StreamBody,

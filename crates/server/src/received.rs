@@ -129,19 +129,44 @@ impl ReceivedBody {
         };
         self.seal();
         let mut done = Ok(());
-        for pieces in self.pieces.chunks(SEGMENTS_MAX) {
-            done = file.write(self.in_file, pieces).await;
-            if done.is_err() {
-                break;
+        while done.is_ok() && !self.pieces.is_empty() {
+            let count = self.pieces.len().min(SEGMENTS_MAX);
+            done = file.write(self.in_file, &self.pieces[..count]).await;
+            if done.is_ok() {
+                let written: usize = self.pieces.drain(..count).map(|piece| piece.len()).sum();
+                self.in_file += written as u64;
+                self.held -= written;
             }
-            self.in_file += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
         }
-        // After an error too: a part of a body is of no use.
-        self.pieces.clear();
-        self.held = 0;
         let path = file.path.clone();
         self.file = Some(file);
         done.map_err(|errno| ("write", path, errno))
+    }
+
+    /// Gives it away piece by piece, from its start: what is in the file first.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub(crate) async fn next_piece(&mut self, taken: &mut u64) -> Result<Option<Source>, Errno> {
+        match &self.file {
+            Some(file) if *taken < self.in_file => {
+                let bytes = (self.in_file - *taken).min(READ_BYTES);
+                let buf = rt::pool().get(bytes as usize).ok_or(Errno::NOMEM)?;
+                let (read, buf) =
+                    file.file.read_at(*taken, bytes as u32, buf, DeviceId::default(), file.via).await;
+                let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
+                    return Err(read.err().unwrap_or(Errno::IO));
+                };
+                *taken += u64::from(count);
+                Ok(Some(Source::Buf(buf)))
+            }
+            _ if self.pieces.is_empty() => Ok(None),
+            _ => {
+                let piece = self.pieces.remove(0);
+                self.held -= piece.len();
+                Ok(Some(Source::Frozen(piece)))
+            }
+        }
     }
 
     /// Takes the name of a file away that was to live as long as the request.
@@ -153,6 +178,9 @@ impl ReceivedBody {
         }
     }
 }
+
+/// Bytes of one read of the file.
+const READ_BYTES: u64 = 64 << 10;
 
 /// Bytes from which on a buffer is taken as it is.
 const TAKEN_MIN: usize = 2 << 10;

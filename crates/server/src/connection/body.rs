@@ -28,20 +28,34 @@ pub(super) enum BodyFailure {
 }
 
 impl Connection {
-    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file.
-    pub(super) async fn read_body(&mut self, request: &mut Request) -> Result<(), BodyFailure> {
+    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that file
+    /// fails and the handler can do with pieces, what has come and the rest are handed out to be fed to it.
+    pub(super) async fn read_body(
+        &mut self,
+        request: &mut Request,
+        takes_pieces: bool,
+    ) -> Result<Option<Box<Feed>>, BodyFailure> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         // A second handler that asks, or one behind the error page of a body that could not be read.
         if request.body.is_some() {
-            return Ok(());
+            return Ok(None);
         }
         let mut body = ReceivedBody::default();
         let done = match Rest::of(request) {
             None => Ok(()),
             // A location has compared it, but the server's own settings may hold still.
             Some(_) if decide::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
-            Some(rest) => self.receive_body(request, core, rest, &mut body).await,
+            Some(mut rest) => {
+                match self.receive_body(request, core, &mut rest, &mut body, takes_pieces).await {
+                    Ok(Received::Whole) => Ok(()),
+                    Ok(Received::Part { has_rest }) => {
+                        let rest = has_rest.then_some(rest);
+                        return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
+                    }
+                    Err(failure) => Err(failure),
+                }
+            }
         };
         if done.is_err() {
             body.clean().await;
@@ -50,7 +64,7 @@ impl Connection {
             request.keepalive = false;
         }
         (request.body, request.body_is_taken) = (Some(body.into()), true);
-        done
+        done.map(|()| None)
     }
 
     /// Whether all of the body is here, and in memory as a whole.
@@ -64,26 +78,31 @@ impl Connection {
         &mut self,
         request: &mut Request,
         core: &Conf,
-        mut rest: Rest,
+        rest: &mut Rest,
         body: &mut ReceivedBody,
-    ) -> Result<(), BodyFailure> {
+        takes_pieces: bool,
+    ) -> Result<Received, BodyFailure> {
         let held_max = usize::try_from(core.client_body_buffer_size).unwrap_or(usize::MAX);
         let in_file = core.client_body_in_file_only != BodyInFile::Off;
         self.tell_to_go_on(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
             // What came along with the head is a part of the body, and may be all of it.
-            let taken = self.take_input(&mut rest, body);
+            let taken = self.take_input(rest, body);
             let (used, done) = taken.map_err(|()| invalid(request))?;
             request.received += used;
-            check(&rest, request, core.client_max_body_size)?;
+            check(rest, request, core.client_max_body_size)?;
             // A body that has a file is in it as a whole: nobody has to put two parts together.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
-                spill(request, core, body).await?;
+                // With `client_body_in_file_only` the file itself is wanted.
+                let does_without = takes_pieces && !in_file;
+                if !spill(request, core, body, does_without).await? {
+                    return Ok(Received::Part { has_rest: !done });
+                }
             }
             if done {
                 body.seal();
-                return Ok(());
+                return Ok(Received::Whole);
             }
             // For each piece and not for the whole: a large body over a slow line takes as long as it takes.
             self.timer.set(rt::now() + core.client_body_timeout);
@@ -92,7 +111,7 @@ impl Connection {
                 Some(left) if body.path().is_some() || body.len() + left > held_max as u64 => PIECE_BYTES_MAX,
                 _ => BUFFER_MAX,
             };
-            match self.receive_body_bytes(&mut rest, body, most).await {
+            match self.receive_body_bytes(rest, body, most).await {
                 Ok(Some(count)) => request.received += count,
                 Err(Errno::CANCELED) => {
                     let what = "connection was closed to make room for another";
@@ -210,9 +229,19 @@ impl Connection {
     }
 }
 
+/// How much of a body was received.
+enum Received {
+    /// All of it.
+    Whole,
+    /// What memory and file have taken before the file failed.
+    Part { has_rest: bool },
+}
+
 /// A body on its way to a handler that takes it piece by piece.
 pub(super) struct Feed {
     incoming: Rc<IncomingBody>,
+    /// What was received before, and goes first.
+    held: Option<ReceivedBody>,
     /// What is still to come, where there is a body.
     rest: Option<Rest>,
     /// `client_max_body_size`
@@ -279,13 +308,36 @@ impl Collect for Rc<IncomingBody> {
     }
 }
 
+impl Feed {
+    /// One of nothing.
+    fn of(core: &Conf) -> Feed {
+        let (most, patience) = (core.client_max_body_size, core.client_body_timeout);
+        Feed { incoming: Rc::default(), held: None, rest: None, most, patience }
+    }
+
+    /// Where the handler takes it.
+    pub(super) fn incoming(&self) -> &Rc<IncomingBody> {
+        &self.incoming
+    }
+
+    /// Hands out what was received before, at the pace at which it is taken.
+    async fn give_held(&mut self) -> Result<(), Cut> {
+        let Some(mut held) = self.held.take() else { return Ok(()) };
+        held.seal();
+        let mut taken = 0;
+        while let Some(piece) = held.next_piece(&mut taken).await.map_err(Cut::Lost)? {
+            self.incoming.add_source(piece);
+            if !self.incoming.has_room() {
+                self.incoming.taken().await;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Connection {
     /// Makes everything ready for [`Connection::feed`].
-    pub(super) async fn begin_feed(
-        &mut self,
-        request: &mut Request,
-        incoming: &Rc<IncomingBody>,
-    ) -> Result<Feed, BodyFailure> {
+    pub(super) async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed, BodyFailure> {
         if decide::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
         }
@@ -295,8 +347,7 @@ impl Connection {
         if rest.is_some() {
             self.tell_to_go_on(request, core).await?;
         }
-        let (most, patience) = (core.client_max_body_size, core.client_body_timeout);
-        Ok(Feed { incoming: Rc::clone(incoming), rest, most, patience })
+        Ok(Feed { rest, ..Feed::of(core) })
     }
 
     /// Reads the body as fast as it is taken. It never comes back: whoever takes the body is done first.
@@ -307,7 +358,8 @@ impl Connection {
     }
 
     async fn feed_to_end(&mut self, feed: &mut Feed) -> Result<(), Cut> {
-        let Feed { incoming, rest: Some(rest), most, patience } = feed else { return Ok(()) };
+        feed.give_held().await?;
+        let Feed { incoming, rest: Some(rest), most, patience, .. } = feed else { return Ok(()) };
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
             let (used, done) = self.take_input(rest, incoming).map_err(|()| Cut::Invalid)?;
@@ -364,13 +416,28 @@ fn invalid(request: &Request) -> BodyFailure {
     BodyFailure::Refused(400)
 }
 
-/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer.
-async fn spill(request: &Request, core: &Conf, body: &mut ReceivedBody) -> Result<(), BodyFailure> {
+/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer. `false` where that failed
+/// and the request does without.
+async fn spill(
+    request: &Request,
+    core: &Conf,
+    body: &mut ReceivedBody,
+    does_without: bool,
+) -> Result<bool, BodyFailure> {
     let is_first = body.path().is_none();
     if let Err((call, path, errno)) = body.spill(core).await {
-        let path = path.display();
-        request.log(Level::Crit, format_args!("{call}() \"{path}\" failed ({})", Reason(errno)));
-        return Err(BodyFailure::Refused(500));
+        if let Some(more) = request.conn.thread.room.alarms.temp_files.due(rt::now()) {
+            let (path, reason) = (path.display(), Reason(errno));
+            let then = match does_without {
+                true => "; the body goes on without a temporary file, and its client waits for the upstream",
+                false => "",
+            };
+            let what = format_args!(
+                "{call}() \"{path}\" failed ({reason}) while reading client request body{then}{more}"
+            );
+            request.log(Level::Crit, what);
+        }
+        return if does_without { Ok(false) } else { Err(BodyFailure::Refused(500)) };
     }
     if let (true, Some(path)) = (is_first, body.path()) {
         let is_asked = core.client_body_in_file_only != BodyInFile::Off;
@@ -378,5 +445,5 @@ async fn spill(request: &Request, core: &Conf, body: &mut ReceivedBody) -> Resul
         let path = path.display();
         request.log(level, format_args!("a client request body is buffered to a temporary file {path}"));
     }
-    Ok(())
+    Ok(true)
 }

@@ -52,6 +52,8 @@ pub(crate) enum Wants {
     Nothing,
     /// All of it.
     Whole,
+    /// All of it, or pieces where there is no temporary file for it.
+    Buffered,
     /// Pieces while it comes.
     Pieces,
 }
@@ -165,6 +167,7 @@ impl Course {
                     return None;
                 }
                 Step::ReadBody => return self.want(Wants::Whole),
+                Step::BufferBody => return self.want(Wants::Buffered),
                 Step::StreamBody => return self.want(Wants::Pieces),
                 Step::Done => return Some(Verdict::Answer),
                 Step::Drop => return Some(end_without_answer(request, 444)),

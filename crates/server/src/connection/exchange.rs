@@ -11,12 +11,11 @@ use io::Segments;
 use rt::{Either, select};
 
 use crate::body::BodyError;
-use crate::connection::body::BodyFailure;
+use crate::connection::body::{BodyFailure, Feed};
 use crate::connection::decide::{self, Course, Progress, Verdict, Wants};
 use crate::connection::input::Head;
 use crate::connection::respond::{self, Held, Sending};
 use crate::connection::{After, Connection};
-use crate::incoming::IncomingBody;
 use crate::phases::{Later, Step};
 use crate::process::tally::Stage;
 use crate::request::Request;
@@ -217,16 +216,22 @@ impl Connection {
     /// Reads the body that is wanted, and goes on with it.
     async fn decide_with_body(&mut self, course: &mut Course, request: &mut Request) -> Verdict {
         loop {
-            let is_in_pieces = course.take_wants() == Wants::Pieces && request.body.is_none();
+            let wants = course.take_wants();
+            let is_in_pieces = wants == Wants::Pieces && request.body.is_none();
             // As in nginx a body that came along with the head is a whole one (`$request_body`).
             if is_in_pieces && !self.has_whole_body(request) {
-                if let Some(verdict) = self.decide_with_pieces(course, request).await {
+                let feed = self.begin_feed(request).await;
+                if let Some(verdict) = self.decide_with_pieces(course, request, feed).await {
                     return verdict;
                 }
                 continue;
             }
-            let verdict = match self.read_body(request).await {
-                Ok(()) => None,
+            let verdict = match self.read_body(request, wants == Wants::Buffered).await {
+                Ok(None) => None,
+                Ok(Some(feed)) => match self.decide_with_pieces(course, request, Ok(*feed)).await {
+                    None => continue,
+                    verdict => verdict,
+                },
                 Err(BodyFailure::Refused(status)) => course.take(request, Step::Status(status)),
                 Err(BodyFailure::Abandoned(status)) => {
                     request.response.status = status;
@@ -244,9 +249,13 @@ impl Connection {
     }
 
     /// Goes on while the body is read for the handler that takes it.
-    async fn decide_with_pieces(&mut self, course: &mut Course, request: &mut Request) -> Option<Verdict> {
-        let incoming = Rc::new(IncomingBody::default());
-        let feed = match self.begin_feed(request, &incoming).await {
+    async fn decide_with_pieces(
+        &mut self,
+        course: &mut Course,
+        request: &mut Request,
+        feed: Result<Feed, BodyFailure>,
+    ) -> Option<Verdict> {
+        let feed = match feed {
             Ok(feed) => feed,
             Err(failure) => {
                 (request.body_is_taken, request.keepalive) = (true, false);
@@ -263,6 +272,7 @@ impl Connection {
                 };
             }
         };
+        let incoming = Rc::clone(feed.incoming());
         request.incoming = Some(Rc::clone(&incoming));
         let verdict = match select(decide::run(course, request), self.feed(feed)).await {
             Either::Left(verdict) => verdict,

@@ -76,7 +76,10 @@ fn begin(request: &mut Request) -> Option<Step> {
         return request.incoming.is_none().then_some(Step::StreamBody);
     }
     let is_wanted = request.depth == 0 && request.body.is_none() && BodyFraming::of(&request.head).has_body();
-    is_wanted.then_some(Step::ReadBody)
+    is_wanted.then_some(match request::can_stream_body(request, conf) {
+        true => Step::BufferBody,
+        false => Step::ReadBody,
+    })
 }
 
 /// Passes the request on and the answer back.

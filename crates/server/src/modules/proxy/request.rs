@@ -81,15 +81,20 @@ fn is_conditional(id: HeaderId) -> bool {
     )
 }
 
-/// Whether the body is passed on while it comes, so that it must not be read before.
+/// Whether the body is passed on while it comes, so that it must not be read before: as configured, or because no temporary
+/// file takes it.
 pub(super) fn streams_body(request: &Request, conf: &Conf) -> bool {
+    (!conf.upstream.request_buffering || request.incoming.is_some()) && can_stream_body(request, conf)
+}
+
+/// Whether the body can be passed on while it comes.
+pub(super) fn can_stream_body(request: &Request, conf: &Conf) -> bool {
     let framing = BodyFraming::of(&request.head);
     // Without chunks an upstream could not tell where a body of unknown length ends.
     let can_be_framed = framing != BodyFraming::Chunked || conf.version == Version::Http11;
     // What a cache asks it may ask again, and for others, when the client has gone.
     let is_cached = conf.cache.zone.is_on() && conf.cache.has_method(request.method);
-    !conf.upstream.request_buffering
-        && !is_cached
+    !is_cached
         && conf.body.is_none()
         && conf.pass_body
         && request.depth == 0
