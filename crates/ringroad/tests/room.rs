@@ -244,7 +244,7 @@ fn memory_of_connections_that_have_closed_is_given_back() {
 
 #[test]
 fn cdn_loop_ends_a_loop_at_the_second_pass() {
-    let origin = Origin::start(|request| Reply::text(&request.header("CDN-Loop").unwrap_or_default()));
+    let origin = Origin::start(|request| Reply::text(request.header("CDN-Loop").unwrap_or_default()));
     let looping = format!(
         "location /loop {{ proxy_cdn_loop a.example; proxy_pass http://127.0.0.1:$server_port; }}
          location = /up {{ proxy_cdn_loop a.example; proxy_pass http://{}; }}",

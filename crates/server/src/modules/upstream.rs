@@ -67,8 +67,10 @@ mod tests {
             "log_format a \"$upstream_addr $upstream_status $upstream_http_x_own $upstream_cookie_a $upstream_trailer_b\";
              map $upstream_cache_status $cached { HIT 1; default 0; }",
         );
-        let found = error("http {\nlog_format a $upstream_http_; }");
-        assert_eq!(found, "unknown \"upstream_http_\" variable in /conf/nginx.conf:2");
+        // As in nginx, the name behind the prefix may be empty.
+        loaded("log_format a $upstream_http_;");
+        let found = error("http {\nlog_format a $upstream_htt; }");
+        assert_eq!(found, "unknown \"upstream_htt\" variable in /conf/nginx.conf:2");
         let found = error("http { server {\nset $upstream_addr x; } }");
         assert_eq!(found, "the duplicate \"upstream_addr\" variable in /conf/nginx.conf:2");
     }
