@@ -15,6 +15,7 @@ mod master;
 mod pidfile;
 mod places;
 mod privilege;
+mod reach;
 mod signals;
 mod site;
 mod worker;

@@ -260,3 +260,26 @@ fn serve_explains_what_it_cannot_do() {
     let expected = "ringroad: cannot serve \"/nonexistent\": 2: No such file or directory\n";
     assert_eq!((said.code, said.err.as_str()), (1, expected));
 }
+
+/// The user of the workers cannot reach it, whether the test runs as root or not.
+#[test]
+fn a_directory_of_temporary_files_that_workers_cannot_write_to_is_a_warning() {
+    let folder = TempDir::new("cli-temp");
+    let closed = folder.path().join("closed");
+    std::fs::create_dir(&closed).expect("it can be made");
+    std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o500))
+        .expect("it is ours");
+    let text = format!(
+        "events {{}} http {{\n proxy_temp_path /dev/null/a;\n client_body_temp_path {}/a/b; }}",
+        closed.display()
+    );
+    let (_dir, prefix) = prefix(&text);
+    let said = run(&["-t", "-p", &prefix]);
+    assert_eq!(said.code, 0, "{}", said.err);
+    for (path, line) in [(format!("{}/a/b", closed.display()), 3), ("/dev/null/a".into(), 2)] {
+        let start = format!("[warn] workers cannot write temporary files to \"{path}\": ");
+        let end = format!(" in {prefix}conf/nginx.conf:{line}");
+        let is_told = said.err.lines().any(|text| text.contains(&start) && text.ends_with(&end));
+        assert!(is_told, "{}", said.err);
+    }
+}

@@ -13,6 +13,7 @@ use crate::log::{Level, Log};
 use crate::master::{open_logs, resolve_user};
 use crate::pidfile;
 use crate::places::Request;
+use crate::reach;
 use crate::site::{self, Refused, Site};
 
 /// Something that a start needs is not to be had; the log says what.
@@ -62,7 +63,7 @@ const NAMES_TIME: Duration = Duration::from_secs(5);
 /// What a start would do, without what others would notice.
 fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail> {
     let settings = &site.settings;
-    resolve_user(site, log).map_err(|_| WouldFail)?;
+    let user = resolve_user(site, log).map_err(|_| WouldFail)?;
     if let Some(pid_file) = &settings.pid {
         request.places.prepare_folder_of(pid_file);
         pidfile::try_write(pid_file).map_err(|message| {
@@ -73,6 +74,14 @@ fn try_start(request: &Request, site: &Site, log: &Log) -> Result<(), WouldFail>
     open_logs(&settings.log_files, &request.places, log).map_err(|_| WouldFail)?;
     if let Some(warning) = settings.connections_warning() {
         log.write(Level::Warn, warning);
+    }
+    // Transfers go on without temporary files where they can, so this is no reason to refuse.
+    for (folder, place) in site.config.written_temp_folders() {
+        if let Some(obstacle) = reach::obstacle(folder, user.as_ref()) {
+            let folder = folder.display();
+            let what = format!("workers cannot write temporary files to \"{folder}\": {obstacle} in {place}");
+            log.write(Level::Warn, what);
+        }
     }
     // As above: names are looked for where the server runs, and found later too.
     for missing in site::missing_names(&site.config, NAMES_TIME) {

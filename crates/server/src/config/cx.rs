@@ -177,13 +177,15 @@ impl<'a> Cx<'a> {
 
     /// A folder for temporary files and the digits of its levels. The folder itself is made when the first file goes
     /// there.
-    pub fn temp_folder(&self) -> Result<(PathBuf, Vec<u8>), Error> {
+    pub fn temp_folder(&mut self) -> Result<(PathBuf, Vec<u8>), Error> {
         let mut levels = Vec::new();
         for text in self.statement.texts().skip(1) {
             let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
             levels.push(level.ok_or_else(|| self.invalid(text))?);
         }
-        Ok((self.path(self.arg(0)), levels))
+        let folder = self.path(self.arg(0));
+        self.http.temp_folders.push((folder.clone(), self.statement.span().clone()));
+        Ok((folder, levels))
     }
 
     /// A regular expression whose named groups become variables.

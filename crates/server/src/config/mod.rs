@@ -86,6 +86,8 @@ pub(crate) struct Http {
     pub(crate) caches: Vec<Arc<CacheZone>>,
     /// Caches that are used, with the places, as long as the configuration is read.
     pub(crate) cache_uses: Vec<(Arc<CacheZone>, conf::Span)>,
+    /// Directories of temporary files that are written, with their places.
+    pub(crate) temp_folders: Vec<(PathBuf, conf::Span)>,
     /// Files that directives read beside the text, such as dictionaries.
     pub(crate) data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
     /// `open_file_cache`, each directive a cache; scopes name theirs by its place here.
@@ -202,6 +204,11 @@ impl Config {
         }
         folders.extend(self.http.caches.iter().map(|zone| zone.kind().path.as_path()));
         folders.into_iter().map(Path::to_owned).collect()
+    }
+
+    /// Directories of temporary files that directives name, each with the first place.
+    pub fn written_temp_folders(&self) -> BTreeMap<&Path, &conf::Span> {
+        self.http.temp_folders.iter().rev().map(|(path, span)| (path.as_path(), span)).collect()
     }
 
     /// Files beside the text that the configuration needs: with both it can be read again elsewhere.

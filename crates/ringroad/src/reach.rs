@@ -1,0 +1,127 @@
+//! Whether the worker's user will be able to write to a directory: told by `-t`, before a transfer needs it.
+//!
+//! The one who asks may be root, so permissions are judged from owner, group and mode. Directories with an access control
+//! list (acl(5)) are taken to be open: their modes do not tell.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use crate::listen::errno_text;
+use crate::privilege::Credentials;
+
+/// A user with all groups, by number.
+struct User {
+    uid: u32,
+    groups: Vec<u32>,
+    /// The master makes directories for this user.
+    is_served: bool,
+}
+
+/// Bits of a mode, as those of others.
+const WRITE: u32 = 0o2;
+/// See [`WRITE`].
+const SEARCH: u32 = 0o1;
+
+/// Why workers cannot write to a directory, where that can be told. `credentials` are those that they take on.
+pub(crate) fn obstacle(path: &Path, credentials: Option<&Credentials>) -> Option<String> {
+    let user = User::of(credentials);
+    if user.uid == 0 {
+        return None;
+    }
+    let (existing, stat) = match deepest(path) {
+        Ok(found) => found,
+        Err((path, errno)) => {
+            return Some(format!("stat() \"{}\" failed ({})", path.display(), errno_text(errno)));
+        }
+    };
+    // Links lead elsewhere: what counts are the directories above their targets.
+    let base = std::fs::canonicalize(&existing).ok()?;
+    if let Some(closed) = base.ancestors().skip(1).find(|above| user.lacks(above, None, SEARCH)) {
+        return Some(format!("\"{}\" is not searchable for their user", closed.display()));
+    }
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Some(format!("\"{}\" is not a directory", base.display()));
+    }
+    // The master makes the last directory of a path, and hands it over.
+    let wanted = match () {
+        () if user.is_served && existing == path => return None,
+        () if user.is_served && path.parent() == Some(&existing) => SEARCH,
+        () => WRITE | SEARCH,
+    };
+    user.lacks(&base, Some(&stat), wanted).then(|| match wanted {
+        SEARCH => format!("\"{}\" is not searchable for their user", base.display()),
+        _ => format!("\"{}\" is not writable for their user", base.display()),
+    })
+}
+
+/// The part of a path that is there.
+fn deepest(path: &Path) -> Result<(PathBuf, Stat), (PathBuf, Errno)> {
+    let mut here = path;
+    loop {
+        match rustix::fs::stat(here) {
+            Ok(stat) => return Ok((here.to_owned(), stat)),
+            Err(Errno::NOENT) => match here.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() => here = parent,
+                _ => return Err((here.to_owned(), Errno::NOENT)),
+            },
+            Err(errno) => return Err((here.to_owned(), errno)),
+        }
+    }
+}
+
+impl User {
+    fn of(credentials: Option<&Credentials>) -> User {
+        let Some(credentials) = credentials else {
+            let mut groups: Vec<u32> =
+                nix::unistd::getgroups().unwrap_or_default().iter().map(|group| group.as_raw()).collect();
+            groups.push(nix::unistd::getegid().as_raw());
+            return User { uid: nix::unistd::geteuid().as_raw(), groups, is_served: false };
+        };
+        let gid = nix::unistd::Gid::from_raw(credentials.gid);
+        let name = CString::new(credentials.user.as_str()).unwrap_or_default();
+        let groups = nix::unistd::getgrouplist(&name, gid).unwrap_or_else(|_| vec![gid]);
+        let groups = groups.iter().map(|group| group.as_raw()).collect();
+        User { uid: credentials.uid, groups, is_served: true }
+    }
+
+    /// Whether this user lacks one of these rights.
+    fn lacks(&self, path: &Path, stat: Option<&Stat>, wanted: u32) -> bool {
+        let stat = stat.copied().or_else(|| rustix::fs::stat(path).ok());
+        let is_lacking =
+            stat.is_some_and(|stat| wanted & !self.rights(stat.st_mode, stat.st_uid, stat.st_gid) != 0);
+        is_lacking && !has_list(path)
+    }
+
+    /// The three bits that count: those of the owner, the group or others (path_resolution(7)).
+    fn rights(&self, mode: u32, uid: u32, gid: u32) -> u32 {
+        let shift = match () {
+            () if uid == self.uid => 6,
+            () if self.groups.contains(&gid) => 3,
+            () => 0,
+        };
+        mode >> shift & 0o7
+    }
+}
+
+/// Whether a directory has an access control list.
+fn has_list(path: &Path) -> bool {
+    let mut none: [u8; 0] = [];
+    rustix::fs::getxattr(path, "system.posix_acl_access", &mut none).is_ok_and(|bytes| bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_class_that_fits_decides() {
+        let user = User { uid: 7, groups: vec![8, 9], is_served: true };
+        assert_eq!(user.rights(0o751, 7, 8), 7);
+        assert_eq!(user.rights(0o057, 7, 8), 0, "the owner has no more than the owner's bits");
+        assert_eq!(user.rights(0o751, 1, 9), 5);
+        assert_eq!(user.rights(0o751, 1, 1), 1);
+    }
+}
