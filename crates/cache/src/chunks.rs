@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::format::table::{RECORD_BYTES, checksum};
@@ -18,6 +18,8 @@ pub(crate) struct Chunks {
     checksums: Box<[AtomicU32]>,
     present: Bits,
     verified: Bits,
+    /// The epoch in which the bits of `verified` were set ([`crate::Config::verify`]); 0 before the first lookup.
+    epoch: AtomicU16,
 }
 
 impl Chunks {
@@ -25,7 +27,36 @@ impl Chunks {
     pub(crate) fn new(nonce: u64, length: u64) -> Chunks {
         let count = chunks_of(length) as usize;
         let checksums = (0..count).map(|_| AtomicU32::new(0)).collect();
-        Chunks { nonce, length, checksums, present: Bits::new(count), verified: Bits::new(count) }
+        let (present, verified) = (Bits::new(count), Bits::new(count));
+        Chunks { nonce, length, checksums, present, verified, epoch: AtomicU16::new(0) }
+    }
+
+    /// The same chunks, none of them compared yet.
+    pub(crate) fn unverified(&self, epoch: u16) -> Chunks {
+        let copy = Chunks::new(self.nonce, self.length);
+        for index in 0..self.count() {
+            if let Some(crc) = self.checksum(index) {
+                copy.checksums[index as usize].store(crc, Ordering::Relaxed);
+                copy.present.set(index);
+            }
+        }
+        copy.begin_epoch(epoch);
+        copy
+    }
+
+    /// Forgets what was compared in an earlier epoch.
+    pub(crate) fn begin_epoch(&self, epoch: u16) {
+        if self.epoch.load(Ordering::Acquire) != epoch {
+            // Before the epoch is changed: whoever sees the new one sees no old bit. Two threads may do this at once;
+            // a bit that is lost costs a comparison.
+            self.verified.clear();
+            self.epoch.store(epoch, Ordering::Release);
+        }
+    }
+
+    /// The epoch in which chunks were compared.
+    pub(crate) fn epoch(&self) -> u16 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Takes over the records from chunk `first` on.
@@ -138,6 +169,10 @@ impl Bits {
         self.words[(index / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
+    fn clear(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+
     fn count(&self) -> u64 {
         self.words.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
     }
@@ -231,6 +266,11 @@ mod tests {
         assert!(!chunks.is_verified(0));
         chunks.set_all_verified();
         assert!(chunks.is_verified(0) && !chunks.is_verified(1) && chunks.is_verified(2));
+        chunks.begin_epoch(1);
+        assert!(!chunks.is_verified(0) && !chunks.set_verified(0), "an epoch begins without comparisons");
+        chunks.begin_epoch(1);
+        assert!(chunks.is_verified(0) && !chunks.unverified(1).is_verified(0));
+        assert_eq!([0, 1, 2].map(|index| chunks.unverified(1).checksum(index)), [Some(7), None, Some(8)]);
         table.rotate_left(8);
         let moved = Chunks::new(9, 3 * CHUNK_BYTES);
         moved.take_records(0, &table);

@@ -43,6 +43,11 @@ pub struct Config {
     pub purger: bool,
     /// `purger_files`, `purger_sleep`, `purger_threshold`.
     pub purger_pace: Pace,
+    /// `verify`: how long a chunk that was compared with its checksum is sent without another comparison; `None` is as long
+    /// as the process runs. The time is divided into epochs of this length, and a comparison holds until its epoch ends.
+    pub verify: Option<Duration>,
+    /// `scrub`: the time in which the whole cache is read and compared, again and again; `None` never does.
+    pub scrub: Option<Duration>,
     /// The disk backend; where a thread does not have it, the next best one.
     pub via: DiskVia,
     /// Whether small entries are read past the page cache and large ones written so, where file system and kernel can.
@@ -138,6 +143,9 @@ impl Access {
     }
 }
 
+/// Default of [`Config::verify`]: a comparison an hour costs little, and bits do not rot often.
+pub const VERIFY: Duration = Duration::from_secs(3600);
+
 impl Config {
     /// Settings of a cache in `path` with nginx's defaults.
     pub fn new(name: &str, path: PathBuf) -> Config {
@@ -156,6 +164,8 @@ impl Config {
             manager: Pace::UNPACED,
             purger: false,
             purger_pace: Pace { files: 10, ..Pace::NGINX },
+            verify: Some(VERIFY),
+            scrub: None,
             via: DiskVia::Ring,
             direct: false,
             calls_directly: false,
@@ -169,7 +179,14 @@ impl Config {
             (
                 (config.levels, config.engine, config.max_size, config.min_free, config.inactive),
                 (config.keys_zone, config.memory, config.loader, config.manager, config.purger),
-                (config.purger_pace, config.via, config.direct, config.calls_directly),
+                (
+                    config.purger_pace,
+                    config.via,
+                    config.direct,
+                    config.calls_directly,
+                    config.verify,
+                    config.scrub,
+                ),
             )
         };
         self.name == other.name

@@ -224,7 +224,9 @@ impl Fill {
         let identity = self.identity(layout, nonce, length);
         encode(&identity, &self.new.text, &self.new.head, &self.new.meta, &mut slots);
         slots.resize(layout.table as usize, 0);
-        let chunks = self.store.recent.put(Arc::new(Chunks::new(nonce, length)));
+        let chunks = Chunks::new(nonce, length);
+        chunks.begin_epoch(self.store.epoch());
+        let chunks = self.store.recent.put(Arc::new(chunks));
         let (key, version) = self.put_in_place(Whole::Begun(temp, slots.into())).await?;
         let kind = Kind::Parts { key, version, chunks };
         self.to = To::Entry { writing: Writing::new(&self.store, &file, layout, nonce, kind) };
@@ -387,6 +389,7 @@ impl Fill {
     /// Spares the first reader of an entry to look at what was just written.
     fn remember(&self, nonce: u64, length: u64, records: &[(u64, u32)]) {
         let chunks = Chunks::new(nonce, length);
+        chunks.begin_epoch(self.store.epoch());
         records.iter().for_each(|(index, crc)| chunks.add(*index, *crc));
         self.store.recent.put(Arc::new(chunks));
     }

@@ -191,7 +191,7 @@ impl Store {
             }
             Err(errno) => return Err(self.open_failed(errno)),
         };
-        let read = match self.read(&file, wanted, known, way).await {
+        let read = match self.read(&file, wanted.key, known, way).await {
             Ok(read) => read,
             Err(ReadError::Disk(errno)) => return Err(self.read_failed("reading an entry", errno)),
             Err(ReadError::NoMemory) => return Err(StoreError::NoMemory),
@@ -214,10 +214,10 @@ impl Store {
     }
 
     /// Reads and checks an entry's header, and the body of one that is read whole or the table of another.
-    async fn read(
+    pub(crate) async fn read(
         &self,
         file: &File,
-        wanted: Wanted<'_>,
+        key: &Key,
         known: Option<Known>,
         way: Way,
     ) -> Result<Read, ReadError> {
@@ -254,10 +254,11 @@ impl Store {
             }
         }
         let known = known.filter(|_| self.is_owner());
-        if layout.is_small || !known.is_some_and(|known| known.verified) {
+        let epoch = self.epoch();
+        if layout.is_small || known.is_none_or(|known| known.verified != epoch) {
             self.verify(&buf, &header)?;
             if let Some(known) = known.filter(|_| !layout.is_small) {
-                self.index.set_verified(&wanted.key.0, known.version);
+                self.index.set_verified(&key.0, known.version, epoch);
             }
         }
         Ok(Read { buf, header, chunks: None, seen })

@@ -162,7 +162,9 @@ impl Store {
         header: &Header,
         chunks: Arc<Chunks>,
     ) -> Located {
-        if known.is_some_and(|known| known.verified) && self.is_owner() {
+        let epoch = self.epoch();
+        chunks.begin_epoch(epoch);
+        if known.is_some_and(|known| known.verified == epoch) && self.is_owner() {
             chunks.set_all_verified();
         }
         Located {

@@ -135,8 +135,8 @@ impl Located {
         self.chunks.as_ref()?.missing(range)
     }
 
-    /// Whether all chunks of a range were compared with their checksums since the start, so that any mover may send
-    /// them. Others have to go through [`Located::read`].
+    /// Whether all chunks of a range were compared with their checksums lately ([`crate::Config::verify`]), so that any
+    /// mover may send them. Others have to go through [`Located::read`].
     pub fn is_verified(&self, range: &Range<u64>) -> bool {
         self.chunks.as_ref().is_none_or(|chunks| chunks.all_verified(range))
     }

@@ -29,8 +29,8 @@ pub struct Known {
     pub measured: bool,
     /// Tells this object from the next one under the same key.
     pub version: u32,
-    /// Whether it was compared with its checksums since it was found or written.
-    pub verified: bool,
+    /// The epoch ([`crate::Config::verify`]) in which it was last compared with its checksums, or written; 0 for never.
+    pub verified: u16,
     /// Whether it was asked for before, since it was found or written.
     pub asked: bool,
     /// How often the key was asked for before it got a file (`proxy_cache_min_uses`).
@@ -43,15 +43,22 @@ pub struct Known {
 struct Facts {
     accessed_s: u32,
     version: u32,
-    verified: bool,
-    asked: bool,
-    measured: bool,
+    verified: u16,
+    /// [`ASKED`] and [`MEASURED`]: one byte for both, as there is one of these for each object.
+    marks: u8,
     uses: u8,
 }
 
+/// See [`Known::asked`].
+const ASKED: u8 = 1;
+
+/// See [`Known::measured`].
+const MEASURED: u8 = 2;
+
 impl Facts {
     fn known(self, blocks: u32) -> Known {
-        let Facts { accessed_s, version, verified, asked, measured, uses } = self;
+        let Facts { accessed_s, version, verified, marks, uses } = self;
+        let (asked, measured) = (marks & ASKED != 0, marks & MEASURED != 0);
         Known { blocks, measured, version, verified, asked, uses, accessed_s }
     }
 }
@@ -69,7 +76,10 @@ pub struct Victim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// It was written: its checksums were made from what is there.
-    Written,
+    Written {
+        /// The epoch in which it was.
+        epoch: u16,
+    },
     /// It was found on the disk.
     Found,
     /// Its name was found on the disk; its size is a guess until [`Index::measure`].
@@ -115,7 +125,8 @@ impl Index {
         let mut shard = self.shard(key);
         let (facts, blocks) = shard.touch(key)?;
         let known = Facts { accessed_s: now_s, ..*facts }.known(blocks);
-        (facts.accessed_s, facts.asked) = (now_s, true);
+        facts.accessed_s = now_s;
+        facts.marks |= ASKED;
         Some(known)
     }
 
@@ -164,9 +175,12 @@ impl Index {
         let version = self.version.fetch_add(1, Ordering::Relaxed) as u32;
         let mut shard = self.shard(key);
         let uses = shard.get(key).map_or(0, |(facts, _)| facts.uses);
-        let verified = origin == Origin::Written;
-        let measured = origin != Origin::Named;
-        let facts = Facts { accessed_s, version, verified, asked: false, measured, uses };
+        let (verified, marks) = match origin {
+            Origin::Written { epoch } => (epoch, MEASURED),
+            Origin::Found => (0, MEASURED),
+            Origin::Named => (0, 0),
+        };
+        let facts = Facts { accessed_s, version, verified, marks, uses };
         let weight = weight_of(&blocks);
         let mut victim = None;
         let replaced = match shard.insert(*key, weight, facts) {
@@ -208,19 +222,20 @@ impl Index {
     /// Notes the size of an object that was only named so far; of any other it is known already.
     pub fn measure(&self, key: &KeyBytes, blocks: u32) {
         let mut shard = self.shard(key);
-        let Some((&facts, old)) = shard.get(key).filter(|(facts, weight)| *weight > 0 && !facts.measured)
+        let Some((&facts, old)) =
+            shard.get(key).filter(|(facts, weight)| *weight > 0 && facts.marks & MEASURED == 0)
         else {
             return;
         };
-        let _ = shard.insert(*key, blocks, Facts { measured: true, ..facts });
+        let _ = shard.insert(*key, blocks, Facts { marks: facts.marks | MEASURED, ..facts });
         self.used.found(u64::from(blocks)).keep();
         drop(self.used.counted(u64::from(old)));
     }
 
-    /// Notes that an object agreed with its checksums.
-    pub fn set_verified(&self, key: &KeyBytes, version: u32) {
+    /// Notes that an object agreed with its checksums in this epoch.
+    pub fn set_verified(&self, key: &KeyBytes, version: u32, epoch: u16) {
         if let Some(facts) = self.shard(key).get_mut(key).filter(|facts| facts.version == version) {
-            facts.verified = true;
+            facts.verified = epoch;
         }
     }
 
@@ -315,6 +330,13 @@ pub struct Cursor {
     place: usize,
 }
 
+impl Cursor {
+    /// The start of some part of the index, told by a random number.
+    pub(crate) fn anywhere(random: u64) -> Cursor {
+        Cursor { shard: (random % SHARDS as u64) as usize, place: 0 }
+    }
+}
+
 fn weight_of(blocks: &Blocks) -> u32 {
     u32::try_from(blocks.count()).unwrap_or(u32::MAX)
 }
@@ -364,24 +386,16 @@ mod tests {
         let known = index.touch(&key(1), 9).expect("it is there");
         assert_eq!(
             known,
-            Known {
-                blocks: 3,
-                measured: true,
-                version,
-                verified: false,
-                asked: false,
-                uses: 0,
-                accessed_s: 9
-            }
+            Known { blocks: 3, measured: true, version, verified: 0, asked: false, uses: 0, accessed_s: 9 }
         );
-        index.set_verified(&key(1), version + 1);
-        assert!(!index.peek(&key(1)).expect("it is there").verified, "that was another object");
-        index.set_verified(&key(1), version);
-        assert!(index.peek(&key(1)).expect("it is there").verified);
+        index.set_verified(&key(1), version + 1, 5);
+        assert_eq!(index.peek(&key(1)).expect("it is there").verified, 0, "that was another object");
+        index.set_verified(&key(1), version, 5);
+        assert_eq!(index.peek(&key(1)).expect("it is there").verified, 5);
         let grow = |version, more| index.grow(&key(1), version, index.used.found(more));
         assert!(grow(version, 5) && !grow(version + 1, 9));
         assert_eq!((index.used.get(), counted(&index)), (8, 8));
-        let (newer, _) = index.insert(&key(1), index.used.found(2), Origin::Written, 9);
+        let (newer, _) = index.insert(&key(1), index.used.found(2), Origin::Written { epoch: 1 }, 9);
         assert!(index.remove(&key(1), Some(version)).is_none(), "that one is replaced");
         let victim = index.remove(&key(1), Some(newer)).expect("it is there");
         assert_eq!((victim.key, victim.blocks.count()), (key(1), 2));
@@ -404,7 +418,7 @@ mod tests {
     #[test]
     fn loading_does_not_replace_what_was_written_meanwhile() {
         let index = index(1000);
-        let (version, _) = index.insert(&key(1), index.used.found(4), Origin::Written, 1);
+        let (version, _) = index.insert(&key(1), index.used.found(4), Origin::Written { epoch: 1 }, 1);
         assert!(!index.insert_found(&key(1), 9, 1).0);
         assert_eq!(index.peek(&key(1)).map(|known| (known.blocks, known.version)), Some((4, version)));
         index.count_use(&key(2), 1);
@@ -421,7 +435,7 @@ mod tests {
         let known = index.peek(&key(1)).expect("it is there");
         assert_eq!((known.blocks, known.measured, known.version), (5, true, version));
         assert!(known.asked && known.accessed_s == 9, "what was noted meanwhile stays");
-        index.insert(&key(1), index.used.found(2), Origin::Written, 9);
+        index.insert(&key(1), index.used.found(2), Origin::Written { epoch: 1 }, 9);
         index.measure(&key(1), 7);
         index.measure(&key(2), 7);
         index.count_use(&key(3), 1);
@@ -434,7 +448,8 @@ mod tests {
         let index = index(640);
         let mut deleted = 0;
         for number in 0..5000 {
-            let (_, victim) = index.insert(&key(number), index.used.found(2), Origin::Written, 1);
+            let (_, victim) =
+                index.insert(&key(number), index.used.found(2), Origin::Written { epoch: 1 }, 1);
             deleted += victim.map_or(0, |victim| victim.blocks.count());
         }
         assert!(index.len() <= 640, "{}", index.len());
@@ -447,7 +462,7 @@ mod tests {
     fn eviction_frees_what_is_asked_for() {
         let index = index(1000);
         for number in 0..500 {
-            index.insert(&key(number), index.used.found(4), Origin::Written, 1);
+            index.insert(&key(number), index.used.found(4), Origin::Written { epoch: 1 }, 1);
         }
         let mut victims = Vec::new();
         assert!(index.evict(100, usize::MAX, &mut victims) >= 100);

@@ -45,6 +45,7 @@ mod purging;
 mod reading;
 mod remove;
 mod run;
+mod scrub;
 mod settling;
 mod snapshot;
 mod space;
@@ -52,7 +53,7 @@ mod stats;
 mod store;
 mod writing;
 
-pub use config::{Access, Config, EngineKind, Notify, Pace};
+pub use config::{Access, Config, EngineKind, Notify, Pace, VERIFY};
 pub use error::{FillError, OpenError, Refused, StoreError};
 pub use fill::{Fill, FillReader};
 pub use format::{CHUNK_BYTES, Damage};

@@ -272,7 +272,8 @@ pub(crate) async fn place(
         store.write_failed("putting an entry in place", errno);
         return Err(Refused::Disk(errno));
     }
-    let (version, victim) = store.index.insert(&key.0, reserved, Origin::Written, now_s());
+    let (version, victim) =
+        store.index.insert(&key.0, reserved, Origin::Written { epoch: store.epoch() }, now_s());
     store.memory.remove(&key.0);
     drop(lease);
     store.remove_victims(victim);

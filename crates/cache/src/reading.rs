@@ -315,7 +315,7 @@ fn compare(located: &Located, index: u64, bytes: &[u8]) -> Result<(), StoreError
         return Err(located.damaged(Damage::Chunk { index }));
     }
     if chunks.set_verified(index) {
-        located.store.index.set_verified(&located.key.0, located.version);
+        located.store.index.set_verified(&located.key.0, located.version, chunks.epoch());
     }
     Ok(())
 }

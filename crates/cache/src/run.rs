@@ -76,6 +76,15 @@ impl Store {
             self.wait_to_own().await;
         }
         let unread = if self.is_stopping() { None } else { self.load().await };
+        // Beside: entries are removed while the scrub reads or pauses.
+        rt::select(self.keep_in_order(unread), Box::pin(self.scrub())).await;
+        if self.is_owner() {
+            self.finish().await;
+        }
+    }
+
+    /// Does what is due, until the store is stopped.
+    async fn keep_in_order(self: &Arc<Store>, unread: Option<Unread>) {
         let now = rt::now();
         let mut due =
             Due { free: now, inactive: now, snapshot: now + SNAPSHOT_EVERY, purged: 0, kept: 0, unread };
@@ -84,9 +93,6 @@ impl Store {
             if !self.is_stopping() {
                 rt::select(self.bell.rung(), rt::sleep_until(self.next_look(&due))).await;
             }
-        }
-        if self.is_owner() {
-            self.finish().await;
         }
     }
 

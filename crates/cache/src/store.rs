@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::UNIX_EPOCH;
+use std::time::{Instant, UNIX_EPOCH};
 
 use io::op::DeviceId;
 use io::residency::Hunch;
@@ -46,6 +46,8 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) memory: Memory<Image>,
     pub(crate) recent: Recent,
+    /// When the first epoch began: when it was first asked for.
+    began: OnceLock<Instant>,
     purges: RwLock<Purges>,
     pub(crate) space: Space,
     pub(crate) health: Health,
@@ -140,6 +142,7 @@ impl Store {
             index: Index::new(config.keys_zone, seed, used.clone()),
             memory: Memory::new(config.memory, seed),
             recent: Recent::default(),
+            began: OnceLock::new(),
             purges: RwLock::new(purges),
             space: Space::new(config.max_size, config.min_free, used),
             health: Health::default(),
@@ -238,6 +241,15 @@ impl Store {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// The number of the epoch of [`Config::verify`]; never 0. After 65 535 epochs the numbers begin anew, which is seven
+    /// years by default.
+    pub(crate) fn epoch(&self) -> u16 {
+        let Some(length) = self.config.verify else { return 1 };
+        let now = rt::now();
+        let passed = now.saturating_duration_since(*self.began.get_or_init(|| now));
+        1 + (passed.as_millis() / length.as_millis().max(1) % u128::from(u16::MAX)) as u16
     }
 
     /// The disk backend that was asked for, or the next best one that this thread has.

@@ -254,7 +254,7 @@ fn index_hit(repetitions: u32) {
 fn prepared_index(used: &Used) -> (Index, Vec<Key>) {
     let (index, keys) = (index(used), keys());
     for key in &keys {
-        index.insert(&key.0, used.found(1), Origin::Written, 1);
+        index.insert(&key.0, used.found(1), Origin::Written { epoch: 1 }, 1);
     }
     (index, keys)
 }
@@ -266,6 +266,11 @@ fn index_insert(repetitions: u32) {
     let (index, keys) = prepared_index(&used);
     // The same keys again and again: a full index, which has to let others go, is another matter.
     for at in 0..repetitions as usize {
-        black_box(index.insert(black_box(&keys[at % keys.len()].0), used.found(2), Origin::Written, 7));
+        black_box(index.insert(
+            black_box(&keys[at % keys.len()].0),
+            used.found(2),
+            Origin::Written { epoch: 1 },
+            7,
+        ));
     }
 }

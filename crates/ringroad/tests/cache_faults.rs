@@ -7,15 +7,16 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use common::cache::{
     checked, entries, get, get_until, object, setup, sized_objects, start, wait_for_entries,
 };
 use common::ours_only;
 use testkit::client::request_bytes;
-use testkit::origin::{At, Do, Framing, Objects, Origin, Reply};
+use testkit::origin::{At, Do, Etag, Framing, Objects, Origin, Reply};
 use testkit::{Burst, Client, Content, Deadline, Filesystem, Gate, Server, Setup, TempDir, burst, wait};
 
 const NETS: [&str; 2] = ["io_uring", "epoll"];
@@ -772,4 +773,67 @@ fn damaged_entries_are_never_served() {
     for size in SIZES {
         assert_eq!(get(&server, &format!("/a-{size}")), "MISS");
     }
+}
+
+/// Flips a bit of an entry's body in its file, so many bytes before the end.
+fn rot(file: &Path, before_end: u64) {
+    let open = fs::OpenOptions::new().read(true).write(true).open(file).expect("an entry");
+    let at = open.metadata().expect("a file").len() - before_end;
+    let mut byte = [0];
+    open.read_exact_at(&mut byte, at).expect("a byte");
+    open.write_all_at(&[byte[0] ^ 0x20], at).expect("a byte");
+}
+
+/// More than one epoch of `verify=100ms`.
+const EPOCHS: Duration = Duration::from_millis(200);
+
+/// Bodies whose checksums are compared once an epoch: one that is read with its head, and one that is not.
+const LARGE: [u64; 2] = [100 << 10, 1 << 20];
+
+#[test]
+fn what_rots_on_the_disk_while_the_server_runs_is_never_sent() {
+    for (net, is_at_start) in NETS.into_iter().flat_map(|net| [(net, true), (net, false)]) {
+        let objects = Objects::new();
+        objects.rule(move |target| {
+            let object = object(target.rsplit_once('-')?.1.parse().ok()?);
+            // Without a strong validator and ranges nothing can be put together: the whole has to be fetched again.
+            let alone = || object.clone().etag(Etag::Weak).without_last_modified().without_ranges();
+            Some(if is_at_start { alone() } else { object })
+        });
+        let origin = Origin::objects(&objects);
+        let server_conf = disk_locations();
+        let parts = [("NET", net), ("PATH", "verify=100ms"), ("SERVER", &server_conf)];
+        let setup = setup(&origin, &parts);
+        let server = start(&setup);
+        let targets = || DISKS.iter().flat_map(|(place, _)| LARGE.map(|size| format!("/{place}/a-{size}")));
+        targets().for_each(|target| get_until(&server, &target, "HIT"));
+        let files = wait_for_entries(&setup, targets().count());
+        std::thread::sleep(EPOCHS);
+        // Compared in this epoch, and sent without a comparison the second time.
+        for target in targets().chain(targets()) {
+            assert_eq!(get(&server, &target), "HIT", "{net} {target}");
+        }
+        for file in &files {
+            let size = LARGE[usize::from(fs::metadata(file).expect("an entry").len() > LARGE[1])];
+            rot(file, if is_at_start { size } else { 1 });
+        }
+        std::thread::sleep(EPOCHS);
+        for target in targets() {
+            let status = get(&server, &target);
+            assert!(status == "MISS" || !is_at_start, "{net} {target}: no byte had gone");
+            get_until(&server, &target, "HIT");
+        }
+        server.wait_for_log("is dropped: chunk ", Deadline::default());
+    }
+}
+
+#[test]
+fn the_scrub_drops_what_rots_without_a_request() {
+    let (_objects, origin) = sized_objects();
+    let setup = setup(&origin, &[("PATH", "verify=off scrub=10ms")]);
+    let server = start(&setup);
+    SIZES.iter().for_each(|size| get_until(&server, &format!("/a-{size}"), "HIT"));
+    wait_for_entries(&setup, 3).iter().for_each(|file| rot(file, 1));
+    wait_for_entries(&setup, 0);
+    SIZES.iter().for_each(|size| assert_eq!(get(&server, &format!("/a-{size}")), "MISS"));
 }

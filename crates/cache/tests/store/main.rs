@@ -11,3 +11,4 @@ mod entries;
 mod limits;
 mod purges;
 mod recovery;
+mod rot;

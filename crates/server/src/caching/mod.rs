@@ -32,7 +32,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::cache::{Access, Hit, Key, Meta, Store};
+use ::cache::{Access, Hit, Key, Meta, Store, StoreError};
 use http::cache_control::RequestCacheControl;
 use http::cache_status::Forwarded;
 use http::freshness::Reuse;
@@ -484,6 +484,9 @@ impl Lookup<'_> {
         // What the disk cannot give is as good as not stored: requests go on without a disk. The store says so in the
         // log, once.
         let Ok(Some(hit)) = found else { return Found::Nothing };
+        if self.is_damaged(request, &hit).await {
+            return Found::Nothing;
+        }
         let now = now_s();
         self.note(request, &hit.meta, now);
         match policy::reuse(self.conf, &hit, &self.control, (self.origin.ignored)(request.scope()), now) {
@@ -511,6 +514,21 @@ impl Lookup<'_> {
             }
             Grade::Stale => Found::Stale(hit),
         }
+    }
+
+    /// Whether the first bytes that this request wants of a body are damaged on the disk, which drops the entry. This is found
+    /// out before the head goes, so that the request is a miss. Later on only the rest can be asked for.
+    async fn is_damaged(&self, request: &Request, hit: &Hit) -> bool {
+        let Some(body) = hit.located().filter(|_| request.method != Method::Head) else { return false };
+        let start = self.asked(request).map_or(0, |asked| asked.within(body.length).start);
+        let first = start..start + 1;
+        if body.is_verified(&first) || !body.is_present(&first) {
+            return false;
+        }
+        matches!(
+            Box::pin(body.read(first, 1).next()).await,
+            Err(StoreError::Damaged(_) | StoreError::Disk { .. })
+        )
     }
 
     /// Looks for a response that is complete and not in its place yet; `None` where the store has to be asked.

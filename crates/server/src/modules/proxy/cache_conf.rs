@@ -36,7 +36,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "proxy_cache_path",
             Contexts::HTTP,
             Args::AtLeast(2),
-            "A cache: its folder, `keys_zone=NAME:SIZE`, and how it is kept.",
+            "A cache: its folder, `keys_zone=NAME:SIZE`, and how it is kept. `verify=TIME` says how long a comparison of an entry \
+             with its checksums holds (default 1h; `off`: until the worker ends), and `scrub=TIME` in which time all entries are \
+             read and compared in the background (default `off`).",
         )
         .many(),
         path::declare,

@@ -1,7 +1,7 @@
 //! `proxy_cache_path`: where a cache lies, how large it may become, and how it is kept in order.
 //!
-//! The parameters are nginx's, those of its commercial version (`purger…`) among them, and two of this server: `memory`
-//! and `store`. A zone has the name that `proxy_cache` uses; folder and zone belong to one another for good.
+//! The parameters are nginx's, those of its commercial version (`purger…`) among them, and four of this server: `memory`,
+//! `store`, `verify` and `scrub`. A zone has the name that `proxy_cache` uses; folder and zone belong to one another for good.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +40,10 @@ pub(crate) struct CachePath {
     pub(crate) memory: u64,
     /// `store`
     pub(crate) store: StoreKind,
+    /// `verify`: how long a comparison with the checksums holds; `None` is as long as the worker runs.
+    pub(crate) verify: Option<Duration>,
+    /// `scrub`: the time in which all entries are read and compared; `None` never does.
+    pub(crate) scrub: Option<Duration>,
     /// `loader_files`, `loader_sleep`, `loader_threshold`: how fast entries become known after a start.
     pub(crate) loader: Pace,
     /// `manager_files`, `manager_sleep`, `manager_threshold`: how fast they are removed.
@@ -90,6 +94,8 @@ impl CachePath {
             keys_zone: self.keys_bytes,
             memory: self.memory,
             use_temp_path: self.use_temp_path,
+            verify: self.verify,
+            scrub: self.scrub,
             loader: pace(self.loader, defaults.loader),
             manager: pace(self.manager, defaults.manager),
             purger: self.purger,
@@ -115,6 +121,8 @@ impl CachePath {
             min_free: 0,
             memory: 0,
             store: StoreKind::Files,
+            verify: Some(::cache::VERIFY),
+            scrub: None,
             loader: pace(100, 50, 200),
             manager: pace(100, 50, 200),
             purger: false,
@@ -184,6 +192,8 @@ fn set(cache: &mut CachePath, parameter: (&str, &str), cx: &Cx<'_>) -> Result<bo
         "min_free" => cache.min_free = at.read(value::offset)?,
         "memory" => cache.memory = at.read(value::offset)?,
         "store" => cache.store = at.store(cx)?,
+        "verify" => cache.verify = at.time_or_off()?,
+        "scrub" => cache.scrub = at.time_or_off()?,
         "loader_files" => cache.loader.files = at.read(value::number)?,
         "loader_sleep" => cache.loader.sleep = at.milliseconds()?,
         "loader_threshold" => cache.loader.threshold = at.milliseconds()?,
@@ -240,6 +250,19 @@ impl Parameter<'_> {
 
     fn milliseconds(&self) -> Result<Duration, Error> {
         self.read(value::milliseconds).map(Duration::from_millis)
+    }
+
+    fn time_or_off(&self) -> Result<Option<Duration>, Error> {
+        match (self.text, value::milliseconds(self.text)) {
+            ("off", _) => Ok(None),
+            (_, Ok(time)) if time > 0 => Ok(Some(Duration::from_millis(time))),
+            _ => {
+                let (name, text) = (self.name, self.text);
+                Err(self.error(format_args!(
+                    "invalid {name} value \"{name}={text}\", it must be a time above 0 or \"off\""
+                )))
+            }
+        }
     }
 
     fn flag(&self) -> Result<bool, Error> {

@@ -35,7 +35,7 @@ fn a_cache_is_named_inherited_and_turned_off() {
 fn all_of_a_path_is_read() {
     let config = loaded(
         "proxy_cache_path /c/ levels=1:2:2 use_temp_path=on keys_zone=one:10m inactive=4d max_size=1400g min_free=1m
-           memory=256m store=files loader_files=1 loader_sleep=2 loader_threshold=3 manager_files=4 manager_sleep=5
+           memory=256m store=files verify=2h scrub=1w loader_files=1 loader_sleep=2 loader_threshold=3 manager_files=4 manager_sleep=5
            manager_threshold=6 purger=on purger_files=7 purger_sleep=8 purger_threshold=9;",
     );
     let cache = config.http.caches[0].kind();
@@ -43,6 +43,8 @@ fn all_of_a_path_is_read() {
     assert_eq!((cache.levels.as_slice(), cache.use_temp_path, cache.purger), (&[1, 2, 2][..], true, true));
     assert_eq!((cache.inactive, cache.max_size), (Duration::from_secs(4 * 86400), Some(1400 << 30)));
     assert_eq!((cache.min_free, cache.memory, cache.store), (1 << 20, 256 << 20, StoreKind::Files));
+    let hours = |time: Option<Duration>| time.map(|time| time.as_secs() / 3600);
+    assert_eq!((hours(cache.verify), hours(cache.scrub)), (Some(2), Some(7 * 24)));
     let paces = [cache.loader, cache.manager, cache.purger_pace]
         .map(|pace| (pace.files, pace.sleep.as_secs(), pace.threshold.as_secs()));
     assert_eq!(paces, [(1, 2, 3), (4, 5, 6), (7, 8, 9)]);
@@ -52,6 +54,8 @@ fn all_of_a_path_is_read() {
         (cache.inactive, cache.max_size, cache.use_temp_path),
         (Duration::from_secs(600), None, false)
     );
+    assert_eq!((hours(cache.verify), cache.scrub), (Some(1), None));
+    assert_eq!(loaded(&PATH.replace(';', " verify=off;")).http.caches[0].kind().verify, None);
 }
 
 #[test]
@@ -121,6 +125,14 @@ fn wrong_statements_are_refused() {
         (
             "proxy_cache_path /x keys_zone=a:1m use_temp_path=x;",
             "invalid use_temp_path value \"use_temp_path=x\", it must be \"on\" or \"off\"",
+        ),
+        (
+            "proxy_cache_path /x keys_zone=a:1m verify=0;",
+            "invalid verify value \"verify=0\", it must be a time above 0 or \"off\"",
+        ),
+        (
+            "proxy_cache_path /x keys_zone=a:1m scrub=on;",
+            "invalid scrub value \"scrub=on\", it must be a time above 0 or \"off\"",
         ),
         (
             "proxy_cache_path /x keys_zone=a:1m store=segments;",

@@ -1,0 +1,150 @@
+//! Bits that rot on the disk while the store runs: a comparison with the checksums holds for a time (`verify`), and a
+//! scrub (`scrub`) finds damage that no request comes to.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cache::{Body, Config, Store, StoreError};
+
+use super::common::*;
+
+/// Length of an epoch, where there are some.
+const EPOCH: Duration = Duration::from_millis(50);
+
+/// Bytes of bodies with two and five chunks; the smaller one is read at once with its head.
+const SIZES: [u64; 2] = [CHUNK + 5, 4 * CHUNK + 5];
+
+/// Flips a bit near the end of a file, in its last chunk.
+fn rot(path: &Path) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let at = file.metadata().unwrap().len() - 3;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], at).unwrap();
+}
+
+fn rot_all(place: &Place) {
+    place.files().keys().for_each(|path| rot(path));
+}
+
+/// Waits until another epoch has begun.
+async fn next_epoch() {
+    rt::sleep_until(rt::now() + 2 * EPOCH).await;
+}
+
+/// A lookup and a read: whether the entry is there, and is damaged.
+async fn is_damaged(store: &Arc<Store>, size: u64) -> bool {
+    match find(store, 1).await.map(cache::Hit::into_body) {
+        // Its body was read with its head.
+        None => store.stats().damaged == 1,
+        Some(Body::Bytes { .. }) => false,
+        Some(Body::File(located)) => match read(&located, 0..size).await {
+            Ok(_) => false,
+            Err(StoreError::Damaged(_)) => true,
+            Err(error) => panic!("{error:?}"),
+        },
+    }
+}
+
+#[test]
+fn a_bit_that_rots_while_the_store_runs_is_found_in_the_next_epoch() {
+    on_each_pair(|pair| {
+        for (size, calls_directly) in SIZES.into_iter().flat_map(|size| [(size, false), (size, true)]) {
+            let place = Place::new();
+            pair.run(async {
+                let verify = Some(EPOCH);
+                let store = Store::open(Config { verify, calls_directly, ..place.config(pair) }).unwrap();
+                start(&store).await;
+                put(&store, 1, size).await.unwrap();
+                // Often enough for the file to be held open.
+                for _ in 0..3 {
+                    assert_hit(&store, 1, size).await;
+                }
+                next_epoch().await;
+                assert_hit(&store, 1, size).await;
+                assert!(store.stats().verified_chunks > 0, "what was written is compared in a later epoch");
+                rot_all(&place);
+                next_epoch().await;
+                assert!(is_damaged(&store, size).await, "{size} {calls_directly}");
+                quiet().await;
+                assert!(find(&store, 1).await.is_none(), "it was dropped");
+                assert_eq!((store.stats().damaged, place.files().len()), (1, 0));
+                stop(&store).await;
+            });
+        }
+    });
+}
+
+#[test]
+fn a_part_that_rots_is_found_in_the_next_epoch() {
+    let (place, size) = (Place::new(), 4 * CHUNK);
+    PLAIN.run(async {
+        let store = Store::open(Config { verify: Some(EPOCH), ..place.config(PLAIN) }).unwrap();
+        start(&store).await;
+        let mut fill =
+            store.begin(cache::New { is_partial: true, ..new(&store, 1, Some(size)) }).await.unwrap();
+        fill.write(0, &body(1, size)[..2 * CHUNK as usize]).await.unwrap();
+        fill.commit().await.unwrap();
+        rot_all(&place);
+        next_epoch().await;
+        let hit = find(&store, 1).await.unwrap();
+        let located = hit.located().unwrap();
+        assert!(read(located, 0..CHUNK).await.unwrap() == body(1, size)[..CHUNK as usize]);
+        assert!(matches!(read(located, CHUNK..2 * CHUNK).await, Err(StoreError::Damaged(_))));
+        quiet().await;
+        assert!(find(&store, 1).await.is_none(), "it was dropped");
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn without_epochs_a_comparison_holds_until_the_end() {
+    let (place, size) = (Place::new(), 4 * CHUNK);
+    PLAIN.run(async {
+        let store = Store::open(Config { verify: None, ..place.config(PLAIN) }).unwrap();
+        start(&store).await;
+        put(&store, 1, size).await.unwrap();
+        next_epoch().await;
+        assert!(find(&store, 1).await.unwrap().located().unwrap().is_verified(&(0..size)));
+        assert_hit(&store, 1, size).await;
+        assert_eq!(store.stats().verified_chunks, 0, "what was written is not compared");
+        stop(&store).await;
+    });
+}
+
+#[test]
+fn the_scrub_finds_what_rots_without_any_request() {
+    on_each_pair(|pair| {
+        let place = Place::new();
+        pair.run(async {
+            let scrub = Some(Duration::from_millis(1));
+            let store = Store::open(Config { verify: None, scrub, ..place.config(pair) }).unwrap();
+            start(&store).await;
+            for (number, size) in (1..).zip([5000, CHUNK + 5, 20 * CHUNK]) {
+                put(&store, number, size).await.unwrap();
+            }
+            let mut parts = store
+                .begin(cache::New { is_partial: true, ..new(&store, 4, Some(4 * CHUNK)) })
+                .await
+                .unwrap();
+            parts.write(CHUNK, &body(4, 4 * CHUNK)[CHUNK as usize..3 * CHUNK as usize]).await.unwrap();
+            parts.commit().await.unwrap();
+            rot_all(&place);
+            until(|| store.stats().damaged == 4 && place.files().is_empty()).await;
+            for (number, size) in (5..).zip([5000, CHUNK + 5, 20 * CHUNK]) {
+                put(&store, number, size).await.unwrap();
+            }
+            let stats = store.stats();
+            until(|| store.stats().verified_chunks > stats.verified_chunks + 100).await;
+            for (number, size) in (5..).zip([5000, CHUNK + 5, 20 * CHUNK]) {
+                assert_hit(&store, number, size).await;
+            }
+            assert_eq!((store.stats().damaged, store.stats().entries), (4, 3), "what is right stays");
+            assert_eq!(stats.hits_disk + stats.hits_memory + stats.misses, 0, "no request has come");
+            stop(&store).await;
+        });
+    });
+}
