@@ -189,6 +189,36 @@ fn assert_complete(report: &serde_json::Value, scenario: &str) {
     }
 }
 
+/// The rows of proxied responses and of uploads: the origin answers an upload with 9 bytes, after its whole body.
+#[track_caller]
+fn assert_proxied_requests(report: &serde_json::Value) {
+    let section = &report["sections"][0];
+    let tables = section["tables"].as_array().expect("tables");
+    for (case, response_bytes) in
+        [("response of 10k", 10240.0), ("upload of 16k", 9.0), ("upload of 256k", 9.0)]
+    {
+        let title = format!("Proxied, {case}, ");
+        let table = tables
+            .iter()
+            .find(|table| table["title"].as_str().is_some_and(|found| found.starts_with(&title)))
+            .unwrap_or_else(|| panic!("{case}: {tables:?}"));
+        let rows = table["rows"].as_array().expect("rows");
+        let names: Vec<_> = rows.iter().filter_map(|row| row["name"].as_str()).collect();
+        assert_eq!(names, ["io_uring", "epoll", "nginx"], "{case}");
+        let epoll = &rows[1]["cells"];
+        assert!(epoll[0]["figure"].is_object() && epoll[3]["figure"].is_object(), "{case}: {epoll}");
+        let runs = section["runs"].as_array().expect("runs");
+        let is_epoll =
+            |run: &&serde_json::Value| run["labels"]["proxied"] == case && run["labels"]["server"] == "epoll";
+        let run = runs.iter().find(is_epoll).unwrap_or_else(|| panic!("{case}: {runs:?}"));
+        let figure = |name: &str| run["figures"][name].as_f64().expect("a figure");
+        assert_eq!(figure("body_bytes"), figure("requests") * response_bytes, "{run}");
+        assert_eq!(figure("errors"), 0.0, "{run}");
+        let aims = report["aims"].as_array().expect("aims");
+        assert!(aims.iter().any(|aim| aim["row"] == "proxied" && aim["case"] == case), "{aims:?}");
+    }
+}
+
 #[test]
 fn http_runs_with_what_is_installed() {
     let bench = Bench::new("bench-http");
@@ -224,6 +254,7 @@ fn http_runs_with_what_is_installed() {
             "{way}"
         );
     }
+    assert_proxied_requests(&report);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod http;
 mod isolate;
 mod large;
 mod nop;
+mod origin;
 mod served;
 mod stream;
 
@@ -55,7 +56,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "http",
-        help: "Answers without a disk: long and short connections, workers, system calls; ring, epoll, nginx",
+        help: "Answers without a disk, proxied requests: connections, workers, system calls; ring, epoll, nginx",
         augment: http::Options::augment_args,
         prepare: http::prepare,
     },

@@ -93,6 +93,7 @@ pub(super) fn all() -> Vec<Wanted> {
         kept(),
         short(),
         warm(),
+        proxied(),
         cold(),
         cold_workers(),
         hits(),
@@ -205,6 +206,15 @@ fn warm() -> Vec<Wanted> {
         aims
     };
     [("1k", 0.60), ("10k", 0.75), ("100k", 0.95), ("1m", 1.00)].into_iter().flat_map(of).collect()
+}
+
+/// A request that is passed on: its body, or the response body, is received once and sent once.
+fn proxied() -> Vec<Wanted> {
+    let of = |case: &str| {
+        let at = format!("proxied={case}");
+        ours("proxied", case.to_owned(), Cpu, ("http", RING), &at, Bound::AtMost(0.95)).of(PLAIN_NGINX)
+    };
+    ["response of 10k", "upload of 16k", "upload of 256k"].into_iter().map(of).collect()
 }
 
 /// A figure of cold files; the best mode is the one that answers most.

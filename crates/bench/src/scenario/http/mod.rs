@@ -19,10 +19,13 @@
 //! With `deferred` a listener tells of a connection when its first request is there, which saves a turn for each: it
 //! stands beside the same without it for short connections to one worker.
 //!
-//! Beside them files that are in memory ([`warm`]), where nginx is not the only peer that counts.
+//! Beside them files that are in memory ([`warm`]), where nginx is not the only peer that counts, and requests that are
+//! passed on to an origin ([`proxied`]).
 //!
 //! Here: what is measured, and the measuring. What is made of it: [`tables`].
 
+mod cost;
+mod proxied;
 mod tables;
 mod warm;
 
@@ -279,6 +282,7 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     );
     let mut section = Section { configurations, skipped, ..tables::section(&results) };
     warm::add(bench, &mut section)?;
+    proxied::add(bench, &mut section)?;
     Ok(section)
 }
 

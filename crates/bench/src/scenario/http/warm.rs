@@ -9,17 +9,16 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use super::cost::{self, Measured};
 use super::{Kind, Way};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::{Length, Plan, Reuse};
 use crate::method::pin::{self, Split};
-use crate::method::rounds::in_turns;
 use crate::peers::server::{Place, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Run, Section, Table};
-use crate::scenario::figures::{Rounds, cell, column, ratio_cell, row, series};
-use crate::scenario::served::{self, Served, ServerCpus};
+use crate::report::model::{Fact, Section};
+use crate::scenario::served::{self, ServerCpus};
 
 /// As many as in the project's other comparisons of a request's cost.
 const CONNECTIONS: u32 = 100;
@@ -141,13 +140,6 @@ impl Who {
     }
 }
 
-/// One server's row.
-struct Measured {
-    who: Who,
-    rounds: Rounds<Served>,
-    calls: Result<f64, String>,
-}
-
 /// Adds the tables of them to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let files = bench.workspace.folder("warm")?;
@@ -180,111 +172,37 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
             case.file.0,
             case.kind.name()
         ));
-        let mut measured = measure(bench, &mut servers, case, &place.split)?;
+        let chosen = servers.iter_mut().filter(|(who, _)| who.takes_part(case));
+        let chosen = chosen.map(|(who, server)| (who.name(), server)).collect();
+        let mut measured = cost::measure(bench, chosen, |server| plan(bench, server, case, &place.split))?;
         let missing = missing.iter().filter(|(who, _)| who.takes_part(case));
-        measured.extend(missing.map(|(who, reason)| Measured {
-            who: *who,
-            rounds: vec![Err(reason.clone())],
-            calls: Err(reason.clone()),
-        }));
-        section.tables.push(table(case, &measured));
-        section.runs.extend(measured.iter().flat_map(|one| runs(case, one)));
+        measured.extend(missing.map(|(who, reason)| Measured::missing(who.name(), reason)));
+        section.tables.push(cost::table(case.title(), &measured));
+        let labels = [
+            ("file", case.file.0.to_owned()),
+            // Not the label of `return 200`, which who looks for that would find here too.
+            ("reuse", case.kind.name().to_owned()),
+            ("workers", "1".to_owned()),
+            ("connections", CONNECTIONS.to_string()),
+        ];
+        section.runs.extend(measured.iter().flat_map(|one| cost::runs(one, &labels)));
     }
     // Before the control group that they are in.
     servers.into_iter().for_each(|(_, server)| server.end());
     Ok(())
 }
 
-fn measure(
-    bench: &Bench,
-    servers: &mut [(Who, Server)],
-    case: Case,
-    split: &Split,
-) -> Result<Vec<Measured>, Failure> {
+/// The load of a case on one server.
+fn plan(bench: &Bench, server: &Server, case: Case, split: &Split) -> Result<Plan, Failure> {
     let (name, bytes) = case.file;
-    let load = |server: &Server| -> Result<Plan, Failure> {
-        let mut plan = served::plan(bench, &server.url(&format!("/{name}")), split, CONNECTIONS)?;
-        if case.kind == Kind::Short {
-            plan.reuse = Reuse::PerRequest;
-        }
-        plan.length = Length::Time(bench.length(LENGTH));
-        plan.expect.status = Some(200);
-        plan.expect.length = Some(bytes as u64);
-        Ok(plan)
-    };
-    let mut servers: Vec<_> = servers.iter_mut().filter(|(who, _)| who.takes_part(case)).collect();
-    for (_, server) in servers.iter() {
-        served::warm_up(bench, &load(server)?)?;
+    let mut plan = served::plan(bench, &server.url(&format!("/{name}")), split, CONNECTIONS)?;
+    if case.kind == Kind::Short {
+        plan.reuse = Reuse::PerRequest;
     }
-    let rounds = in_turns(bench, &mut servers, |(_, server), _| {
-        let plan = load(server)?;
-        served::measure(bench, server, &plan).map(Ok)
-    })?;
-    let mut measured = Vec::new();
-    for ((who, server), rounds) in servers.iter().zip(rounds) {
-        bench.check_interrupted()?;
-        let calls = served::calls_per_answer(bench, server, &load(server)?);
-        measured.push(Measured { who: *who, rounds, calls });
-    }
-    Ok(measured)
-}
-
-/// The processor time of a request, for who asks which server to take; the ratio is to nginx as it comes.
-fn table(case: Case, measured: &[Measured]) -> Table {
-    let cpu = |rounds: &Rounds<Served>| -> Result<Vec<f64>, String> {
-        let figure = |round: &Result<Served, String>| {
-            let served = round.as_ref().map_err(String::clone)?;
-            served.server_us_per_answer().ok_or_else(|| "a process of the server ended".to_owned())
-        };
-        rounds.iter().map(figure).collect()
-    };
-    let nginx = measured.iter().find(|one| one.who == Who::As(Way::Nginx));
-    let nginx = nginx.map_or_else(|| Err("nginx was not measured".to_owned()), |one| cpu(&one.rounds));
-    let rows = measured.iter().map(|one| {
-        let latency =
-            |percentile| cell(&series(&one.rounds, |served| served.outcome.latency_us(percentile) / 1e3), 3);
-        let cells = vec![
-            cell(&series(&one.rounds, |served| served.outcome.answers_per_second()), 0),
-            latency(50.0),
-            latency(99.0),
-            cell(&cpu(&one.rounds), 2),
-            ratio_cell(&cpu(&one.rounds), &nginx, 2),
-            cell(&one.calls.clone().map(|calls| vec![calls]), 3),
-        ];
-        row(one.who.name(), cells)
-    });
-    Table {
-        title: case.title(),
-        columns: vec![
-            column("requests", "1/s"),
-            column("p50", "ms"),
-            column("p99", "ms"),
-            column("server CPU", "us/request"),
-            column("CPU / nginx's", ""),
-            column("system calls", "1/request"),
-        ],
-        rows: rows.collect(),
-    }
-}
-
-fn runs(case: Case, measured: &Measured) -> Vec<Run> {
-    let run = |(round, served): (usize, &Result<Served, String>)| {
-        let labels = [
-            ("server", measured.who.name().to_owned()),
-            ("file", case.file.0.to_owned()),
-            // Not the label of `return 200`, which who looks for that would find here too.
-            ("reuse", case.kind.name().to_owned()),
-            ("workers", "1".to_owned()),
-            ("connections", CONNECTIONS.to_string()),
-            ("round", round.to_string()),
-        ];
-        let mut run = served.as_ref().ok()?.run(&labels);
-        if let Ok(calls) = measured.calls {
-            run.figures.insert("system_calls_per_request".to_owned(), calls);
-        }
-        Some(run)
-    };
-    measured.rounds.iter().enumerate().filter_map(run).collect()
+    plan.length = Length::Time(bench.length(LENGTH));
+    plan.expect.status = Some(200);
+    plan.expect.length = Some(bytes as u64);
+    Ok(plan)
 }
 
 #[cfg(test)]

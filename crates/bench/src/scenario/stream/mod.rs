@@ -31,7 +31,6 @@ use crate::report::model::{Fact, Section};
 use crate::scenario::figures::Rounds;
 use crate::scenario::{Prepared, options};
 use client::Seen;
-use origin::Origin;
 
 /// Options of `bench stream`.
 #[derive(Args, Clone, Debug)]
@@ -182,7 +181,7 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     let split = Split::of(&pin::available(), 1);
     let cpu = split.is_apart.then(|| split.load.first().copied()).flatten();
     let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
-    let origin = Origin::start(epoch, cpu, length)?;
+    let origin = origin::start(epoch, cpu, length)?;
     let conditions = Conditions { cpus: split.server.clone(), ..Conditions::default() };
     let mut servers: Vec<(Way, Server)> = Vec::new();
     let nginx = Peer::Nginx.find(bench);

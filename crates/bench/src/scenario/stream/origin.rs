@@ -4,14 +4,12 @@
 //! It runs in this process, so that it and the clients have one clock.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
-use crate::method::{pause, pin};
+use crate::method::pause;
+use crate::scenario::origin::Origin;
 
 /// What stands before the time in each piece.
 pub(super) const MARK: &str = "data: ";
@@ -25,47 +23,10 @@ const PIECE_EVERY: Duration = Duration::from_millis(10);
 /// What follows the time: an event of a few words.
 const WORDS: &str = " the next words of an answer that is made while it is sent";
 
-/// A running origin. Dropping it ends what listens; its connections end with their other sides.
-pub(super) struct Origin {
-    port: u16,
-    is_ended: Arc<AtomicBool>,
-    listening: Option<JoinHandle<()>>,
-}
-
-impl Origin {
-    /// Starts it on these processors; times are counted from `epoch`, and streams end after so many pieces.
-    pub(super) fn start(epoch: Instant, cpu: Option<usize>, length: Duration) -> Result<Origin, Failure> {
-        let failed = |error| Failure::Kernel { doing: "listening on 127.0.0.1".to_owned(), error };
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-        let port = listener.local_addr().map_err(failed)?.port();
-        let is_ended = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&is_ended);
-        let pieces = pieces(length);
-        let listening = thread::spawn(move || {
-            // Where it cannot be pinned, it runs anywhere: the figures are then those of a busier machine.
-            let _ = cpu.map(pin::this_thread);
-            while let Ok((socket, _)) = listener.accept() {
-                if ended.load(Ordering::Relaxed) {
-                    return;
-                }
-                thread::spawn(move || serve(socket, epoch, pieces));
-            }
-        });
-        Ok(Origin { port, is_ended, listening: Some(listening) })
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.port
-    }
-}
-
-impl Drop for Origin {
-    fn drop(&mut self) {
-        self.is_ended.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
-        let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
-        let _ = self.listening.take().map(JoinHandle::join);
-    }
+/// Starts it on this processor; times are counted from `epoch`, and streams end after so many pieces.
+pub(super) fn start(epoch: Instant, cpu: Option<usize>, length: Duration) -> Result<Origin, Failure> {
+    let pieces = pieces(length);
+    Origin::start(cpu, move |socket| serve(socket, epoch, pieces))
 }
 
 /// Pieces of a stream of this length, at least a few.

@@ -1,0 +1,261 @@
+//! Requests that are passed on with `proxy_pass`: a response of 10 KiB, and uploads of 16 and 256 KiB. No write-up has these
+//! rows. They repeat the measurement in `bench/results/proxied-20261123`.
+//!
+//! ```text
+//!   generator --> server --> origin: reads the whole body of a request, then answers
+//! ```
+//!
+//! * The origin consists of threads of this process on the generator's processors, and is the same for all servers.
+//! * Connections to the origin are kept.
+//! * Uploads fit into `client_body_buffer_size`: no server writes them to a temporary file.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::cost::{self, Measured};
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::load::{Length, Plan};
+use crate::method::pin::{self, Split};
+use crate::peers::server::{Place, Program, Server};
+use crate::peers::tool::Peer;
+use crate::report::model::{Fact, Section};
+use crate::scenario::origin::Origin;
+use crate::scenario::served::{self, ServerCpus};
+
+/// As in the measurement that these rows repeat. Each may have a connection and a thread of the origin.
+const CONNECTIONS: u32 = 16;
+
+/// Length of one measurement in a result for keeping.
+const LENGTH: Duration = Duration::from_secs(1);
+
+/// Bytes of a response to a request without a body.
+const RESPONSE_BYTES: usize = 10 << 10;
+
+/// The response body of an upload.
+const RECEIVED: &[u8] = b"received\n";
+
+/// What is asked for in one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    Response,
+    /// A request body: its name and its bytes.
+    Upload(&'static str, usize),
+}
+
+impl Case {
+    const ALL: [Case; 3] = [Case::Response, Case::Upload("16k", 16 << 10), Case::Upload("256k", 256 << 10)];
+
+    fn name(self) -> String {
+        match self {
+            Case::Response => "response of 10k".to_owned(),
+            Case::Upload(name, _) => format!("upload of {name}"),
+        }
+    }
+
+    fn title(self) -> String {
+        format!("Proxied, {}, one worker, {CONNECTIONS} long connections", self.name())
+    }
+
+    /// The load on one server.
+    fn plan(self, bench: &Bench, server: &Server, split: &Split) -> Result<Plan, Failure> {
+        let mut plan = served::plan(bench, &server.url("/"), split, CONNECTIONS)?;
+        plan.length = Length::Time(bench.length(LENGTH));
+        plan.expect.status = Some(200);
+        plan.expect.length = Some(RESPONSE_BYTES as u64);
+        if let Case::Upload(_, bytes) = self {
+            "POST".clone_into(&mut plan.method);
+            plan.body = vec![b'u'; bytes];
+            plan.expect.length = Some(RECEIVED.len() as u64);
+        }
+        Ok(plan)
+    }
+}
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Ring,
+    Epoll,
+    Nginx,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Ring, Way::Epoll, Way::Nginx];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Ring => "io_uring",
+            Way::Epoll => "epoll",
+            Way::Nginx => "nginx",
+        }
+    }
+
+    /// The program, or why there is none.
+    fn program(self, bench: &Bench) -> Result<Program, String> {
+        if self != Way::Nginx {
+            return Ok(Program::ours(bench));
+        }
+        Peer::Nginx.find(bench).map(Program::Nginx).map_err(|missing| missing.to_string())
+    }
+
+    /// Everything but the engine is the same.
+    fn configuration(self, place: &Place, origin: u16) -> String {
+        let engine = if self == Way::Ring { "io_uring" } else { "epoll" };
+        format!(
+            "worker_processes 1;\n\
+             events {{ worker_connections 8192; use {engine}; }}\n\
+             http {{\n\
+             \x20   access_log off;\n\
+             \x20   keepalive_requests 1000000000;\n\
+             \x20   upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}\n\
+             \x20   server {{\n\
+             \x20       listen 127.0.0.1:{port} backlog=4096;\n\
+             \x20       location = /ready {{ return 204; }}\n\
+             \x20       location / {{\n\
+             \x20           client_body_buffer_size 1m;\n\
+             \x20           proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n\
+             \x20       }}\n\
+             \x20   }}\n\
+             }}\n",
+            port = place.port
+        )
+    }
+}
+
+/// Adds the tables of them to the section of `bench http`.
+pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
+    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+    let cpu = place.split.is_apart.then(|| place.split.load.first().copied()).flatten();
+    let origin = Origin::start(cpu, |socket| {
+        // An error ends the connection: the server at its other side is gone, or failed a request, which its client counts.
+        let _ = serve(socket);
+    })?;
+    let (mut servers, mut missing) = (Vec::new(), Vec::new());
+    for way in Way::ALL {
+        let name = format!("{}, proxied", way.name());
+        match way.program(bench) {
+            Ok(program) => {
+                let server = Server::start(bench, &name, &program, &place.conditions(), |place| {
+                    way.configuration(place, origin.port())
+                })?;
+                section.configurations.push(Fact { name, value: server.configuration().to_owned() });
+                servers.push((way, server));
+            }
+            Err(reason) => {
+                section.skip(&name, &reason);
+                missing.push((way, reason));
+            }
+        }
+    }
+    for case in Case::ALL {
+        bench.progress(format_args!("http: proxied, {}, {CONNECTIONS} connections", case.name()));
+        let chosen = servers.iter_mut().map(|(way, server)| (way.name(), server)).collect();
+        let mut measured = cost::measure(bench, chosen, |server| case.plan(bench, server, &place.split))?;
+        measured.extend(missing.iter().map(|(way, reason)| Measured::missing(way.name(), reason)));
+        section.tables.push(cost::table(case.title(), &measured));
+        let labels =
+            [("proxied", case.name()), ("workers", "1".to_owned()), ("connections", CONNECTIONS.to_string())];
+        section.runs.extend(measured.iter().flat_map(|one| cost::runs(one, &labels)));
+    }
+    // Before the control group that they are in.
+    servers.into_iter().for_each(|(_, server)| server.end());
+    Ok(())
+}
+
+/// Requests of one connection, until its end. Each is read with its body before it is answered.
+fn serve(mut socket: TcpStream) -> std::io::Result<()> {
+    socket.set_nodelay(true)?;
+    let response = |body: &[u8]| {
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(), body].concat()
+    };
+    let (to_a_get, to_an_upload) = (response(&[b'p'; RESPONSE_BYTES]), response(RECEIVED));
+    let mut part = vec![0; 64 << 10];
+    while let Some(length) = read_request(&mut socket, &mut part)? {
+        socket.write_all(if length == 0 { &to_a_get } else { &to_an_upload })?;
+    }
+    Ok(())
+}
+
+/// Reads a request: the length of its body, or nothing at the end of the connection. A proxy sends the next request after
+/// the response only, so nothing behind the body is expected.
+fn read_request(socket: &mut impl Read, part: &mut [u8]) -> std::io::Result<Option<usize>> {
+    let mut head = Vec::new();
+    let end = loop {
+        match socket.read(part)? {
+            0 if head.is_empty() => return Ok(None),
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => head.extend_from_slice(&part[..count]),
+        }
+        if let Some(at) = head.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            break at + 4;
+        }
+    };
+    let length = content_length(&head[..end])?;
+    let mut left = length.saturating_sub(head.len() - end);
+    while left > 0 {
+        match socket.read(part)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            count => left = left.saturating_sub(count),
+        }
+    }
+    Ok(Some(length))
+}
+
+/// `Content-Length` of a header section; 0 without one. A coding of the body would need another reader.
+fn content_length(head: &[u8]) -> std::io::Result<usize> {
+    let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidData);
+    let text = std::str::from_utf8(head).map_err(|_| invalid())?;
+    let fields = || text.lines().filter_map(|line| line.split_once(':'));
+    if fields().any(|(name, _)| name.eq_ignore_ascii_case("transfer-encoding")) {
+        return Err(invalid());
+    }
+    match fields().find(|(name, _)| name.eq_ignore_ascii_case("content-length")) {
+        Some((_, value)) => value.trim().parse().map_err(|_| invalid()),
+        None => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection that brings at most so many bytes with each read.
+    struct Slow<'a>(&'a [u8], usize);
+
+    impl Read for Slow<'_> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let most = self.1.min(into.len());
+            self.0.read(&mut into[..most])
+        }
+    }
+
+    #[test]
+    fn servers_differ_in_the_engine_only() {
+        let place = Place { port: 8080, folder: "/x".into() };
+        let text = |way: Way| way.configuration(&place, 99);
+        assert_eq!(text(Way::Epoll), text(Way::Nginx));
+        assert_eq!(text(Way::Ring), text(Way::Epoll).replace("use epoll", "use io_uring"));
+    }
+
+    #[test]
+    fn the_origin_reads_a_whole_body_before_it_answers() {
+        let request = [&b"POST / HTTP/1.1\r\ncontent-length: 1000\r\n\r\n"[..], &[b'u'; 1000]].concat();
+        for size in [1, 7, 600, 5000] {
+            let mut connection = Slow(&request, size);
+            assert_eq!(read_request(&mut connection, &mut [0; 4096]).unwrap(), Some(1000));
+            assert!(connection.0.is_empty(), "{size}: {} bytes are left", connection.0.len());
+            assert_eq!(read_request(&mut connection, &mut [0; 4096]).unwrap(), None);
+        }
+        let cut = &request[..request.len() - 1];
+        assert!(read_request(&mut Slow(cut, 100), &mut [0; 4096]).is_err());
+        let get = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert_eq!(read_request(&mut Slow(get, 100), &mut [0; 4096]).unwrap(), Some(0));
+    }
+
+    #[test]
+    fn the_origin_takes_no_chunked_body() {
+        assert!(content_length(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
+    }
+}
