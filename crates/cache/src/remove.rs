@@ -11,10 +11,14 @@ use rt::file;
 
 use crate::index::Victim;
 use crate::key::Key;
+use crate::space::blocks_of;
 use crate::store::Store;
 
 /// Removals under way that eviction adds to; above, the manager waits. A file system does one at a time in a folder.
 pub(crate) const REMOVALS_MAX: usize = 16;
+
+/// Entries that are removed at once for files that are no entries.
+const GIVEN_MAX: usize = 32;
 
 /// Counts a removal until it is done, or its task dropped.
 struct Removal {
@@ -123,6 +127,18 @@ impl Store {
                 false
             }
         }
+    }
+
+    /// Gives up about so many bytes of the file system to others that write there: removes what is worth least, a bounded
+    /// number of entries, and waits for that. Whether any went.
+    pub async fn give_room(self: &Arc<Store>, bytes: u64) -> bool {
+        if !self.is_owner() || self.is_stopping() {
+            return false;
+        }
+        let victims = self.evict(blocks_of(bytes), GIVEN_MAX);
+        let is_any = !victims.is_empty();
+        self.remove_and_wait(victims).await;
+        is_any
     }
 
     /// Takes out entries for so many blocks, at most `count_max`, and counts them.

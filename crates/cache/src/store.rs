@@ -183,6 +183,11 @@ impl Store {
         self.bell.ring();
     }
 
+    /// The file system that entries are on.
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
     /// A number that grows with every purge.
     pub fn sequence(&self) -> u64 {
         self.purges().sequence()

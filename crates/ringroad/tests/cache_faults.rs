@@ -590,6 +590,86 @@ fn a_small_file_system_fills_up_and_min_free_is_kept() {
     drop(server);
 }
 
+/// A server with a cache of 20 MB and all temporary files on a file system that has a few KiB left. The origin answers an
+/// upload with its length.
+fn on_a_full_disk(disk: &Filesystem) -> (Setup, Server, Origin) {
+    let objects = Objects::new();
+    objects.rule(|target| Some(object(target.rsplit_once('-')?.1.parse().ok()?)));
+    let handler = objects.handler();
+    let origin = Origin::start(move |request| match request.body.len() {
+        0 => handler(request),
+        len => Reply::text(format!("{len} {:?}", request.header("content-length"))),
+    });
+    let path = disk.path().display();
+    let server = format!(
+        "client_max_body_size 0; client_body_temp_path {path}/body 1; proxy_temp_path {path}/proxy 1;
+        location /passed/ {{ proxy_pass http://@ORIGIN@; proxy_cache off; }}
+        location /stored/ {{ proxy_pass http://@ORIGIN@; proxy_cache off; proxy_store {path}/stored$uri; }}"
+    );
+    let setup = setup(&origin, &[("SERVER", &server)]).cache_in(disk.path());
+    let server = start(&setup);
+    for number in 0..40 {
+        get(&server, &format!("/{number}-500000"));
+    }
+    wait_for_entries(&setup, 40);
+    disk.fill(20 << 10);
+    (setup, server, origin)
+}
+
+#[test]
+fn a_full_cache_gives_room_to_an_upload() {
+    let Some(disk) = Filesystem::new(32) else { return };
+    let (setup, server, _origin) = on_a_full_disk(&disk);
+    let mut client = Client::connect(server.addr(0));
+    client.send("POST /passed/a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let piece = vec![b'a'; 1 << 20];
+    for _ in 0..6 {
+        client.send("100000\r\n").send(&piece).send("\r\n");
+    }
+    client.send("0\r\n\r\n");
+    // Its length is known to the origin: it was in a file as a whole.
+    assert_eq!(client.response().text(), "6291456 Some(\"6291456\")");
+    let left = entries(&setup).len();
+    assert!((1..40).contains(&left), "{left} entries");
+    assert!(!server.error_log().contains("[crit]"), "{}", server.error_log());
+    // What was given is the cache's again.
+    get_until(&server, "/new-500000", "HIT");
+}
+
+#[test]
+fn a_full_cache_gives_room_to_a_response_that_is_read_slowly() {
+    const SIZE: usize = 16 << 20;
+    let Some(disk) = Filesystem::new(32) else { return };
+    let (setup, server, _origin) = on_a_full_disk(&disk);
+    let testkit::ListenAddr::Tcp(address) = server.addr(0) else { panic!("it listens on TCP") };
+    let mut client = Client::connect_narrow(*address, 4096);
+    let target = format!("/passed/a-{SIZE}");
+    client.send(request_bytes("GET", &target, &[]));
+    let has_given = || (entries(&setup).len() < 30).then_some(());
+    wait::until("entries that are gone", Deadline::default(), has_given).expect("they are removed");
+    checked(&target, &client.response());
+    assert!(!server.error_log().contains("[crit]"), "{}", server.error_log());
+}
+
+#[test]
+fn a_full_cache_gives_room_to_a_copy_and_one_that_fails_leaves_nothing() {
+    let Some(disk) = Filesystem::new(32) else { return };
+    let (_setup, server, _origin) = on_a_full_disk(&disk);
+    get(&server, "/stored/a-2000000");
+    let is_stored = || disk.path().join("stored/stored/a-2000000").exists().then_some(());
+    wait::until("a copy", Deadline::default(), is_stored).expect("the cache gives room for it");
+    // More than all entries together.
+    get(&server, "/stored/b-30000000");
+    server.wait_for_log("failed (28: ", Deadline::default());
+    let listed = |folder: &Path| -> Vec<PathBuf> {
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let levels = || listed(&disk.path().join("proxy"));
+    assert!(!levels().is_empty(), "its folders stay");
+    let is_clean = || levels().iter().all(|level| listed(level).is_empty()).then_some(());
+    wait::until("no temporary files", Deadline::default(), is_clean).expect("they are removed");
+}
+
 /// Makes a file system read-only amid fills: the kernel refuses that at moments at which one is being written.
 fn until_read_only(disk: &Filesystem) {
     let remounted = || disk.remount(true).ok();

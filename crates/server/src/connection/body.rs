@@ -17,7 +17,7 @@ use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::{BodyInFile, Conf};
 use crate::received::ReceivedBody;
 use crate::request::Request;
-use crate::room::Waits;
+use crate::room::{DiskRoom, Waits};
 
 /// Why a body was not read.
 pub(super) enum BodyFailure {
@@ -425,7 +425,14 @@ async fn spill(
     does_without: bool,
 ) -> Result<bool, BodyFailure> {
     let is_first = body.path().is_none();
-    if let Err((call, path, errno)) = body.spill(core).await {
+    let mut room = DiskRoom::new(&request.conn.thread, &core.client_body_temp_path.0);
+    let mut spilled = body.spill(core).await;
+    while let Err((_, _, errno)) = &spilled
+        && room.make(*errno).await
+    {
+        spilled = body.spill(core).await;
+    }
+    if let Err((call, path, errno)) = spilled {
         if let Some(more) = request.conn.thread.room.alarms.temp_files.due(rt::now()) {
             let (path, reason) = (path.display(), Reason(errno));
             let then = match does_without {

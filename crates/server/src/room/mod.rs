@@ -7,6 +7,7 @@
 //! A thread stops accepting before it takes the last places for upstreams away from itself: a request that is refused
 //! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
 
+mod disk;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
@@ -24,6 +25,7 @@ use crate::log::limited::Limited;
 use crate::log::{Level, error};
 use crate::request::Generation;
 use crate::thread::Thread;
+pub(crate) use disk::DiskRoom;
 pub(crate) use waiting::Waits;
 use waiting::{Entry, GRACE, Lists, Rank, STALL};
 
@@ -80,6 +82,8 @@ pub(crate) struct Room {
     is_awaited: Cell<bool>,
     changed: Event,
     listeners: RefCell<Vec<Stopper>>,
+    /// Requests for room on a file system that are under way.
+    making: Gauge,
     pub(crate) alarms: Alarms,
 }
 
@@ -108,6 +112,7 @@ impl Room {
             is_awaited: Cell::new(false),
             changed: Event::new(),
             listeners: RefCell::default(),
+            making: Gauge::new(),
             alarms: Alarms::default(),
         }
     }

@@ -25,6 +25,7 @@ use crate::body::BodyError;
 use crate::body::stream::{SEND_BYTES, Stream};
 use crate::log::{Level, Reason, error};
 use crate::received;
+use crate::room::DiskRoom;
 use crate::thread::Thread;
 use crate::upstream::Settings;
 use crate::upstream::body::Live;
@@ -247,9 +248,16 @@ async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
     if spool.borrow().has_no_file {
         return spool.borrow_mut().hold(buf);
     }
-    let failed = match write(spool, limits, buf).await {
-        Ok(()) => return,
-        Err(failed) => failed,
+    let (mut buf, mut room) = (buf, DiskRoom::new(&limits.thread, &limits.folder));
+    let failed = loop {
+        let mut failed = match write(spool, limits, buf).await {
+            Ok(()) => return,
+            Err(failed) => failed,
+        };
+        match failed.rest.take() {
+            Some(rest) if room.make(failed.errno).await => buf = rest,
+            rest => break Box::new(Failed { rest, ..*failed }),
+        }
     };
     let Failed { call, path, errno, rest } = *failed;
     if let Some(more) = limits.thread.room.alarms.temp_files.due(rt::now()) {

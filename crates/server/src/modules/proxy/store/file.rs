@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
 use crate::log::{Level, Reason, error};
 use crate::received;
+use crate::room::DiskRoom;
 use crate::thread::Thread;
 
 /// What is to become of a copy.
@@ -63,13 +64,17 @@ impl Writer {
 
     async fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         let (file, path) = self.opened().await?;
+        // Kept at once: a copy that fails takes its file away.
+        self.file = Some((file.clone(), path.clone()));
         for piece in bytes.chunks(WRITE_MAX) {
-            write_piece(&file, self.written, piece, self.plan.via)
-                .await
-                .map_err(|errno| ("write", path.clone(), errno))?;
+            let mut room = DiskRoom::new(&self.thread, &self.plan.temp);
+            while let Err(errno) = write_piece(&file, self.written, piece, self.plan.via).await {
+                if !room.make(errno).await {
+                    return Err(("write", path, errno));
+                }
+            }
             self.written += piece.len() as u64;
         }
-        self.file = Some((file, path));
         Ok(())
     }
 
@@ -78,8 +83,13 @@ impl Writer {
         if let Some(opened) = self.file.take() {
             return Ok(opened);
         }
-        let made = received::create(&self.plan.temp, &self.plan.levels, true).await;
-        made.map_err(|(path, errno)| ("open", path, errno))
+        let mut room = DiskRoom::new(&self.thread, &self.plan.temp);
+        loop {
+            match received::create(&self.plan.temp, &self.plan.levels, true).await {
+                Err((_, errno)) if room.make(errno).await => {}
+                made => return made.map_err(|(path, errno)| ("open", path, errno)),
+            }
+        }
     }
 
     /// Gives the file its name, unless the answer turned out shorter or longer than it was said to be.
