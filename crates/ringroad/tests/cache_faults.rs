@@ -864,8 +864,12 @@ fn rot(file: &Path, before_end: u64) {
     open.write_all_at(&[byte[0] ^ 0x20], at).expect("a byte");
 }
 
-/// More than one epoch of `verify=100ms`.
-const EPOCHS: Duration = Duration::from_millis(200);
+/// Waits until another epoch of `verify=100ms` has begun, which shows nowhere.
+fn next_epoch() {
+    let epoch = Deadline::after(Duration::from_millis(200));
+    let is_over = || epoch.left().is_none().then_some(());
+    wait::until("the next epoch", Deadline::default(), is_over).expect("time passes");
+}
 
 /// Bodies whose checksums are compared once an epoch: one that is read with its head, and one that is not.
 const LARGE: [u64; 2] = [100 << 10, 1 << 20];
@@ -888,7 +892,7 @@ fn what_rots_on_the_disk_while_the_server_runs_is_never_sent() {
         let targets = || DISKS.iter().flat_map(|(place, _)| LARGE.map(|size| format!("/{place}/a-{size}")));
         targets().for_each(|target| get_until(&server, &target, "HIT"));
         let files = wait_for_entries(&setup, targets().count());
-        std::thread::sleep(EPOCHS);
+        next_epoch();
         // Compared in this epoch, and sent without a comparison the second time.
         for target in targets().chain(targets()) {
             assert_eq!(get(&server, &target), "HIT", "{net} {target}");
@@ -897,7 +901,7 @@ fn what_rots_on_the_disk_while_the_server_runs_is_never_sent() {
             let size = LARGE[usize::from(fs::metadata(file).expect("an entry").len() > LARGE[1])];
             rot(file, if is_at_start { size } else { 1 });
         }
-        std::thread::sleep(EPOCHS);
+        next_epoch();
         for target in targets() {
             let status = get(&server, &target);
             assert!(status == "MISS" || !is_at_start, "{net} {target}: no byte had gone");

@@ -52,7 +52,7 @@ async fn is_damaged(store: &Arc<Store>, size: u64) -> bool {
 #[test]
 fn a_bit_that_rots_while_the_store_runs_is_found_in_the_next_epoch() {
     on_each_pair(|pair| {
-        for (size, calls_directly) in SIZES.into_iter().flat_map(|size| [(size, false), (size, true)]) {
+        for (size, calls_directly) in SIZES.into_iter().zip([false, true]) {
             let place = Place::new();
             pair.run(async {
                 let verify = Some(EPOCH);
