@@ -55,6 +55,8 @@ pub fn parse_as_written(text: &[u8]) -> Option<i64> {
 }
 
 /// The form that all servers write, `Sun, 06 Nov 1994 08:49:37 GMT`; `None` for what may be another one.
+// Left to itself the compiler calls it, which costs 5 % of the reading of a date.
+#[inline(always)]
 fn preferred(text: &[u8; HTTP_LEN]) -> Option<i64> {
     let two = |at: usize| match [text[at], text[at + 1]] {
         [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
