@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use io::op::{Interest, PeerAddr};
@@ -31,7 +31,7 @@ pub struct Listener {
 
 /// Stops a [`Listener`] while its task waits in `accept`.
 #[derive(Clone)]
-pub struct Stopper(Rc<Shared>);
+pub struct Stopper(Weak<Shared>);
 
 struct Shared {
     runtime: Rc<Inner>,
@@ -153,7 +153,7 @@ impl Listener {
 
     /// Stops this listener from elsewhere.
     pub fn stopper(&self) -> Stopper {
-        Stopper(Rc::clone(&self.shared))
+        Stopper(Rc::downgrade(&self.shared))
     }
 
     /// Takes back [`Listener::stop`].
@@ -185,14 +185,17 @@ impl Listener {
 impl Stopper {
     /// As [`Listener::stop`].
     pub fn stop(&self) {
-        self.0.stop();
+        if let Some(shared) = self.0.upgrade() {
+            shared.stop();
+        }
     }
 
     /// Has the accept asked for anew: the one that is armed keeps a place in the tables of this thread, at their end if it
     /// was armed when there were many connections, and holds their memory.
     pub fn rearm(&self) {
-        if let State::Armed(wait) | State::Polling(wait) = self.0.state.get() {
-            self.0.runtime.cancel(wait);
+        let Some(shared) = self.0.upgrade() else { return };
+        if let State::Armed(wait) | State::Polling(wait) = shared.state.get() {
+            shared.runtime.cancel(wait);
         }
     }
 }

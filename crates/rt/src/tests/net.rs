@@ -334,6 +334,18 @@ fn a_stopped_listener_hands_out_what_still_came_in() {
 }
 
 #[test]
+fn a_stopper_keeps_no_socket_open() {
+    run(|_| async move {
+        let (listener, path) = listening();
+        let stopper = listener.stopper();
+        drop(listener);
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_err(), "nothing listens");
+        stopper.stop();
+        std::fs::remove_file(path).unwrap();
+    });
+}
+
+#[test]
 fn a_listener_that_is_ready_has_taken_no_connection_and_an_armed_accept_can_be_stopped() {
     run(|fake| async move {
         let (mut listener, path) = listening();

@@ -52,6 +52,11 @@ impl Doors {
                 });
             }
         }
+        self.tell_room();
+    }
+
+    /// Tells what limits connections which listeners there are.
+    fn tell_room(&self) {
         let listeners = self.open.iter().map(|(_, stopper)| stopper.clone()).collect();
         self.thread.room.set_listeners(listeners);
     }
@@ -68,6 +73,7 @@ impl Doors {
             }
             keep
         });
+        self.tell_room();
     }
 
     /// Waits until nothing more comes in after a stop: a connection that the kernel had handed over by then is
