@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use conf::{Error, Spec, State, Table};
 
-use crate::config::{Cx, Scope};
+use crate::config::{BlockEnd, Cx, Http, LocationId, Needs, Scope, SettingsTable, SettingsType};
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::ServerDraft;
-use crate::phases::{Filter, Handler};
+use crate::phases::{Filter, Handler, Plan};
 use crate::request::Request;
 use crate::upstream::peers::lines::Draft;
 use crate::variables::{ModuleVariables, Prefixed, Variable};
@@ -23,6 +23,7 @@ pub struct ModuleTable {
     /// The directives by the address of their `Spec`.
     directives: HashMap<usize, &'static Directive>,
     variables: Arc<ModuleVariables>,
+    settings: SettingsTable,
 }
 
 impl ModuleTable {
@@ -37,6 +38,7 @@ impl ModuleTable {
                 modules.iter().flat_map(|module| module.variables),
                 modules.iter().flat_map(|module| module.prefixed),
             )),
+            settings: SettingsTable::new(modules.iter().flat_map(|module| module.settings).copied()),
         }
     }
 
@@ -53,6 +55,11 @@ impl ModuleTable {
     /// The variables of all modules.
     pub(crate) fn variables(&self) -> &Arc<ModuleVariables> {
         &self.variables
+    }
+
+    /// The settings of all modules.
+    pub(crate) fn settings(&self) -> &SettingsTable {
+        &self.settings
     }
 
     /// What modules do where subrequests begin, in order.
@@ -88,9 +95,18 @@ pub struct Module {
     pub variables: &'static [Variable],
     /// Its families of variables, such as `http_`.
     pub prefixed: &'static [Prefixed],
-    /// Its handlers.
+    /// The types of its settings.
+    pub settings: &'static [SettingsType],
+    /// Puts its handlers and its filter on the plan of a location with these settings. Called when the whole
+    /// configuration has been read.
+    pub take_part: fn(&Http, &Scope, &mut Plan),
+    /// What it does with blocks when the configuration is read.
+    pub blocks: BlockHooks,
+    /// Checks the whole configuration when it has been read.
+    pub check: fn(&Http, &mut Vec<Error>) -> Result<(), Error>,
+    /// Its handlers that find their settings themselves.
     pub handlers: &'static [Handler],
-    /// What it does to an answer before it is sent.
+    /// Its filter, if that finds its settings itself.
     pub filter: Option<Filter>,
     /// What it does where a subrequest begins.
     pub subrequest: SubrequestHooks,
@@ -105,6 +121,35 @@ pub struct SubrequestHooks {
     pub detach: Option<fn(&Request, &mut Request)>,
 }
 
+/// What a module does with blocks when the configuration is read.
+#[derive(Clone, Copy)]
+pub struct BlockHooks {
+    /// Called at the end of a block, when its own directives have been read and the blocks in it have not.
+    pub end: fn(&mut Scope, &BlockEnd<'_>) -> Result<(), Error>,
+    /// Called when the `if` blocks in it have been read too.
+    pub complete: fn(&mut Scope, &BlockEnd<'_>),
+    /// The module's part in `if` blocks.
+    pub conditions: Option<ConditionHooks>,
+    /// Says what the process needs for a block.
+    pub needs: fn(&Http, &Scope, &mut Needs),
+}
+
+/// The module whose directive `if` is.
+#[derive(Clone, Copy)]
+pub struct ConditionHooks {
+    /// Reads the condition in its place among the directives of the block around it.
+    pub read: fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>,
+    /// Joins the first `if` at or behind a place with the block that was read for it, which may be a location of its own,
+    /// and returns the place behind it.
+    pub join: fn(&mut Scope, usize, &mut Scope, Option<LocationId>) -> usize,
+}
+
+impl BlockHooks {
+    /// Those of a module that does nothing with blocks.
+    pub const NONE: BlockHooks =
+        BlockHooks { end: |_, _| Ok(()), complete: |_, _| {}, conditions: None, needs: |_, _, _| {} };
+}
+
 impl Module {
     /// A module with this name and nothing else, to be completed by struct update.
     pub const fn named(name: &'static str) -> Module {
@@ -113,6 +158,10 @@ impl Module {
             directives: &[],
             variables: &[],
             prefixed: &[],
+            settings: &[],
+            take_part: |_, _, _| {},
+            blocks: BlockHooks::NONE,
+            check: |_, _| Ok(()),
             handlers: &[],
             filter: None,
             subrequest: SubrequestHooks { begin: None, detach: None },

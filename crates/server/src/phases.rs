@@ -5,8 +5,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use crate::config::{LocationId, Scope};
+use crate::config::{Http, LocationId, Scope};
 use crate::module::ModuleTable;
 use crate::request::Request;
 
@@ -31,6 +32,9 @@ pub enum Phase {
 }
 
 const PHASES: usize = Phase::Content as usize + 1;
+
+/// The step of a handler that waits.
+pub type Later<'a> = Pin<Box<dyn Future<Output = Step> + 'a>>;
 
 /// What a handler decided.
 #[derive(Debug)]
@@ -62,7 +66,7 @@ pub enum Step {
     Named(LocationId),
 }
 
-/// One module's part in one phase.
+/// One module's part in one phase, which finds its settings itself.
 pub struct Handler {
     /// When.
     pub phase: Phase,
@@ -78,18 +82,33 @@ pub enum Run {
     /// At once.
     Now(fn(&mut Request) -> Step),
     /// With waiting; costs an allocation.
-    Later(Later),
+    Later(for<'a> fn(&'a mut Request) -> Later<'a>),
     /// With waiting, where the first function says so; saves the allocation elsewhere.
-    LaterIf(fn(&Request) -> bool, Later),
+    LaterIf(fn(&Request) -> bool, for<'a> fn(&'a mut Request) -> Later<'a>),
     /// At once where the first function can; where it cannot, and says nothing, with waiting.
-    NowOrLater(fn(&mut Request) -> Option<Step>, Later),
+    NowOrLater(fn(&mut Request) -> Option<Step>, for<'a> fn(&'a mut Request) -> Later<'a>),
 }
 
-/// A handler that may wait.
-pub type Later = for<'a> fn(&'a mut Request) -> Pin<Box<dyn Future<Output = Step> + 'a>>;
+impl BoundHandler for Run {
+    fn now(&self, request: &mut Request) -> Option<Step> {
+        match self {
+            Run::Now(run) => Some(run(request)),
+            Run::Later(_) => None,
+            Run::LaterIf(wanted, _) => (!wanted(request)).then_some(Step::Next),
+            Run::NowOrLater(now, _) => now(request),
+        }
+    }
 
-/// One module's change to the head of an answer. Where the body is to change too, it puts a
-/// [`crate::body::filter::BodyFilter`] into the response.
+    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a> {
+        match self {
+            Run::Now(run) => Box::pin(async { run(request) }),
+            Run::Later(later) | Run::LaterIf(_, later) | Run::NowOrLater(_, later) => later(request),
+        }
+    }
+}
+
+/// One module's change to the head of a response, which finds its settings itself.
+#[derive(Clone, Copy)]
 pub struct Filter {
     /// Whether it has anything to do in a location with these settings.
     pub active: fn(&Scope) -> bool,
@@ -97,39 +116,148 @@ pub struct Filter {
     pub run: fn(&mut Request),
 }
 
-/// The handlers of one location by phase, and its filters.
-#[derive(Clone, Default)]
-pub struct Handlers {
-    phases: [Vec<Run>; PHASES],
-    filters: Vec<fn(&mut Request)>,
+/// A handler of one phase in one location, bound to the settings that hold there.
+pub trait BoundHandler: Send + Sync {
+    /// Runs at once. `None` where it has to wait and has done nothing.
+    fn now(&self, request: &mut Request) -> Option<Step>;
+
+    /// Runs where [`BoundHandler::now`] could not.
+    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a>;
 }
 
-impl Handlers {
-    /// Those of the modules that have something to do under these settings.
-    pub(crate) fn of(modules: &ModuleTable, scope: &Scope) -> Handlers {
-        let mut handlers = Handlers::default();
-        for handler in modules.modules().iter().flat_map(|module| module.handlers) {
-            if (handler.active)(scope) {
-                handlers.phases[handler.phase as usize].push(handler.run);
-            }
-        }
-        let filters = modules.modules().iter().filter_map(|module| module.filter.as_ref());
-        handlers.filters = filters.filter(|filter| (filter.active)(scope)).map(|filter| filter.run).collect();
-        handlers
+/// A handler that never waits.
+struct Now<C> {
+    conf: Arc<C>,
+    run: fn(&C, &mut Request) -> Step,
+}
+
+impl<C: Send + Sync> BoundHandler for Now<C> {
+    fn now(&self, request: &mut Request) -> Option<Step> {
+        Some((self.run)(&self.conf, request))
     }
 
-    /// Those of one phase, in order.
-    pub(crate) fn of_phase(&self, phase: Phase) -> &[Run] {
+    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a> {
+        Box::pin(async { (self.run)(&self.conf, request) })
+    }
+}
+
+/// A handler that may wait, which costs an allocation.
+struct NowOrLater<C> {
+    conf: Arc<C>,
+    now: fn(&C, &mut Request) -> Option<Step>,
+    later: for<'a> fn(&'a C, &'a mut Request) -> Later<'a>,
+}
+
+impl<C: Send + Sync> BoundHandler for NowOrLater<C> {
+    fn now(&self, request: &mut Request) -> Option<Step> {
+        (self.now)(&self.conf, request)
+    }
+
+    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a> {
+        (self.later)(&self.conf, request)
+    }
+}
+
+/// One module's change to the head of a response. Where the body is to change too, it puts a
+/// [`crate::body::filter::BodyFilter`] into the response.
+pub(crate) type BoundFilter = Box<dyn Fn(&mut Request) + Send + Sync>;
+
+/// What a module does with a request that is over.
+pub(crate) type Logger = Box<dyn Fn(&Request) + Send + Sync>;
+
+/// Which modules take part in the requests of one location, each bound to its settings: handlers by phase, filters, and
+/// what runs when a request is over.
+#[derive(Default)]
+pub struct Plan {
+    phases: [Vec<Box<dyn BoundHandler>>; PHASES],
+    filters: Vec<BoundFilter>,
+    loggers: Vec<Logger>,
+}
+
+impl Plan {
+    /// The plan of a location with these settings.
+    pub(crate) fn of(modules: &ModuleTable, http: &Http, scope: &Scope) -> Plan {
+        let mut plan = Plan::default();
+        for module in modules.modules() {
+            (module.take_part)(http, scope, &mut plan);
+            for handler in module.handlers.iter().filter(|handler| (handler.active)(scope)) {
+                plan.phases[handler.phase as usize].push(Box::new(handler.run));
+            }
+            if let Some(filter) = module.filter.filter(|filter| (filter.active)(scope)) {
+                plan.filters.push(Box::new(filter.run));
+            }
+        }
+        plan
+    }
+
+    /// Adds a handler that never waits.
+    pub fn now<C>(&mut self, phase: Phase, conf: Arc<C>, run: fn(&C, &mut Request) -> Step)
+    where
+        C: Send + Sync + 'static,
+    {
+        self.phases[phase as usize].push(Box::new(Now { conf, run }));
+    }
+
+    /// Adds a handler that waits where `now` says nothing, having done nothing.
+    pub fn now_or_later<C>(
+        &mut self,
+        phase: Phase,
+        conf: Arc<C>,
+        now: fn(&C, &mut Request) -> Option<Step>,
+        later: for<'a> fn(&'a C, &'a mut Request) -> Later<'a>,
+    ) where
+        C: Send + Sync + 'static,
+    {
+        self.phases[phase as usize].push(Box::new(NowOrLater { conf, now, later }));
+    }
+
+    /// Adds a handler that always waits.
+    pub fn later<C>(
+        &mut self,
+        phase: Phase,
+        conf: Arc<C>,
+        later: for<'a> fn(&'a C, &'a mut Request) -> Later<'a>,
+    ) where
+        C: Send + Sync + 'static,
+    {
+        self.now_or_later(phase, conf, |_, _| None, later);
+    }
+
+    /// Adds a change to the head of responses.
+    pub fn filter<C>(&mut self, conf: Arc<C>, run: fn(&C, &mut Request))
+    where
+        C: Send + Sync + 'static,
+    {
+        self.filters.push(Box::new(move |request| run(&conf, request)));
+    }
+
+    /// Adds what runs when a request is over.
+    pub fn log<C>(&mut self, conf: Arc<C>, run: fn(&C, &Request))
+    where
+        C: Send + Sync + 'static,
+    {
+        self.loggers.push(Box::new(move |request| run(&conf, request)));
+    }
+
+    /// The handlers of one phase, in order.
+    pub(crate) fn of_phase(&self, phase: Phase) -> &[Box<dyn BoundHandler>] {
         &self.phases[phase as usize]
     }
 
-    /// What changes an answer, in order.
-    pub(crate) fn filters(&self) -> &[fn(&mut Request)] {
+    /// What changes the head of a response, in order.
+    pub(crate) fn filters(&self) -> &[BoundFilter] {
         &self.filters
+    }
+
+    /// Tells the modules that a request is over.
+    pub(crate) fn end(&self, request: &Request) {
+        for logger in &self.loggers {
+            logger(request);
+        }
     }
 }
 
-impl std::fmt::Debug for Handlers {
+impl std::fmt::Debug for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.phases.iter().map(Vec::len)).finish()
     }

@@ -395,6 +395,11 @@ impl Request {
         &self.location().scope
     }
 
+    /// Tells the modules of its location that it is over.
+    pub(crate) fn end(&self) {
+        self.location().plan.end(self);
+    }
+
     /// Takes the buffer in which the head was parsed.
     pub(crate) fn take_head(&mut self, raw: Source, start: usize) {
         self.raw = Some(raw);

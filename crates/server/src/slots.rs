@@ -121,7 +121,7 @@ impl Request {
             Origin::Family(variable) => variable.value(self, out),
             Origin::Group => false,
             Origin::Assigned | Origin::Unknown => {
-                if self.scope().rewrite.warns_uninitialized() {
+                if self.scope().core.uninitialized_variable_warn {
                     let name = registry.name(slot);
                     self.log(Level::Warn, format_args!("using uninitialized \"{name}\" variable"));
                 }

@@ -241,6 +241,6 @@ fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
 
 fn write_log(child: &Request) {
     if child.scope().core.subrequests.log {
-        crate::log::access::write(child);
+        child.end();
     }
 }

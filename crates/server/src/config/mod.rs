@@ -8,6 +8,7 @@
 mod cx;
 mod resolve;
 mod scope;
+mod settings;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -19,6 +20,8 @@ pub(crate) use crate::modules::http_core::listen::Listen;
 pub use cx::Cx;
 pub use resolve::load;
 pub use scope::{Layered, Scope};
+pub(crate) use settings::SettingsTable;
+pub use settings::{Inner, Settings, SettingsType, Start};
 
 use crate::files::cache::Limits;
 use crate::log::Targets;
@@ -27,9 +30,10 @@ use crate::modules::charset::Charsets;
 use crate::modules::core::{EventsConf, MainConf, ProcessKey};
 use crate::modules::http_core::listen::ListenSpec;
 use crate::modules::http_core::locations::Locations;
+use crate::modules::http_core::names::ServerName;
 use crate::modules::log::LogFormat;
 use crate::modules::proxy::cache_conf::CacheZone;
-use crate::phases::Handlers;
+use crate::phases::Plan;
 use crate::process::EngineKey;
 use crate::shared_zone::Zones;
 use crate::upstream::peers::Upstreams;
@@ -53,11 +57,12 @@ pub struct Config {
     pub(crate) events: EventsConf,
     /// Without an `http` block nothing is served.
     pub(crate) http: Http,
+    pub(crate) needs: Needs,
 }
 
 /// The `http` block.
 #[derive(Debug, Default)]
-pub(crate) struct Http {
+pub struct Http {
     /// Each address once; connections know theirs by its place here.
     pub(crate) listens: Vec<Listen>,
     pub(crate) servers: Vec<Server>,
@@ -162,7 +167,44 @@ pub(crate) struct Location {
     /// Locations inside of this one.
     pub(crate) nested: Locations,
     /// Who takes part in each phase here.
-    pub(crate) handlers: Handlers,
+    pub(crate) plan: Plan,
+}
+
+/// The end of a block, for the modules that check or complete what they read in it.
+pub struct BlockEnd<'a> {
+    /// The kind of the block.
+    pub kind: BlockKind,
+    /// Where it ends.
+    pub span: &'a conf::Span,
+    /// The names of the server that ends.
+    pub(crate) names: &'a [ServerName],
+}
+
+/// The kinds of blocks that have settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockKind {
+    /// `http`
+    Http,
+    /// `server`
+    Server,
+    /// `location`
+    Location,
+    /// `limit_except`
+    LimitExcept,
+    /// `if`
+    If,
+}
+
+/// What the process needs for the settings of all blocks.
+#[derive(Debug, Default)]
+pub struct Needs {
+    /// Log files, which are opened before the privileges go.
+    pub log_files: BTreeSet<PathBuf>,
+    /// Folders that workers write to.
+    pub temp_folders: BTreeSet<PathBuf>,
+    /// Whether connections may go out from addresses of others (`proxy_bind … transparent`), which the kernel lets
+    /// processes with `CAP_NET_RAW` alone do (ip(7)).
+    pub transparent_bind: bool,
 }
 
 impl Config {
@@ -183,27 +225,14 @@ impl Config {
 
     /// The log files that are opened before the privileges go.
     pub fn log_files(&self) -> Vec<PathBuf> {
-        let scopes = self.http.locations.iter().map(|location| &location.scope);
-        let mut files: BTreeSet<&Path> = self.main.error_log.files().collect();
-        for scope in scopes {
-            files.extend(scope.log.files(&self.http.targets));
-            files.extend(scope.core.error_log.files());
-        }
-        files.into_iter().map(Path::to_owned).collect()
+        let mut files = self.needs.log_files.clone();
+        files.extend(self.main.error_log.files().map(Path::to_owned));
+        files.into_iter().collect()
     }
 
     /// Folders that workers write to: for bodies that are too large for memory, and of caches.
     pub fn temp_folders(&self) -> Vec<PathBuf> {
-        let scopes = self.http.locations.iter().map(|location| &location.scope);
-        let mut folders = BTreeSet::<&Path>::new();
-        for scope in scopes {
-            folders.insert(&scope.core.client_body_temp_path.0);
-            if scope.proxy.pass.is_some() {
-                folders.insert(&scope.proxy.upstream.temp_path.0);
-            }
-        }
-        folders.extend(self.http.caches.iter().map(|zone| zone.kind().path.as_path()));
-        folders.into_iter().map(Path::to_owned).collect()
+        self.needs.temp_folders.iter().cloned().collect()
     }
 
     /// Directories of temporary files that directives name, each with the first place.
@@ -221,11 +250,9 @@ impl Config {
         ProcessKey::of(&self.main, &self.events, EngineKey::of(self), self.binds_transparently())
     }
 
-    /// Whether connections may go out from addresses of others (`proxy_bind … transparent`), which the kernel lets
-    /// processes with `CAP_NET_RAW` alone do (ip(7)).
+    /// Whether connections may go out from addresses of others.
     pub fn binds_transparently(&self) -> bool {
-        let mut binds = self.http.locations.iter().filter_map(|one| one.scope.proxy.upstream.bind.as_ref());
-        binds.any(|bind| bind.transparent)
+        self.needs.transparent_bind
     }
 
     pub(crate) fn server(&self, id: ServerId) -> &Server {

@@ -11,15 +11,19 @@ use std::sync::Arc;
 
 use conf::{Contexts, Error, Loader, Source, Statement, Tree};
 
-use crate::config::{Config, Cx, Http, Loaded, Location, LocationId, Scope, Server, ServerId};
+use crate::config::settings::Inner;
+use crate::config::{
+    BlockEnd, BlockKind, Config, Cx, Http, Loaded, Location, LocationId, Needs, Scope, Server, ServerId,
+    Start,
+};
 use crate::module::{ModuleTable, Set, Walk};
-use crate::modules::charset;
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::listen;
 use crate::modules::http_core::locations::{Locations, Name};
-use crate::modules::http_core::{self, LimitExcept, ServerDraft};
-use crate::modules::{log, proxy, upstream_block};
-use crate::phases::Handlers;
+use crate::modules::http_core::names::ServerName;
+use crate::modules::http_core::{LimitExcept, ServerDraft};
+use crate::modules::upstream_block;
+use crate::phases::Plan;
 use crate::variables::Registry;
 
 /// Reads and resolves a configuration of these modules. `prefix` is what relative paths start from.
@@ -53,20 +57,23 @@ pub fn load(
     let Resolver { main, events, mut http, mut warnings, .. } = resolver;
     // Only now: a variable may be used above the directive that defines it, and a pool above its own.
     http.registry.finish()?;
-    proxy::cache_conf::check(&http)?;
+    for module in modules.modules() {
+        (module.check)(&http, &mut warnings)?;
+    }
     http.zones.finish()?;
-    charset::check(&http)?;
-    proxy::pass::check(&http, &mut warnings)?;
     main.check_pools(&http.pools)?;
     main.check_affinity(&mut warnings);
-    proxy::cache_conf::warn_of_credentials(&http, &mut warnings);
     // The handlers are listed once here, so that no request asks a module whether it has something to do.
-    let sets_cookies = http.upstreams.groups().any(|group| group.sets_cookies());
-    for location in &mut http.locations {
-        location.scope.upstream_sticky.sets_cookies = sets_cookies;
-        location.handlers = Handlers::of(modules, &location.scope);
+    let mut locations = std::mem::take(&mut http.locations);
+    let mut needs = Needs::default();
+    for location in &mut locations {
+        location.plan = Plan::of(modules, &http, &location.scope);
+        for module in modules.modules() {
+            (module.blocks.needs)(&http, &location.scope, &mut needs);
+        }
     }
-    let config = Arc::new(Config { main, events, http });
+    http.locations = locations;
+    let config = Arc::new(Config { main, events, http, needs });
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
@@ -98,7 +105,7 @@ struct Resolver<'a> {
 }
 
 /// A block inside of the one that is read, to be walked into when that is complete.
-type Inner<'t> = (&'t Statement, Walk);
+type InnerBlock<'t> = (&'t Statement, Walk);
 
 /// What a location that is being read stands in.
 struct Around<'a> {
@@ -110,16 +117,16 @@ struct Around<'a> {
 impl Resolver<'_> {
     /// `main` itself, then `events` and `http`, whichever comes first in the text.
     fn main_block(&mut self, statements: &[Statement]) -> Result<(), Error> {
-        let mut scope = Scope::default();
+        let (settings, prefix) = (self.modules.settings(), self.prefix);
+        // No directive of `main` or `events` changes it.
+        let mut scope = Scope::start(settings, &mut Start { prefix, http: &mut Http::default() });
         let inner = self.simple(statements, Contexts::MAIN, &mut scope, None)?;
         for statement in of_kind(&inner, Walk::Events) {
             self.simple(statement.children(), Contexts::EVENTS, &mut scope, None)?;
         }
         // Behind `main`, because paths and the error log of the process are what `http` starts from.
-        scope.core = http_core::Conf::under(self.prefix);
+        let mut scope = Scope::start(settings, &mut Start { prefix, http: &mut self.http });
         scope.core.error_log = self.main.error_log.clone();
-        scope.proxy = proxy::Conf::under(self.prefix);
-        scope.log = log::Conf::under(self.prefix, &mut self.http.targets);
         for statement in of_kind(&inner, Walk::Http) {
             self.http_block(statement, &scope)?;
         }
@@ -135,7 +142,7 @@ impl Resolver<'_> {
         let mut scope = outer.inherit();
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
         scope.core.check(&statement.end)?;
-        scope.proxy.finish(&statement.end)?;
+        self.end_block(BlockKind::Http, statement, &mut scope, &[])?;
         self.http.resolve = scope.resolve.clone();
         // Before the servers, whose locations name them, wherever both stand.
         for statement in of_kind(&inner, Walk::Upstream) {
@@ -171,11 +178,10 @@ impl Resolver<'_> {
         let mut draft = ServerDraft::new(id, statement);
         let inner = self.simple(statement.children(), Contexts::SERVER, &mut scope, Some(&mut draft))?;
         scope.core.check(&statement.end)?;
-        scope.proxy.finish(&statement.end)?;
         draft.complete();
-        scope.referer.know(&draft.names, &statement.end)?;
+        self.end_block(BlockKind::Server, statement, &mut scope, &draft.names)?;
         self.conditions(&inner, Contexts::SERVER, &mut scope, "server")?;
-        scope.rewrite.finish_server();
+        self.complete_block(BlockKind::Server, statement, &mut scope);
         let root = self.add_location("server", scope.clone());
         let (name, locations) = (draft.first_name(), Locations::default());
         // In its place before the locations are read, so that their number names the server that is being made.
@@ -186,7 +192,7 @@ impl Resolver<'_> {
     }
 
     /// The `location` blocks of one block.
-    fn locations(&mut self, inner: &[Inner<'_>], around: &Around<'_>) -> Result<Locations, Error> {
+    fn locations(&mut self, inner: &[InnerBlock<'_>], around: &Around<'_>) -> Result<Locations, Error> {
         let mut found = Vec::new();
         for statement in of_kind(inner, Walk::Location) {
             // Named and nested locations have rules that depend on where they stand.
@@ -195,10 +201,9 @@ impl Resolver<'_> {
             let mut scope = around.scope.inherit();
             name.mark(&mut scope.core);
             let nested = self.simple(statement.children(), Contexts::LOCATION, &mut scope, None)?;
-            scope.referer.check(&statement.end)?;
-            scope.proxy.finish(&statement.end)?;
+            self.end_block(BlockKind::Location, statement, &mut scope, &[])?;
             self.conditions(&nested, Contexts::LOCATION, &mut scope, &name.as_written())?;
-            scope.rewrite.finish_location();
+            self.complete_block(BlockKind::Location, statement, &mut scope);
             let id = self.add_location(name.as_written(), scope.clone());
             self.limit_except(&nested, id, &scope)?;
             let inside = Around { scope: &scope, name: Some(&name) };
@@ -209,15 +214,15 @@ impl Resolver<'_> {
     }
 
     /// The `limit_except` block of a location, which is a location of its own for some methods.
-    fn limit_except(&mut self, inner: &[Inner<'_>], id: LocationId, scope: &Scope) -> Result<(), Error> {
+    fn limit_except(&mut self, inner: &[InnerBlock<'_>], id: LocationId, scope: &Scope) -> Result<(), Error> {
         let Some(statement) = of_kind(inner, Walk::LimitExcept).next() else {
             return Ok(());
         };
         let methods = LimitExcept::methods(statement)?;
         // It inherits from the location as that is at its end, wherever in it the block stands.
-        let mut limited = scope.inherit_into_limit_except();
+        let mut limited = scope.inherit_into(Inner::LimitExcept);
         self.simple(statement.children(), Contexts::LIMIT_EXCEPT, &mut limited, None)?;
-        limited.proxy.finish(&statement.end)?;
+        self.end_block(BlockKind::LimitExcept, statement, &mut limited, &[])?;
         let location = self.add_location("limit_except", limited);
         self.http.locations[id.0 as usize].scope.core.limit_except = Some(LimitExcept { methods, location });
         Ok(())
@@ -227,29 +232,54 @@ impl Resolver<'_> {
     /// inherit from the block around them as that is at its end.
     fn conditions(
         &mut self,
-        inner: &[Inner<'_>],
+        inner: &[InnerBlock<'_>],
         context: Contexts,
         scope: &mut Scope,
         name: &str,
     ) -> Result<(), Error> {
+        let mut hooks = self.modules.modules().iter().filter_map(|module| module.blocks.conditions);
+        let Some(hooks) = hooks.next() else { return Ok(()) };
         let mut place = 0;
         for statement in of_kind(inner, Walk::If) {
-            let mut inside = scope.inherit_into_if();
+            let mut inside = scope.inherit_into(Inner::If);
             self.simple(statement.children(), inside_if(context), &mut inside, None)?;
-            inside.proxy.finish(&statement.end)?;
-            // Its directives run in the script around it, not when its location is entered.
-            let block = inside.rewrite.take_draft();
-            let location = (context == Contexts::LOCATION).then(|| self.add_location(name, inside));
-            place = scope.rewrite.fill_condition(place, block, location);
+            self.end_block(BlockKind::If, statement, &mut inside, &[])?;
+            // Its rewrite directives run in the script around it, not when its location is entered.
+            let is_location = context == Contexts::LOCATION;
+            let location = is_location.then_some(LocationId(self.http.locations.len() as u32));
+            place = (hooks.join)(scope, place, &mut inside, location);
+            if is_location {
+                self.add_location(name, inside);
+            }
         }
         Ok(())
+    }
+
+    /// Lets the modules check what they read in a block.
+    fn end_block(
+        &self,
+        kind: BlockKind,
+        statement: &Statement,
+        scope: &mut Scope,
+        names: &[ServerName],
+    ) -> Result<(), Error> {
+        let end = BlockEnd { kind, span: &statement.end, names };
+        self.modules.modules().iter().try_for_each(|module| (module.blocks.end)(scope, &end))
+    }
+
+    /// Lets the modules complete what they read in a block and in its `if` blocks.
+    fn complete_block(&self, kind: BlockKind, statement: &Statement, scope: &mut Scope) {
+        let end = BlockEnd { kind, span: &statement.end, names: &[] };
+        for module in self.modules.modules() {
+            (module.blocks.complete)(scope, &end);
+        }
     }
 
     /// Locations of all servers share one vector, so that a request names its own by a number.
     fn add_location(&mut self, name: impl Into<String>, scope: Scope) -> LocationId {
         let id = LocationId(self.http.locations.len() as u32);
-        let (nested, handlers) = (Locations::default(), Handlers::default());
-        self.http.locations.push(Location { name: name.into(), scope, nested, handlers });
+        let (nested, plan) = (Locations::default(), Plan::default());
+        self.http.locations.push(Location { name: name.into(), scope, nested, plan });
         id
     }
 
@@ -260,7 +290,7 @@ impl Resolver<'_> {
         context: Contexts,
         scope: &mut Scope,
         mut draft: Option<&mut ServerDraft>,
-    ) -> Result<Vec<Inner<'t>>, Error> {
+    ) -> Result<Vec<InnerBlock<'t>>, Error> {
         self.blocks += 1;
         let mut inner = Vec::new();
         let mut admitted = self.modules.specs().scope(context);
@@ -270,7 +300,7 @@ impl Resolver<'_> {
                     inner.push((statement, walk));
                     match walk {
                         // Its place among the rewrites counts, so the condition is read here and the block later.
-                        Walk::If => scope.rewrite.add_condition(&mut self.cx(statement, context)),
+                        Walk::If => self.condition(statement, context, scope),
                         _ => Ok(()),
                     }
                 }
@@ -283,6 +313,20 @@ impl Resolver<'_> {
             }
         }
         Ok(inner)
+    }
+
+    /// Reads the condition of an `if`.
+    fn condition(
+        &mut self,
+        statement: &Statement,
+        context: Contexts,
+        scope: &mut Scope,
+    ) -> Result<(), Error> {
+        let mut hooks = self.modules.modules().iter().filter_map(|module| module.blocks.conditions);
+        match hooks.next() {
+            Some(hooks) => (hooks.read)(scope, &mut self.cx(statement, context)),
+            None => Ok(()),
+        }
     }
 
     /// Calls the setter of one statement. The settings of `main` and `events` are taken out meanwhile,
@@ -319,7 +363,7 @@ impl Resolver<'_> {
 
     /// Finds the first error in blocks that stand above a wrong directive. What they set is thrown away with
     /// the whole configuration.
-    fn look_at(&mut self, inner: &[Inner<'_>], context: Contexts, scope: &Scope) -> Result<(), Error> {
+    fn look_at(&mut self, inner: &[InnerBlock<'_>], context: Contexts, scope: &Scope) -> Result<(), Error> {
         for (statement, walk) in inner {
             let (block, mut inherited) = (statement.children(), scope.inherit());
             match walk {
@@ -364,7 +408,7 @@ fn inside_if(context: Contexts) -> Contexts {
 }
 
 /// The blocks of one kind among those inside of a block.
-fn of_kind<'t>(inner: &[Inner<'t>], kind: Walk) -> impl Iterator<Item = &'t Statement> {
+fn of_kind<'t>(inner: &[InnerBlock<'t>], kind: Walk) -> impl Iterator<Item = &'t Statement> {
     inner.iter().filter(move |(_, walk)| *walk == kind).map(|(statement, _)| *statement)
 }
 

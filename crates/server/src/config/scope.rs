@@ -6,17 +6,18 @@
 
 use std::sync::Arc;
 
+use crate::config::settings::{Inner, Settings, SettingsTable, Slots, Start};
 use crate::modules::{
-    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, cache_counters,
-    charset, empty_gif, gunzip, gzip, gzip_static, headers, http_core, index, limit_conn, limit_req, log,
-    mirror, proxy, random_index, realip, referer, rewrite, secure_link, slice, ssi, stub_status, sub,
-    try_files, upstream_sticky, userid, zstd, zstd_static,
+    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, charset, gunzip,
+    gzip, gzip_static, http_core, index, limit_conn, limit_req, log, mirror, proxy, random_index, realip,
+    secure_link, slice, ssi, sub, userid, zstd, zstd_static,
 };
 use crate::resolve;
 
-/// The settings of one block. One field for each module that has any.
-#[derive(Clone, Debug, Default)]
+/// The settings of one block: those of the core, and a slot for each module that has any.
+#[derive(Clone, Debug)]
 pub struct Scope {
+    slots: Slots,
     pub(crate) core: http_core::Conf,
     pub(crate) access: access::Conf,
     pub(crate) auth_request: auth_request::Conf,
@@ -24,7 +25,6 @@ pub struct Scope {
     pub(crate) sub: sub::Conf,
     pub(crate) browser: browser::Conf,
     pub(crate) charset: charset::Conf,
-    pub(crate) headers: headers::Conf,
     pub(crate) auth_basic: auth_basic::Conf,
     pub(crate) brotli: brotli::Conf,
     pub(crate) brotli_static: brotli_static::Conf,
@@ -34,8 +34,6 @@ pub struct Scope {
     pub(crate) gzip_clients: http_core::gzip::Conf,
     pub(crate) gzip_static: gzip_static::Conf,
     pub(crate) autoindex: autoindex::Conf,
-    /// Holds for this block only.
-    pub(crate) empty_gif: empty_gif::Conf,
     pub(crate) index: index::Conf,
     pub(crate) limit_conn: limit_conn::Conf,
     pub(crate) limit_req: limit_req::Conf,
@@ -46,53 +44,76 @@ pub struct Scope {
     pub(crate) resolve: resolve::Conf,
     pub(crate) random_index: random_index::Conf,
     pub(crate) realip: realip::Conf,
-    pub(crate) referer: referer::Conf,
     pub(crate) secure_link: secure_link::Conf,
     pub(crate) slice: slice::Conf,
     pub(crate) ssi: ssi::Conf,
-    /// Its script holds for this block only.
-    pub(crate) rewrite: rewrite::Conf,
-    /// Holds for this block only.
-    pub(crate) stub_status: stub_status::Conf,
-    pub(crate) cache_counters: cache_counters::Conf,
-    /// Holds for this block only.
-    pub(crate) try_files: try_files::Conf,
     pub(crate) zstd: zstd::Conf,
     pub(crate) zstd_static: zstd_static::Conf,
     pub(crate) userid: userid::Conf,
-    /// Set when the whole configuration has been read.
-    pub(crate) upstream_sticky: upstream_sticky::Conf,
 }
 
 impl Scope {
+    /// What the outermost block starts with.
+    pub(crate) fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Scope {
+        Scope {
+            slots: Slots::start(table, start),
+            core: http_core::Conf::under(start.prefix),
+            proxy: proxy::Conf::under(start.prefix),
+            log: log::Conf::under(start.prefix, &mut start.http.targets),
+            access: Default::default(),
+            auth_request: Default::default(),
+            addition: Default::default(),
+            sub: Default::default(),
+            browser: Default::default(),
+            charset: Default::default(),
+            auth_basic: Default::default(),
+            brotli: Default::default(),
+            brotli_static: Default::default(),
+            gunzip: Default::default(),
+            gzip: Default::default(),
+            gzip_clients: Default::default(),
+            gzip_static: Default::default(),
+            autoindex: Default::default(),
+            index: Default::default(),
+            limit_conn: Default::default(),
+            limit_req: Default::default(),
+            mirror: Default::default(),
+            resolve: Default::default(),
+            random_index: Default::default(),
+            realip: Default::default(),
+            secure_link: Default::default(),
+            slice: Default::default(),
+            ssi: Default::default(),
+            zstd: Default::default(),
+            zstd_static: Default::default(),
+            userid: Default::default(),
+        }
+    }
+
+    /// The settings of one module.
+    pub fn of<C: Settings>(&self) -> &C {
+        self.slots.of()
+    }
+
+    /// The settings of one module, to be kept by its handlers.
+    pub fn shared<C: Settings>(&self) -> Arc<C> {
+        self.slots.shared()
+    }
+
+    /// The settings of one module, to be changed for this block.
+    pub fn own<C: Settings>(&mut self) -> &mut C {
+        self.slots.own()
+    }
+
     /// What a block inside of this one starts with.
     pub(crate) fn inherit(&self) -> Scope {
-        Scope {
-            core: self.core.inherit(),
-            headers: self.headers.inherit(),
-            proxy: self.proxy.inherit(),
-            rewrite: self.rewrite.inherit(),
-            stub_status: Default::default(),
-            cache_counters: Default::default(),
-            empty_gif: Default::default(),
-            try_files: Default::default(),
-            ..self.clone()
-        }
+        self.inherit_into(Inner::Block)
     }
 
-    /// What an `if` in a location starts with. It is that location under a condition: beside what blocks inherit
-    /// it keeps the module that makes the content, where the location's directives name one.
-    pub(crate) fn inherit_into_if(&self) -> Scope {
-        Scope {
-            stub_status: self.stub_status,
-            cache_counters: self.cache_counters,
-            ..self.inherit_into_limit_except()
-        }
-    }
-
-    /// What a `limit_except` starts with: requests are passed on as in the location around it.
-    pub(crate) fn inherit_into_limit_except(&self) -> Scope {
-        Scope { proxy: self.proxy.clone(), ..self.inherit() }
+    /// What a block of this kind inside of this one starts with.
+    pub(crate) fn inherit_into(&self, inner: Inner) -> Scope {
+        let proxy = if inner == Inner::Block { self.proxy.inherit() } else { self.proxy.clone() };
+        Scope { slots: self.slots.inherit(inner), core: self.core.inherit(), proxy, ..self.clone() }
     }
 }
 

@@ -8,10 +8,11 @@ use http::request::{HeaderId, Method, Target};
 use io::op::Source;
 use rt::{Either, select};
 
+use crate::config::LocationId;
 use crate::connection::{Entrance, error_page, respond};
 use crate::files;
 use crate::log::Level;
-use crate::phases::{Later, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::ContentType;
 
@@ -73,10 +74,33 @@ enum Delay {
 pub(crate) enum Progress {
     /// To its end.
     Decided(Verdict),
-    /// To a handler that has to wait; its step is to be given to [`Course::take`].
-    Waits(Later),
+    /// To something that has to be waited for; its step is to be given to [`Course::take`].
+    Waits(Waiting),
     /// To a handler that wants to have the request's body first.
     WantsBody,
+}
+
+/// What a request waits for before its phases go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiting {
+    /// A handler of this location and phase, by its place.
+    Handler(LocationId, Phase, usize),
+    /// The time of `auth_delay`.
+    AuthDelay,
+}
+
+impl Waiting {
+    /// Waits, and returns the step that follows.
+    pub(crate) async fn step(self, request: &mut Request) -> Step {
+        match self {
+            Waiting::Handler(location, phase, place) => {
+                let generation = Rc::clone(&request.generation);
+                generation.config.location(location).plan.of_phase(phase)[place].later(request).await
+            }
+            // Boxed: it is rare, and its state would be part of every request that waits.
+            Waiting::AuthDelay => Box::pin(hold_back(request)).await,
+        }
+    }
 }
 
 impl Course {
@@ -114,25 +138,23 @@ impl Course {
 
     /// Goes on until there is something to wait for, or a verdict.
     pub(crate) fn advance(&mut self, request: &mut Request) -> Progress {
+        // The handlers stay readable while the request is changed.
+        let generation = Rc::clone(&request.generation);
         loop {
             if self.wants_body != Wants::Nothing {
                 return Progress::WantsBody;
             }
             if self.delay == Delay::Due {
                 self.delay = Delay::Over;
-                return Progress::Waits(|request| Box::pin(hold_back(request)));
+                return Progress::Waits(Waiting::AuthDelay);
             }
-            let run = request.location().handlers.of_phase(self.phase).get(self.handler).copied();
+            let (location, place) = (request.location, self.handler);
             self.handler += 1;
-            let step = match run {
+            let step = match generation.config.location(location).plan.of_phase(self.phase).get(place) {
                 None => self.end_phase(request),
-                Some(Run::Now(handler)) => handler(request),
-                Some(Run::Later(handler)) => return Progress::Waits(handler),
-                Some(Run::LaterIf(wanted, handler)) if wanted(request) => return Progress::Waits(handler),
-                Some(Run::LaterIf(..)) => Step::Next,
-                Some(Run::NowOrLater(now, later)) => match now(request) {
+                Some(handler) => match handler.now(request) {
                     Some(step) => step,
-                    None => return Progress::Waits(later),
+                    None => return Progress::Waits(Waiting::Handler(location, self.phase, place)),
                 },
             };
             if let Some(verdict) = self.take(request, step) {
@@ -219,7 +241,7 @@ impl Course {
     /// Whether another module of this phase may yet allow what one refuses.
     fn may_be_allowed(&self, request: &Request) -> bool {
         // At the end of the phase the count is one beyond its handlers: the refusal itself comes through here.
-        let handlers = request.location().handlers.of_phase(Phase::Access).len();
+        let handlers = request.location().plan.of_phase(Phase::Access).len();
         self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy.any
     }
 
@@ -466,8 +488,8 @@ pub(super) async fn run(course: &mut Course, request: &mut Request) -> Option<Ve
         let decided = match course.advance(request) {
             Progress::Decided(verdict) => Some(verdict),
             Progress::WantsBody => return None,
-            Progress::Waits(handler) => {
-                let step = handler(request).await;
+            Progress::Waits(waiting) => {
+                let step = waiting.step(request).await;
                 course.take(request, step)
             }
         };

@@ -12,11 +12,11 @@ use rt::{Either, select};
 
 use crate::body::BodyError;
 use crate::connection::body::{BodyFailure, Feed};
-use crate::connection::decide::{self, Course, Progress, Verdict, Wants};
+use crate::connection::decide::{self, Course, Progress, Verdict, Waiting, Wants};
 use crate::connection::input::Head;
 use crate::connection::respond::{self, Held, Sending};
 use crate::connection::{After, Connection};
-use crate::phases::{Later, Step};
+use crate::phases::Step;
 use crate::process::tally::Stage;
 use crate::request::Request;
 
@@ -26,8 +26,8 @@ pub(super) enum Left {
     Nothing(After),
     /// The rest of the request's head.
     Head,
-    /// What this handler waits for.
-    Step(Course, Later),
+    /// What its phases wait for.
+    Step(Course, Waiting),
     /// The request's body, before its way goes on.
     Body(Course),
     /// An error in the place of the answer.
@@ -57,8 +57,8 @@ impl Connection {
                     let head = Box::pin(self.read_rest_of_head(request)).await;
                     self.received(request, head)
                 }
-                Left::Step(mut course, handler) => {
-                    let step = handler(request).await;
+                Left::Step(mut course, waiting) => {
+                    let step = waiting.step(request).await;
                     match course.take(request, step) {
                         Some(verdict) => self.decided(request, verdict),
                         None => self.advance(request, course),
@@ -147,7 +147,7 @@ impl Connection {
     fn advance(&mut self, request: &mut Request, mut course: Course) -> Left {
         match course.advance(request) {
             Progress::Decided(verdict) => self.decided(request, verdict),
-            Progress::Waits(handler) => Left::Step(course, handler),
+            Progress::Waits(waiting) => Left::Step(course, waiting),
             Progress::WantsBody => Left::Body(course),
         }
     }
@@ -193,7 +193,7 @@ impl Connection {
         if request.scope().core.subrequests.post_action.is_some() || self.has_rest(request, after) {
             return Left::Afterwards(after);
         }
-        crate::log::access::write(request);
+        request.end();
         Left::Nothing(after)
     }
 
@@ -205,7 +205,7 @@ impl Connection {
     /// What comes behind the answer.
     async fn end_exchange(&mut self, request: &mut Request, after: After) -> After {
         decide::post_action(request).await;
-        crate::log::access::write(request);
+        request.end();
         match self.has_rest(request, after) {
             true if self.discard_body(request).await => after,
             true => After::Close,
@@ -294,7 +294,7 @@ impl Connection {
 
 /// The connection ends without an answer.
 fn dropped(request: &mut Request) -> Left {
-    crate::log::access::write(request);
+    request.end();
     Left::Nothing(After::Drop)
 }
 

@@ -51,7 +51,7 @@ pub(super) fn filter(request: &mut Request) -> Option<u16> {
     // Those of this server are added to the error that takes the place of the answer, and not twice.
     let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
     let generation = Rc::clone(&request.generation);
-    for filter in generation.config.location(request.location).handlers.filters() {
+    for filter in generation.config.location(request.location).plan.filters() {
         filter(request);
         if let refusal @ Some(_) = request.response.refusal.take() {
             request.response.fields = given.unwrap_or_else(|| std::mem::take(&mut request.response.fields));

@@ -133,7 +133,7 @@ mod tests {
             let location = config.http.locations.iter().find(|location| location.name == name);
             let location = location.expect("it is there");
             let conf = &location.scope.auth_request;
-            let handlers = location.handlers.of_phase(Phase::Access).len();
+            let handlers = location.plan.of_phase(Phase::Access).len();
             (conf.uri.clone(), conf.variables.items().len(), handlers)
         };
         assert_eq!(conf("/1"), (Some("/a".into()), 1, 1));

@@ -12,20 +12,22 @@ use io::op::Source;
 
 use crate::caching::tally::{REASONS, STATUSES, Totals};
 use crate::caching::tasks::Cache;
+use crate::config::{Inner, Settings, SettingsType};
 use crate::modules::http_core::OWN;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::response::ContentType;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Content,
-        active: |scope| scope.cache_counters.on,
-        run: Run::Now(run),
-    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().on {
+            plan.now(Phase::Content, scope.shared::<Conf>(), run);
+        }
+    },
     ..Module::named(OWN)
 };
 
@@ -38,7 +40,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Answers with the numbers of all caches, in the text format of Prometheus.",
     ),
     |scope, _| {
-        scope.cache_counters.on = true;
+        scope.own::<Conf>().on = true;
         Ok(())
     },
 )];
@@ -47,6 +49,12 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conf {
     on: bool,
+}
+
+impl Settings for Conf {
+    fn inherit(&self, inner: Inner) -> Option<Conf> {
+        (inner != Inner::If).then(Conf::default)
+    }
 }
 
 /// What is known of one cache at a moment.
@@ -308,7 +316,7 @@ fn page(caches: &[(&str, Numbers)]) -> String {
     text
 }
 
-fn run(request: &mut Request) -> Step {
+fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }
@@ -335,7 +343,7 @@ mod tests {
         );
         let is_on = |name: &str| {
             let mut found = config.http.locations.iter().filter(|location| location.name == name);
-            found.next_back().expect("it is there").scope.cache_counters.on
+            found.next_back().expect("it is there").scope.of::<Conf>().on
         };
         assert_eq!(["/a", "/a/b", "/c", "server", "/d"].map(is_on), [true, false, false, true, false]);
     }

@@ -4,15 +4,21 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
+use crate::config::{Inner, Settings, SettingsType};
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::response::ContentType;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler { phase: Phase::Content, active: |scope| scope.empty_gif.0, run: Run::Now(answer) }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().0 {
+            plan.now(Phase::Content, scope.shared::<Conf>(), answer);
+        }
+    },
     ..Module::named("http_empty_gif")
 };
 
@@ -25,7 +31,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Answers with a picture of one transparent pixel.",
     ),
     |scope, _| {
-        scope.empty_gif = Conf(true);
+        *scope.own() = Conf(true);
         Ok(())
     },
 )];
@@ -33,6 +39,12 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 /// Whether the location is one. Holds for one block only.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conf(bool);
+
+impl Settings for Conf {
+    fn inherit(&self, _: Inner) -> Option<Conf> {
+        Some(Conf(false))
+    }
+}
 
 /// 1 by 1 pixels, the colours black and white, of which white is transparent.
 const PICTURE: &[u8] = b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
@@ -42,7 +54,7 @@ const PICTURE: &[u8] = b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04
 const MODIFIED: i64 = 23_349_600;
 
 /// It is not taken from a file, so there is nothing that ranges or an entity tag would be for.
-fn answer(request: &mut Request) -> Step {
+fn answer(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }
@@ -63,7 +75,7 @@ mod tests {
     fn holds_for_its_own_location() {
         let config = loaded("server { location / { empty_gif; location /in {} } }");
         let set: Vec<bool> =
-            config.http.locations.iter().map(|location| location.scope.empty_gif.0).collect();
+            config.http.locations.iter().map(|location| location.scope.of::<super::Conf>().0).collect();
         assert_eq!(set, [false, true, false]);
         assert_eq!(PICTURE.len(), 43);
     }

@@ -11,6 +11,7 @@ use conf::{Args, Contexts, Error, Spec, value};
 use crate::config::{Cx, Layered, Scope};
 use crate::log::syslog::Peer;
 use crate::log::{Hold, Kind, Target, TargetId, Targets};
+use crate::module::BlockHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
@@ -18,7 +19,21 @@ use crate::template::{Template, variable_name};
 use crate::variables::VarRef;
 
 /// The module.
-pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_log") };
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    take_part: |_, scope, plan| {
+        if !scope.log.logs().is_empty() {
+            plan.log(Arc::new(()), |(), request| crate::log::access::write(request));
+        }
+    },
+    blocks: BlockHooks {
+        needs: |http, scope, needs| {
+            needs.log_files.extend(scope.log.files(&http.targets).map(Path::to_owned))
+        },
+        ..BlockHooks::NONE
+    },
+    ..Module::named("http_log")
+};
 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(

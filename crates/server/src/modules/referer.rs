@@ -7,7 +7,8 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec};
 use http::request::HeaderId;
 
-use crate::config::{Cx, Scope};
+use crate::config::{BlockEnd, BlockKind, Cx, Scope, Settings, SettingsType};
+use crate::module::BlockHooks;
 use crate::modules::http_core::names::ServerName;
 use crate::modules::{Directive, Module};
 use crate::pattern::{GaveUp, Pattern};
@@ -16,8 +17,13 @@ use crate::variables::Variable;
 use crate::wildcard::{HostTable, Refusal};
 
 /// The module.
-pub static MODULE: Module =
-    Module { directives: &[DIRECTIVES], variables: VARIABLES, ..Module::named("http_referer") };
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    blocks: BlockHooks { end, ..BlockHooks::NONE },
+    ..Module::named("http_referer")
+};
 
 const CONTEXTS: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
 
@@ -93,7 +99,7 @@ struct List {
 
 /// A second directive in a block adds to the first; the first in a block starts a list of its own.
 fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let conf = &mut scope.referer;
+    let conf = scope.own::<Conf>();
     let mut list = conf.list.take().map(Arc::unwrap_or_clone).unwrap_or_default();
     if conf.block != cx.block {
         // nginx puts hosts and patterns apart, so a block without patterns keeps those around it.
@@ -213,9 +219,20 @@ impl List {
     }
 }
 
+/// The names of a server are known at its end, and a list is checked at the end of its block.
+fn end(scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error> {
+    match end.kind {
+        BlockKind::Server => scope.own::<Conf>().know(end.names, end.span),
+        BlockKind::Location => scope.of::<Conf>().check(end.span),
+        BlockKind::Http | BlockKind::LimitExcept | BlockKind::If => Ok(()),
+    }
+}
+
+impl Settings for Conf {}
+
 impl Conf {
     /// The names of the server are known; its locations are read after this.
-    pub(crate) fn know(&mut self, names: &[ServerName], end: &conf::Span) -> Result<(), Error> {
+    fn know(&mut self, names: &[ServerName], end: &conf::Span) -> Result<(), Error> {
         if let Some(list) = &mut self.list
             && list.awaits_names
         {
@@ -226,7 +243,7 @@ impl Conf {
     }
 
     /// A block is complete: nginx does not take a list that can only say no to those who name a site.
-    pub(crate) fn check(&self, end: &conf::Span) -> Result<(), Error> {
+    fn check(&self, end: &conf::Span) -> Result<(), Error> {
         let is_wrong = |list: &Arc<List>| (list.none || list.blocked) && !list.has_hosts;
         match self.list.as_ref().is_some_and(is_wrong) {
             true => Err(Error::at(
@@ -241,7 +258,7 @@ impl Conf {
 
 /// Where nothing is listed everything is right.
 fn is_valid(request: &Request) -> bool {
-    match &request.scope().referer.list {
+    match &request.scope().of::<Conf>().list {
         Some(list) if !list.is_empty() => {
             let referer = request.header(HeaderId::Referer);
             let tell = |gave_up: &GaveUp<'_>| gave_up.tell(referer.unwrap_or_default(), request);
@@ -263,7 +280,7 @@ mod tests {
         );
         let takes = |name: &str, referer: Option<&str>| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            let list = location.expect("it is there").scope.referer.list.clone();
+            let list = location.expect("it is there").scope.of::<super::Conf>().list.clone();
             let list = list.expect("it has one");
             list.takes(referer.map(str::as_bytes)).expect("no pattern takes long")
         };

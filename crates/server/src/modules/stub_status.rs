@@ -4,8 +4,9 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
+use crate::config::{Inner, Settings, SettingsType};
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::process::tally::Totals;
 use crate::request::Request;
 use crate::response::ContentType;
@@ -15,7 +16,12 @@ use crate::variables::Variable;
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
-    handlers: &[Handler { phase: Phase::Content, active: |scope| scope.stub_status.on, run: Run::Now(run) }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().on {
+            plan.now(Phase::Content, scope.shared::<Conf>(), run);
+        }
+    },
     ..Module::named("http_stub_status")
 };
 
@@ -30,7 +36,7 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
     .many(),
     // Whatever its argument was in old versions of nginx, it means nothing.
     |scope, _| {
-        scope.stub_status.on = true;
+        scope.own::<Conf>().on = true;
         Ok(())
     },
 )];
@@ -40,6 +46,12 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 pub struct Conf {
     /// Nothing turns it off again but the end of the block.
     on: bool,
+}
+
+impl Settings for Conf {
+    fn inherit(&self, inner: Inner) -> Option<Conf> {
+        (inner != Inner::If).then(Conf::default)
+    }
 }
 
 /// They are sums of this moment: two of them in one line may differ by what happened in between.
@@ -83,7 +95,7 @@ fn number(request: &Request, of: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool 
 }
 
 /// Scripts cut the numbers out by place, spaces at the ends of lines included.
-fn run(request: &mut Request) -> Step {
+fn run(_: &Conf, request: &mut Request) -> Step {
     // nginx allows nothing else here, and says so with its page for that status.
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
@@ -113,7 +125,7 @@ mod tests {
         );
         let is_on = |name: &str| {
             let mut found = config.http.locations.iter().filter(|location| location.name == name);
-            found.next_back().expect("it is there").scope.stub_status.on
+            found.next_back().expect("it is there").scope.of::<super::Conf>().on
         };
         assert_eq!(["/a", "/a/b", "/c", "server", "/d"].map(is_on), [true, false, false, true, false]);
     }

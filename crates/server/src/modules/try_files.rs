@@ -1,30 +1,29 @@
 //! `try_files`: the first of several files that is there, else another URI or a status.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec};
 use io::Errno;
 
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Inner, Scope, Settings, SettingsType};
 use crate::files::{self, Kind};
 use crate::log::Level;
 use crate::modules::http_core::conf::{Conf as Core, Root};
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::template::Template;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Precontent,
-        active: |scope| scope.try_files.0.is_some(),
-        run: Run::Later(boxed),
-    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if let Some(files) = &scope.of::<Conf>().0 {
+            plan.later(Phase::Precontent, Arc::clone(files), |files, request| Box::pin(run(files, request)));
+        }
+    },
     ..Module::named("http_try_files")
 };
 
@@ -42,6 +41,12 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
 /// Holds for one block only.
 #[derive(Clone, Debug, Default)]
 pub struct Conf(Option<Arc<Files>>);
+
+impl Settings for Conf {
+    fn inherit(&self, _: Inner) -> Option<Conf> {
+        Some(Conf(None))
+    }
+}
 
 /// The arguments of one directive, shared by the copies of its scope.
 #[derive(Debug)]
@@ -86,24 +91,18 @@ fn set_files(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             Otherwise::Status(code.ok_or_else(|| cx.error(format_args!("invalid code \"{last}\"")))?)
         }
     };
-    scope.try_files = Conf(Some(Arc::new(Files { wanted, otherwise })));
+    *scope.own() = Conf(Some(Arc::new(Files { wanted, otherwise })));
     Ok(())
 }
 
-/// The table of handlers holds functions of one type; the box is paid by locations with this directive only.
-fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(run(request))
-}
-
 /// Looks at one after the other; the first that is there becomes the URI and the next handler serves it.
-async fn run(request: &mut Request) -> Step {
+async fn run(files: &Files, request: &mut Request) -> Step {
     if files::alias_is_lost(request) {
         return Step::Status(500);
     }
     // The settings stay readable while the URI in the request is changed.
     let generation = Rc::clone(&request.generation);
     let scope = &generation.config.location(request.location).scope;
-    let Some(files) = &scope.try_files.0 else { return Step::Next };
     let mut root = Vec::new();
     files::root_of(request, &mut root);
     for wanted in &files.wanted {
@@ -195,7 +194,7 @@ mod tests {
     fn files_of(text: &str) -> Arc<Files> {
         let config = loaded(&format!("server {{ location / {{ try_files {text}; }} }}"));
         let location = config.http.locations.last().expect("there is a location");
-        location.scope.try_files.0.clone().expect("it was set")
+        location.scope.of::<Conf>().0.clone().expect("it was set")
     }
 
     #[test]
@@ -212,7 +211,7 @@ mod tests {
     fn does_not_reach_locations_inside() {
         let config = loaded("server { try_files a b; location / { location /x {} } }");
         let set: Vec<bool> =
-            config.http.locations.iter().map(|location| location.scope.try_files.0.is_some()).collect();
+            config.http.locations.iter().map(|location| location.scope.of::<Conf>().0.is_some()).collect();
         assert_eq!(set, [true, false, false]);
     }
 

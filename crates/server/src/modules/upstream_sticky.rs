@@ -7,7 +7,6 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::Cx;
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::shared_zone::BYTES_MIN;
 use crate::upstream::peers::lines::Draft;
@@ -19,7 +18,12 @@ use crate::variables::VarRef;
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    filter: Some(Filter { active: |scope| scope.upstream_sticky.sets_cookies, run: add_cookie }),
+    take_part: |http, _, plan| {
+        // Known when the whole configuration is.
+        if http.upstreams.groups().any(|group| group.sets_cookies()) {
+            plan.filter(Arc::new(()), |(), request| add_cookie(request));
+        }
+    },
     ..Module::named("http_upstream_sticky")
 };
 
@@ -34,12 +38,6 @@ const DIRECTIVES: &[Directive] = &[Directive::upstream(
     ),
     sticky,
 )];
-
-/// Whether answers of a block may have a cookie: known when the whole configuration is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Conf {
-    pub(crate) sets_cookies: bool,
-}
 
 /// The filter: the cookie of the server that was chosen last goes before the fields that it sent.
 fn add_cookie(request: &mut Request) {
@@ -207,6 +205,7 @@ fn zone(text: &str, cx: &Cx<'_>) -> Result<(String, u64), Error> {
 
 #[cfg(test)]
 mod tests {
+    use crate::config::Config;
     use crate::config::testing::{error, loaded};
 
     #[test]
@@ -218,9 +217,11 @@ mod tests {
              upstream d { server a; sticky cookie srv expires=max samesite=$arg_s; }
              server { }",
         );
-        assert!(config.http.locations.iter().all(|location| location.scope.upstream_sticky.sets_cookies));
+        let filters =
+            |config: &Config| config.http.locations.last().expect("it is there").plan.filters().len();
+        let with_cookies = filters(&config);
         let config = loaded("upstream a { server a; sticky route $arg_r; } server { }");
-        assert!(config.http.locations.iter().all(|location| !location.scope.upstream_sticky.sets_cookies));
+        assert_eq!(filters(&config) + 1, with_cookies);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub static MODULE: Module = Module {
     // Everywhere: another server may say the charset (`X-Accel-Charset`) of what it leads to.
     filter: Some(Filter { active: |_| true, run: filter }),
     subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
+    check: |http, _| check(http),
     ..Module::named("http_charset")
 };
 
@@ -197,7 +198,7 @@ fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// Fails where a location asks for what no map can do.
-pub(crate) fn check(http: &Http) -> Result<(), Error> {
+fn check(http: &Http) -> Result<(), Error> {
     for conf in http.locations.iter().map(|location| &location.scope.charset) {
         // What a variable names is looked at with each request.
         let constant =

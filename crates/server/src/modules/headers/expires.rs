@@ -7,6 +7,7 @@ use std::fmt;
 use conf::{Error, value};
 
 use crate::config::{Cx, Scope};
+use crate::modules::headers::Conf;
 use crate::request::Request;
 use crate::template::Template;
 use crate::zone::since_1970;
@@ -81,7 +82,7 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         None => Setting::Variable { text: template, modified },
         Some(text) => Setting::Fixed(parse(text, modified).map_err(fault)?),
     };
-    scope.headers.expires = match setting {
+    scope.own::<Conf>().expires = match setting {
         Setting::Fixed(Expires::Off) => None,
         setting => Some(setting.into()),
     };
@@ -223,7 +224,7 @@ mod tests {
         let config = loaded("expires 1h; server { location /a { } location /b { expires off; } }");
         let has = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.is_some_and(|location| location.scope.headers.expires.is_some())
+            location.is_some_and(|location| location.scope.of::<Conf>().expires.is_some())
         };
         assert_eq!((has("server"), has("/a"), has("/b")), (true, true, false));
     }

@@ -11,17 +11,21 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 use http::conditional::Etag;
 
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Inner, Scope, Settings, SettingsType};
 use crate::modules::http_core::LEVELS_AND_IF;
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::template::Template;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    filter: Some(Filter { active: |scope| scope.headers.is_active(), run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().is_active() {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_headers")
 };
 
@@ -46,7 +50,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("add_header_inherit", Args::Exactly(1), "What becomes of the `add_header` of outer blocks.")
             .default("on"),
-        |scope, cx| cx.choice(&mut scope.headers.headers.inherit, INHERIT),
+        |scope, cx| cx.choice(&mut scope.own::<Conf>().headers.inherit, INHERIT),
     ),
     Directive::scope(
         spec("add_trailer", Args::Between(2, 3), "Adds a field behind the body of answers.").many(),
@@ -55,7 +59,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("add_trailer_inherit", Args::Exactly(1), "What becomes of the `add_trailer` of outer blocks.")
             .default("on"),
-        |scope, cx| cx.choice(&mut scope.headers.trailers.inherit, INHERIT),
+        |scope, cx| cx.choice(&mut scope.own::<Conf>().trailers.inherit, INHERIT),
     ),
 ];
 
@@ -105,12 +109,13 @@ struct Field {
     always: bool,
 }
 
-impl Conf {
-    /// For a block inside.
-    pub(crate) fn inherit(&self) -> Conf {
-        Conf { headers: self.headers.inherit(), trailers: self.trailers.inherit(), ..self.clone() }
+impl Settings for Conf {
+    fn inherit(&self, _: Inner) -> Option<Conf> {
+        Some(Conf { headers: self.headers.inherit(), trailers: self.trailers.inherit(), ..self.clone() })
     }
+}
 
+impl Conf {
     /// Whether there is anything to add: `add_header_inherit off` may have left nothing.
     fn is_active(&self) -> bool {
         let has_some = |list: &List| list.fields().next().is_some();
@@ -157,7 +162,7 @@ fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> 
         return Ok(());
     }
     let field = Field { name: name.into(), value, always };
-    Arc::make_mut(&mut list(&mut scope.headers).own).push(field);
+    Arc::make_mut(&mut list(scope.own()).own).push(field);
     Ok(())
 }
 
@@ -167,12 +172,10 @@ fn is_fine(status: u16) -> bool {
 }
 
 /// Adds to the answer that the client gets, and not to what it is made of.
-fn filter(request: &mut Request) {
+fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
     }
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.headers;
     let is_fine = is_fine(request.response.status);
     if let Some(setting) = conf.expires.as_ref().filter(|_| is_fine) {
         expires::apply(setting, request);
@@ -216,7 +219,7 @@ fn value_of(field: &Field, request: &Request) -> Vec<u8> {
 /// When the body is out, its fields can say what became of it.
 fn trailers(request: &mut Request) {
     let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.headers;
+    let conf = generation.config.location(request.location).scope.of::<Conf>();
     let is_fine = is_fine(request.response.status);
     for field in conf.trailers.fields().filter(|field| is_fine || field.always) {
         let value = value_of(field, request);
@@ -235,7 +238,7 @@ mod tests {
     fn names_in(http: &str, location: &str, list: fn(&Conf) -> &List) -> String {
         let config = loaded(http);
         let found = config.http.locations.iter().find(|found| found.name == location);
-        let conf = &found.expect("the location is there").scope.headers;
+        let conf = found.expect("the location is there").scope.of::<Conf>();
         let names: Vec<&str> = list(conf).fields().map(|field| &*field.name).collect();
         names.join(" ")
     }
@@ -301,7 +304,7 @@ mod tests {
         let config = loaded("server { location / { } location /a { add_header A b; } }");
         let active = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.is_some_and(|location| location.scope.headers.is_active())
+            location.is_some_and(|location| location.scope.of::<Conf>().is_active())
         };
         assert_eq!((active("/"), active("/a")), (false, true));
     }

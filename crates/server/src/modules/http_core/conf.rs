@@ -89,6 +89,8 @@ pub(crate) struct Conf {
     pub(crate) http_strict: bool,
     /// `merge_slashes`
     pub(crate) merge_slashes: bool,
+    /// `uninitialized_variable_warn`, a directive of the rewrite module.
+    pub(crate) uninitialized_variable_warn: bool,
     /// `client_max_body_size`, bytes; 0 is no limit.
     pub(crate) client_max_body_size: u64,
     /// `client_body_buffer_size`, bytes.
@@ -394,6 +396,7 @@ impl Default for Conf {
             underscores_in_headers: false,
             http_strict: false,
             merge_slashes: true,
+            uninitialized_variable_warn: true,
             client_max_body_size: 1 << 20,
             client_body_buffer_size: 16 << 10,
             client_body_timeout: Duration::from_secs(60),

@@ -23,8 +23,11 @@ pub(crate) use blocks::NO_HASH;
 pub use blocks::ServerDraft;
 pub(crate) use conf::{Conf, LimitExcept};
 
+use std::path::Path;
+
 use ::conf::{Args, Contexts, Spec};
 
+use crate::module::BlockHooks;
 use crate::modules::Module;
 
 /// The module.
@@ -39,6 +42,14 @@ pub static MODULE: Module = Module {
     ],
     variables: variables::VARIABLES,
     prefixed: variables::PREFIXED,
+    blocks: BlockHooks {
+        needs: |http, scope, needs| {
+            needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
+            needs.temp_folders.insert(scope.core.client_body_temp_path.0.clone());
+            needs.temp_folders.extend(http.caches.iter().map(|zone| zone.kind().path.clone()));
+        },
+        ..BlockHooks::NONE
+    },
     ..Module::named("http_core")
 };
 

@@ -36,6 +36,7 @@ pub(crate) use conf::Bits;
 pub use conf::Conf;
 
 use crate::caching;
+use crate::module::BlockHooks;
 use crate::modules::Module;
 use crate::modules::http_core::{LEVELS, NO_HASH};
 use crate::phases::{Handler, Phase, Run, Step};
@@ -61,6 +62,22 @@ pub static MODULE: Module = Module {
         active: |scope| scope.proxy.is_active(),
         run: Run::NowOrLater(begin, |request| Box::pin(run(request))),
     }],
+    blocks: BlockHooks {
+        end: |scope, end| scope.proxy.finish(end.span),
+        needs: |_, scope, needs| {
+            if scope.proxy.is_active() {
+                needs.temp_folders.insert(scope.proxy.upstream.temp_path.0.clone());
+            }
+            needs.transparent_bind |= scope.proxy.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
+        },
+        ..BlockHooks::NONE
+    },
+    check: |http, warnings| {
+        cache_conf::check(http)?;
+        pass::check(http, warnings)?;
+        cache_conf::warn_of_credentials(http, warnings);
+        Ok(())
+    },
     ..Module::named("http_proxy")
 };
 

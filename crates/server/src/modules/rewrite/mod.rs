@@ -9,17 +9,16 @@ mod replace;
 mod script;
 
 use std::fmt;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 use io::op::Source;
 
-use crate::config::{Cx, LocationId, Scope};
+use crate::config::{BlockKind, Cx, Inner, Scope, Settings, SettingsType};
 use crate::log::Level;
+use crate::module::{BlockHooks, ConditionHooks};
 use crate::modules::{Directive, Module, Walk};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Plan, Step};
 use crate::request::Request;
 use crate::response::ContentType;
 use crate::template::Template;
@@ -31,26 +30,35 @@ use script::{Draft, Instruction, Script};
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[
-        handler(Phase::ServerRewrite, |scope| has(&scope.rewrite.server_script, false), Run::Now(in_server)),
-        handler(
-            Phase::ServerRewrite,
-            |scope| has(&scope.rewrite.server_script, true),
-            Run::Later(in_server_waiting),
-        ),
-        handler(Phase::Rewrite, |scope| has(&scope.rewrite.script, false), Run::Now(in_location)),
-        handler(Phase::Rewrite, |scope| has(&scope.rewrite.script, true), Run::Later(in_location_waiting)),
-    ],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        let conf = scope.of::<Conf>();
+        add_script(plan, Phase::ServerRewrite, &conf.server_script);
+        add_script(plan, Phase::Rewrite, &conf.script);
+    },
+    blocks: BlockHooks {
+        complete: |scope, end| scope.own::<Conf>().complete(end.kind),
+        conditions: Some(ConditionHooks {
+            read: |scope, cx| scope.own::<Conf>().add_condition(cx),
+            join: |scope, from, inside, location| {
+                let block = std::mem::take(&mut inside.own::<Conf>().draft);
+                scope.own::<Conf>().draft.fill(from, block, location)
+            },
+        }),
+        ..BlockHooks::NONE
+    },
     ..Module::named("http_rewrite")
 };
 
-const fn handler(phase: Phase, active: fn(&Scope) -> bool, run: Run) -> Handler {
-    Handler { phase, active, run }
-}
-
-/// Whether there is a script, one that waits or one that does not.
-fn has(script: &Option<Arc<Script>>, waiting: bool) -> bool {
-    script.as_ref().is_some_and(|script| script.waits() == waiting)
+/// Puts a script on the plan. At server level it runs again after each internal redirect, as in nginx.
+fn add_script(plan: &mut Plan, phase: Phase, script: &Option<Arc<Script>>) {
+    match script {
+        None => {}
+        Some(script) if script.waits() => {
+            plan.later(phase, Arc::clone(script), |script, request| Box::pin(script.run_waiting(request)));
+        }
+        Some(script) => plan.now(phase, Arc::clone(script), Script::run),
+    }
 }
 
 /// Scripts belong to a server or a location, and to the conditions in them; `http` has none.
@@ -79,7 +87,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("break", Args::None, "Ends the rewrite directives of a block; the request stays where it is."),
         |scope, _| {
-            scope.rewrite.draft.0.push(Instruction::Break);
+            scope.own::<Conf>().draft.0.push(Instruction::Break);
             Ok(())
         },
     ),
@@ -96,7 +104,7 @@ const DIRECTIVES: &[Directive] = &[
         spec("rewrite", Args::Between(2, 3), "Another URI, or a redirect, for URIs that match a pattern."),
         |scope, cx| {
             let rewrite = Arc::new(Rewrite::read(cx)?);
-            scope.rewrite.draft.0.push(Instruction::Rewrite(rewrite));
+            scope.own::<Conf>().draft.0.push(Instruction::Rewrite(rewrite));
             Ok(())
         },
     ),
@@ -104,23 +112,17 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         flag("rewrite_log", "Tells in the error log, as notices, what rewrites and conditions matched.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.rewrite.log),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().log),
     ),
     // Also what a `map` would compute can be set, and some of what nginx itself has, such as the query.
     Directive::scope(spec("set", Args::Exactly(2), "Gives a variable a value."), add_set),
-    // Kept the other way round, so that what is not set is what holds in nginx.
     Directive::scope(
         flag(
             "uninitialized_variable_warn",
             "Warns in the error log of variables that are used before `set` has given them a value.",
         )
         .default("on"),
-        |scope, cx| {
-            let mut warn = true;
-            cx.flag(&mut warn)?;
-            scope.rewrite.silent = !warn;
-            Ok(())
-        },
+        |scope, cx| cx.flag(&mut scope.core.uninitialized_variable_warn),
     ),
 ];
 
@@ -135,47 +137,29 @@ pub struct Conf {
     server_script: Option<Arc<Script>>,
     /// `rewrite_log`
     log: bool,
-    /// `uninitialized_variable_warn off`
-    silent: bool,
+}
+
+impl Settings for Conf {
+    fn inherit(&self, _: Inner) -> Option<Conf> {
+        Some(Conf { log: self.log, ..Conf::default() })
+    }
 }
 
 impl Conf {
-    /// For a block inside: without the scripts.
-    pub(crate) fn inherit(&self) -> Conf {
-        Conf { log: self.log, silent: self.silent, ..Conf::default() }
-    }
-
-    /// `uninitialized_variable_warn`
-    pub(crate) fn warns_uninitialized(&self) -> bool {
-        !self.silent
-    }
-
     /// Adds the condition of an `if`, whose block is read when the one around it is complete.
-    pub(crate) fn add_condition(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
+    fn add_condition(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
         let condition = Condition::read(cx)?;
         self.draft.0.push(Instruction::If { condition, location: None, skip: 0 });
         Ok(())
     }
 
-    /// The directives of the block of an `if`, for the script around it.
-    pub(crate) fn take_draft(&mut self) -> Draft {
-        std::mem::take(&mut self.draft)
-    }
-
-    /// Puts the directives of the block of an `if` behind its condition, the first from this place on. Answers
-    /// where to look for the next.
-    pub(crate) fn fill_condition(&mut self, from: usize, block: Draft, inside: Option<LocationId>) -> usize {
-        self.draft.fill(from, block, inside)
-    }
-
-    /// What was read becomes the script of the location.
-    pub(crate) fn finish_location(&mut self) {
-        self.script = std::mem::take(&mut self.draft).finish();
-    }
-
-    /// What was read becomes the script of the server.
-    pub(crate) fn finish_server(&mut self) {
-        self.server_script = std::mem::take(&mut self.draft).finish();
+    /// What was read becomes the script of the server or of the location.
+    fn complete(&mut self, kind: BlockKind) {
+        let script = std::mem::take(&mut self.draft).finish(self.log);
+        match kind {
+            BlockKind::Server => self.server_script = script,
+            _ => self.script = script,
+        }
     }
 }
 
@@ -203,7 +187,7 @@ fn add_return(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         (Err(_), None) if is_url(text) => Instruction::Return { status: 302, text: Some(cx.template(text)?) },
         _ => return Err(cx.error(format_args!("invalid return code \"{text}\""))),
     };
-    scope.rewrite.draft.0.push(instruction);
+    scope.own::<Conf>().draft.0.push(instruction);
     Ok(())
 }
 
@@ -216,44 +200,8 @@ fn add_set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if let VarRef::Slot(slot) = variable {
         cx.http.registry.note_value(slot, Some(&value));
     }
-    scope.rewrite.draft.0.push(Instruction::Set { variable, value });
+    scope.own::<Conf>().draft.0.push(Instruction::Set { variable, value });
     Ok(())
-}
-
-/// Runs again after each internal redirect, as in nginx.
-fn in_server(request: &mut Request) -> Step {
-    let generation = Rc::clone(&request.generation);
-    let script = &generation.config.location(request.location).scope.rewrite.server_script;
-    script.as_ref().map_or(Step::Next, |script| script.run(request))
-}
-
-/// Runs once the location is known.
-fn in_location(request: &mut Request) -> Step {
-    let generation = Rc::clone(&request.generation);
-    let script = &generation.config.location(request.location).scope.rewrite.script;
-    script.as_ref().map_or(Step::Next, |script| script.run(request))
-}
-
-/// As [`in_server`], with files to look at.
-fn in_server_waiting(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(async {
-        let generation = Rc::clone(&request.generation);
-        match &generation.config.location(request.location).scope.rewrite.server_script {
-            Some(script) => script.run_waiting(request).await,
-            None => Step::Next,
-        }
-    })
-}
-
-/// As [`in_location`], with files to look at.
-fn in_location_waiting(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(async {
-        let generation = Rc::clone(&request.generation);
-        match &generation.config.location(request.location).scope.rewrite.script {
-            Some(script) => script.run_waiting(request).await,
-            None => Step::Next,
-        }
-    })
 }
 
 /// A line of `rewrite_log`.
@@ -292,6 +240,7 @@ fn answer(request: &mut Request, status: u16, text: Option<&Template>) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, load, loaded};
     use crate::config::{Config, ServerId};
     use crate::phases::Phase;
@@ -301,13 +250,13 @@ mod tests {
         let config = loaded(&format!("server {{ {server} }}"));
         let root = config.server(ServerId(0)).root;
         let inner = config.http.locations.last().expect("the server has a scope");
-        let outer = &config.location(root).scope.rewrite.server_script;
-        (format!("{outer:?}"), format!("{:?}", inner.scope.rewrite.script))
+        let outer = &config.location(root).scope.of::<Conf>().server_script;
+        (format!("{outer:?}"), format!("{:?}", inner.scope.of::<Conf>().script))
     }
 
     /// How many handlers take part in each location.
     fn counts(config: &Config, phase: Phase) -> Vec<usize> {
-        config.http.locations.iter().map(|location| location.handlers.of_phase(phase).len()).collect()
+        config.http.locations.iter().map(|location| location.plan.of_phase(phase).len()).collect()
     }
 
     #[test]
@@ -357,7 +306,7 @@ mod tests {
                 && location.scope.core.sendfile.is_none()
                 && !inside.scope.core.etag
         );
-        assert_eq!(inside.handlers.of_phase(Phase::Precontent).len(), 0);
+        assert_eq!(inside.plan.of_phase(Phase::Precontent).len(), 0);
     }
 
     #[test]
@@ -368,8 +317,8 @@ mod tests {
         );
         let [server, inherited, own] = config.http.locations.as_slice() else { panic!("there are three") };
         for (location, expected) in [(server, true), (inherited, true), (own, false)] {
-            assert_eq!(location.scope.rewrite.log, expected);
-            assert_eq!(location.scope.rewrite.warns_uninitialized(), !expected);
+            assert_eq!(location.scope.of::<Conf>().log, expected);
+            assert_eq!(location.scope.core.uninitialized_variable_warn, !expected);
         }
     }
 

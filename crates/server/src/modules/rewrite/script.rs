@@ -28,6 +28,8 @@ pub(crate) struct Script {
     instructions: Vec<Instruction>,
     /// Whether one of them may have to wait for the disk.
     waits: bool,
+    /// `rewrite_log`
+    log: bool,
 }
 
 /// One directive.
@@ -62,14 +64,14 @@ impl Draft {
     }
 
     /// The script, unless there is nothing to do.
-    pub(super) fn finish(self) -> Option<Arc<Script>> {
+    pub(super) fn finish(self, log: bool) -> Option<Arc<Script>> {
         let instructions = self.0;
         let waits = |instruction: &Instruction| match instruction {
             Instruction::If { condition, .. } => condition.waits(),
             _ => false,
         };
         let waits = instructions.iter().any(waits);
-        (!instructions.is_empty()).then(|| Arc::new(Script { instructions, waits }))
+        (!instructions.is_empty()).then(|| Arc::new(Script { instructions, waits, log }))
     }
 }
 
@@ -80,8 +82,6 @@ struct State {
     /// Whether the texts of `set` and `if` have the groups of a decoded URI encoded: so it is in nginx up to the
     /// first rewrite that takes place.
     escaped: bool,
-    /// `rewrite_log`
-    log: bool,
     /// What the condition that was stopped at came to.
     looked: Option<bool>,
 }
@@ -102,7 +102,7 @@ impl Script {
 
     /// Runs a script that never waits.
     pub(super) fn run(&self, request: &mut Request) -> Step {
-        match self.advance(&mut State::new(request), request) {
+        match self.advance(&mut State::new(), request) {
             Stop::End(step) => step,
             // A condition that asks makes the script one that waits.
             Stop::Look(_) => Step::Status(500),
@@ -111,7 +111,7 @@ impl Script {
 
     /// Runs it, and looks at files where it asks for them.
     pub(super) async fn run_waiting(&self, request: &mut Request) -> Step {
-        let mut state = State::new(request);
+        let mut state = State::new();
         loop {
             let path = match self.advance(&mut state, request) {
                 Stop::End(step) => return step,
@@ -154,7 +154,7 @@ impl Script {
                     }
                     return Stop::End(Step::Next);
                 }
-                Instruction::Rewrite(rewrite) => match rewrite.run(request, state.log) {
+                Instruction::Rewrite(rewrite) => match rewrite.run(request, self.log) {
                     Outcome::None => {}
                     Outcome::Replaced(After::Next) => state.escaped = false,
                     Outcome::Replaced(After::Search | After::Stay) => return Stop::End(Step::Next),
@@ -164,7 +164,7 @@ impl Script {
                     let escaped = state.escaped && request.was_encoded();
                     let verdict = match state.looked.take() {
                         Some(holds) => Verdict::Holds(holds),
-                        None => condition.look(request, escaped, state.log),
+                        None => condition.look(request, escaped, self.log),
                     };
                     match verdict {
                         Verdict::Asks(path) => return Stop::Look(path),
@@ -185,7 +185,7 @@ impl Script {
 }
 
 impl State {
-    fn new(request: &Request) -> State {
-        State { at: 0, escaped: true, log: request.scope().rewrite.log, looked: None }
+    fn new() -> State {
+        State { at: 0, escaped: true, looked: None }
     }
 }

@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(conf("/2"), (false, false, true, 9));
         let filters = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.expect("it is there").handlers.filters().len()
+            location.expect("it is there").plan.filters().len()
         };
         assert_eq!(filters("/1"), filters("/2") + 1);
         assert_eq!(
