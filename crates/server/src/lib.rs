@@ -29,6 +29,7 @@ pub mod request;
 mod resolve;
 pub mod response;
 mod room;
+mod settings;
 mod shared_zone;
 mod slots;
 mod subrequest;

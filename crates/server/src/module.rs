@@ -11,7 +11,7 @@ use conf::{Error, Spec, State, Table};
 use crate::config::{BlockEnd, Cx, Http, LocationId, Needs, Scope, SettingsTable, SettingsType};
 use crate::modules::core::{EventsConf, MainConf};
 use crate::modules::http_core::ServerDraft;
-use crate::phases::{Filter, Handler, Plan};
+use crate::phases::Plan;
 use crate::request::Request;
 use crate::upstream::peers::lines::Draft;
 use crate::variables::{ModuleVariables, Prefixed, Variable};
@@ -104,10 +104,6 @@ pub struct Module {
     pub blocks: BlockHooks,
     /// Checks the whole configuration when it has been read.
     pub check: fn(&Http, &mut Vec<Error>) -> Result<(), Error>,
-    /// Its handlers that find their settings themselves.
-    pub handlers: &'static [Handler],
-    /// Its filter, if that finds its settings itself.
-    pub filter: Option<Filter>,
     /// What it does where a subrequest begins.
     pub subrequest: SubrequestHooks,
 }
@@ -125,7 +121,7 @@ pub struct SubrequestHooks {
 #[derive(Clone, Copy)]
 pub struct BlockHooks {
     /// Called at the end of a block, when its own directives have been read and the blocks in it have not.
-    pub end: fn(&mut Scope, &BlockEnd<'_>) -> Result<(), Error>,
+    pub end: fn(&mut Http, &mut Scope, &BlockEnd<'_>) -> Result<(), Error>,
     /// Called when the `if` blocks in it have been read too.
     pub complete: fn(&mut Scope, &BlockEnd<'_>),
     /// The module's part in `if` blocks.
@@ -147,7 +143,7 @@ pub struct ConditionHooks {
 impl BlockHooks {
     /// Those of a module that does nothing with blocks.
     pub const NONE: BlockHooks =
-        BlockHooks { end: |_, _| Ok(()), complete: |_, _| {}, conditions: None, needs: |_, _, _| {} };
+        BlockHooks { end: |_, _, _| Ok(()), complete: |_, _| {}, conditions: None, needs: |_, _, _| {} };
 }
 
 impl Module {
@@ -162,8 +158,6 @@ impl Module {
             take_part: |_, _, _| {},
             blocks: BlockHooks::NONE,
             check: |_, _| Ok(()),
-            handlers: &[],
-            filter: None,
             subrequest: SubrequestHooks { begin: None, detach: None },
         }
     }

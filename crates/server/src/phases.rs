@@ -66,62 +66,12 @@ pub enum Step {
     Named(LocationId),
 }
 
-/// One module's part in one phase, which finds its settings itself.
-pub struct Handler {
-    /// When.
-    pub phase: Phase,
-    /// Whether it has anything to do in a location with these settings.
-    pub active: fn(&Scope) -> bool,
-    /// What it does.
-    pub run: Run,
-}
-
-/// How a handler runs.
-#[derive(Clone, Copy)]
-pub enum Run {
-    /// At once.
-    Now(fn(&mut Request) -> Step),
-    /// With waiting; costs an allocation.
-    Later(for<'a> fn(&'a mut Request) -> Later<'a>),
-    /// With waiting, where the first function says so; saves the allocation elsewhere.
-    LaterIf(fn(&Request) -> bool, for<'a> fn(&'a mut Request) -> Later<'a>),
-    /// At once where the first function can; where it cannot, and says nothing, with waiting.
-    NowOrLater(fn(&mut Request) -> Option<Step>, for<'a> fn(&'a mut Request) -> Later<'a>),
-}
-
-impl BoundHandler for Run {
-    fn now(&self, request: &mut Request) -> Option<Step> {
-        match self {
-            Run::Now(run) => Some(run(request)),
-            Run::Later(_) => None,
-            Run::LaterIf(wanted, _) => (!wanted(request)).then_some(Step::Next),
-            Run::NowOrLater(now, _) => now(request),
-        }
-    }
-
-    fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a> {
-        match self {
-            Run::Now(run) => Box::pin(async { run(request) }),
-            Run::Later(later) | Run::LaterIf(_, later) | Run::NowOrLater(_, later) => later(request),
-        }
-    }
-}
-
-/// One module's change to the head of a response, which finds its settings itself.
-#[derive(Clone, Copy)]
-pub struct Filter {
-    /// Whether it has anything to do in a location with these settings.
-    pub active: fn(&Scope) -> bool,
-    /// What it does.
-    pub run: fn(&mut Request),
-}
-
 /// A handler of one phase in one location, bound to the settings that hold there.
-pub trait BoundHandler: Send + Sync {
+pub trait Handler: Send + Sync {
     /// Runs at once. `None` where it has to wait and has done nothing.
     fn now(&self, request: &mut Request) -> Option<Step>;
 
-    /// Runs where [`BoundHandler::now`] could not.
+    /// Runs where [`Handler::now`] could not.
     fn later<'a>(&'a self, request: &'a mut Request) -> Later<'a>;
 }
 
@@ -131,7 +81,7 @@ struct Now<C> {
     run: fn(&C, &mut Request) -> Step,
 }
 
-impl<C: Send + Sync> BoundHandler for Now<C> {
+impl<C: Send + Sync> Handler for Now<C> {
     fn now(&self, request: &mut Request) -> Option<Step> {
         Some((self.run)(&self.conf, request))
     }
@@ -148,7 +98,7 @@ struct NowOrLater<C> {
     later: for<'a> fn(&'a C, &'a mut Request) -> Later<'a>,
 }
 
-impl<C: Send + Sync> BoundHandler for NowOrLater<C> {
+impl<C: Send + Sync> Handler for NowOrLater<C> {
     fn now(&self, request: &mut Request) -> Option<Step> {
         (self.now)(&self.conf, request)
     }
@@ -160,7 +110,7 @@ impl<C: Send + Sync> BoundHandler for NowOrLater<C> {
 
 /// One module's change to the head of a response. Where the body is to change too, it puts a
 /// [`crate::body::filter::BodyFilter`] into the response.
-pub(crate) type BoundFilter = Box<dyn Fn(&mut Request) + Send + Sync>;
+pub(crate) type Filter = Box<dyn Fn(&mut Request) + Send + Sync>;
 
 /// What a module does with a request that is over.
 pub(crate) type Logger = Box<dyn Fn(&Request) + Send + Sync>;
@@ -169,8 +119,8 @@ pub(crate) type Logger = Box<dyn Fn(&Request) + Send + Sync>;
 /// what runs when a request is over.
 #[derive(Default)]
 pub struct Plan {
-    phases: [Vec<Box<dyn BoundHandler>>; PHASES],
-    filters: Vec<BoundFilter>,
+    phases: [Vec<Box<dyn Handler>>; PHASES],
+    filters: Vec<Filter>,
     loggers: Vec<Logger>,
 }
 
@@ -180,12 +130,6 @@ impl Plan {
         let mut plan = Plan::default();
         for module in modules.modules() {
             (module.take_part)(http, scope, &mut plan);
-            for handler in module.handlers.iter().filter(|handler| (handler.active)(scope)) {
-                plan.phases[handler.phase as usize].push(Box::new(handler.run));
-            }
-            if let Some(filter) = module.filter.filter(|filter| (filter.active)(scope)) {
-                plan.filters.push(Box::new(filter.run));
-            }
         }
         plan
     }
@@ -240,12 +184,12 @@ impl Plan {
     }
 
     /// The handlers of one phase, in order.
-    pub(crate) fn of_phase(&self, phase: Phase) -> &[Box<dyn BoundHandler>] {
+    pub(crate) fn of_phase(&self, phase: Phase) -> &[Box<dyn Handler>] {
         &self.phases[phase as usize]
     }
 
     /// What changes the head of a response, in order.
-    pub(crate) fn filters(&self) -> &[BoundFilter] {
+    pub(crate) fn filters(&self) -> &[Filter] {
         &self.filters
     }
 

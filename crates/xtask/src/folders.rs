@@ -85,6 +85,7 @@ const PLACES: &[(&str, &str)] = &[
     ("resolve/", "upstream"),
     ("response.rs", "exchange"),
     ("room/", "exchange"),
+    ("settings/", "exchange"),
     ("shared_zone/", "exchange"),
     ("slots.rs", "variables"),
     ("subrequest.rs", "exchange"),

@@ -5,8 +5,8 @@
 use http::date::parse_http;
 use http::request::{HeaderId, Version};
 
-use crate::modules::http_core::gzip::Proxied;
 use crate::request::Request;
+use crate::settings::gzip_clients::Proxied;
 
 /// Whether the answer of `request` may be compressed with gzip for its client: by what it accepts, by its
 /// version and name, and for a proxy by what the answer says about being kept.
@@ -19,7 +19,7 @@ pub(crate) fn gzip(request: &Request) -> bool {
     if !has_gzip(accepted) {
         return false;
     }
-    let conf = &request.scope().gzip_clients;
+    let conf = &request.scope().core.gzip_clients;
     let agent = request.header(HeaderId::UserAgent);
     if conf.disable_msie6 && agent.is_some_and(|agent| http::connection::Browser::detect(agent).msie6) {
         return false;

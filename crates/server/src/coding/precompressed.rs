@@ -1,17 +1,14 @@
 //! Files that somebody compressed before, next to the ones that they stand for: what `gzip_static` and its
 //! siblings share.
 
-use std::future::Future;
-use std::pin::Pin;
-
 use http::request::Method;
 use io::Errno;
 
-use crate::config::Scope;
+use crate::config::{Http, Scope, Settings};
 use crate::files::{self, Failure, Found};
 use crate::log::Level;
 use crate::modules::static_file;
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Plan, Step};
 use crate::request::Request;
 
 /// When such a file is taken.
@@ -31,32 +28,26 @@ pub(crate) const WORDS: &[(&str, Wanted)] =
     &[("off", Wanted::Off), ("on", Wanted::On), ("always", Wanted::Always)];
 
 /// The settings of one module.
-pub(crate) trait Conf: 'static {
+pub(crate) trait Conf: Settings {
     /// What it looks for.
     const SIBLING: Sibling;
 
     /// What its directive says in a block.
-    fn wanted(scope: &Scope) -> Wanted;
+    fn wanted(&self) -> Wanted;
 }
 
-/// The handler of the module with these settings.
-pub(crate) const fn handler<C: Conf>() -> Handler {
-    Handler {
-        phase: Phase::Content,
-        active: |scope| C::wanted(scope) != Wanted::Off,
-        run: Run::LaterIf(is_wanted::<C>, boxed::<C>),
+/// Puts the handler of the module with these settings on the plan.
+pub(crate) fn take_part<C: Conf>(_: &Http, scope: &Scope, plan: &mut Plan) {
+    if scope.of::<C>().wanted() != Wanted::Off {
+        plan.now_or_later(Phase::Content, scope.shared::<C>(), skip, |conf: &C, request| {
+            Box::pin(C::SIBLING.serve(request, conf.wanted()))
+        });
     }
 }
 
-/// Asked before anything is allocated: most requests are for clients or files that this is not for.
-fn is_wanted<C: Conf>(request: &Request) -> bool {
-    C::SIBLING.is_wanted(request, C::wanted(request.scope()))
-}
-
-/// The table of handlers holds functions of one type; the box is paid by locations with the directive only.
-fn boxed<C: Conf>(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    let wanted = C::wanted(request.scope());
-    Box::pin(C::SIBLING.serve(request, wanted))
+/// Goes on before anything is allocated where the client or the file is none that this is for, as most are.
+fn skip<C: Conf>(conf: &C, request: &mut Request) -> Option<Step> {
+    (!C::SIBLING.is_wanted(request, conf.wanted())).then_some(Step::Next)
 }
 
 /// What one module looks for.
@@ -78,7 +69,7 @@ impl Sibling {
             && request.uri.last() != Some(&b'/')
             && match wanted {
                 Wanted::Off => false,
-                Wanted::On => request.scope().gzip_clients.vary || (self.is_accepted)(request),
+                Wanted::On => request.scope().core.gzip_clients.vary || (self.is_accepted)(request),
                 Wanted::Always => true,
             }
     }
@@ -137,9 +128,9 @@ mod tests {
     type Row = (&'static str, fn(&Scope) -> Wanted);
 
     const DIRECTIVES: [Row; 3] = [
-        ("gzip_static", gzip_static::Conf::wanted),
-        ("brotli_static", brotli_static::Conf::wanted),
-        ("zstd_static", zstd_static::Conf::wanted),
+        ("gzip_static", |scope| scope.of::<gzip_static::Conf>().wanted()),
+        ("brotli_static", |scope| scope.of::<brotli_static::Conf>().wanted()),
+        ("zstd_static", |scope| scope.of::<zstd_static::Conf>().wanted()),
     ];
 
     #[test]

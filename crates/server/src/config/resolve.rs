@@ -143,7 +143,6 @@ impl Resolver<'_> {
         let inner = self.simple(statement.children(), Contexts::HTTP, &mut scope, None)?;
         scope.core.check(&statement.end)?;
         self.end_block(BlockKind::Http, statement, &mut scope, &[])?;
-        self.http.resolve = scope.resolve.clone();
         // Before the servers, whose locations name them, wherever both stand.
         for statement in of_kind(&inner, Walk::Upstream) {
             self.upstream_block(statement)?;
@@ -257,14 +256,14 @@ impl Resolver<'_> {
 
     /// Lets the modules check what they read in a block.
     fn end_block(
-        &self,
+        &mut self,
         kind: BlockKind,
         statement: &Statement,
         scope: &mut Scope,
         names: &[ServerName],
     ) -> Result<(), Error> {
         let end = BlockEnd { kind, span: &statement.end, names };
-        self.modules.modules().iter().try_for_each(|module| (module.blocks.end)(scope, &end))
+        self.modules.modules().iter().try_for_each(|module| (module.blocks.end)(&mut self.http, scope, &end))
     }
 
     /// Lets the modules complete what they read in a block and in its `if` blocks.

@@ -7,49 +7,16 @@
 use std::sync::Arc;
 
 use crate::config::settings::{Inner, Settings, SettingsTable, Slots, Start};
-use crate::modules::{
-    access, addition, auth_basic, auth_request, autoindex, brotli, brotli_static, browser, charset, gunzip,
-    gzip, gzip_static, http_core, index, limit_conn, limit_req, log, mirror, proxy, random_index, realip,
-    secure_link, slice, ssi, sub, userid, zstd, zstd_static,
-};
-use crate::resolve;
+use crate::modules::{http_core, log, proxy};
 
 /// The settings of one block: those of the core, and a slot for each module that has any.
 #[derive(Clone, Debug)]
 pub struct Scope {
     slots: Slots,
     pub(crate) core: http_core::Conf,
-    pub(crate) access: access::Conf,
-    pub(crate) auth_request: auth_request::Conf,
-    pub(crate) addition: addition::Conf,
-    pub(crate) sub: sub::Conf,
-    pub(crate) browser: browser::Conf,
-    pub(crate) charset: charset::Conf,
-    pub(crate) auth_basic: auth_basic::Conf,
-    pub(crate) brotli: brotli::Conf,
-    pub(crate) brotli_static: brotli_static::Conf,
-    pub(crate) gunzip: gunzip::Conf,
-    pub(crate) gzip: gzip::Conf,
-    /// Directives of the core: which clients get compressed answers.
-    pub(crate) gzip_clients: http_core::gzip::Conf,
-    pub(crate) gzip_static: gzip_static::Conf,
-    pub(crate) autoindex: autoindex::Conf,
-    pub(crate) index: index::Conf,
-    pub(crate) limit_conn: limit_conn::Conf,
-    pub(crate) limit_req: limit_req::Conf,
     pub(crate) log: log::Conf,
-    pub(crate) mirror: mirror::Conf,
     /// Whom requests are passed to holds for this block only.
     pub(crate) proxy: proxy::Conf,
-    pub(crate) resolve: resolve::Conf,
-    pub(crate) random_index: random_index::Conf,
-    pub(crate) realip: realip::Conf,
-    pub(crate) secure_link: secure_link::Conf,
-    pub(crate) slice: slice::Conf,
-    pub(crate) ssi: ssi::Conf,
-    pub(crate) zstd: zstd::Conf,
-    pub(crate) zstd_static: zstd_static::Conf,
-    pub(crate) userid: userid::Conf,
 }
 
 impl Scope {
@@ -60,33 +27,6 @@ impl Scope {
             core: http_core::Conf::under(start.prefix),
             proxy: proxy::Conf::under(start.prefix),
             log: log::Conf::under(start.prefix, &mut start.http.targets),
-            access: Default::default(),
-            auth_request: Default::default(),
-            addition: Default::default(),
-            sub: Default::default(),
-            browser: Default::default(),
-            charset: Default::default(),
-            auth_basic: Default::default(),
-            brotli: Default::default(),
-            brotli_static: Default::default(),
-            gunzip: Default::default(),
-            gzip: Default::default(),
-            gzip_clients: Default::default(),
-            gzip_static: Default::default(),
-            autoindex: Default::default(),
-            index: Default::default(),
-            limit_conn: Default::default(),
-            limit_req: Default::default(),
-            mirror: Default::default(),
-            resolve: Default::default(),
-            random_index: Default::default(),
-            realip: Default::default(),
-            secure_link: Default::default(),
-            slice: Default::default(),
-            ssi: Default::default(),
-            zstd: Default::default(),
-            zstd_static: Default::default(),
-            userid: Default::default(),
         }
     }
 

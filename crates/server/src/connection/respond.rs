@@ -472,7 +472,7 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
         location: location.as_deref(),
         chunked: response.chunked,
         connection,
-        vary_accept_encoding: response.vary_accept_encoding && request.scope().gzip_clients.vary,
+        vary_accept_encoding: response.vary_accept_encoding && request.scope().core.gzip_clients.vary,
         ..ResponseHead::new(status, &date)
     };
     let mut opening = request.conn.thread.opening.borrow_mut();

@@ -2,23 +2,24 @@
 
 use conf::{Args, Contexts, Error, Spec};
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::network::Network;
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::{Address, Request};
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Access,
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
         // Locations without rules do not pay for the module.
-        active: |scope| !scope.access.rules.items().is_empty(),
-        run: Run::Now(run),
-    }],
+        if !scope.of::<Conf>().rules.items().is_empty() {
+            plan.now(Phase::Access, scope.shared::<Conf>(), run);
+        }
+    },
     ..Module::named("http_access")
 };
 
@@ -57,6 +58,8 @@ pub struct Conf {
     rules: Layered<Rule>,
 }
 
+impl Settings for Conf {}
+
 /// One line of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rule {
@@ -85,7 +88,7 @@ fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error
             Who::Network(network.ok_or_else(|| cx.error(format_args!("invalid parameter \"{text}\"")))?)
         }
     };
-    scope.access.rules.own(cx.block).push(Rule { who, allow });
+    scope.own::<Conf>().rules.own(cx.block).push(Rule { who, allow });
     Ok(())
 }
 
@@ -107,15 +110,14 @@ impl Conf {
 }
 
 /// An answer for this module alone; `satisfy` puts it together with the others.
-fn run(request: &mut Request) -> Step {
-    let scope = request.scope();
-    match scope.access.judge(request.client()) {
+fn run(conf: &Conf, request: &mut Request) -> Step {
+    match conf.judge(request.client()) {
         // Nothing said is not the same as allowed: with `satisfy any` only a rule that allows opens the door.
         None => Step::Next,
         Some(true) => Step::Allow,
         Some(false) => {
             // With `satisfy any` another module may still let the client in.
-            if !scope.core.satisfy.any {
+            if !request.scope().core.satisfy.any {
                 request.log(Level::Error, format_args!("access forbidden by rule"));
             }
             Step::Status(403)
@@ -136,7 +138,7 @@ mod tests {
             "unix:" => Address::Unix(Vec::new()),
             ip => Address::Inet((ip.parse::<IpAddr>().expect("an address"), 1).into()),
         };
-        config.http.locations.last().expect("there is a location").scope.access.judge(&peer)
+        config.http.locations.last().expect("there is a location").scope.of::<Conf>().judge(&peer)
     }
 
     #[test]
@@ -168,7 +170,7 @@ mod tests {
         let peer = Address::Inet(([127, 0, 0, 1], 1).into());
         let judged = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.expect("it is there").scope.access.judge(&peer)
+            location.expect("it is there").scope.of::<Conf>().judge(&peer)
         };
         assert_eq!((judged("/a"), judged("/b")), (Some(false), Some(true)));
     }

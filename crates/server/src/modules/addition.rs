@@ -3,24 +3,27 @@
 //! The subrequests are made while the body is sent, not before: a client sees the first part while the last one
 //! is still worked on, and where one fails its error page takes the place, as in nginx.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
 use crate::body::filter::{BodyFilter, FilterError, Output};
-use crate::config::Cx;
+use crate::config::{Cx, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::subrequest::Subrequest;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    filter: Some(Filter { active: |scope| scope.addition.is_active(), run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().is_active() {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_addition")
 };
 
@@ -32,17 +35,17 @@ const DIRECTIVES: &[Directive] = &[
     // An empty text is how nginx lets a location do without what it inherits.
     Directive::scope(
         spec("add_before_body", Args::Exactly(1), "A URI whose answer is put before bodies; empty for none."),
-        |scope, cx| set(&mut scope.addition.before, cx),
+        |scope, cx| set(&mut scope.own::<Conf>().before, cx),
     ),
     Directive::scope(
         spec("add_after_body", Args::Exactly(1), "A URI whose answer is put behind bodies; empty for none."),
-        |scope, cx| set(&mut scope.addition.after, cx),
+        |scope, cx| set(&mut scope.own::<Conf>().after, cx),
     ),
     Directive::scope(
         spec("addition_types", Args::AtLeast(1), "Types that text is added to, beside HTML.")
             .many()
             .default("text/html"),
-        |scope, cx: &mut Cx<'_>| scope.addition.types.parse(cx),
+        |scope, cx: &mut Cx<'_>| scope.own::<Conf>().types.parse(cx),
     ),
 ];
 
@@ -56,6 +59,8 @@ pub struct Conf {
     /// `addition_types`
     types: MediaTypes,
 }
+
+impl Settings for Conf {}
 
 impl Default for Conf {
     fn default() -> Conf {
@@ -83,9 +88,7 @@ fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// The client's answer alone, and only where it is what was asked for.
-fn filter(request: &mut Request) {
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.addition;
+fn filter(conf: &Conf, request: &mut Request) {
     if request.depth > 0 || request.response.status != 200 || !conf.types.matches(request) {
         return;
     }
@@ -127,6 +130,7 @@ impl BodyFilter for Addition {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded, warnings};
 
     #[test]
@@ -137,7 +141,7 @@ mod tests {
         );
         let sides = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            let conf = &location.expect("it is there").scope.addition;
+            let conf = location.expect("it is there").scope.of::<Conf>();
             (conf.before.as_deref(), conf.after.as_deref(), conf.is_active())
         };
         assert_eq!(sides("server"), (Some("/a"), Some("/b"), true));

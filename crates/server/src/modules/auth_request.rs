@@ -2,18 +2,15 @@
 //!
 //! Only the status of its answer counts; `auth_request_set` takes values out of the rest of it.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::subrequest::{self, Subrequest};
 use crate::template::Template;
@@ -22,11 +19,12 @@ use crate::variables::VarRef;
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Access,
-        active: |scope| scope.auth_request.uri.is_some(),
-        run: Run::Later(boxed),
-    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().uri.is_some() {
+            plan.later(Phase::Access, scope.shared::<Conf>(), |conf, request| Box::pin(run(conf, request)));
+        }
+    },
     ..Module::named("http_auth_request")
 };
 
@@ -41,7 +39,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("off"),
         |scope, cx| {
-            scope.auth_request.uri = Some(cx.arg(0)).filter(|uri| *uri != "off").map(Arc::from);
+            scope.own::<Conf>().uri = Some(cx.arg(0)).filter(|uri| *uri != "off").map(Arc::from);
             Ok(())
         },
     ),
@@ -65,6 +63,8 @@ pub struct Conf {
     variables: Layered<(VarRef, Template)>,
 }
 
+impl Settings for Conf {}
+
 /// A name without its dollar sign is a slip of the pen: nginx refuses it rather than guess.
 fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
@@ -72,19 +72,12 @@ fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = name.ok_or_else(|| cx.error(format_args!("invalid variable name \"{text}\"")))?;
     let variable = cx.http.registry.define(name, cx.statement)?;
     let value = cx.template(cx.arg(1))?;
-    scope.auth_request.variables.own(cx.block).push((variable, value));
+    scope.own::<Conf>().variables.own(cx.block).push((variable, value));
     Ok(())
 }
 
-/// The table of handlers holds functions of one type.
-fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(run(request))
-}
-
 /// Asks, takes the values, and decides.
-async fn run(request: &mut Request) -> Step {
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.auth_request;
+async fn run(conf: &Conf, request: &mut Request) -> Step {
     let Some(uri) = &conf.uri else { return Step::Next };
     // As in nginx without the client's query; who needs it finds it in `$request_uri`.
     let wanted = Subrequest { uri: uri.as_bytes().to_vec(), ..Subrequest::default() };
@@ -120,6 +113,7 @@ async fn run(request: &mut Request) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded};
     use crate::phases::Phase;
 
@@ -132,7 +126,7 @@ mod tests {
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
             let location = location.expect("it is there");
-            let conf = &location.scope.auth_request;
+            let conf = location.scope.of::<Conf>();
             let handlers = location.plan.of_phase(Phase::Access).len();
             (conf.uri.clone(), conf.variables.items().len(), handlers)
         };

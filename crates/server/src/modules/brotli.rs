@@ -3,16 +3,14 @@
 //! Which answers are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names
 //! this coding can read it. A client that takes several gets the first of zstd, brotli and gzip.
 
-use std::rc::Rc;
-
 use conf::{Args, Spec, State};
 
-use crate::coding::{self, Settings, accept, apply};
+use crate::coding::{self, accept, apply};
+use crate::config::{Settings, SettingsType};
 use crate::modules::gzip::power_of_two;
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::variables::Variable;
 
@@ -25,7 +23,12 @@ pub static MODULE: Module = Module {
         set: None,
         help: "How many times smaller brotli made the body of the answer.",
     }],
-    filter: Some(Filter { active: |scope| scope.brotli.enabled, run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_brotli_filter")
 };
 
@@ -46,22 +49,22 @@ const DIRECTIVES: &[Directive] = &[
             "Compresses answers with brotli.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.brotli.enabled),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
     // HTML is always among them.
     Directive::scope(
         spec("brotli_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.brotli.types.parse(cx),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
     // From four on other threads do the work for all but short answers.
     Directive::scope(
         spec("brotli_comp_level", Args::Exactly(1), "How hard to compress, from 0 to 11.").default("6"),
         |scope, cx| {
-            let mut quality = u32::from(scope.brotli.settings.quality);
+            let mut quality = u32::from(scope.own::<Conf>().settings.quality);
             cx.number_in(&mut quality, 0, 11)?;
-            scope.brotli.settings.quality = quality as u8;
+            scope.own::<Conf>().settings.quality = quality as u8;
             Ok(())
         },
     ),
@@ -69,14 +72,14 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("brotli_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
             .default("20"),
-        |scope, cx| cx.size(&mut scope.brotli.min_length),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
     // An answer that says it is shorter gets a window of its own size, which saves memory at both ends.
     Directive::scope(
         spec("brotli_window", Args::Exactly(1), "How far back repetitions are looked for.").default("512k"),
         |scope, cx| {
             let (min, max) = (coding::brotli::WINDOW_BITS_MIN, coding::brotli::WINDOW_BITS_MAX);
-            scope.brotli.settings.window_bits = power_of_two(cx, min, max, WINDOWS)?;
+            scope.own::<Conf>().settings.window_bits = power_of_two(cx, min, max, WINDOWS)?;
             Ok(())
         },
     ),
@@ -104,6 +107,8 @@ pub struct Conf {
     types: MediaTypes,
 }
 
+impl Settings for Conf {}
+
 impl Default for Conf {
     fn default() -> Conf {
         let settings = coding::brotli::Settings { quality: 6, window_bits: 19 };
@@ -111,16 +116,13 @@ impl Default for Conf {
     }
 }
 
-fn filter(request: &mut Request) {
+fn filter(conf: &Conf, request: &mut Request) {
     // The answers of subrequests are parts of one that may be compressed as a whole.
     if request.depth > 0 {
         return;
     }
-    // A count of this thread: the settings stay readable while the answer is changed.
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.brotli;
     if apply::is_eligible(request, conf.min_length, &conf.types) && accept::coding(request, "br") {
-        apply::apply(request, Settings::Brotli(conf.settings));
+        apply::apply(request, coding::Settings::Brotli(conf.settings));
     }
 }
 
@@ -130,7 +132,7 @@ mod tests {
     use crate::config::testing::{error, loaded};
 
     fn conf_of(http: &str) -> Conf {
-        loaded(http).http.locations.last().expect("there is a server").scope.brotli.clone()
+        loaded(http).http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
     }
 
     #[test]

@@ -8,15 +8,19 @@ use conf::{Args, Error, Spec};
 use http::connection::Browser;
 use http::request::HeaderId;
 
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Scope, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
 use crate::variables::Variable;
 
 /// The module.
-pub static MODULE: Module =
-    Module { directives: &[DIRECTIVES], variables: VARIABLES, ..Module::named("http_browser") };
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    ..Module::named("http_browser")
+};
 
 const DIRECTIVES: &[Directive] = &[
     // Without any rule nobody is modern.
@@ -42,14 +46,14 @@ const DIRECTIVES: &[Directive] = &[
         )
         .many(),
         |scope, cx| {
-            let mut ancient = scope.browser.ancient.own(cx.block);
+            let mut ancient = scope.own::<Conf>().ancient.own(cx.block);
             for text in cx.statement.texts() {
                 match text {
                     "netscape4" => ancient.netscape4 = true,
                     text => ancient.names.push(text.as_bytes().into()),
                 }
             }
-            scope.browser.ancient.rules = Arc::new(ancient);
+            scope.own::<Conf>().ancient.rules = Arc::new(ancient);
             Ok(())
         },
     ),
@@ -65,7 +69,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("1")
         .many(),
         |scope, cx| {
-            scope.browser.modern_value = Some(cx.arg(0).into());
+            scope.own::<Conf>().modern_value = Some(cx.arg(0).into());
             Ok(())
         },
     ),
@@ -80,7 +84,7 @@ const DIRECTIVES: &[Directive] = &[
         .default("1")
         .many(),
         |scope, cx| {
-            scope.browser.ancient_value = Some(cx.arg(0).into());
+            scope.own::<Conf>().ancient_value = Some(cx.arg(0).into());
             Ok(())
         },
     ),
@@ -127,6 +131,8 @@ pub struct Conf {
     /// `ancient_browser_value`
     ancient_value: Option<Arc<str>>,
 }
+
+impl Settings for Conf {}
 
 /// Rules that a block inherits as a whole, or makes anew with its first one.
 #[derive(Debug, Default)]
@@ -209,7 +215,7 @@ const NEVER: u64 = 4001 * SCALE;
 /// `modern_browser name version` or `modern_browser unlisted`
 fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
-    let mut modern = scope.browser.modern.own(cx.block);
+    let mut modern = scope.own::<Conf>().modern.own(cx.block);
     match cx.statement.args.get(1) {
         None if name == "unlisted" => modern.unlisted = true,
         // nginx refuses it too, but does not say why.
@@ -232,7 +238,7 @@ fn add_modern(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             modern.browsers.sort_by_key(|(kind, _)| kind.place);
         }
     }
-    scope.browser.modern.rules = Arc::new(modern);
+    scope.own::<Conf>().modern.rules = Arc::new(modern);
     Ok(())
 }
 
@@ -274,7 +280,7 @@ fn is_modern(conf: &Conf, agent: Option<&[u8]>) -> bool {
 
 /// Appends the value of the variable that fits.
 fn show(request: &Request, modern: bool, out: &mut Vec<u8>) -> bool {
-    let conf = &request.scope().browser;
+    let conf = request.scope().of::<Conf>();
     if is_modern(conf, request.header(HeaderId::UserAgent)) == modern {
         let value = if modern { &conf.modern_value } else { &conf.ancient_value };
         out.extend_from_slice(value.as_deref().unwrap_or("1").as_bytes());
@@ -328,7 +334,7 @@ mod tests {
         ] {
             for (name, expected) in [("/none", none), ("/opera", opera), ("/all", all)] {
                 let location = config.http.locations.iter().find(|location| location.name == name);
-                let conf = &location.expect("it is there").scope.browser;
+                let conf = location.expect("it is there").scope.of::<Conf>();
                 assert_eq!(is_modern(conf, Some(agent.as_bytes())), expected, "{agent} in {name}");
             }
         }
@@ -342,7 +348,7 @@ mod tests {
         );
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.expect("it is there").scope.browser.clone()
+            location.expect("it is there").scope.of::<Conf>().clone()
         };
         let (a, b) = (conf("/a"), conf("/b"));
         assert!(a.modern.rules.unlisted && !b.modern.rules.unlisted);

@@ -10,16 +10,20 @@ use http::request::Method;
 use crate::body::filter::{BodyFilter, FilterError, Output};
 use crate::coding::accept;
 use crate::coding::gzip::Decoder;
-use crate::config::Scope;
+use crate::config::{Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    filter: Some(Filter { active: |scope: &Scope| scope.gunzip.enabled, run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_gunzip")
 };
 
@@ -35,7 +39,7 @@ const DIRECTIVES: &[Directive] = &[
             "Decompresses answers with gzip for clients that do not accept it.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.gunzip.enabled),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
     Directive::scope(
         Spec::new(
@@ -57,7 +61,9 @@ pub struct Conf {
     enabled: bool,
 }
 
-fn filter(request: &mut Request) {
+impl Settings for Conf {}
+
+fn filter(_: &Conf, request: &mut Request) {
     // Several codings on top of each other are left alone, as in nginx.
     let is_gzip = |coding: &[u8]| coding.eq_ignore_ascii_case(b"gzip");
     if !request.response.field(b"Content-Encoding").is_some_and(is_gzip) {
@@ -105,12 +111,14 @@ impl BodyFilter for Gunzip {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded};
 
     #[test]
     fn is_inherited_and_replaced() {
-        let enabled =
-            |http: &str| loaded(http).http.locations.last().map(|location| location.scope.gunzip.enabled);
+        let enabled = |http: &str| {
+            loaded(http).http.locations.last().map(|location| location.scope.of::<Conf>().enabled)
+        };
         assert_eq!(enabled("server {}"), Some(false));
         assert_eq!(enabled("gunzip on; gunzip_buffers 4 8k; server { location / {} }"), Some(true));
         assert_eq!(enabled("gunzip on; server { gunzip off; }"), Some(false));

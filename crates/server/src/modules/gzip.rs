@@ -4,16 +4,13 @@
 //! said by the core's directives and asked of [`crate::coding::accept`]. The length of a body is not known before its
 //! end, so it leaves in chunks.
 
-use std::rc::Rc;
-
 use conf::{Args, Error, Spec, State, value};
 
-use crate::coding::{self, Settings, accept, apply};
-use crate::config::Cx;
+use crate::coding::{self, accept, apply};
+use crate::config::{Cx, Settings, SettingsType};
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::variables::Variable;
 
@@ -26,7 +23,12 @@ pub static MODULE: Module = Module {
         set: None,
         help: "How many times smaller gzip made the body of the answer.",
     }],
-    filter: Some(Filter { active: |scope| scope.gzip.enabled, run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_gzip")
 };
 
@@ -39,22 +41,22 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new("http_gzip", "gzip", LEVELS_AND_IF, Args::Flag, "Compresses answers with gzip.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.gzip.enabled),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
     // HTML is always among them.
     Directive::scope(
         spec("gzip_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.gzip.types.parse(cx),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
     // Each level costs more time than the one before it, and the higher ones gain little.
     Directive::scope(
         spec("gzip_comp_level", Args::Exactly(1), "How hard to compress, from 1 to 9.").default("1"),
         |scope, cx| {
-            let mut level = u32::from(scope.gzip.settings.level);
+            let mut level = u32::from(scope.own::<Conf>().settings.level);
             cx.number_in(&mut level, 1, 9)?;
-            scope.gzip.settings.level = level as u8;
+            scope.own::<Conf>().settings.level = level as u8;
             Ok(())
         },
     ),
@@ -62,14 +64,14 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("gzip_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
             .default("20"),
-        |scope, cx| cx.size(&mut scope.gzip.min_length),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
     // A smaller one saves memory of the client.
     Directive::scope(
         spec("gzip_window", Args::Exactly(1), "How far back repetitions are looked for.").default("32k"),
         |scope, cx| {
             let bits = power_of_two(cx, 9, 15, "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")?;
-            scope.gzip.settings.window_bits = bits;
+            scope.own::<Conf>().settings.window_bits = bits;
             Ok(())
         },
     ),
@@ -121,6 +123,8 @@ pub struct Conf {
     types: MediaTypes,
 }
 
+impl Settings for Conf {}
+
 impl Default for Conf {
     fn default() -> Conf {
         let settings = coding::gzip::Settings { level: 1, window_bits: 15 };
@@ -135,16 +139,13 @@ pub(super) fn power_of_two(cx: &Cx<'_>, min: u8, max: u8, otherwise: &str) -> Re
     bits.ok_or_else(|| cx.error(format_args!("\"{}\" directive {otherwise}", cx.statement.name.text)))
 }
 
-fn filter(request: &mut Request) {
+fn filter(conf: &Conf, request: &mut Request) {
     // The answers of subrequests are parts of one that may be compressed as a whole.
     if request.depth > 0 {
         return;
     }
-    // A count of this thread: the settings stay readable while the answer is changed.
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.gzip;
     if apply::is_eligible(request, conf.min_length, &conf.types) && accept::gzip(request) {
-        apply::apply(request, Settings::Gzip(conf.settings));
+        apply::apply(request, coding::Settings::Gzip(conf.settings));
     }
 }
 
@@ -154,7 +155,7 @@ mod tests {
     use crate::config::testing::{error, loaded};
 
     fn conf_of(http: &str) -> Conf {
-        loaded(http).http.locations.last().expect("there is a server").scope.gzip.clone()
+        loaded(http).http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
     }
 
     #[test]

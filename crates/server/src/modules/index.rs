@@ -1,26 +1,27 @@
 //! `index`: the file that stands for a folder.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
-
 use conf::{Args, Error, Spec};
 use http::request::Method;
 use io::Errno;
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::files::{self, Failure, Kind};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::template::Template;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler { phase: Phase::Content, active: |_| true, run: Run::LaterIf(is_wanted, boxed) }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
+            Box::pin(run(conf, request))
+        });
+    },
     ..Module::named("http_index")
 };
 
@@ -43,6 +44,8 @@ pub struct Conf {
     files: Layered<Template>,
 }
 
+impl Settings for Conf {}
+
 impl Default for Conf {
     fn default() -> Conf {
         Conf { files: Layered::from(vec![Template::text("index.html")]) }
@@ -62,28 +65,23 @@ fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             return Err(cx.error(format_args!("index \"{first}\" in \"index\" directive is invalid")));
         }
         let file = cx.template(text)?;
-        scope.index.files.own(cx.block).push(file);
+        scope.own::<Conf>().files.own(cx.block).push(file);
     }
     Ok(())
 }
 
 /// Only folders are looked at, and only for methods that read; everything else goes on without cost.
-fn is_wanted(request: &Request) -> bool {
-    request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head | Method::Post)
-}
-
-/// The table of handlers holds functions of one type; the box is paid for folders only.
-fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(run(request))
+fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
+    let is_wanted = request.uri.last() == Some(&b'/')
+        && matches!(request.method, Method::Get | Method::Head | Method::Post);
+    (!is_wanted).then_some(Step::Next)
 }
 
 /// The first file that is there is served by an internal redirect, so that its own location decides how.
-async fn run(request: &mut Request) -> Step {
+async fn run(index: &Conf, request: &mut Request) -> Step {
     if files::alias_is_lost(request) {
         return Step::Status(500);
     }
-    let generation = Rc::clone(&request.generation);
-    let index = &generation.config.location(request.location).scope.index;
     let mut folder = Vec::new();
     files::path_of(request, &request.uri, &mut folder);
     // Looking at the folder costs an operation, so it waits until a name was not found in it.
@@ -167,12 +165,13 @@ fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded, warnings};
 
     fn files_of(http: &str) -> Vec<String> {
         let config = loaded(http);
         let location = config.http.locations.last().expect("there is a server");
-        let files = location.scope.index.files.items();
+        let files = location.scope.of::<Conf>().files.items();
         files.iter().map(|file| file.constant().unwrap_or("$").to_owned()).collect()
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Scope, SettingsType};
 use crate::log::Level;
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::shared_zone::limits::{self, key_of, without_zone};
 use crate::shared_zone::table::{Key, Table};
@@ -27,12 +27,13 @@ pub static MODULE: Module = Module {
         set: None,
         help: "What `limit_conn` did: `PASSED`, `REJECTED`, `REJECTED_DRY_RUN`.",
     }],
-    handlers: &[Handler {
-        phase: Phase::Preaccess,
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
         // Locations without limits do not pay for the module.
-        active: |scope| !scope.limit_conn.limits.items().is_empty(),
-        run: Run::Now(run),
-    }],
+        if !scope.of::<Conf>().limits.items().is_empty() {
+            plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
+        }
+    },
     subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
     ..Module::named("http_limit_conn")
 };
@@ -61,16 +62,16 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("limit_conn_log_level", LEVELS, Args::Exactly(1), "Level of lines about refused requests.")
             .default("error"),
-        |scope, cx| scope.limit_conn.set_level(cx),
+        |scope, cx| scope.own::<Conf>().set_level(cx),
     ),
     Directive::scope(
         spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the answer to a refused request.")
             .default("503"),
-        |scope, cx| scope.limit_conn.set_status(cx),
+        |scope, cx| scope.own::<Conf>().set_status(cx),
     ),
     Directive::scope(
         spec("limit_conn_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing.").default("off"),
-        |scope, cx| cx.flag(&mut scope.limit_conn.dry_run),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().dry_run),
     ),
 ];
 
@@ -137,7 +138,7 @@ const MOST_MAX: u64 = 65_535;
 /// The setter of `limit_conn`.
 fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let zone = cx.http.zones.named(cx.arg(0), cx.statement)?;
-    let limits = scope.limit_conn.limits.own(cx.block);
+    let limits = scope.own::<Conf>().limits.own(cx.block);
     if limits.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
         return Err(Error::directive(cx.statement, "is duplicate"));
     }
@@ -199,11 +200,10 @@ fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// Counts the request in each zone, or in none when one is full.
-fn run(request: &mut Request) -> Step {
+fn run(conf: &Conf, request: &mut Request) -> Step {
     if request.shared.extensions.borrow().get::<Outcome>().is_some() {
         return Step::Next;
     }
-    let conf = &request.scope().limit_conn;
     let (dry_run, status) = (conf.dry_run, conf.status);
     // Without a key nothing was looked at, and a location that the request goes on to may still do that.
     let (rejected, held) = match count_all(request, conf) {
@@ -287,7 +287,7 @@ mod tests {
         );
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            let conf = &location.expect("it is there").scope.limit_conn;
+            let conf = location.expect("it is there").scope.of::<Conf>();
             let limits = conf.limits.items().iter();
             let limits: Vec<_> = limits.map(|limit| (limit.zone.name().to_owned(), limit.most)).collect();
             (limits, conf.level, conf.status, conf.dry_run)

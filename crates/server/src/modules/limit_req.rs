@@ -7,20 +7,18 @@
 //! With several limits in a location a request is charged for none when one refuses it; else the last one that
 //! has a key is charged with the look at it, and then the others.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Scope, SettingsType};
 use crate::connection::decide::pause;
 use crate::log::Level;
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::shared_zone::limits::{self, key_of, without_zone};
 use crate::shared_zone::table::{Entry, Table};
@@ -37,11 +35,14 @@ pub static MODULE: Module = Module {
         set: None,
         help: "What `limit_req` did: `PASSED`, `DELAYED`, `REJECTED`, and the last two with `_DRY_RUN`.",
     }],
-    // Two steps, so that only a request that has to wait pays for a future.
-    handlers: &[
-        Handler { phase: Phase::Preaccess, active: is_active, run: Run::Now(run) },
-        Handler { phase: Phase::Preaccess, active: is_active, run: Run::LaterIf(is_delayed, boxed_wait) },
-    ],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().limits.items().is_empty() {
+            plan.now_or_later(Phase::Preaccess, scope.shared::<Conf>(), run, |_, request| {
+                Box::pin(wait(request))
+            });
+        }
+    },
     subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
     ..Module::named("http_limit_req")
 };
@@ -81,17 +82,17 @@ const DIRECTIVES: &[Directive] = &[
             "Level of lines about refused requests; delays are told one level below.",
         )
         .default("error"),
-        |scope, cx| scope.limit_req.set_level(cx),
+        |scope, cx| scope.own::<Conf>().set_level(cx),
     ),
     Directive::scope(
         spec("limit_req_status", LEVELS, Args::Exactly(1), "Status of the answer to a refused request.")
             .default("503"),
-        |scope, cx| scope.limit_req.set_status(cx),
+        |scope, cx| scope.own::<Conf>().set_status(cx),
     ),
     Directive::scope(
         spec("limit_req_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing or delaying.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.limit_req.dry_run),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().dry_run),
     ),
 ];
 
@@ -204,7 +205,7 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
     }
     let zone = zone.ok_or_else(|| without_zone(cx.statement))?;
-    let limits = scope.limit_req.limits.own(cx.block);
+    let limits = scope.own::<Conf>().limits.own(cx.block);
     if limits.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
         return Err(Error::directive(cx.statement, "is duplicate"));
     }
@@ -213,10 +214,6 @@ fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// Locations without limits do not pay for the module.
-fn is_active(scope: &Scope) -> bool {
-    !scope.limit_req.limits.items().is_empty()
-}
-
 /// What became of a request, kept with it: it is looked at once, whatever location it ends in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -263,18 +260,16 @@ fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
 }
 
 /// Looks at all limits and decides.
-fn run(request: &mut Request) -> Step {
-    if outcome(request).is_some() {
-        return Step::Next;
+fn run(conf: &Conf, request: &mut Request) -> Option<Step> {
+    if outcome(request).is_none() {
+        let Some(verdict) = judge(request, conf) else { return Some(Step::Next) };
+        let (dry_run, status) = (conf.dry_run, conf.status);
+        request.shared.extensions.borrow_mut().insert(Outcome { verdict, dry_run });
+        if verdict == Verdict::Rejected && !dry_run {
+            return Some(Step::Status(status as u16));
+        }
     }
-    let conf = &request.scope().limit_req;
-    let Some(verdict) = judge(request, conf) else { return Step::Next };
-    let (dry_run, status) = (conf.dry_run, conf.status);
-    request.shared.extensions.borrow_mut().insert(Outcome { verdict, dry_run });
-    match verdict {
-        Verdict::Rejected if !dry_run => Step::Status(status as u16),
-        _ => Step::Next,
-    }
+    (!is_delayed(request)).then_some(Step::Next)
 }
 
 /// What one limit says of a request.
@@ -457,11 +452,6 @@ fn is_delayed(request: &Request) -> bool {
     outcome(request).is_some_and(|outcome| !outcome.dry_run && matches!(outcome.verdict, Verdict::Delayed(_)))
 }
 
-/// The table of handlers holds functions of one type; only requests that wait pay for the box.
-fn boxed_wait(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(wait(request))
-}
-
 /// Waits for the request's turn, or until its client is gone.
 async fn wait(request: &mut Request) -> Step {
     let Some(Outcome { verdict: Verdict::Delayed(until), .. }) = outcome(request) else {
@@ -478,7 +468,7 @@ mod tests {
 
     fn conf_of<'a>(config: &'a Config, name: &str) -> &'a Conf {
         let location = config.http.locations.iter().find(|location| location.name == name);
-        &location.expect("it is there").scope.limit_req
+        location.expect("it is there").scope.of::<Conf>()
     }
 
     #[test]

@@ -1,25 +1,25 @@
 //! `mirror`: copies of a request that are made beside it, and whose answers nobody looks at.
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::subrequest::{self, Subrequest};
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Precontent,
-        active: |scope| !scope.mirror.uris.items().is_empty(),
-        run: Run::Now(run),
-    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().uris.items().is_empty() {
+            plan.now(Phase::Precontent, scope.shared::<Conf>(), run);
+        }
+    },
     ..Module::named("http_mirror")
 };
 
@@ -45,7 +45,7 @@ const DIRECTIVES: &[Directive] = &[
             "Whether the copies have the request's body, which is read first then.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.mirror.request_body),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().request_body),
     ),
 ];
 
@@ -58,6 +58,8 @@ pub struct Conf {
     request_body: bool,
 }
 
+impl Settings for Conf {}
+
 impl Default for Conf {
     fn default() -> Conf {
         Conf { uris: Layered::default(), off: 0, request_body: true }
@@ -66,7 +68,7 @@ impl Default for Conf {
 
 /// `off` stands alone in its block.
 fn add_uri(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let conf = &mut scope.mirror;
+    let conf = scope.own::<Conf>();
     let is_off = cx.arg(0) == "off";
     let has_own = !conf.uris.items().is_empty() && conf.uris.is_of(cx.block);
     if conf.off == cx.block || (is_off && has_own) {
@@ -82,13 +84,11 @@ fn add_uri(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// Starts the copies; a copy is not copied again.
-fn run(request: &mut Request) -> Step {
+fn run(conf: &Conf, request: &mut Request) -> Step {
     // Otherwise two locations that mirror each other would never end.
     if request.depth > 0 {
         return Step::Next;
     }
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.mirror;
     if conf.request_body && request.body.is_none() {
         return Step::ReadBody;
     }
@@ -105,6 +105,7 @@ fn run(request: &mut Request) -> Step {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded};
 
     #[test]
@@ -115,7 +116,7 @@ mod tests {
         );
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            let conf = &location.expect("it is there").scope.mirror;
+            let conf = location.expect("it is there").scope.of::<Conf>();
             (conf.uris.items().iter().map(|uri| &**uri).collect::<Vec<_>>().join(" "), conf.request_body)
         };
         assert_eq!(conf("/1"), ("/a /b".to_owned(), false));

@@ -1,15 +1,18 @@
 //! Preconditions: 304 and 412 where the client's copy decides (RFC 9110 section 13).
 
+use std::sync::Arc;
+
 use http::conditional::{self, IfModifiedSince, Outcome, Validators};
 
 use crate::modules::Module;
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::{Body, ContentType};
 
 /// The module; its directive belongs to `http_core`.
-pub static MODULE: Module =
-    Module { filter: Some(Filter { active: |_| true, run: filter }), ..Module::named("http_not_modified") };
+pub static MODULE: Module = Module {
+    take_part: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
+    ..Module::named("http_not_modified")
+};
 
 /// Runs before the range filter, so that a range of a file that the client has already is not read at all.
 fn filter(request: &mut Request) {

@@ -1,25 +1,26 @@
 //! `random_index`: any file of a folder stands for the folder.
 
-use std::future::Future;
-use std::pin::Pin;
-
 use conf::{Args, Contexts, Spec};
 use http::request::Method;
 
+use crate::config::{Settings, SettingsType};
 use crate::modules::autoindex::listing::Listing;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::variables::Variable;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Content,
-        active: |scope| scope.random_index.0,
-        run: Run::LaterIf(is_wanted, boxed),
-    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().0 {
+            plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
+                Box::pin(run(conf, request))
+            });
+        }
+    },
     variables: &[Variable {
         name: "random_index",
         get: |request, out| {
@@ -44,28 +45,27 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Takes any file of a folder for its index.",
     )
     .default("off"),
-    |scope, cx| cx.flag(&mut scope.random_index.0),
+    |scope, cx| cx.flag(&mut scope.own::<Conf>().0),
 )];
 
 /// Whether it is on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conf(bool);
 
-/// Only folders are looked into, and only for methods that read.
-fn is_wanted(request: &Request) -> bool {
-    request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head | Method::Post)
-}
+impl Settings for Conf {}
 
-/// The table of handlers holds functions of one type; the box is paid for folders only.
-fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(run(request))
+/// Only folders are looked into, and only for methods that read.
+fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
+    let is_wanted = request.uri.last() == Some(&b'/')
+        && matches!(request.method, Method::Get | Method::Head | Method::Post);
+    (!is_wanted).then_some(Step::Next)
 }
 
 /// The name that was chosen for a request.
 struct Chosen(Box<[u8]>);
 
 /// Reads the names and goes on with one of them. Links to files count as in nginx, and hidden files stay hidden.
-async fn run(request: &mut Request) -> Step {
+async fn run(_: &Conf, request: &mut Request) -> Step {
     let listing = match Listing::open(request).await {
         Ok(listing) => listing,
         Err(step) => return step,
@@ -118,7 +118,7 @@ mod tests {
             "server { location / { random_index on; location /a {} location /b { random_index off; } } }",
         );
         let on: Vec<bool> =
-            config.http.locations.iter().map(|location| location.scope.random_index.0).collect();
+            config.http.locations.iter().map(|location| location.scope.of::<Conf>().0).collect();
         assert_eq!(on, [false, true, true, false]);
     }
 

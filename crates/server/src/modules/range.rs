@@ -1,5 +1,7 @@
 //! Ranges of a body: 206 with one or several parts, 416 (RFC 9110 section 14).
 
+use std::sync::Arc;
+
 use http::conditional::Validators;
 use http::range::multipart::Multipart;
 use http::range::{self, ByteRange, MAX_RANGES_DEFAULT, RangeOutcome};
@@ -10,13 +12,14 @@ use smallvec::{SmallVec, smallvec};
 use crate::body::Piece;
 use crate::body::ranged::{Cut, RangedBody};
 use crate::modules::Module;
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::{Body, ContentType};
 
 /// The module; its directive belongs to `http_core`.
-pub static MODULE: Module =
-    Module { filter: Some(Filter { active: |_| true, run: filter }), ..Module::named("http_range") };
+pub static MODULE: Module = Module {
+    take_part: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
+    ..Module::named("http_range")
+};
 
 /// Leaves everything as it is unless the answer is a whole body of known size that was declared divisible.
 fn filter(request: &mut Request) {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 use http::request::HeaderId;
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::network::Network;
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::{Address, Request};
 use crate::variables::Variable;
 
@@ -23,13 +23,15 @@ pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
     // Early, so that rewriting sees the address; and again where a location has settings of its own.
-    handlers: &[handler(Phase::PostRead), handler(Phase::Preaccess)],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().from.items().is_empty() {
+            plan.now(Phase::PostRead, scope.shared::<Conf>(), run);
+            plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
+        }
+    },
     ..Module::named("http_realip")
 };
-
-const fn handler(phase: Phase) -> Handler {
-    Handler { phase, active: |scope| !scope.realip.from.items().is_empty(), run: Run::Now(run) }
-}
 
 const DIRECTIVES: &[Directive] = &[
     // Nobody is trusted by default: the fields are the client's to write.
@@ -54,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("X-Real-IP"),
         |scope, cx| {
-            scope.realip.source = match cx.arg(0) {
+            scope.own::<Conf>().source = match cx.arg(0) {
                 "X-Real-IP" => Source::RealIp,
                 "X-Forwarded-For" => Source::ForwardedFor,
                 "proxy_protocol" => Source::ProxyProtocol,
@@ -73,7 +75,7 @@ const DIRECTIVES: &[Directive] = &[
             "Takes the last address of the field that is not trusted itself.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.realip.recursive),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().recursive),
     ),
 ];
 
@@ -102,6 +104,8 @@ pub struct Conf {
     recursive: bool,
 }
 
+impl Settings for Conf {}
+
 /// Where the client's address is.
 #[derive(Clone, Debug, Default)]
 enum Source {
@@ -120,7 +124,7 @@ enum Source {
 fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if let Some(network) = Network::read(text, cx) {
-        scope.realip.from.own(cx.block).push(network);
+        scope.own::<Conf>().from.own(cx.block).push(network);
         return Ok(());
     }
     // All addresses of the name are trusted.
@@ -130,22 +134,21 @@ fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     if networks.is_empty() {
         return Err(lost());
     }
-    scope.realip.from.own(cx.block).extend(networks);
+    scope.own::<Conf>().from.own(cx.block).extend(networks);
     Ok(())
 }
 
 /// What was found first stays: the second phase is for locations with other settings.
-fn run(request: &mut Request) -> Step {
+fn run(conf: &Conf, request: &mut Request) -> Step {
     if request.real_client.is_none() {
-        request.real_client = find(request);
+        request.real_client = find(conf, request);
     }
     Step::Next
 }
 
 /// The client's address as a trusted proxy says it; `None` when the peer is not trusted, or says nothing that is
 /// an address.
-fn find(request: &Request) -> Option<Address> {
-    let conf = &request.scope().realip;
+fn find(conf: &Conf, request: &Request) -> Option<Address> {
     let trusted = |address: &Address| conf.from.items().iter().any(|network| network.includes(address));
     let search = Search { trusted: &trusted, recursive: conf.recursive };
     let peer = &request.conn.peer;
@@ -264,7 +267,7 @@ mod tests {
         );
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.expect("it is there").scope.realip.clone()
+            location.expect("it is there").scope.of::<Conf>().clone()
         };
         let (a, b) = (conf("/a"), conf("/b"));
         assert_eq!((a.from.items().len(), b.from.items().len()), (2, 1));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec};
 use http::request::HeaderId;
 
-use crate::config::{BlockEnd, BlockKind, Cx, Scope, Settings, SettingsType};
+use crate::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};
 use crate::module::BlockHooks;
 use crate::modules::http_core::names::ServerName;
 use crate::modules::{Directive, Module};
@@ -220,7 +220,7 @@ impl List {
 }
 
 /// The names of a server are known at its end, and a list is checked at the end of its block.
-fn end(scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error> {
+fn end(_: &mut Http, scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error> {
     match end.kind {
         BlockKind::Server => scope.own::<Conf>().know(end.names, end.span),
         BlockKind::Location => scope.of::<Conf>().check(end.span),

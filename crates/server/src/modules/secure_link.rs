@@ -7,7 +7,7 @@ use md5::{Digest, Md5};
 use subtle::ConstantTimeEq;
 
 use crate::base64;
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Scope, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
@@ -16,8 +16,12 @@ use crate::variables::Variable;
 use crate::zone::since_1970;
 
 /// The module.
-pub static MODULE: Module =
-    Module { directives: &[DIRECTIVES], variables: VARIABLES, ..Module::named("http_secure_link") };
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    ..Module::named("http_secure_link")
+};
 
 const DIRECTIVES: &[Directive] = &[
     // Hash and time are taken out of the request; where they stand in it is the configuration's business.
@@ -62,10 +66,10 @@ const DIRECTIVES: &[Directive] = &[
             "The word that is hashed with a link to make `/prefix/hash/link`.",
         ),
         |scope, cx| {
-            if matches!(&scope.secure_link, Conf::Signed(signed) if signed.block == cx.block) {
+            if matches!(scope.of::<Conf>(), Conf::Signed(signed) if signed.block == cx.block) {
                 return Err(mixed(cx));
             }
-            scope.secure_link = Conf::Secret { word: cx.arg(0).into(), block: cx.block };
+            *scope.own() = Conf::Secret { word: cx.arg(0).into(), block: cx.block };
             Ok(())
         },
     ),
@@ -105,6 +109,8 @@ pub enum Conf {
     Signed(Signed),
 }
 
+impl Settings for Conf {}
+
 /// A hash with a time; either text may be inherited alone.
 #[derive(Clone, Debug, Default)]
 pub struct Signed {
@@ -118,12 +124,12 @@ pub struct Signed {
 
 /// The settings of the newer way, to be changed.
 fn signed<'s>(scope: &'s mut Scope, cx: &Cx<'_>) -> Result<&'s mut Signed, Error> {
-    match &scope.secure_link {
+    match scope.of::<Conf>() {
         Conf::Secret { block, .. } if *block == cx.block => return Err(mixed(cx)),
-        Conf::Secret { .. } | Conf::Unset => scope.secure_link = Conf::Signed(Signed::default()),
+        Conf::Secret { .. } | Conf::Unset => *scope.own() = Conf::Signed(Signed::default()),
         Conf::Signed(_) => {}
     }
-    match &mut scope.secure_link {
+    match scope.own::<Conf>() {
         Conf::Signed(signed) => Ok(signed),
         Conf::Unset | Conf::Secret { .. } => Err(mixed(cx)),
     }
@@ -136,7 +142,7 @@ fn mixed(cx: &Cx<'_>) -> Error {
 
 /// `$secure_link`
 fn link(request: &Request, out: &mut Vec<u8>) -> bool {
-    match &request.scope().secure_link {
+    match request.scope().of::<Conf>() {
         Conf::Unset => false,
         // The word may be empty; then nobody has a link.
         Conf::Secret { word, .. } if word.is_empty() => false,
@@ -191,7 +197,7 @@ fn is_current(signed: &Signed, request: &Request) -> Option<bool> {
 
 /// `$secure_link_expires`
 fn expires(request: &Request, out: &mut Vec<u8>) -> bool {
-    let Conf::Signed(Signed { link: Some(link), .. }) = &request.scope().secure_link else { return false };
+    let Conf::Signed(Signed { link: Some(link), .. }) = request.scope().of::<Conf>() else { return false };
     let text = link.rendered(request);
     match split(&text) {
         Some((_, Some((_, digits)))) => {
@@ -259,7 +265,7 @@ mod tests {
             let text = |template: &Option<Arc<Template>>| {
                 template.as_ref().and_then(|template| template.constant()).unwrap_or("-").to_owned()
             };
-            match &location.expect("it is there").scope.secure_link {
+            match location.expect("it is there").scope.of::<Conf>() {
                 Conf::Unset => "unset".to_owned(),
                 Conf::Secret { word, .. } => format!("secret {word}"),
                 Conf::Signed(Signed { link, hashed, .. }) => format!("{} {}", text(link), text(hashed)),

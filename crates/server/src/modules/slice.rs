@@ -24,11 +24,11 @@ use crate::body::BodyError;
 use crate::body::ranged::{Cut, Ranged, RangedBody};
 use crate::body::stream::Stream;
 use crate::caching::fetch::detached;
+use crate::config::{Settings, SettingsType};
 use crate::connection::decide;
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::Body;
 use crate::variables::Variable;
@@ -44,7 +44,7 @@ pub static MODULE: Module = Module {
             "Bytes of a slice, for `$slice_range`; 0 is none.",
         )
         .default("0"),
-        |scope, cx| cx.size(&mut scope.slice.size),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().size),
     )]],
     variables: &[Variable {
         name: "slice_range",
@@ -52,7 +52,12 @@ pub static MODULE: Module = Module {
         set: None,
         help: "The range of the slice that is asked for, as `Range` has it.",
     }],
-    filter: Some(Filter { active: |scope| scope.slice.size > 0, run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().size > 0 {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_slice")
 };
 
@@ -63,10 +68,12 @@ pub struct Conf {
     pub(crate) size: u64,
 }
 
+impl Settings for Conf {}
+
 /// Shows the range, and remembers by that the request is for a slice. Where an answer was made already, and in requests
 /// that others have made, there is none.
 fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
-    let size = request.scope().slice.size;
+    let size = request.scope().of::<Conf>().size;
     if size == 0 {
         return false;
     }
@@ -157,12 +164,12 @@ fn etag_of(request: &Request) -> Option<Vec<u8>> {
 }
 
 /// Makes the answer of the whole out of that of a slice. Any other answer is what it is.
-fn filter(request: &mut Request) {
+fn filter(conf: &Conf, request: &mut Request) {
     let Some(start) = request.slice.get() else { return };
     if request.depth > 0 || request.response.status != 206 {
         return;
     }
-    let size = request.scope().slice.size;
+    let size = conf.size;
     let seed = detached(request);
     let (slice, length) = match (slice_of(request, start, size), &seed) {
         (Ok(found), Some(_)) => found,

@@ -1,7 +1,7 @@
 //! Files of the document root.
 
-use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::conditional::Etag;
 use http::request::Method;
@@ -10,13 +10,20 @@ use crate::body::{FileBody, choose};
 use crate::files::{self, Failure, Found, Opened};
 use crate::log::Level;
 use crate::modules::Module;
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Later, Phase, Step};
 use crate::request::Request;
 use crate::response::{Body, ContentType};
 
 /// The module; it has no directives of its own.
 pub static MODULE: Module = Module {
-    handlers: &[Handler { phase: Phase::Content, active: |_| true, run: Run::NowOrLater(now, later) }],
+    take_part: |_, _, plan| {
+        plan.now_or_later(
+            Phase::Content,
+            Arc::new(()),
+            |(), request| now(request),
+            |(), request| later(request),
+        );
+    },
     ..Module::named("http_static")
 };
 
@@ -42,7 +49,7 @@ fn now(request: &mut Request) -> Option<Step> {
 }
 
 /// The same with waiting. The path is the one that [`now`] has made.
-fn later(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
+fn later(request: &mut Request) -> Later<'_> {
     Box::pin(async {
         let path = std::mem::take(&mut request.path);
         let found = files::open_by_engine(request, &path).await;

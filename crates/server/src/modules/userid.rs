@@ -13,12 +13,11 @@ use conf::{Args, Error, Spec, value};
 use http::request::HeaderId;
 
 use crate::base64;
-use crate::config::{Cx, Scope};
+use crate::config::{Cx, Scope, Settings, SettingsType};
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::http_core::variables::cookie_in;
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::{Address, Request};
 use crate::variables::Variable;
 use crate::zone::since_1970;
@@ -27,7 +26,12 @@ use crate::zone::since_1970;
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
-    filter: Some(Filter { active: |scope| scope.userid.get().mode >= Mode::V1, run: send_cookie }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().get().mode >= Mode::V1 {
+            plan.filter(scope.shared::<Conf>(), send_cookie);
+        }
+    },
     ..Module::named("http_userid")
 };
 
@@ -39,14 +43,14 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             const NAMES: &[(&str, Mode)] =
                 &[("off", Mode::Off), ("log", Mode::Log), ("v1", Mode::V1), ("on", Mode::On)];
-            cx.choice(&mut scope.userid.own().mode, NAMES)
+            cx.choice(&mut scope.own::<Conf>().own().mode, NAMES)
         },
     ),
     // Also what the variables show in front of an identifier.
     Directive::scope(
         spec("userid_name", Args::Exactly(1), "The name of the cookie.").default("uid"),
         |scope, cx| {
-            scope.userid.own().name = cx.arg(0).to_owned();
+            scope.own::<Conf>().own().name = cx.arg(0).to_owned();
             Ok(())
         },
     ),
@@ -54,7 +58,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_domain", Args::Exactly(1), "The domain that the cookie is for.").default("none"),
         |scope, cx| {
-            scope.userid.own().domain = unless(cx, "none");
+            scope.own::<Conf>().own().domain = unless(cx, "none");
             Ok(())
         },
     ),
@@ -62,7 +66,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_path", Args::Exactly(1), "The path that the cookie is for.").default("/"),
         |scope, cx| {
-            scope.userid.own().path = cx.arg(0).to_owned();
+            scope.own::<Conf>().own().path = cx.arg(0).to_owned();
             Ok(())
         },
     ),
@@ -70,7 +74,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_expires", Args::Exactly(1), "How long browsers keep the cookie.").default("off"),
         |scope, cx| {
-            scope.userid.own().expires = match cx.arg(0) {
+            scope.own::<Conf>().own().expires = match cx.arg(0) {
                 "off" => Expires::Never,
                 "max" => Expires::Max,
                 text => Expires::After(value::seconds(text).map_err(|_| cx.invalid(text))? as i64),
@@ -93,7 +97,7 @@ const DIRECTIVES: &[Directive] = &[
                 &[mark] if mark.is_ascii_alphanumeric() || mark == b'=' => Some(mark),
                 _ => return Err(cx.error(format_args!("\"userid_mark\" directive {WRONG}"))),
             };
-            scope.userid.own().mark = mark;
+            scope.own::<Conf>().own().mark = mark;
             Ok(())
         },
     ),
@@ -101,7 +105,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("userid_p3p", Args::Exactly(1), "The value of a `P3P` field beside the cookie.").default("none"),
         |scope, cx| {
-            scope.userid.own().p3p = unless(cx, "none");
+            scope.own::<Conf>().own().p3p = unless(cx, "none");
             Ok(())
         },
     ),
@@ -111,7 +115,7 @@ const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             let mut service = 0;
             cx.number(&mut service)?;
-            scope.userid.own().service = Some(service as u32);
+            scope.own::<Conf>().own().service = Some(service as u32);
             Ok(())
         },
     ),
@@ -126,7 +130,7 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: "uid_got",
         get: |request, out| {
-            let conf = request.scope().userid.get();
+            let conf = request.scope().of::<Conf>().get();
             conf.mode > Mode::Off && shown(conf, found(request).got, out)
         },
         set: None,
@@ -136,7 +140,7 @@ const VARIABLES: &[Variable] = &[
     Variable {
         name: "uid_set",
         get: |request, out| {
-            let conf = request.scope().userid.get();
+            let conf = request.scope().of::<Conf>().get();
             conf.mode >= Mode::V1 && shown(conf, given(request).map(|(id, _)| id), out)
         },
         set: None,
@@ -153,11 +157,13 @@ const VARIABLES: &[Variable] = &[
 
 /// The settings of a block; most have none of their own.
 #[derive(Clone, Debug, Default)]
-pub struct Conf(Option<Arc<Settings>>);
+pub struct Conf(Option<Arc<CookieSettings>>);
+
+impl Settings for Conf {}
 
 /// How identifiers and their cookies are made.
 #[derive(Clone, Debug)]
-struct Settings {
+struct CookieSettings {
     mode: Mode,
     /// Of the cookie.
     name: String,
@@ -174,7 +180,7 @@ struct Settings {
 }
 
 /// Where nothing is configured, and what settings begin with but for their texts.
-static DEFAULT: Settings = Settings {
+static DEFAULT: CookieSettings = CookieSettings {
     mode: Mode::Off,
     name: String::new(),
     domain: None,
@@ -188,15 +194,15 @@ static DEFAULT: Settings = Settings {
 
 impl Conf {
     /// What is in force.
-    fn get(&self) -> &Settings {
+    fn get(&self) -> &CookieSettings {
         self.0.as_deref().unwrap_or(&DEFAULT)
     }
 
     /// What is in force, for a directive to change.
-    fn own(&mut self) -> &mut Settings {
+    fn own(&mut self) -> &mut CookieSettings {
         // The texts of the defaults cannot stand in a static.
         let initial =
-            || Arc::new(Settings { name: "uid".to_owned(), path: "/".to_owned(), ..DEFAULT.clone() });
+            || Arc::new(CookieSettings { name: "uid".to_owned(), path: "/".to_owned(), ..DEFAULT.clone() });
         Arc::make_mut(self.0.get_or_insert_with(initial))
     }
 }
@@ -259,7 +265,7 @@ fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             cx.warn(format_args!("duplicate value \"{text}\""));
         }
     }
-    scope.userid.own().flags = flags;
+    scope.own::<Conf>().own().flags = flags;
     Ok(())
 }
 
@@ -308,7 +314,7 @@ fn found(request: &Request) -> &Found {
 
 /// Looks for the cookie.
 fn look(request: &Request) -> Found {
-    let name = request.scope().userid.get().name.as_bytes();
+    let name = request.scope().of::<Conf>().get().name.as_bytes();
     let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
     let Some(cookie) = lines.find_map(|line| cookie_in(line, name)) else {
         return Found::default();
@@ -338,7 +344,7 @@ fn given(request: &Request) -> Option<(Id, bool)> {
     if let Some(given) = found.given.get() {
         return Some(*given);
     }
-    let conf = request.scope().userid.get();
+    let conf = request.scope().of::<Conf>().get();
     let given = match found.got {
         None => (new_id(request, conf), true),
         Some(got) => match reset(request).as_slice() {
@@ -366,7 +372,7 @@ fn given(request: &Request) -> Option<(Id, bool)> {
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// An identifier that no other process and no other call makes.
-fn new_id(request: &Request, conf: &Settings) -> Id {
+fn new_id(request: &Request, conf: &CookieSettings) -> Id {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let now = since_1970(rt::wall()).0 as u32;
     let (service, sequence) = match conf.mode {
@@ -422,7 +428,7 @@ impl std::fmt::Display for Shown {
 }
 
 /// Appends `name=identifier`.
-fn shown(conf: &Settings, id: Option<Id>, out: &mut Vec<u8>) -> bool {
+fn shown(conf: &CookieSettings, id: Option<Id>, out: &mut Vec<u8>) -> bool {
     let Some(id) = id else { return false };
     // A vector takes every write.
     let _ = write!(out, "{}={}", conf.name, Shown(id));
@@ -430,12 +436,12 @@ fn shown(conf: &Settings, id: Option<Id>, out: &mut Vec<u8>) -> bool {
 }
 
 /// The filter: adds the cookie to the answer. A subrequest has none of its own.
-fn send_cookie(request: &mut Request) {
+fn send_cookie(conf: &Conf, request: &mut Request) {
     if request.depth > 0 {
         return;
     }
     let Some((id, is_new)) = given(request) else { return };
-    let conf = request.scope().userid.get();
+    let conf = conf.get();
     let cookie = cookie(conf, id, (!is_new).then_some(&found(request).cookie), since_1970(rt::wall()).0);
     let p3p = conf.p3p.as_ref().map(|p3p| (b"P3P".to_vec(), p3p.as_bytes().to_vec()));
     request.response.fields.push((b"Set-Cookie".to_vec(), cookie));
@@ -443,7 +449,7 @@ fn send_cookie(request: &mut Request) {
 }
 
 /// The value of `Set-Cookie`; `old` is the cookie that gets a mark.
-fn cookie(conf: &Settings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
+fn cookie(conf: &CookieSettings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
     let mut out = format!("{}=", conf.name).into_bytes();
     match old {
         // As it came, whatever stands in its last bits.
@@ -487,9 +493,9 @@ mod tests {
     use super::*;
     use crate::config::testing::{error, loaded, warnings};
 
-    fn conf(text: &str) -> Settings {
+    fn conf(text: &str) -> CookieSettings {
         let config = loaded(&format!("{text} server {{ }}"));
-        config.http.locations[0].scope.userid.get().clone()
+        config.http.locations[0].scope.of::<Conf>().get().clone()
     }
 
     #[test]
@@ -524,7 +530,7 @@ mod tests {
         let config = loaded(
             "userid log; userid_name n; userid_service 7; server { location /a { userid v1; userid_name b; userid_flags off; } }",
         );
-        let of = |index: usize| config.http.locations[index].scope.userid.get();
+        let of = |index: usize| config.http.locations[index].scope.of::<Conf>().get();
         assert_eq!((of(0).mode, of(0).name.as_str(), of(0).service), (Mode::Log, "n", Some(7)));
         assert_eq!((of(1).mode, of(1).name.as_str(), of(1).service), (Mode::V1, "b", Some(7)));
         let none = conf(

@@ -4,17 +4,14 @@
 //! this coding can read it. A client that takes several gets the first of zstd, brotli and gzip. No window is larger
 //! than the 8 MiB that clients of HTTP have to accept (RFC 9659), so the highest levels gain less than in files.
 
-use std::rc::Rc;
-
 use conf::value::ValueError;
 use conf::{Args, Contexts, Error, Spec, State, value};
 
-use crate::coding::{self, Settings, accept, apply};
-use crate::config::{Cx, Scope};
+use crate::coding::{self, accept, apply};
+use crate::config::{Cx, Scope, Settings, SettingsType};
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::variables::Variable;
 
@@ -27,7 +24,12 @@ pub static MODULE: Module = Module {
         set: None,
         help: "How many times smaller zstd made the body of the answer.",
     }],
-    filter: Some(Filter { active: |scope| scope.zstd.enabled, run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_zstd_filter")
 };
 
@@ -42,14 +44,14 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new("http_zstd_filter", "zstd", LEVELS_AND_IF, Args::Flag, "Compresses answers with zstd.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.zstd.enabled),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
     ),
     // HTML is always among them.
     Directive::scope(
         spec("zstd_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.zstd.types.parse(cx),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
     // From four on other threads do the work for all but short answers.
     Directive::scope(
@@ -60,7 +62,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("1"),
         |scope, cx| {
-            scope.zstd.settings.level = level(cx)?;
+            scope.own::<Conf>().settings.level = level(cx)?;
             Ok(())
         },
     ),
@@ -68,7 +70,7 @@ const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("zstd_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
             .default("20"),
-        |scope, cx| cx.size(&mut scope.zstd.min_length),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
     ),
     // A browser can show the first lines of a page when the first block is there; smaller ones cost a few bytes.
     Directive::scope(
@@ -91,7 +93,7 @@ const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| {
             let path = cx.conf_prefix.join(cx.arg(0));
-            scope.zstd.settings.dictionary = Some(cx.read_data(&path)?);
+            scope.own::<Conf>().settings.dictionary = Some(cx.read_data(&path)?);
             Ok(())
         },
     ),
@@ -115,6 +117,8 @@ pub struct Conf {
     /// Media types of the answers.
     types: MediaTypes,
 }
+
+impl Settings for Conf {}
 
 impl Default for Conf {
     fn default() -> Conf {
@@ -141,7 +145,7 @@ fn level(cx: &Cx<'_>) -> Result<i32, Error> {
 fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let size = cx.statement.value(0, value::size)?;
     let (min, max) = coding::zstd::TARGET_BLOCKS;
-    scope.zstd.settings.target_block = match u32::try_from(size) {
+    scope.own::<Conf>().settings.target_block = match u32::try_from(size) {
         Ok(0) => None,
         Ok(size) if (min..=max).contains(&size) => Some(size),
         _ => return Err(cx.error(format_args!("value must be between {min} and {max}"))),
@@ -149,16 +153,13 @@ fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-fn filter(request: &mut Request) {
+fn filter(conf: &Conf, request: &mut Request) {
     // The answers of subrequests are parts of one that may be compressed as a whole.
     if request.depth > 0 {
         return;
     }
-    // A count of this thread: the settings stay readable while the answer is changed.
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.zstd;
     if apply::is_eligible(request, conf.min_length, &conf.types) && accept::coding(request, "zstd") {
-        apply::apply(request, Settings::Zstd(conf.settings.clone()));
+        apply::apply(request, coding::Settings::Zstd(conf.settings.clone()));
     }
 }
 
@@ -168,7 +169,7 @@ mod tests {
     use crate::config::testing::{error, load_with, loaded};
 
     fn conf_of(http: &str) -> Conf {
-        loaded(http).http.locations.last().expect("there is a server").scope.zstd.clone()
+        loaded(http).http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
     }
 
     fn values(conf: &Conf) -> (bool, i32, u64, Option<u32>) {
@@ -192,7 +193,8 @@ mod tests {
     fn a_dictionary_is_read_once_and_goes_with_the_configuration() {
         let text = "http { zstd_dict_file words; server { location / {} } }";
         let config = load_with(text, &[("/conf/words", "of words")]).expect("it is right").config;
-        let of = |location: usize| config.http.locations[location].scope.zstd.settings.dictionary.clone();
+        let of =
+            |location: usize| config.http.locations[location].scope.of::<Conf>().settings.dictionary.clone();
         assert_eq!(of(0).expect("it was read").as_slice(), b"of words");
         assert_eq!(of(0), of(1));
         assert_eq!(config.data_files().count(), 1);

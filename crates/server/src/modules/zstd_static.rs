@@ -8,14 +8,15 @@ use conf::{Args, Spec, value};
 
 use crate::coding::accept;
 use crate::coding::precompressed::{self, Sibling, WORDS, Wanted};
-use crate::config::Scope;
+use crate::config::{Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[precompressed::handler::<Conf>()],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: precompressed::take_part::<Conf>,
     ..Module::named("http_zstd_static")
 };
 
@@ -28,18 +29,20 @@ const DIRECTIVES: &[Directive] = &[Directive::scope(
         "Sends the file with .zst behind its name: on for clients that accept zstd, or always.",
     )
     .default("off"),
-    |scope, cx| cx.set(&mut scope.zstd_static.0, value::choice(WORDS)),
+    |scope, cx| cx.set(&mut scope.own::<Conf>().0, value::choice(WORDS)),
 )];
 
 /// When the compressed file is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conf(Wanted);
 
+impl Settings for Conf {}
+
 impl precompressed::Conf for Conf {
     const SIBLING: Sibling =
         Sibling { coding: "zstd", suffix: ".zst", is_accepted: |request| accept::coding(request, "zstd") };
 
-    fn wanted(scope: &Scope) -> Wanted {
-        scope.zstd_static.0
+    fn wanted(&self) -> Wanted {
+        self.0
     }
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 pub use keeper::missing;
 
-use crate::config::Config;
+use crate::config::{Config, Settings};
 use crate::log::Level;
 use crate::request::Request;
 use crate::upstream::Failure;
@@ -39,7 +39,7 @@ use resolver::Resolver;
 /// Waits until the names of a group have addresses, or are known to have none; not for ever.
 pub(crate) async fn first_answer(request: &Request, group: &Arc<Group>) {
     let timer = rt::Timer::new();
-    let timeout = group.resolver_timeout.unwrap_or(request.scope().resolve.timeout);
+    let timeout = group.resolver_timeout.unwrap_or(request.scope().of::<Conf>().timeout);
     timer.set(rt::now() + timeout);
     if let Err(rt::Elapsed) = timer.limit(group.first_answer()).await {
         let (name, why) = (&group.name, Unresolved::TimedOut);
@@ -53,6 +53,8 @@ pub(crate) struct Conf {
     pub(crate) resolver: Option<Arc<Resolver>>,
     pub(crate) timeout: Duration,
 }
+
+impl Settings for Conf {}
 
 /// The default of `resolver_timeout`, nginx's.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -77,7 +79,8 @@ pub(crate) fn begin(config: &Config, before: &Config) {
 /// The resolvers of a configuration, each once.
 fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
     let http = &config.http;
-    let of_locations = http.locations.iter().filter_map(|location| location.scope.resolve.resolver.as_ref());
+    let of_locations =
+        http.locations.iter().filter_map(|location| location.scope.of::<Conf>().resolver.as_ref());
     let of_groups = http.upstreams.groups().filter_map(|group| group.resolver.as_ref());
     let mut found: Vec<&Arc<Resolver>> = Vec::new();
     for resolver in http.resolve.resolver.iter().chain(of_locations).chain(of_groups) {
@@ -97,7 +100,7 @@ pub(crate) async fn addresses(
     host: &[u8],
     port: u16,
 ) -> Result<impl Iterator<Item = SocketAddr> + use<>, Failure> {
-    let Conf { resolver, timeout } = &request.scope().resolve;
+    let Conf { resolver, timeout } = request.scope().of::<Conf>();
     let name = host.escape_ascii();
     let Some(resolver) = resolver else {
         request.log(Level::Error, format_args!("no resolver defined to resolve {name}"));

@@ -1,8 +1,10 @@
 //! What `limit_conn` and `limit_req` share: the settings of a block beside the limits themselves, and the keys.
 
+use std::fmt::Debug;
+
 use conf::{Error, Statement};
 
-use crate::config::{Cx, Layered};
+use crate::config::{Cx, Layered, Settings};
 use crate::log::Level;
 use crate::request::Request;
 use crate::template::Template;
@@ -19,6 +21,8 @@ pub struct Conf<L> {
     /// Whether the limits only tell what they would do.
     pub(crate) dry_run: bool,
 }
+
+impl<L: Clone + Debug + Send + Sync + 'static> Settings for Conf<L> {}
 
 impl<L> Default for Conf<L> {
     fn default() -> Self {

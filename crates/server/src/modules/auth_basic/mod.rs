@@ -14,12 +14,12 @@ use http::request::HeaderId;
 use io::Errno;
 
 use crate::base64;
-use crate::config::Scope;
+use crate::config::{Settings, SettingsType};
 use crate::files;
 use crate::log::{Level, Reason};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::template::Template;
 use user_file::FileError;
@@ -27,12 +27,15 @@ use user_file::FileError;
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Access,
-        active: is_active,
-        // Who comes without a name is asked at once.
-        run: Run::NowOrLater(ask, |request| Box::pin(check(request))),
-    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().is_active() {
+            // A client that gives no name is asked for it at once.
+            plan.now_or_later(Phase::Access, scope.shared::<Conf>(), ask, |conf, request| {
+                Box::pin(check(conf, request))
+            });
+        }
+    },
     ..Module::named("http_auth_basic")
 };
 
@@ -50,7 +53,7 @@ const DIRECTIVES: &[Directive] = &[
         )
         .default("off"),
         |scope, cx| {
-            scope.auth_basic.realm = Some(Arc::new(cx.template(cx.arg(0))?));
+            scope.own::<Conf>().realm = Some(Arc::new(cx.template(cx.arg(0))?));
             Ok(())
         },
     ),
@@ -70,7 +73,7 @@ const DIRECTIVES: &[Directive] = &[
                 true => cx.template(text)?,
                 false => cx.template(&cx.conf_prefix.join(text).to_string_lossy())?,
             };
-            scope.auth_basic.user_file = Some(Arc::new(path));
+            scope.own::<Conf>().user_file = Some(Arc::new(path));
             Ok(())
         },
     ),
@@ -84,10 +87,13 @@ pub struct Conf {
     user_file: Option<Arc<Template>>,
 }
 
+impl Settings for Conf {}
+
 /// With either directive alone nginx asks nobody.
-fn is_active(scope: &Scope) -> bool {
-    let Conf { realm, user_file } = &scope.auth_basic;
-    user_file.is_some() && realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
+impl Conf {
+    fn is_active(&self) -> bool {
+        self.user_file.is_some() && self.realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
+    }
 }
 
 /// What was given with the request.
@@ -122,17 +128,17 @@ impl Credentials {
 }
 
 /// The realm that holds; `None` where it is `off` for this request.
-fn realm(request: &Request) -> Option<Vec<u8>> {
-    let realm = request.scope().auth_basic.realm.as_ref()?.rendered(request);
+fn realm_of(conf: &Conf, request: &Request) -> Option<Vec<u8>> {
+    let realm = conf.realm.as_ref()?.rendered(request);
     (realm != b"off").then_some(realm)
 }
 
 /// What can be said without a look into the file.
-fn ask(request: &mut Request) -> Option<Step> {
+fn ask(conf: &Conf, request: &mut Request) -> Option<Step> {
     if Credentials::of(request).is_some() {
         return None;
     }
-    let Some(realm) = realm(request) else { return Some(Step::Next) };
+    let Some(realm) = realm_of(conf, request) else { return Some(Step::Next) };
     // Every browser asks like this first, so it is no error.
     let what = format_args!("no user/password was provided for basic authentication");
     request.log(Level::Info, what);
@@ -140,10 +146,10 @@ fn ask(request: &mut Request) -> Option<Step> {
 }
 
 /// Looks the user up and compares the password.
-async fn check(request: &mut Request) -> Step {
+async fn check(conf: &Conf, request: &mut Request) -> Step {
     let Some(credentials) = Credentials::of(request) else { return Step::Next };
-    let Some(realm) = realm(request) else { return Step::Next };
-    let path = request.scope().auth_basic.user_file.as_ref().map(|path| path.rendered(request));
+    let Some(realm) = realm_of(conf, request) else { return Step::Next };
+    let path = conf.user_file.as_ref().map(|path| path.rendered(request));
     let mut path = path.unwrap_or_default();
     files::put_behind(&request.config().http.conf_prefix, &mut path, 0);
     let stored = match user_file::find(request, &path, credentials.user()).await {
@@ -227,13 +233,14 @@ mod tests {
             &locations.find(|location| location.name == name).expect("it is there").scope
         };
         let file = |name: &str| {
-            let file = scope(name).auth_basic.user_file.as_ref();
+            let file = scope(name).of::<Conf>().user_file.as_ref();
             file.and_then(|file| file.constant()).map(str::to_owned)
         };
         assert_eq!(file("/a").as_deref(), Some("/conf/users"));
         assert_eq!((file("/b"), file("/c")), (None, None), "they have variables");
-        let active: Vec<bool> =
-            ["server", "/a", "/b", "limit_except", "/e"].map(|name| is_active(scope(name))).to_vec();
+        let active: Vec<bool> = ["server", "/a", "/b", "limit_except", "/e"]
+            .map(|name| scope(name).of::<Conf>().is_active())
+            .to_vec();
         assert_eq!(active, [true, false, true, true, false]);
     }
 

@@ -6,17 +6,15 @@
 mod format;
 pub(crate) mod listing;
 
-use std::future::Future;
-use std::pin::Pin;
-
 use conf::{Args, Spec};
 use http::request::Method;
 use io::op::Source;
 
+use crate::config::{Settings, SettingsType};
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module, charset};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::response::ContentType;
 use format::{Form, Writer};
@@ -25,11 +23,14 @@ use listing::Listing;
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    handlers: &[Handler {
-        phase: Phase::Content,
-        active: |scope| scope.autoindex.on,
-        run: Run::LaterIf(is_wanted, boxed),
-    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().on {
+            plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
+                Box::pin(run(conf, request))
+            });
+        }
+    },
     ..Module::named("http_autoindex")
 };
 
@@ -41,24 +42,24 @@ const DIRECTIVES: &[Directive] = &[
     // It stands behind the index: a folder that has one never shows its other files.
     Directive::scope(
         spec("autoindex", Args::Flag, "Lists the files of a folder that has no index.").default("off"),
-        |scope, cx| cx.flag(&mut scope.autoindex.on),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
     ),
     // For HTML alone, too: a program can round for itself.
     Directive::scope(
         spec("autoindex_exact_size", Args::Flag, "Sizes in bytes; otherwise rounded to K, M and G.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.autoindex.exact_size),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().exact_size),
     ),
     // JSONP without a function is JSON, so that one location can serve both.
     Directive::scope(
         spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json or jsonp.")
             .default("html"),
-        |scope, cx| cx.choice(&mut scope.autoindex.form, FORMS),
+        |scope, cx| cx.choice(&mut scope.own::<Conf>().form, FORMS),
     ),
     // For HTML alone, as in nginx: programs read the others.
     Directive::scope(
         spec("autoindex_localtime", Args::Flag, "Times of the machine's zone instead of UTC.").default("off"),
-        |scope, cx| cx.flag(&mut scope.autoindex.localtime),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().localtime),
     ),
 ];
 
@@ -74,6 +75,8 @@ pub struct Conf {
     localtime: bool,
 }
 
+impl Settings for Conf {}
+
 impl Default for Conf {
     fn default() -> Conf {
         Conf { on: false, exact_size: true, form: Form::Html, localtime: false }
@@ -81,18 +84,13 @@ impl Default for Conf {
 }
 
 /// Only folders are listed, and only for methods that read.
-fn is_wanted(request: &Request) -> bool {
-    request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head)
-}
-
-/// The table of handlers holds functions of one type; the box is paid for folders only.
-fn boxed(request: &mut Request) -> Pin<Box<dyn Future<Output = Step> + '_>> {
-    Box::pin(run(request))
+fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
+    let is_wanted = request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head);
+    (!is_wanted).then_some(Step::Next)
 }
 
 /// Reads the folder, then writes the list, and lets other requests go on between parts of both.
-async fn run(request: &mut Request) -> Step {
-    let conf = request.scope().autoindex;
+async fn run(conf: &Conf, request: &mut Request) -> Step {
     let (form, callback) = match conf.form {
         Form::Jsonp => match callback(request) {
             Err(step) => return step,
@@ -184,12 +182,12 @@ mod tests {
              server { location /a { autoindex off; autoindex_localtime off; }
                location /b { autoindex_exact_size on; autoindex_format xml; } }",
         );
-        let conf = |place: usize| config.http.locations[place].scope.autoindex;
+        let conf = |place: usize| config.http.locations[place].scope.of::<Conf>();
         let outer = Conf { on: true, exact_size: false, form: Form::Json, localtime: true };
-        assert_eq!(conf(0), outer);
-        assert_eq!(conf(1), Conf { on: false, localtime: false, ..outer });
-        assert_eq!(conf(2), Conf { exact_size: true, form: Form::Xml, ..outer });
-        assert_eq!(loaded("server {}").http.locations[0].scope.autoindex, Conf::default());
+        assert_eq!(*conf(0), outer);
+        assert_eq!(*conf(1), Conf { on: false, localtime: false, ..outer });
+        assert_eq!(*conf(2), Conf { exact_size: true, form: Form::Xml, ..outer });
+        assert_eq!(*loaded("server {}").http.locations[0].scope.of::<Conf>(), Conf::default());
     }
 
     #[test]

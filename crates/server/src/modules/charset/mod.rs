@@ -16,13 +16,12 @@ use conf::{Args, Contexts, Error, Span, Spec};
 pub(crate) use map::Charsets;
 use recode::Recode;
 
-use crate::config::{Cx, Http, Scope};
+use crate::config::{Cx, Http, Scope, Settings, SettingsType};
 use crate::log::Level;
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::media_types::{MediaTypes, split_charset};
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::response::ContentType;
 use crate::variables::VarRef;
@@ -31,7 +30,8 @@ use crate::variables::VarRef;
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     // Everywhere: another server may say the charset (`X-Accel-Charset`) of what it leads to.
-    filter: Some(Filter { active: |_| true, run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| plan.filter(scope.shared::<Conf>(), filter),
     subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
     check: |http, _| check(http),
     ..Module::named("http_charset")
@@ -70,7 +70,7 @@ const DIRECTIVES: &[Directive] = &[
             "Whether answers of other servers that name a charset are recoded too.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.charset.overrides),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().overrides),
     ),
     Directive::scope(
         spec("charset_types", LEVELS, Args::AtLeast(1), "Types that `charset` holds for, beside HTML.")
@@ -78,7 +78,7 @@ const DIRECTIVES: &[Directive] = &[
             .default(
                 "text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml",
             ),
-        |scope, cx| scope.charset.types.parse(cx),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
     Directive::http(
         spec(
@@ -107,6 +107,8 @@ pub struct Conf {
     /// The directive that spoke last, for the complaint that there is no map.
     span: Option<Span>,
 }
+
+impl Settings for Conf {}
 
 impl Default for Conf {
     fn default() -> Conf {
@@ -186,20 +188,20 @@ impl Charset {
 
 /// Remembers the place too, since what is missing is found when all maps are read.
 fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.charset.charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
-    scope.charset.span = Some(cx.statement.span().clone());
+    scope.own::<Conf>().charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
+    scope.own::<Conf>().span = Some(cx.statement.span().clone());
     Ok(())
 }
 
 fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.charset.source = Some(Charset::parse(cx)?);
-    scope.charset.span = Some(cx.statement.span().clone());
+    scope.own::<Conf>().source = Some(Charset::parse(cx)?);
+    scope.own::<Conf>().span = Some(cx.statement.span().clone());
     Ok(())
 }
 
 /// Fails where a location asks for what no map can do.
 fn check(http: &Http) -> Result<(), Error> {
-    for conf in http.locations.iter().map(|location| &location.scope.charset) {
+    for conf in http.locations.iter().map(|location| location.scope.of::<Conf>()) {
         // What a variable names is looked at with each request.
         let constant =
             |charset: &Option<Charset>| charset.as_ref().and_then(Charset::constant).map(str::to_owned);
@@ -217,12 +219,10 @@ fn check(http: &Http) -> Result<(), Error> {
 }
 
 /// Names the charset, and has the text recoded where it is in another one.
-fn filter(request: &mut Request) {
-    if request.response.charset_override.is_none() && !request.scope().charset.is_active() {
+fn filter(conf: &Conf, request: &mut Request) {
+    if request.response.charset_override.is_none() && !conf.is_active() {
         return;
     }
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.charset;
     let named = named(request);
     let wanted = match request.depth {
         0 => wanted(request, conf, named.is_some()).unwrap_or_else(|unknown| {
@@ -243,6 +243,7 @@ fn filter(request: &mut Request) {
     if request.response.field(b"Content-Encoding").is_some_and(|encoding| !encoding.is_empty()) {
         return;
     }
+    let generation = Rc::clone(&request.generation);
     let Some(way) = generation.config.http.charsets.way(&source, &wanted) else {
         let (source, wanted) = (source.escape_ascii(), wanted.escape_ascii());
         let what = format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{wanted}\"");
@@ -259,7 +260,7 @@ fn filter(request: &mut Request) {
 
 /// Whether the answer, whose type is known, will go out as UTF-8.
 pub(crate) fn is_utf8(request: &Request) -> bool {
-    let conf = &request.scope().charset;
+    let conf = request.scope().of::<Conf>();
     let named = named(request);
     let charset = wanted(request, conf, named.is_some()).ok().flatten().or(named);
     charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
@@ -338,7 +339,7 @@ mod tests {
         );
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.expect("it is there").scope.charset.clone()
+            location.expect("it is there").scope.of::<Conf>().clone()
         };
         let charset =
             |name: &str| conf(name).charset.and_then(|charset| charset.constant().map(str::to_owned));
@@ -354,7 +355,7 @@ mod tests {
         );
         let found = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            let conf = &location.expect("it is there").scope.charset;
+            let conf = location.expect("it is there").scope.of::<Conf>();
             (conf.source.as_ref().and_then(Charset::constant).map(str::to_owned), conf.overrides)
         };
         assert_eq!(found("/in"), (Some("a".to_owned()), true));

@@ -10,6 +10,7 @@ use crate::config::{Layered, LocationId};
 use crate::files::Opening;
 use crate::log::ErrorLog;
 use crate::modules::http_core::types::Types;
+use crate::settings::gzip_clients::GzipClients;
 use crate::template::Template;
 
 /// Settings that `http`, `server` and `location` inherit.
@@ -89,6 +90,8 @@ pub(crate) struct Conf {
     pub(crate) http_strict: bool,
     /// `merge_slashes`
     pub(crate) merge_slashes: bool,
+    /// Which clients get compressed responses.
+    pub(crate) gzip_clients: GzipClients,
     /// `uninitialized_variable_warn`, a directive of the rewrite module.
     pub(crate) uninitialized_variable_warn: bool,
     /// `client_max_body_size`, bytes; 0 is no limit.
@@ -396,6 +399,7 @@ impl Default for Conf {
             underscores_in_headers: false,
             http_strict: false,
             merge_slashes: true,
+            gzip_clients: Default::default(),
             uninitialized_variable_warn: true,
             client_max_body_size: 1 << 20,
             client_body_buffer_size: 16 << 10,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use conf::{Args, Error, value};
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Scope};
 use crate::modules::Directive;
 use crate::modules::http_core::{LEVELS, core};
-use crate::pattern::Pattern;
+use crate::settings::gzip_clients::Proxied;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Clients of HTTP/1.0 know no chunks, so their connections could not be kept behind a compressed answer.
@@ -22,7 +22,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "The lowest version that gets compressed answers.",
         )
         .default("1.1"),
-        |scope, cx| cx.set(&mut scope.gzip_clients.http_10, value::choice(&[("1.0", true), ("1.1", false)])),
+        |scope, cx| {
+            cx.set(&mut scope.core.gzip_clients.http_10, value::choice(&[("1.0", true), ("1.1", false)]))
+        },
     ),
     // A request with `Via` came through a proxy, which may hand its answer to clients that cannot read it.
     Directive::scope(
@@ -39,7 +41,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Says \"Vary: Accept-Encoding\" where the answer depends on it.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.gzip_clients.vary),
+        |scope, cx| cx.flag(&mut scope.core.gzip_clients.vary),
     ),
     // Patterns are looked for without case, anywhere in the field.
     Directive::scope(
@@ -54,69 +56,23 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What these directives say.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Conf {
-    /// Whether `gzip_http_version` is 1.0.
-    pub(crate) http_10: bool,
-    /// `gzip_proxied`
-    pub(crate) proxied: Proxied,
-    /// `gzip_vary`
-    pub(crate) vary: bool,
-    /// Patterns of `gzip_disable`.
-    pub(crate) disable: Layered<Arc<Pattern>>,
-    /// `gzip_disable msie6`; once said it holds in all blocks inside, as in nginx.
-    pub(crate) disable_msie6: bool,
-}
-
-/// A set of the parameters of `gzip_proxied`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Proxied {
-    bits: u64,
-    /// The block whose directives these are; 0 is nobody's.
-    block: u32,
-}
-
-impl Proxied {
-    pub(crate) const OFF: u64 = 1;
-    pub(crate) const EXPIRED: u64 = 1 << 1;
-    pub(crate) const NO_CACHE: u64 = 1 << 2;
-    pub(crate) const NO_STORE: u64 = 1 << 3;
-    pub(crate) const PRIVATE: u64 = 1 << 4;
-    pub(crate) const NO_LAST_MODIFIED: u64 = 1 << 5;
-    pub(crate) const NO_ETAG: u64 = 1 << 6;
-    pub(crate) const AUTH: u64 = 1 << 7;
-    pub(crate) const ANY: u64 = 1 << 8;
-
-    /// Their words.
-    const NAMES: &[(&str, u64)] = &[
-        ("off", Proxied::OFF),
-        ("expired", Proxied::EXPIRED),
-        ("no-cache", Proxied::NO_CACHE),
-        ("no-store", Proxied::NO_STORE),
-        ("private", Proxied::PRIVATE),
-        ("no_last_modified", Proxied::NO_LAST_MODIFIED),
-        ("no_etag", Proxied::NO_ETAG),
-        ("auth", Proxied::AUTH),
-        ("any", Proxied::ANY),
-    ];
-
-    /// Whether a parameter is among them.
-    pub(crate) fn has(self, parameter: u64) -> bool {
-        self.bits & parameter != 0
-    }
-}
-
-impl Default for Proxied {
-    fn default() -> Proxied {
-        Proxied { bits: Proxied::OFF, block: 0 }
-    }
-}
+/// The parameters of `gzip_proxied`.
+const PROXIED: &[(&str, u64)] = &[
+    ("off", Proxied::OFF),
+    ("expired", Proxied::EXPIRED),
+    ("no-cache", Proxied::NO_CACHE),
+    ("no-store", Proxied::NO_STORE),
+    ("private", Proxied::PRIVATE),
+    ("no_last_modified", Proxied::NO_LAST_MODIFIED),
+    ("no_etag", Proxied::NO_ETAG),
+    ("auth", Proxied::AUTH),
+    ("any", Proxied::ANY),
+];
 
 /// Several in a block add up.
 fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let bits = cx.statement.bits(Proxied::NAMES, cx.warnings)?;
-    let proxied = &mut scope.gzip_clients.proxied;
+    let bits = cx.statement.bits(PROXIED, cx.warnings)?;
+    let proxied = &mut scope.core.gzip_clients.proxied;
     let before = if proxied.block == cx.block { proxied.bits } else { 0 };
     *proxied = Proxied { bits: before | bits, block: cx.block };
     Ok(())
@@ -125,9 +81,9 @@ fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 fn set_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         // Either kind of argument ends what patterns were inherited.
-        let patterns = scope.gzip_clients.disable.own(cx.block);
+        let patterns = scope.core.gzip_clients.disable.own(cx.block);
         if text == "msie6" {
-            scope.gzip_clients.disable_msie6 = true;
+            scope.core.gzip_clients.disable_msie6 = true;
             continue;
         }
         let pattern = Arc::new(cx.pattern(text, true)?);
@@ -140,10 +96,11 @@ fn set_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::config::testing::{error, loaded, warnings};
+    use crate::settings::gzip_clients::GzipClients;
 
-    fn conf_of(http: &str) -> Conf {
+    fn conf_of(http: &str) -> GzipClients {
         let config = loaded(http);
-        config.http.locations.last().expect("there is a server").scope.gzip_clients.clone()
+        config.http.locations.last().expect("there is a server").scope.core.gzip_clients.clone()
     }
 
     #[test]

@@ -109,7 +109,7 @@ mod tests {
     fn listed(http: &str, name: &str) -> Vec<String> {
         let config = loaded(http);
         let location = config.http.locations.iter().find(|location| location.name == name);
-        match &location.expect("it is there").scope.addition.types().chosen {
+        match &location.expect("it is there").scope.of::<crate::modules::addition::Conf>().types().chosen {
             Chosen::Default => vec!["default".to_owned()],
             Chosen::Any => vec!["*".to_owned()],
             Chosen::List(list) => list.iter().map(|name| name.to_string()).collect(),

@@ -27,8 +27,10 @@ use std::path::Path;
 
 use ::conf::{Args, Contexts, Spec};
 
+use crate::config::{BlockKind, SettingsType};
 use crate::module::BlockHooks;
 use crate::modules::Module;
+use crate::resolve;
 
 /// The module.
 pub static MODULE: Module = Module {
@@ -42,7 +44,15 @@ pub static MODULE: Module = Module {
     ],
     variables: variables::VARIABLES,
     prefixed: variables::PREFIXED,
+    settings: &[SettingsType::of::<resolve::Conf>()],
     blocks: BlockHooks {
+        end: |http, scope, end| {
+            // For the groups of servers, which stand in no other block.
+            if end.kind == BlockKind::Http {
+                http.resolve = scope.of::<resolve::Conf>().clone();
+            }
+            Ok(())
+        },
         needs: |http, scope, needs| {
             needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
             needs.temp_folders.insert(scope.core.client_body_temp_path.0.clone());

@@ -9,6 +9,7 @@ use ::conf::{Args, Error};
 use super::{LEVELS, core};
 use crate::config::{Cx, Scope};
 use crate::modules::Directive;
+use crate::resolve::Conf;
 use crate::resolve::resolver::Resolver;
 use crate::resolve::settings::Settings;
 
@@ -36,12 +37,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 ];
 
 fn set_resolver(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.resolve.resolver = Some(resolver(cx)?);
+    scope.own::<Conf>().resolver = Some(resolver(cx)?);
     Ok(())
 }
 
 fn set_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    scope.resolve.timeout = timeout(cx)?;
+    scope.own::<Conf>().timeout = timeout(cx)?;
     Ok(())
 }
 
@@ -60,6 +61,7 @@ pub(crate) fn timeout(cx: &Cx<'_>) -> Result<Duration, Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded};
 
     #[test]
@@ -86,7 +88,9 @@ mod tests {
         let of = |path: &str| {
             let mut scopes = config.http.locations.iter().map(|location| &location.scope);
             let found = scopes.find(|scope| format!("{:?}", scope.core.found_by).contains(path));
-            found.map(|scope| (format!("{:?}", scope.resolve.resolver), scope.resolve.timeout.as_secs()))
+            found.map(|scope| {
+                (format!("{:?}", scope.of::<Conf>().resolver), scope.of::<Conf>().timeout.as_secs())
+            })
         };
         let (inherited, own) = (of("/a").expect("it is there"), of("/b").expect("it is there"));
         assert!(

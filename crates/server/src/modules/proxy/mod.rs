@@ -28,6 +28,7 @@ mod store;
 mod variables;
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ::conf::{Args, Spec};
 use http::framing::BodyFraming;
@@ -39,7 +40,7 @@ use crate::caching;
 use crate::module::BlockHooks;
 use crate::modules::Module;
 use crate::modules::http_core::{LEVELS, NO_HASH};
-use crate::phases::{Handler, Phase, Run, Step};
+use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::upstream::{self, Failure};
 
@@ -57,13 +58,18 @@ pub static MODULE: Module = Module {
         ssl::DIRECTIVES,
     ],
     variables: variables::VARIABLES,
-    handlers: &[Handler {
-        phase: Phase::Content,
-        active: |scope| scope.proxy.is_active(),
-        run: Run::NowOrLater(begin, |request| Box::pin(run(request))),
-    }],
+    take_part: |_, scope, plan| {
+        if scope.proxy.is_active() {
+            plan.now_or_later(
+                Phase::Content,
+                Arc::new(()),
+                |(), request| begin(request),
+                |(), request| Box::pin(run(request)),
+            );
+        }
+    },
     blocks: BlockHooks {
-        end: |scope, end| scope.proxy.finish(end.span),
+        end: |_, scope, end| scope.proxy.finish(end.span),
         needs: |_, scope, needs| {
             if scope.proxy.is_active() {
                 needs.temp_folders.insert(scope.proxy.upstream.temp_path.0.clone());

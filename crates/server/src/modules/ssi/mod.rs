@@ -7,14 +7,12 @@ mod parser;
 mod time;
 mod values;
 
-use std::rc::Rc;
-
 use conf::{Args, Contexts, Spec, State};
 
+use crate::config::{Settings, SettingsType};
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::variables::Variable;
 
@@ -22,7 +20,12 @@ use crate::variables::Variable;
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     variables: VARIABLES,
-    filter: Some(Filter { active: |scope| scope.ssi.on, run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().on {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_ssi")
 };
 
@@ -34,27 +37,27 @@ const fn ssi(name: &'static str, contexts: Contexts, args: Args, help: &'static 
 const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages. Includes without `wait=\"yes\"` run side by side, 16 of a page at a time.").default("off"),
-        |scope, cx| cx.flag(&mut scope.ssi.on),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
     ),
     // A page that is put together has no date that is true, unless somebody says so.
     Directive::scope(
         ssi("ssi_last_modified", LEVELS, Args::Flag, "Keeps the date of a page.").default("off"),
-        |scope, cx| cx.flag(&mut scope.ssi.last_modified),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().last_modified),
     ),
     Directive::scope(
         ssi("ssi_silent_errors", LEVELS, Args::Flag, "Puts no message where a command fails.").default("off"),
-        |scope, cx| cx.flag(&mut scope.ssi.silent_errors),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().silent_errors),
     ),
     // `text/html` always.
     Directive::scope(
         ssi("ssi_types", LEVELS, Args::AtLeast(1), "Media types of pages, beside `text/html`.")
             .default("text/html"),
-        |scope, cx| scope.ssi.types.parse(cx),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
     Directive::scope(
         ssi("ssi_value_length", LEVELS, Args::Exactly(1), "Bytes of a parameter's value at most.")
             .default("255"),
-        |scope, cx| cx.size(&mut scope.ssi.value_length),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().value_length),
     ),
     Directive::scope(
         ssi(
@@ -100,6 +103,8 @@ pub struct Conf {
     value_length: u64,
 }
 
+impl Settings for Conf {}
+
 impl Default for Conf {
     fn default() -> Conf {
         Conf {
@@ -113,9 +118,7 @@ impl Default for Conf {
 }
 
 /// Looks at pages that have something in them, be they a request's or a subrequest's.
-fn filter(request: &mut Request) {
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.ssi;
+fn filter(conf: &Conf, request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;
     }
@@ -128,6 +131,7 @@ fn filter(request: &mut Request) {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded, warnings};
 
     #[test]
@@ -138,7 +142,7 @@ mod tests {
         );
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            let conf = &location.expect("it is there").scope.ssi;
+            let conf = location.expect("it is there").scope.of::<Conf>();
             (conf.on, conf.last_modified, conf.silent_errors, conf.value_length)
         };
         assert_eq!(conf("/1"), (true, true, true, 1024));

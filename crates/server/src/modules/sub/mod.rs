@@ -5,17 +5,15 @@
 
 mod replace;
 
-use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Args, Error, Spec};
 
-use crate::config::{Cx, Layered, Scope};
+use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::{Directive, Module};
-use crate::phases::Filter;
 use crate::request::Request;
 use crate::template::Template;
 use replace::{Patterns, Replace};
@@ -23,7 +21,12 @@ use replace::{Patterns, Replace};
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
-    filter: Some(Filter { active: |scope| !scope.sub.pairs.items().is_empty(), run: filter }),
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().pairs.items().is_empty() {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
     ..Module::named("http_sub")
 };
 
@@ -46,7 +49,7 @@ const DIRECTIVES: &[Directive] = &[
         spec("sub_filter_types", Args::AtLeast(1), "Types that texts are replaced in, beside HTML.")
             .many()
             .default("text/html"),
-        |scope, cx| scope.sub.types.parse(cx),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
     ),
     Directive::scope(
         spec(
@@ -55,12 +58,12 @@ const DIRECTIVES: &[Directive] = &[
             "Whether each text is replaced once in a body, and not everywhere.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.sub.once),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().once),
     ),
     Directive::scope(
         spec("sub_filter_last_modified", Args::Flag, "Whether a body with replaced texts keeps its date.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.sub.keeps_date),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().keeps_date),
     ),
 ];
 
@@ -81,6 +84,8 @@ pub struct Conf {
     /// `sub_filter_last_modified`
     keeps_date: bool,
 }
+
+impl Settings for Conf {}
 
 /// One `sub_filter`.
 #[derive(Clone, Debug)]
@@ -104,14 +109,14 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error("empty search pattern"));
     }
     let pair = Pair { pattern: cx.template(cx.arg(0))?, text: cx.template(cx.arg(1))? };
-    let pairs = scope.sub.pairs.own(cx.block);
+    let pairs = scope.own::<Conf>().pairs.own(cx.block);
     if pairs.len() == PATTERNS_MAX {
         return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
     }
     pairs.push(pair);
     // Made anew with each pair of the block: how many follow is not known, and a block has few.
     let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
-    scope.sub.patterns = match constants.map(Patterns::new) {
+    scope.own::<Conf>().patterns = match constants.map(Patterns::new) {
         None => None,
         Some(Ok(patterns)) => Some(Arc::new(patterns)),
         Some(Err(error)) => return Err(Error::directive(cx.statement, error)),
@@ -120,9 +125,7 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 }
 
 /// Looks at the type of the answer; what the body holds is not known before it comes.
-fn filter(request: &mut Request) {
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.sub;
+fn filter(conf: &Conf, request: &mut Request) {
     if request.response.content_length == Some(0) || !conf.types.matches(request) {
         return;
     }
@@ -148,6 +151,7 @@ fn filter(request: &mut Request) {
 
 #[cfg(test)]
 mod tests {
+    use super::Conf;
     use crate::config::testing::{error, loaded, warnings};
 
     #[test]
@@ -158,7 +162,7 @@ mod tests {
         );
         let conf = |name: &str| {
             let location = config.http.locations.iter().find(|location| location.name == name);
-            location.expect("it is there").scope.sub.clone()
+            location.expect("it is there").scope.of::<Conf>().clone()
         };
         let count = |name: &str| conf(name).pairs.items().len();
         assert_eq!([count("/a"), count("/b"), count("/c"), count("/d")], [2, 1, 2, 1]);
