@@ -10,6 +10,7 @@ mod caching;
 mod coding;
 pub mod config;
 mod connection;
+mod exchange;
 mod explain;
 pub mod extensions;
 mod files;

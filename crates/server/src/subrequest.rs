@@ -13,7 +13,8 @@ use http::request::{Head, HeaderId, Method, Progress, Version};
 use rt::local::Event;
 use rt::{Either, select};
 
-use crate::connection::{decide, input};
+use crate::connection::input;
+use crate::exchange::course;
 use crate::log::Level;
 use crate::request::Request;
 
@@ -140,7 +141,7 @@ pub(crate) async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T
     detach(parent, &mut child);
     child.extensions.insert(errand);
     let child = &mut child;
-    let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(decide::run_unfiltered(child));
+    let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_unfiltered(child));
     run.await;
 }
 
@@ -170,7 +171,7 @@ fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     raw.append(&text);
     child.take_head(io::op::Source::Buf(raw), 0);
     (child.method, child.internal, child.is_detached, child.body) = (Method::Get, false, true, None);
-    decide::read_uri(&mut child).then_some(child)
+    course::read_uri(&mut child).then_some(child)
 }
 
 fn is_of_one_request(id: HeaderId) -> bool {
@@ -236,7 +237,7 @@ fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
 
 /// Runs a subrequest to its answer. Boxed, because the phases of a request may run those of another.
 fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
-    Box::pin(decide::run_subrequest(child))
+    Box::pin(course::run_subrequest(child))
 }
 
 fn write_log(child: &Request) {

@@ -21,7 +21,7 @@ use crate::body::flow::Flow;
 use crate::body::read::{self, Chunks};
 use crate::body::stream::{self, Next, Stream};
 use crate::body::{self, BodyError, FileBody, turns};
-use crate::connection::decide;
+use crate::exchange::course;
 use crate::log::Level as LogLevel;
 use crate::request::Request;
 use crate::response::Body;
@@ -283,7 +283,7 @@ impl<'r> Levels<'r> {
         if child.response.status >= 300 && stub.is_some() {
             // As in nginx the text passes the filters of the subrequest, as its body would.
             let content_type = top.request.response.content_type.of(&top.request).map(str::to_owned);
-            decide::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
+            course::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
         }
         let purpose = Purpose::Include { stub, before: flow.passed() };
         self.list.push(Level::new(Owner::Subrequest(child), purpose));

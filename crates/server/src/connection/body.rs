@@ -10,8 +10,9 @@ use io::{Buf, Errno, Segments};
 use rt::net::Behind;
 
 use crate::body;
+use crate::connection::Connection;
 use crate::connection::rest::Rest;
-use crate::connection::{Connection, decide};
+use crate::exchange::course;
 use crate::incoming::{Cut, IncomingBody, PIECE_BYTES_MAX};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::{BodyInFile, Conf};
@@ -45,7 +46,7 @@ impl Connection {
         let done = match Rest::of(request) {
             None => Ok(()),
             // A location has compared it, but the server's own settings may hold still.
-            Some(_) if decide::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
+            Some(_) if course::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
             Some(mut rest) => {
                 match self.receive_body(request, core, &mut rest, &mut body, takes_pieces).await {
                     Ok(Received::Whole) => Ok(()),
@@ -338,7 +339,7 @@ impl Feed {
 impl Connection {
     /// Makes everything ready for [`Connection::feed`].
     pub(super) async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed, BodyFailure> {
-        if decide::too_large(request).is_some() {
+        if course::too_large(request).is_some() {
             return Err(BodyFailure::Refused(413));
         }
         let generation = Rc::clone(&request.generation);

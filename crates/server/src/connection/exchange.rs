@@ -12,10 +12,11 @@ use rt::{Either, select};
 
 use crate::body::BodyError;
 use crate::connection::body::{BodyFailure, Feed};
-use crate::connection::decide::{self, Course, Progress, Verdict, Waiting, Wants};
 use crate::connection::input::Head;
-use crate::connection::respond::{self, Held, Sending};
+use crate::connection::respond::{Held, Sending};
 use crate::connection::{After, Connection};
+use crate::exchange::course::{self, Course, Progress, Verdict, Waiting, Wants};
+use crate::exchange::prepare;
 use crate::phases::Step;
 use crate::process::tally::Stage;
 use crate::request::Request;
@@ -68,7 +69,7 @@ impl Connection {
                     let verdict = Box::pin(self.decide_with_body(&mut course, request)).await;
                     self.decided(request, verdict)
                 }
-                Left::Error(status) => match Box::pin(decide::replace(request, status)).await {
+                Left::Error(status) => match Box::pin(course::replace(request, status)).await {
                     Verdict::Answer => self.answer(request),
                     Verdict::Drop => dropped(request),
                 },
@@ -136,7 +137,8 @@ impl Connection {
         }
         self.stage.set(Stage::Writing);
         request.keepalive = self.may_keep_alive(request);
-        match Course::begin(request, &self.entrance) {
+        let generation = Rc::clone(&request.generation);
+        match Course::begin(request, self.entrance.listen(&generation)) {
             (_, Some(verdict)) => self.decided(request, verdict),
             (course, None) if wants_early_body(request) => Left::Body(course),
             (course, None) => self.advance(request, course),
@@ -165,7 +167,7 @@ impl Connection {
 
     /// Sends what was decided.
     fn answer(&mut self, request: &mut Request) -> Left {
-        if let Some(status) = respond::filter(request) {
+        if let Some(status) = prepare::filter(request) {
             return Left::Error(status);
         }
         match self.prepare(request) {
@@ -204,7 +206,7 @@ impl Connection {
 
     /// What comes behind the answer.
     async fn end_exchange(&mut self, request: &mut Request, after: After) -> After {
-        decide::post_action(request).await;
+        course::post_action(request).await;
         request.end();
         match self.has_rest(request, after) {
             true if self.discard_body(request).await => after,
@@ -239,7 +241,7 @@ impl Connection {
                 }
             };
             let decided = match verdict {
-                None => decide::run(course, request).await,
+                None => course::run(course, request).await,
                 verdict => verdict,
             };
             if let Some(verdict) = decided {
@@ -266,7 +268,7 @@ impl Connection {
                         Some(Verdict::Drop)
                     }
                     BodyFailure::Refused(status) => match course.take(request, Step::Status(status)) {
-                        None => decide::run(course, request).await,
+                        None => course::run(course, request).await,
                         verdict => verdict,
                     },
                 };
@@ -274,7 +276,7 @@ impl Connection {
         };
         let incoming = Rc::clone(feed.incoming());
         request.incoming = Some(Rc::clone(&incoming));
-        let verdict = match select(decide::run(course, request), self.feed(feed)).await {
+        let verdict = match select(course::run(course, request), self.feed(feed)).await {
             Either::Left(verdict) => verdict,
             Either::Right(never) => match never {},
         };

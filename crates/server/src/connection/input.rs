@@ -13,7 +13,8 @@ use io::op::Source;
 use io::{Buf, Errno};
 use rt::{Socket, Timer};
 
-use crate::connection::{Connection, decide};
+use crate::connection::Connection;
+use crate::exchange::course;
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
@@ -287,7 +288,7 @@ impl Connection {
             if !request.head.request_line().is_empty() {
                 request.received = received;
                 // The head is refused already; what the URI is worth makes no difference.
-                let _ = decide::read_uri(request);
+                let _ = course::read_uri(request);
             }
         }
     }

@@ -7,12 +7,9 @@
 //! ```
 //!
 //! [`proxy`] reads what a proxy says first, [`exchange`] takes a request to its answer, for which [`input`] reads heads,
-//! [`decide`] runs the phases and [`respond`] writes; [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
+//! `exchange::course` runs the phases and [`respond`] writes; [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
 
 mod body;
-pub(crate) mod decide;
-pub(crate) mod effect;
-pub(crate) mod error_page;
 mod exchange;
 pub(crate) mod input;
 mod proxy;

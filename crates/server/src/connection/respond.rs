@@ -11,9 +11,10 @@ use http::{StatusCode, connection};
 use io::Segments;
 use io::op::Source;
 
-use crate::body::{self, BodyError, FileBody, OneRead, Rate, SendError, Sink, flow, stream};
+use crate::body::{self, BodyError, Rate, SendError, Sink, flow, stream};
 use crate::connection::exchange::Left;
-use crate::connection::{After, Connection, effect, error_page};
+use crate::connection::{After, Connection};
+use crate::exchange::{effect, error_page, prepare};
 use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
@@ -36,29 +37,6 @@ pub(super) struct Sending {
     /// Whether the connection ends with it.
     ends: bool,
     timeout: Duration,
-}
-
-/// Lets the modules change the answer before it is sent. One of them may find that it is to be an error instead.
-pub(super) fn filter(request: &mut Request) -> Option<u16> {
-    if let Some(status) = request.error_status.filter(|&status| status != 0) {
-        request.response.status = status;
-    }
-    // The file of an error page is no version of what was asked for: its date would let a cache keep it as one.
-    if !matches!(request.response.status, 200 | 206 | 304) {
-        request.response.last_modified = None;
-        request.response.allow_ranges = false;
-    }
-    // Those of this server are added to the error that takes the place of the answer, and not twice.
-    let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
-    let generation = Rc::clone(&request.generation);
-    for filter in generation.config.location(request.location).plan.filters() {
-        filter(request);
-        if let refusal @ Some(_) = request.response.refusal.take() {
-            request.response.fields = given.unwrap_or_else(|| std::mem::take(&mut request.response.fields));
-            return refusal;
-        }
-    }
-    None
 }
 
 impl Connection {
@@ -94,7 +72,7 @@ impl Connection {
             request.keepalive = false;
         }
         let mut head = std::mem::take(&mut request.spare);
-        frame(request, core);
+        prepare::frame(request, core);
         if !write_head(request, core, &mut head) {
             request.log(Level::Error, format_args!("a response header field has a control character"));
             request.keepalive = false;
@@ -112,7 +90,7 @@ impl Connection {
         if rate.is_some() || go_on {
             return Err(Left::Pieces(Held { head, rate: rate.map(Box::new), go_on }));
         }
-        at_hand(request, core, head).map_err(|head| match in_one_read(request, core) {
+        prepare::at_hand(request, core, head).map_err(|head| match prepare::in_one_read(request, core) {
             Some((file, read)) => Left::Read(Box::pin(file.read_behind(head, read))),
             None => Left::Pieces(Held { head, rate: None, go_on: false }),
         })
@@ -331,65 +309,8 @@ fn is_disabled(core: &Conf, request: &Request) -> bool {
         || (disable.safari && browser.safari)
 }
 
-/// Head and body, when both are in memory; otherwise the head is given back.
-fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
-    let mut data = Segments::new();
-    let has_none = request.method == Method::Head || request.response.has_no_content();
-    if request.response.is_filtered() && !has_none {
-        return Err(head);
-    }
-    match &mut request.response.body {
-        _ if has_none => data.push(Source::Vec(head)),
-        Body::None => data.push(Source::Vec(head)),
-        // A copy of a few bytes costs less than a second piece to send.
-        Body::Bytes(source) if source.bytes().len() <= COPIED_MAX => {
-            head.extend_from_slice(source.bytes());
-            data.push(Source::Vec(head));
-        }
-        Body::Bytes(source) => {
-            data.push(Source::Vec(head));
-            data.push(std::mem::replace(source, Source::Static(b"")));
-        }
-        Body::Slice(source, range) if range.len() <= COPIED_MAX => {
-            head.extend_from_slice(&source.bytes()[range.clone()]);
-            data.push(Source::Vec(head));
-        }
-        Body::Slice(source, range) => {
-            data.push(Source::Vec(head));
-            let source = std::mem::replace(source, Source::Static(b""));
-            data.push_range(source, range.start, range.end);
-        }
-        Body::File(file) => {
-            let Some(at_hand) = file.at_hand(&mut head, core.output_buffers.map(|(_, bytes)| bytes)) else {
-                return Err(head);
-            };
-            request.keep_spare(head);
-            data = at_hand;
-        }
-        Body::Ranged(_) | Body::Stream(_) | Body::Tunnel(_) => return Err(head),
-    }
-    Ok(data)
-}
-
-/// The file that is the answer, and the read that brings all of it; otherwise the answer stays as it is.
-fn in_one_read(request: &mut Request, core: &Conf) -> Option<(FileBody, OneRead)> {
-    let response = &mut request.response;
-    if request.method == Method::Head || response.has_no_content() || response.is_filtered() {
-        return None;
-    }
-    let Body::File(file) = &mut response.body else { return None };
-    let read = file.in_one_read(core.output_buffers.map(|(_, bytes)| bytes))?;
-    match std::mem::take(&mut response.body) {
-        Body::File(file) => Some((file, read)),
-        _ => None,
-    }
-}
-
 /// Bytes that are sent by a call of this thread: from here on the engine may send without a copy (`zero_copy`).
 const SENT_DIRECTLY_MAX: usize = 16 << 10;
-
-/// Bytes of a body that are copied behind their head.
-const COPIED_MAX: usize = 1 << 10;
 
 async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Result<(), BodyError> {
     if request.method == Method::Head || request.response.has_no_content() {
@@ -416,24 +337,6 @@ async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Resu
         Body::Tunnel(_) => unreachable!("it is not sent but run"),
     }
     Ok(sink.flush(false).await?)
-}
-
-/// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it
-/// goes out in chunks; clients of HTTP/1.0 know none, and then only the end of the connection tells.
-fn frame(request: &mut Request, core: &Conf) {
-    let response = &request.response;
-    if !response.is_filtered() || response.has_no_content() || request.method == Method::Head {
-        return;
-    }
-    let has_length = response.content_length.is_some();
-    if has_length && response.trailers.is_empty() {
-        return;
-    }
-    if core.chunked_transfer_encoding && request.head.version() != Version::Http10 {
-        (request.response.chunked, request.response.content_length) = (true, None);
-    } else if !has_length {
-        request.keepalive = false;
-    }
 }
 
 /// Appends the head; `false`, with nothing appended, when one of its values must not be sent.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::{Cx, Scope, SettingsType};
-use crate::connection::decide::pause;
+use crate::exchange::course::pause;
 use crate::log::Level;
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::LEVELS;

@@ -25,7 +25,7 @@ use crate::body::ranged::{Cut, Ranged, RangedBody};
 use crate::body::stream::Stream;
 use crate::caching::fetch::detached;
 use crate::config::{Settings, SettingsType};
-use crate::connection::decide;
+use crate::exchange::course;
 use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
@@ -291,7 +291,7 @@ impl Shared {
     async fn fetch(&self, start: u64) -> Option<Body> {
         let mut request = detached(&self.seed.borrow())?;
         request.slice.set(Some(start));
-        let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(decide::run_content(&mut request));
+        let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_content(&mut request));
         run.await;
         let checked = match request.response.status {
             206 if self.etag.is_some() && etag_of(&request) != self.etag => Err(Wrong::Etag),

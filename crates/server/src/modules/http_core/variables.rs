@@ -9,7 +9,7 @@ use http::proxy_protocol::{Header, TlvError};
 use http::request::HeaderId;
 use io::sys::TcpInfo;
 
-use crate::connection::effect;
+use crate::exchange::effect;
 use crate::files;
 use crate::log::Level;
 use crate::modules::auth_basic::Credentials;

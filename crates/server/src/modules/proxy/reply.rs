@@ -21,7 +21,7 @@ use http::hop_by_hop::ConnectionOptions;
 use http::reply::{FieldLine, ReplyHead};
 use http::request::HeaderId;
 
-use crate::connection::decide;
+use crate::exchange::course;
 use crate::log::Level;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::request::Context;
@@ -219,7 +219,7 @@ fn redirect(request: &mut Request, conf: &Conf, heading: &Heading, target: &[u8]
     }
     let Some((uri, args)) = subrequest::parse_uri(request, target) else { return Step::Status(404) };
     // The file is to be read, whatever was done to find its name.
-    decide::become_get(request);
+    course::become_get(request);
     (request.uri, request.args) = (uri, args);
     Step::Internal
 }

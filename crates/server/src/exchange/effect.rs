@@ -25,7 +25,7 @@ pub(crate) fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<
 }
 
 /// The rate that the answer is limited to: what was set for the request, else `limit_rate`.
-pub(super) fn rate(conf: &Conf, request: &Request) -> Option<Rate> {
+pub(crate) fn rate(conf: &Conf, request: &Request) -> Option<Rate> {
     let size = |template: &crate::template::Template| {
         let text = String::from_utf8(template.rendered(request)).ok()?;
         conf::value::size(&text).ok()

@@ -9,9 +9,10 @@ use io::op::Source;
 use rt::{Either, select};
 
 use crate::config::LocationId;
-use crate::connection::{Entrance, error_page, respond};
+use crate::exchange::{error_page, prepare};
 use crate::files;
 use crate::log::Level;
+use crate::modules::http_core::listen::Listen;
 use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::ContentType;
@@ -109,10 +110,11 @@ impl Course {
         Course { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
     }
 
-    /// The way of a request whose head was read. A verdict at once where the head is all there is to it.
-    pub(crate) fn begin(request: &mut Request, entrance: &Entrance) -> (Course, Option<Verdict>) {
+    /// The way of a request whose head was read on a connection to `listen`, which a reload may have removed.
+    /// A verdict at once where the head is all there is to it.
+    pub(crate) fn begin(request: &mut Request, listen: Option<&Listen>) -> (Course, Option<Verdict>) {
         let mut course = Course::at(Phase::PostRead);
-        let verdict = match begin(request, entrance) {
+        let verdict = match begin(request, listen) {
             // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the answer says that the server is there.
             Ok(()) if request.head.target() == Target::Asterisk => {
                 request.response.status = 204;
@@ -360,7 +362,7 @@ pub(crate) async fn pause(request: &Request, until: Instant) -> Step {
 }
 
 /// Answers with an error that was found out beside the phases, or with its page.
-pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
+pub(crate) async fn refuse(request: &mut Request, status: u16) -> Verdict {
     let mut course = Course::at(Phase::Content);
     match course.take(request, Step::Status(status)) {
         Some(verdict) => verdict,
@@ -370,7 +372,7 @@ pub(super) async fn refuse(request: &mut Request, status: u16) -> Verdict {
 
 /// Puts an error in the place of an answer that was made. The fields of an upstream that are not about its content stay: a
 /// cookie, a permission for scripts of other sites.
-pub(super) async fn replace(request: &mut Request, status: u16) -> Verdict {
+pub(crate) async fn replace(request: &mut Request, status: u16) -> Verdict {
     // The length of the whole, for a range beyond it. The range of an upstream's answer says nothing of an error.
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
@@ -412,7 +414,7 @@ pub(crate) async fn run_subrequest(request: &mut Request) {
         let status = request.response.status;
         error_page::respond(request, status);
     }
-    respond::filter(request);
+    prepare::filter(request);
 }
 
 /// Runs the last phase of a request that is in its location already.
@@ -438,12 +440,12 @@ pub(crate) fn answer_with(request: &mut Request, content_type: Option<String>, t
     request.response.content_type =
         content_type.map_or(ContentType::None, |text| ContentType::Text(text.into()));
     request.response.set_bytes(Source::Vec(text));
-    respond::filter(request);
+    prepare::filter(request);
 }
 
 /// Runs `post_action` behind an answer that was sent. As in nginx the request goes on as an internal redirect and
 /// is logged where that ends; what it answers goes nowhere.
-pub(super) async fn post_action(request: &mut Request) {
+pub(crate) async fn post_action(request: &mut Request) {
     let Some(target) = request.scope().core.subrequests.post_action.clone() else { return };
     let status = request.response.status;
     request.error_status = None;
@@ -483,7 +485,7 @@ async fn run_without_body(course: &mut Course, request: &mut Request) -> Verdict
 }
 
 /// Takes a request through all its phases; no verdict where its body is to be read first.
-pub(super) async fn run(course: &mut Course, request: &mut Request) -> Option<Verdict> {
+pub(crate) async fn run(course: &mut Course, request: &mut Request) -> Option<Verdict> {
     loop {
         let decided = match course.advance(request) {
             Progress::Decided(verdict) => Some(verdict),
@@ -516,15 +518,14 @@ pub(crate) fn read_uri(request: &mut Request) -> bool {
 }
 
 /// Chooses the server and normalises the URI.
-fn begin(request: &mut Request, entrance: &Entrance) -> Result<(), u16> {
+fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
     request.method = request.head.method();
-    let generation = Rc::clone(&request.generation);
     let mut host = std::mem::take(&mut request.host);
     host.clear();
     if let Some(found) = request.head.host() {
         http::host::lowercase_into(found.name.of(request.bytes()), &mut host);
     }
-    if let Some(listen) = entrance.listen(&generation) {
+    if let Some(listen) = listen {
         let (default, names) = listen.lookup(&request.conn.local);
         let named = names.find(&host).map_err(|gave_up| {
             gave_up.tell(&host, request);
@@ -635,7 +636,7 @@ fn apply_limit_except(request: &mut Request) {
 }
 
 /// A body that is announced to be above `client_max_body_size`.
-pub(super) fn too_large(request: &mut Request) -> Option<u16> {
+pub(crate) fn too_large(request: &mut Request) -> Option<u16> {
     let most = request.scope().core.client_max_body_size;
     let BodyFraming::Length(length) = BodyFraming::of(&request.head) else { return None };
     if most == 0 || length <= most || request.internal {

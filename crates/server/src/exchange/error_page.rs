@@ -7,8 +7,8 @@ use http::connection::Browser;
 use http::request::HeaderId;
 use io::op::Source;
 
-use crate::connection::decide::become_get;
-use crate::connection::effect;
+use crate::exchange::course::become_get;
+use crate::exchange::effect;
 use crate::modules::http_core::conf::ErrorPage;
 use crate::phases::Step;
 use crate::request::Request;
