@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::config::settings::{Inner, Settings, SettingsTable, Slots, Start};
-use crate::modules::{http_core, log, proxy};
+use crate::modules::{http_core, log};
 
 /// The settings of one block: those of the core, and a slot for each module that has any.
 #[derive(Clone, Debug)]
@@ -15,8 +15,6 @@ pub struct Scope {
     slots: Slots,
     pub(crate) core: http_core::Conf,
     pub(crate) log: log::Conf,
-    /// Whom requests are passed to holds for this block only.
-    pub(crate) proxy: proxy::Conf,
 }
 
 impl Scope {
@@ -25,7 +23,6 @@ impl Scope {
         Scope {
             slots: Slots::start(table, start),
             core: http_core::Conf::under(start.prefix),
-            proxy: proxy::Conf::under(start.prefix),
             log: log::Conf::under(start.prefix, &mut start.http.targets),
         }
     }
@@ -52,8 +49,7 @@ impl Scope {
 
     /// What a block of this kind inside of this one starts with.
     pub(crate) fn inherit_into(&self, inner: Inner) -> Scope {
-        let proxy = if inner == Inner::Block { self.proxy.inherit() } else { self.proxy.clone() };
-        Scope { slots: self.slots.inherit(inner), core: self.core.inherit(), proxy, ..self.clone() }
+        Scope { slots: self.slots.inherit(inner), core: self.core.inherit(), ..self.clone() }
     }
 }
 

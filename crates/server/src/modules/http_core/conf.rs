@@ -90,6 +90,8 @@ pub(crate) struct Conf {
     pub(crate) http_strict: bool,
     /// `merge_slashes`
     pub(crate) merge_slashes: bool,
+    /// Whether the path of this location without the slash at its end is redirected to it: where requests are passed on.
+    pub(crate) redirects_to_slash: bool,
     /// Which clients get compressed responses.
     pub(crate) gzip_clients: GzipClients,
     /// `uninitialized_variable_warn`, a directive of the rewrite module.
@@ -346,7 +348,7 @@ impl Conf {
 
     /// For a block inside: without what holds for one block only.
     pub(crate) fn inherit(&self) -> Conf {
-        Conf { limit_except: None, ..self.clone() }
+        Conf { limit_except: None, redirects_to_slash: false, ..self.clone() }
     }
 
     /// What holds between settings, looked at where a block ends.
@@ -399,6 +401,7 @@ impl Default for Conf {
             underscores_in_headers: false,
             http_strict: false,
             merge_slashes: true,
+            redirects_to_slash: false,
             gzip_clients: Default::default(),
             uninitialized_variable_warn: true,
             client_max_body_size: 1 << 20,

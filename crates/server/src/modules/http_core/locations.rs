@@ -211,7 +211,7 @@ impl Locations {
         for (name, location, statement) in found {
             let Location { scope, nested, .. } = &arena[location.0 as usize];
             locations.has_predicates |= nested.has_predicates;
-            locations.has_slashes |= nested.has_slashes || scope.proxy.redirects_to_slash();
+            locations.has_slashes |= nested.has_slashes || scope.core.redirects_to_slash;
             let Name { text, kind } = name;
             let path: Box<[u8]> = text.as_bytes().into();
             let duplicate = || Error::at(statement, format_args!("duplicate location \"{text}\""));
@@ -296,7 +296,7 @@ impl Locations {
         if exact(Ord::cmp).is_some() || prefix(Ord::cmp).is_some() {
             return None;
         }
-        let passes = |location: &LocationId| arena[location.0 as usize].scope.proxy.redirects_to_slash();
+        let passes = |location: &LocationId| arena[location.0 as usize].scope.core.redirects_to_slash;
         let found = exact(compare_slashed).into_iter().chain(prefix(compare_slashed)).find(passes);
         let inside = || arena[self.longest_prefix(uri)?.location.0 as usize].nested.with_slash(arena, uri);
         found.or_else(inside)

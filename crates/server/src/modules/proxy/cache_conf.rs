@@ -20,6 +20,7 @@ use crate::caching::LONGEST_WAIT;
 use crate::config::{Cx, Http, Layered, Scope};
 use crate::modules::Directive;
 use crate::modules::http_core::{LEVELS, OWN};
+use crate::modules::proxy::Conf;
 use crate::modules::proxy::{Bits, spec};
 use crate::template::{Template, variable_name};
 
@@ -48,8 +49,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         spec("proxy_cache_key", Args::Exactly(1), "What tells stored answers apart.")
             .default("$scheme$proxy_host$request_uri"),
         |scope, cx| {
-            scope.proxy.cache.key = Some(Arc::new(cx.template(cx.arg(0))?));
-            scope.proxy.cache.credential_key =
+            scope.own::<Conf>().cache.key = Some(Arc::new(cx.template(cx.arg(0))?));
+            scope.own::<Conf>().cache.credential_key =
                 names_credential(cx.arg(0)).then(|| cx.statement.span().clone());
             Ok(())
         },
@@ -73,7 +74,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("GET HEAD")
         .many(),
-        |scope, cx| scope.proxy.cache.methods.add(METHODS, cx),
+        |scope, cx| scope.own::<Conf>().cache.methods.add(METHODS, cx),
     ),
     // The answer is stored nevertheless, which makes this the way to fetch an entry anew.
     Directive::scope(
@@ -99,7 +100,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("proxy_cache_min_uses", Args::Exactly(1), "After how many requests for it an answer is stored.")
             .default("1"),
-        |scope, cx| cx.number(&mut scope.proxy.cache.min_uses),
+        |scope, cx| cx.number(&mut scope.own::<Conf>().cache.min_uses),
     ),
     // `updating` lets all but the request that fetches have the old answer at once.
     Directive::scope(
@@ -111,7 +112,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
             .default("off")
             .many(),
-        |scope, cx| scope.proxy.cache.use_stale.add(USE_STALE, cx),
+        |scope, cx| scope.own::<Conf>().cache.use_stale.add(USE_STALE, cx),
     ),
     // Without it the one that fetches waits, also where `updating` lets the others go.
     Directive::scope(
@@ -121,13 +122,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Fetches a fresh answer beside the request that gets a stale one.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.background_update),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.background_update),
     ),
     // A 304 costs an upstream and the line less than the body that is here already.
     Directive::scope(
         spec("proxy_cache_revalidate", Args::Flag, "Asks whether a stale answer is still right.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.revalidate),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.revalidate),
     ),
     // Three states: `off` written out sends every request upstream; unwritten, waiting follows the first fetch.
     Directive::scope(
@@ -135,7 +136,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             let mut on = false;
             cx.flag(&mut on)?;
-            scope.proxy.cache.lock = Some(on);
+            scope.own::<Conf>().cache.lock = Some(on);
             Ok(())
         },
     ),
@@ -143,7 +144,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         spec("proxy_cache_lock_timeout", Args::Exactly(1), "How long requests wait for a fetch that brings nothing before they ask themselves.")
             .default("5s"),
-        |scope, cx| cx.milliseconds(&mut scope.proxy.cache.lock_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Conf>().cache.lock_timeout),
     ),
     // A fetch that hangs must not be the only one for ever.
     Directive::scope(
@@ -153,7 +154,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "How long a fetch may bring nothing before another one starts.",
         )
         .default("5s"),
-        |scope, cx| cx.milliseconds(&mut scope.proxy.cache.lock_age),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Conf>().cache.lock_age),
     ),
     // Otherwise the end of a large file is waited for behind all that is before it.
     Directive::scope(
@@ -165,7 +166,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             let mut most = 0;
             cx.offset(&mut most)?;
-            scope.proxy.cache.max_range_offset = Some(most);
+            scope.own::<Conf>().cache.max_range_offset = Some(most);
             Ok(())
         },
     ),
@@ -177,7 +178,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Asks with GET for what is asked with HEAD, to store it.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.convert_head),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.convert_head),
     ),
     Directive::scope(
         own(
@@ -186,17 +187,17 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Stores answers to requests with `Authorization` like others.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.stores_authorized),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.stores_authorized),
     ),
     Directive::scope(
         own("proxy_cache_finish", Args::Flag, "Fetches on for the cache when all clients have gone.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.finishes_fills),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.finishes_fills),
     ),
     Directive::scope(
         own("proxy_cache_parts", Args::Flag, "Asks for and stores ranges of what is not stored whole.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.stores_parts),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.stores_parts),
     ),
     Directive::scope(
         own(
@@ -205,7 +206,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "The field of answers with tags that a purge can name.",
         ),
         |scope, cx| {
-            scope.proxy.cache.tag_header = field_name(cx)?;
+            scope.own::<Conf>().cache.tag_header = field_name(cx)?;
             Ok(())
         },
     ),
@@ -213,7 +214,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         own("proxy_cache_request_control", Args::Flag, "Heeds `Cache-Control` and `Pragma` of requests.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.heeds_requests),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.heeds_requests),
     ),
     Directive::scope(
         own(
@@ -224,7 +225,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| {
             let name = cx.arg(0);
-            scope.proxy.cache.status_name = (name != "off").then(|| name.as_bytes().into());
+            scope.own::<Conf>().cache.status_name = (name != "off").then(|| name.as_bytes().into());
             Ok(())
         },
     ),
@@ -268,7 +269,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("off"),
         |scope, cx| {
-            scope.proxy.cache.purge_tag_header = field_name(cx)?;
+            scope.own::<Conf>().cache.purge_tag_header = field_name(cx)?;
             Ok(())
         },
     ),
@@ -280,7 +281,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Removes what is stored for a URI when a request with another method changes it.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.invalidates),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.invalidates),
     ),
     // RFC 9111 section 4.2.2: an answer that has not changed for long will not change soon. nginx does not guess.
     Directive::scope(
@@ -301,7 +302,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Follows `stale-while-revalidate` and `stale-if-error` also beside `s-maxage`, which forbids them.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.cache.s_maxage_stale),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().cache.s_maxage_stale),
     ),
 ];
 
@@ -528,16 +529,16 @@ impl CacheConf {
 fn set_zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     if text == "off" {
-        scope.proxy.cache.zone = Zone::Off;
+        scope.own::<Conf>().cache.zone = Zone::Off;
         return Ok(());
     }
-    if scope.proxy.stores_of(cx.block) {
+    if scope.own::<Conf>().stores_of(cx.block) {
         return Err(cx.error("\"proxy_cache\" directive is incompatible with \"proxy_store\""));
     }
     // A block that caches does not store, whatever the blocks around it do.
-    scope.proxy.forget_store();
+    scope.own::<Conf>().forget_store();
     let template = cx.template(text)?;
-    scope.proxy.cache.zone = match template.constant() {
+    scope.own::<Conf>().cache.zone = match template.constant() {
         Some(name) => {
             let zone = cx.http.zones.named(name, cx.statement)?;
             cx.http.cache_uses.push((Arc::clone(&zone), cx.statement.span().clone()));
@@ -545,7 +546,7 @@ fn set_zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
         None => Zone::Variable(Arc::new(template)),
     };
-    scope.proxy.cache_block = cx.block;
+    scope.own::<Conf>().cache_block = cx.block;
     Ok(())
 }
 
@@ -566,7 +567,7 @@ fn names_credential(mut text: &str) -> bool {
 pub(crate) fn warn_of_credentials(http: &Http, warnings: &mut Vec<Error>) {
     let mut told: Vec<&Span> = Vec::new();
     for location in &http.locations {
-        let cache = &location.scope.proxy.cache;
+        let cache = &location.scope.of::<Conf>().cache;
         let is_open = cache.stores_authorized || !cache.valid.items().is_empty() || !cache.zone.is_on();
         let Some(span) = cache.credential_key.as_ref().filter(|span| !is_open && !told.contains(span)) else {
             continue;
@@ -598,7 +599,7 @@ fn add_valid(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (time, statuses) = texts.split_last().expect("the table demands an argument");
     let time = value::seconds(time).map_err(|_| cx.error(format_args!("invalid time value \"{time}\"")))?;
     let time = Duration::from_secs(time);
-    let list = scope.proxy.cache.valid.own(cx.block);
+    let list = scope.own::<Conf>().cache.valid.own(cx.block);
     if statuses.is_empty() {
         list.extend(USUAL.map(|status| Valid { status: Some(status), time }));
     }
@@ -628,7 +629,7 @@ fn set_heuristic(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let texts: Vec<&str> = cx.statement.texts().collect();
     if text == "off" && texts.len() == 1 {
-        scope.proxy.cache.heuristic = None;
+        scope.own::<Conf>().cache.heuristic = None;
         return Ok(());
     }
     let percent = text.strip_suffix('%').and_then(|digits| digits.parse().ok());
@@ -643,7 +644,7 @@ fn set_heuristic(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             seconds.min(u64::from(u32::MAX)) as u32
         }
     };
-    scope.proxy.cache.heuristic = Some(Heuristic { percent, seconds_max });
+    scope.own::<Conf>().cache.heuristic = Some(Heuristic { percent, seconds_max });
     Ok(())
 }
 
@@ -663,7 +664,7 @@ fn add_predicates(
 ) -> Result<(), Error> {
     for text in cx.statement.texts() {
         let template = cx.template(text)?;
-        list(&mut scope.proxy.cache).own(cx.block).push(template);
+        list(&mut scope.own::<Conf>().cache).own(cx.block).push(template);
     }
     Ok(())
 }

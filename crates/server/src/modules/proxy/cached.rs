@@ -22,10 +22,10 @@ use crate::template::Template;
 
 /// How this module's upstreams are asked for a cache.
 pub(super) static ORIGIN: Origin = Origin {
-    conf: |scope| &scope.proxy.cache,
-    upstream: |scope| &scope.proxy.upstream,
+    conf: |scope| &scope.of::<Conf>().cache,
+    upstream: |scope| &scope.of::<Conf>().upstream,
     ignored: |scope| {
-        let ignored = scope.proxy.ignored();
+        let ignored = scope.of::<Conf>().ignored();
         Ignored {
             cache_control: ignored.has(HeaderId::CacheControl),
             expires: ignored.has(HeaderId::Expires),
@@ -37,7 +37,7 @@ pub(super) static ORIGIN: Origin = Origin {
     ask: |request, wanted| {
         Box::pin(async move {
             let generation = Rc::clone(&request.generation);
-            let conf = &generation.config.location(request.location).scope.proxy;
+            let conf = generation.config.location(request.location).scope.of::<Conf>();
             let fill = wanted.is_shared.then(|| fill_of(request, conf, wanted));
             ask(request, conf, fill.as_ref()).await
         })

@@ -1,12 +1,11 @@
 //! What the directives of `http_proxy` set, with nginx's defaults, and what follows from them where a block ends.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use conf::{Error, Span, value};
 use http::request::Version;
 
-use crate::config::{Cx, Layered};
+use crate::config::{Cx, Inner, Layered, Start};
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::modules::proxy::pass::Pass;
 use crate::modules::proxy::request::SetField;
@@ -118,20 +117,21 @@ pub(super) struct Sizes {
     pub(super) max_temp_file: Option<u64>,
 }
 
-impl Conf {
-    /// The defaults, with paths under this prefix.
-    pub(crate) fn under(prefix: &Path) -> Conf {
+impl crate::config::Settings for Conf {
+    fn start(start: &mut Start<'_>) -> Conf {
         let mut conf = Conf::default();
         // As nginx does with `proxy_temp_path` unwritten: a thousand folders keep each of them short.
-        conf.upstream.temp_path = (prefix.join("proxy_temp"), [1, 2].into_iter().collect());
+        conf.upstream.temp_path = (start.prefix.join("proxy_temp"), [1, 2].into_iter().collect());
         conf
     }
 
-    /// For a block inside: what is passed on is said in each location.
-    pub(crate) fn inherit(&self) -> Conf {
-        Conf { pass: None, ..self.clone() }
+    fn inherit(&self, inner: Inner) -> Option<Conf> {
+        // Each location says itself where its requests go.
+        (inner == Inner::Block).then(|| Conf { pass: None, ..self.clone() })
     }
+}
 
+impl Conf {
     /// Whether this block answers requests.
     pub(super) fn is_active(&self) -> bool {
         self.pass.is_some()

@@ -11,6 +11,7 @@ use http::request::Version;
 use crate::config::{Cx, Scope};
 use crate::modules::Directive;
 use crate::modules::http_core::LEVELS;
+use crate::modules::proxy::Conf;
 use crate::modules::proxy::request::{self, SetField};
 use crate::modules::proxy::{pass, reply, spec};
 use crate::upstream::{Bind, BindAddr, NextUpstream};
@@ -36,7 +37,7 @@ pub(super) const REQUEST: &[Directive] = &[
             if cx.arg(0) == "2" {
                 return Err(cx.not_built("2"));
             }
-            cx.choice(&mut scope.proxy.version, &[("1.0", Version::Http10), ("1.1", Version::Http11)])
+            cx.choice(&mut scope.own::<Conf>().version, &[("1.0", Version::Http10), ("1.1", Version::Http11)])
         },
     ),
     // Off by default: the name has to be one that no other server uses.
@@ -57,7 +58,7 @@ pub(super) const REQUEST: &[Directive] = &[
                     "invalid value \"{name}\" in \"proxy_cdn_loop\", it must be a host name or \"off\""
                 )));
             }
-            scope.proxy.cdn_loop = (name != "off").then(|| name.as_bytes().into());
+            scope.own::<Conf>().cdn_loop = (name != "off").then(|| name.as_bytes().into());
             Ok(())
         },
     ),
@@ -66,7 +67,7 @@ pub(super) const REQUEST: &[Directive] = &[
     Directive::scope(
         spec("proxy_method", Args::Exactly(1), "The method of requests, in the place of the client's."),
         |scope, cx| {
-            scope.proxy.method = Some(Arc::new(cx.template(cx.arg(0))?));
+            scope.own::<Conf>().method = Some(Arc::new(cx.template(cx.arg(0))?));
             Ok(())
         },
     ),
@@ -80,7 +81,7 @@ pub(super) const REQUEST: &[Directive] = &[
     Directive::scope(
         spec("proxy_set_body", Args::Exactly(1), "The body of requests, in the place of the client's."),
         |scope, cx| {
-            scope.proxy.body = Some(Arc::new(cx.template(cx.arg(0))?));
+            scope.own::<Conf>().body = Some(Arc::new(cx.template(cx.arg(0))?));
             Ok(())
         },
     ),
@@ -88,18 +89,18 @@ pub(super) const REQUEST: &[Directive] = &[
     Directive::scope(
         spec("proxy_pass_request_headers", Args::Flag, "Whether the client's fields are passed on.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.pass_fields),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().pass_fields),
     ),
     // Off, no length is announced either: an upstream would wait for bytes that never come.
     Directive::scope(
         spec("proxy_pass_request_body", Args::Flag, "Whether the client's body is passed on.").default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.pass_body),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().pass_body),
     ),
     // Off, an upstream sees the first bytes of an upload before the last ones are here, and no other one is asked.
     Directive::scope(
         spec("proxy_request_buffering", Args::Flag, "Reads a body as a whole before an upstream is asked.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.upstream.request_buffering),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().upstream.request_buffering),
     ),
     tuning("proxy_headers_hash_max_size", "512"),
     tuning("proxy_headers_hash_bucket_size", "64"),
@@ -111,18 +112,18 @@ pub(super) const CONNECTION: &[Directive] = &[
     Directive::scope(
         spec("proxy_connect_timeout", Args::Exactly(1), "How long a connection to an upstream may take.")
             .default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.proxy.upstream.connect_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Conf>().upstream.connect_timeout),
     ),
     // Between two successes, as `proxy_read_timeout`.
     Directive::scope(
         spec("proxy_send_timeout", Args::Exactly(1), "How long an upstream may take no more of a request.")
             .default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.proxy.upstream.send_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Conf>().upstream.send_timeout),
     ),
     // Between two reads and not for the whole, so that a slow but living upstream may take its time.
     Directive::scope(
         spec("proxy_read_timeout", Args::Exactly(1), "How long an upstream may send nothing.").default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.proxy.upstream.read_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Conf>().upstream.read_timeout),
     ),
     // With `transparent` the address may be the client's own, which needs a route back to this machine.
     Directive::scope(
@@ -133,17 +134,17 @@ pub(super) const CONNECTION: &[Directive] = &[
     Directive::scope(
         spec("proxy_socket_keepalive", Args::Flag, "Whether the kernel looks after idle connections.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.upstream.socket_keepalive),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().upstream.socket_keepalive),
     ),
     // The kernel grows its buffers by itself; a number here ends that, for lines that are long and fast, or many.
     Directive::scope(
         spec("proxy_socket_rcvbuf", Args::Exactly(1), "The kernel's buffer for what an upstream sends."),
-        |scope, cx| socket_buffer(&mut scope.proxy.upstream.socket_rcvbuf, cx),
+        |scope, cx| socket_buffer(&mut scope.own::<Conf>().upstream.socket_rcvbuf, cx),
     ),
     // As above, for the other direction.
     Directive::scope(
         spec("proxy_socket_sndbuf", Args::Exactly(1), "The kernel's buffer for what an upstream is sent."),
-        |scope, cx| socket_buffer(&mut scope.proxy.upstream.socket_sndbuf, cx),
+        |scope, cx| socket_buffer(&mut scope.own::<Conf>().upstream.socket_sndbuf, cx),
     ),
     // FreeBSD has it; see `send_lowat`.
     Directive::scope(
@@ -160,7 +161,7 @@ pub(super) const CONNECTION: &[Directive] = &[
     Directive::scope(
         spec("proxy_ignore_client_abort", Args::Flag, "Goes on with a request when its client is gone.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.upstream.ignore_client_abort),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().upstream.ignore_client_abort),
     ),
     // Requests that may have had an effect are sent again only where `non_idempotent` says so.
     Directive::scope(
@@ -180,7 +181,7 @@ pub(super) const CONNECTION: &[Directive] = &[
         |scope, cx| {
             let mut tries = 0;
             cx.number(&mut tries)?;
-            scope.proxy.upstream.next_upstream_tries = u32::try_from(tries).unwrap_or(u32::MAX);
+            scope.own::<Conf>().upstream.next_upstream_tries = u32::try_from(tries).unwrap_or(u32::MAX);
             Ok(())
         },
     ),
@@ -192,7 +193,7 @@ pub(super) const CONNECTION: &[Directive] = &[
             "For how long others are asked; 0 is no limit.",
         )
         .default("0"),
-        |scope, cx| cx.milliseconds(&mut scope.proxy.upstream.next_upstream_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Conf>().upstream.next_upstream_timeout),
     ),
 ];
 
@@ -207,12 +208,12 @@ pub(super) const BUFFERS: &[Directive] = &[
             "Reads responses as fast as they come, whatever the client's speed. Each piece is passed on when it comes, with `off` too.",
         )
         .default("on"),
-        |scope, cx| cx.flag(&mut scope.proxy.upstream.buffering),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().upstream.buffering),
     ),
     // A head that does not fit is an error of the upstream (502), not a reason to take more memory.
     Directive::scope(
         spec("proxy_buffer_size", Args::Exactly(1), "Bytes for the head of an answer.").default("4k"),
-        |scope, cx| cx.size(&mut scope.proxy.upstream.buffer_size),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().upstream.buffer_size),
     ),
     // Together the most memory that one answer takes, whatever the speed of its client.
     Directive::scope(
@@ -220,7 +221,7 @@ pub(super) const BUFFERS: &[Directive] = &[
             .default("8 4k"),
         |scope, cx| {
             let (count, bytes) = cx.statement.buffers()?;
-            scope.proxy.upstream.buffers = (u32::try_from(count).unwrap_or(u32::MAX), bytes);
+            scope.own::<Conf>().upstream.buffers = (u32::try_from(count).unwrap_or(u32::MAX), bytes);
             Ok(())
         },
     ),
@@ -232,13 +233,13 @@ pub(super) const BUFFERS: &[Directive] = &[
             Args::Exactly(1),
             "Bytes of them that are handed to the client's connection at once; unset, all that is here, up to 256k.",
         ),
-        |scope, cx| written(&mut scope.proxy.sizes.busy_buffers, value::size, cx),
+        |scope, cx| written(&mut scope.own::<Conf>().sizes.busy_buffers, value::size, cx),
     ),
     // Beyond the buffers and this file the upstream waits for the client.
     Directive::scope(
         spec("proxy_max_temp_file_size", Args::Exactly(1), "Bytes of an answer in a file; 0 is no file.")
             .default("1024m"),
-        |scope, cx| written(&mut scope.proxy.sizes.max_temp_file, value::size, cx),
+        |scope, cx| written(&mut scope.own::<Conf>().sizes.max_temp_file, value::size, cx),
     ),
     // Writes of this size go out one by one, so that an answer on its way to the disk keeps its place in memory small.
     Directive::scope(
@@ -247,7 +248,7 @@ pub(super) const BUFFERS: &[Directive] = &[
             Args::Exactly(1),
             "Bytes that are written to it at once; unset, what one read has brought.",
         ),
-        |scope, cx| written(&mut scope.proxy.sizes.temp_file_write, value::size, cx),
+        |scope, cx| written(&mut scope.own::<Conf>().sizes.temp_file_write, value::size, cx),
     ),
     // On the disk that a `proxy_store` or a cache is on, files get their final names without being copied.
     Directive::scope(
@@ -259,7 +260,7 @@ pub(super) const BUFFERS: &[Directive] = &[
         .default("proxy_temp 1 2"),
         |scope, cx| {
             let (folder, levels) = cx.temp_folder()?;
-            scope.proxy.upstream.temp_path = (folder, levels.into_iter().collect());
+            scope.own::<Conf>().upstream.temp_path = (folder, levels.into_iter().collect());
             Ok(())
         },
     ),
@@ -272,7 +273,7 @@ pub(super) const BUFFERS: &[Directive] = &[
         )
         .default("0"),
         |scope, cx| {
-            scope.proxy.upstream.limit_rate = Some(cx.size_template(cx.arg(0))?);
+            scope.own::<Conf>().upstream.limit_rate = Some(cx.size_template(cx.arg(0))?);
             Ok(())
         },
     ),
@@ -285,7 +286,7 @@ pub(super) const REPLY: &[Directive] = &[
     Directive::scope(
         spec("proxy_hide_header", Args::Exactly(1), "A field of answers that is not passed on.").many(),
         |scope, cx| {
-            scope.proxy.hidden.own(cx.block).push(cx.arg(0).into());
+            scope.own::<Conf>().hidden.own(cx.block).push(cx.arg(0).into());
             Ok(())
         },
     ),
@@ -298,7 +299,7 @@ pub(super) const REPLY: &[Directive] = &[
         )
         .many(),
         |scope, cx| {
-            scope.proxy.shown.own(cx.block).push(cx.arg(0).into());
+            scope.own::<Conf>().shown.own(cx.block).push(cx.arg(0).into());
             Ok(())
         },
     ),
@@ -306,25 +307,25 @@ pub(super) const REPLY: &[Directive] = &[
     Directive::scope(
         spec("proxy_ignore_headers", Args::AtLeast(1), "Fields of answers that do not steer this server.")
             .many(),
-        |scope, cx| scope.proxy.ignored.add(reply::IGNORABLE, cx),
+        |scope, cx| scope.own::<Conf>().ignored.add(reply::IGNORABLE, cx),
     ),
     // Only statuses that have an `error_page` are taken, and only from 300 on.
     Directive::scope(
         spec("proxy_intercept_errors", Args::Flag, "Whether `error_page` holds for answers of upstreams.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.intercept_errors),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().intercept_errors),
     ),
     // For upstreams that answer with a whole file only; one range of it is cut out here, several are not.
     Directive::scope(
         spec("proxy_force_ranges", Args::Flag, "Cuts ranges out of answers, whatever the upstream can do.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.force_ranges),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().force_ranges),
     ),
     // An upstream sends some only where it was told `TE: trailers`, which is up to `proxy_set_header`.
     Directive::scope(
         spec("proxy_pass_trailers", Args::Flag, "Whether fields behind the body of answers are passed on.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.proxy.upstream.pass_trailers),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().upstream.pass_trailers),
     ),
 ];
 
@@ -354,7 +355,7 @@ fn socket_buffer(field: &mut Option<u64>, cx: &Cx<'_>) -> Result<(), Error> {
 /// Fields with a name that nobody could send are told and left out; nginx sends them as they are.
 fn set_field(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let (name, value) = (cx.arg(0), cx.template(cx.arg(1))?);
-    let fields = scope.proxy.set_fields.own(cx.block);
+    let fields = scope.own::<Conf>().set_fields.own(cx.block);
     if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
         cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
         return Ok(());
@@ -372,7 +373,7 @@ fn set_bind(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
     let second = cx.statement.args.get(1).map(|word| word.text.as_str());
     if second.is_none() && text == "off" {
-        scope.proxy.upstream.bind = None;
+        scope.own::<Conf>().upstream.bind = None;
         return Ok(());
     }
     let template = cx.template(text)?;
@@ -388,7 +389,7 @@ fn set_bind(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         Some("transparent") => true,
         Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
     };
-    scope.proxy.upstream.bind = Some(Bind { address, transparent });
+    scope.own::<Conf>().upstream.bind = Some(Bind { address, transparent });
     Ok(())
 }
 
@@ -436,10 +437,10 @@ const REASONS: [NextUpstream; 11] = [
 
 /// `off` wins over whatever else is written.
 fn set_next_upstream(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let bits = &mut scope.proxy.next_upstream;
+    let bits = &mut scope.own::<Conf>().next_upstream;
     bits.add(NEXT_UPSTREAM, cx)?;
     let chosen = REASONS.iter().enumerate().filter(|(number, _)| bits.has(1 << number));
-    scope.proxy.upstream.next_upstream = match bits.has(NEXT_OFF) {
+    scope.own::<Conf>().upstream.next_upstream = match bits.has(NEXT_OFF) {
         true => NextUpstream::OFF,
         false => chosen.fold(NextUpstream::OFF, |all, (_, reason)| all | *reason),
     };

@@ -11,6 +11,7 @@ use http::request::Version;
 use crate::config::{Cx, Scope};
 use crate::modules::Directive;
 use crate::modules::http_core::LEVELS;
+use crate::modules::proxy::Conf;
 use crate::modules::proxy::reply;
 use crate::request::Request;
 use crate::upstream::Interim;
@@ -33,14 +34,14 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         let template = cx.template(text)?;
-        scope.proxy.early_hints.own(cx.block).push(template);
+        scope.own::<Conf>().early_hints.own(cx.block).push(template);
     }
     Ok(())
 }
 
 /// What makes the head of an interim answer for this request; nothing where its client is to have none.
 pub(super) fn interim_of(request: &Request) -> Option<Interim> {
-    let conditions = request.scope().proxy.early_hints.items();
+    let conditions = request.scope().of::<Conf>().early_hints.items();
     let holds = || conditions.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"));
     // Clients of HTTP/1.0 know no interim responses, and the response to a subrequest has no head. A fetch beside a response
     // that is being sent would put them into its body.
@@ -56,7 +57,7 @@ fn write(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Vec<u8>> {
         return None;
     }
     let mut out = format!("HTTP/1.1 {} {}\r\n", status.code(), status.reason()).into_bytes();
-    for line in reply::interim_lines(&request.scope().proxy, head, raw) {
+    for line in reply::interim_lines(request.scope().of::<Conf>(), head, raw) {
         // What must not be sent is left out: the answer itself will show what is wrong.
         let _ = http::response::push_field(&mut out, line.name, line.value);
     }

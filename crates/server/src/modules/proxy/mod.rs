@@ -28,7 +28,6 @@ mod store;
 mod variables;
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use ::conf::{Args, Spec};
 use http::framing::BodyFraming;
@@ -37,6 +36,7 @@ pub(crate) use conf::Bits;
 pub use conf::Conf;
 
 use crate::caching;
+use crate::config::SettingsType;
 use crate::module::BlockHooks;
 use crate::modules::Module;
 use crate::modules::http_core::{LEVELS, NO_HASH};
@@ -58,23 +58,25 @@ pub static MODULE: Module = Module {
         ssl::DIRECTIVES,
     ],
     variables: variables::VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
-        if scope.proxy.is_active() {
-            plan.now_or_later(
-                Phase::Content,
-                Arc::new(()),
-                |(), request| begin(request),
-                |(), request| Box::pin(run(request)),
-            );
+        if scope.of::<Conf>().is_active() {
+            let conf = scope.shared::<Conf>();
+            plan.now_or_later(Phase::Content, conf, begin, |conf, request| Box::pin(run(conf, request)));
         }
     },
     blocks: BlockHooks {
-        end: |_, scope, end| scope.proxy.finish(end.span),
+        end: |_, scope, end| {
+            scope.own::<Conf>().finish(end.span)?;
+            scope.core.redirects_to_slash |= scope.of::<Conf>().redirects_to_slash();
+            Ok(())
+        },
         needs: |_, scope, needs| {
-            if scope.proxy.is_active() {
-                needs.temp_folders.insert(scope.proxy.upstream.temp_path.0.clone());
+            if scope.of::<Conf>().is_active() {
+                needs.temp_folders.insert(scope.of::<Conf>().upstream.temp_path.0.clone());
             }
-            needs.transparent_bind |= scope.proxy.upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
+            needs.transparent_bind |=
+                scope.of::<Conf>().upstream.bind.as_ref().is_some_and(|bind| bind.transparent);
         },
         ..BlockHooks::NONE
     },
@@ -93,8 +95,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 /// Asks for the body first: for all of it, or for its pieces while they come.
-fn begin(request: &mut Request) -> Option<Step> {
-    let conf = &request.scope().proxy;
+fn begin(conf: &Conf, request: &mut Request) -> Option<Step> {
     if request::streams_body(request, conf) {
         return request.incoming.is_none().then_some(Step::StreamBody);
     }
@@ -106,9 +107,7 @@ fn begin(request: &mut Request) -> Option<Step> {
 }
 
 /// Passes the request on and the answer back.
-async fn run(request: &mut Request) -> Step {
-    let generation = Rc::clone(&request.generation);
-    let conf = &generation.config.location(request.location).scope.proxy;
+async fn run(conf: &Conf, request: &mut Request) -> Step {
     if invalidate::is_errand(request) {
         return Box::pin(invalidate::carry_out(request, conf)).await;
     }

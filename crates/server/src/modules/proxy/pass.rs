@@ -101,8 +101,9 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
         Some(text) => written(text, location.is_some(), cx)?,
     };
-    scope.proxy.pass_block = cx.block;
-    scope.proxy.pass = Some(Arc::new(Pass { to, location: location.unwrap_or_default().into() }));
+    let pass = Arc::new(Pass { to, location: location.unwrap_or_default().into() });
+    let conf = scope.own::<Conf>();
+    (conf.pass, conf.pass_block) = (Some(pass), cx.block);
     Ok(())
 }
 
@@ -110,7 +111,8 @@ pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 pub(crate) fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
     let mut seen: Vec<&Span> = Vec::new();
     for location in &http.locations {
-        let Some(To::Variables(template, place)) = location.scope.proxy.pass.as_deref().map(|pass| &pass.to)
+        let Some(To::Variables(template, place)) =
+            location.scope.of::<Conf>().pass.as_deref().map(|pass| &pass.to)
         else {
             continue;
         };

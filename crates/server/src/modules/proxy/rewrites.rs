@@ -149,7 +149,7 @@ fn default_of(pass: &Pass) -> Option<Rewrite> {
 
 fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let block = cx.block;
-    let redirects = &mut scope.proxy.redirects;
+    let redirects = &mut scope.own::<Conf>().redirects;
     let has_own = redirects.list.is_of(block) && !redirects.list.items().is_empty();
     if redirects.off_block == block {
         return Err(duplicate(cx));
@@ -164,7 +164,7 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         (text, None) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
         (text, Some(_)) => read(text, cx)?,
     };
-    let redirects = &mut scope.proxy.redirects;
+    let redirects = &mut scope.own::<Conf>().redirects;
     redirects.is_off = false;
     redirects.list.own(block).push(rewrite);
     Ok(())
@@ -172,7 +172,8 @@ fn add_redirect(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 
 /// nginx reads once, so the address has to be known already.
 fn written_default(scope: &Scope, cx: &Cx<'_>) -> Result<Rewrite, Error> {
-    let own = scope.proxy.pass.as_deref().filter(|_| scope.proxy.pass_block == cx.block);
+    let conf = scope.of::<Conf>();
+    let own = conf.pass.as_deref().filter(|_| conf.pass_block == cx.block);
     let Some(pass) = own else {
         return Err(
             cx.error("\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive")
@@ -233,7 +234,7 @@ fn add_cookie_domain(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         true => None,
         false => Some(read_domain(cx)?),
     };
-    add_to(&mut scope.proxy.cookie_domains, item, cx)
+    add_to(&mut scope.own::<Conf>().cookie_domains, item, cx)
 }
 
 /// Domains have no case, and a dot in front of one means nothing.
@@ -254,7 +255,7 @@ fn add_cookie_path(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         true => None,
         false => Some(read(cx.arg(0), cx)?),
     };
-    add_to(&mut scope.proxy.cookie_paths, item, cx)
+    add_to(&mut scope.own::<Conf>().cookie_paths, item, cx)
 }
 
 /// `proxy_cookie_flags`: what is done with the flags of some cookies.
@@ -279,7 +280,7 @@ fn add_cookie_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         true => None,
         false => Some(read_flags(cx)?),
     };
-    add_to(&mut scope.proxy.cookie_flags, item, cx)
+    add_to(&mut scope.own::<Conf>().cookie_flags, item, cx)
 }
 
 fn read_flags(cx: &mut Cx<'_>) -> Result<CookieFlags, Error> {

@@ -82,7 +82,7 @@ impl Store {
 }
 
 fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    let conf = &mut scope.proxy;
+    let conf = scope.own::<Conf>();
     if cx.arg(0) != "off" && conf.cache_block == cx.block && conf.cache.zone.is_on() {
         return Err(cx.error("\"proxy_store\" directive is incompatible with \"proxy_cache\""));
     }
@@ -121,7 +121,7 @@ fn set_access(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             _ => return Err(fault()),
         };
     }
-    scope.proxy.store_access = mode | user;
+    scope.own::<Conf>().store_access = mode | user;
     Ok(())
 }
 

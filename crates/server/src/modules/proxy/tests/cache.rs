@@ -7,12 +7,13 @@ use http::request::Method;
 use super::path::StoreKind;
 use super::{CacheConf, Stale, Valid, Zone};
 use crate::config::testing::{error, loaded, warnings};
+use crate::modules::proxy::Conf;
 
 const PATH: &str = "proxy_cache_path /c keys_zone=one:1m;";
 
 fn conf_of(http: &str) -> CacheConf {
     let config = loaded(http);
-    config.http.locations.last().expect("there is a server").scope.proxy.cache.clone()
+    config.http.locations.last().expect("there is a server").scope.of::<Conf>().cache.clone()
 }
 
 #[test]

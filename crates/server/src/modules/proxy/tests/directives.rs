@@ -12,7 +12,7 @@ use crate::upstream::{BindAddr, NextUpstream};
 /// The settings of the last location.
 pub(super) fn conf_of(http: &str) -> Conf {
     let config = loaded(http);
-    config.http.locations.last().expect("there is a server").scope.proxy.clone()
+    config.http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
 }
 
 /// What a directive comes to in a location: as written there, inherited, and replaced.
@@ -158,7 +158,7 @@ fn requests_are_passed_on_in_one_block_and_its_conditions() {
         .http
         .locations
         .iter()
-        .map(|location| (location.name.clone(), location.scope.proxy.pass.is_some()))
+        .map(|location| (location.name.clone(), location.scope.of::<Conf>().pass.is_some()))
         .collect();
     let expected = [("server", false), ("/a/", true), ("/a/", true), ("limit_except", true), ("/a/c", false)];
     assert_eq!(passes, expected.map(|(name, passes)| (name.to_owned(), passes)));
