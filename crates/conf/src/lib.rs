@@ -19,6 +19,7 @@
 mod check;
 mod error;
 mod glob;
+mod layered;
 mod lexer;
 mod nginx;
 mod print;
@@ -30,6 +31,7 @@ pub mod value;
 pub use check::{Report, Scope, Verdict, Visit, check, visit};
 pub use error::{Error, ErrorKind, Level};
 pub use glob::{expand as expand_glob, matches as glob_matches};
+pub use layered::Layered;
 pub use nginx::{NginxDirective, differences, nginx_directives};
 pub use print::{dump, print};
 pub use source::{FileId, Loader, MapLoader, Source, SourceFile, Sources, Span};

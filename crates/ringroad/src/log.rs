@@ -15,9 +15,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use server::log::syslog::{self, Socket};
-pub(crate) use server::log::{ErrorTarget, Level, Target};
-use server::log::{Form, JsonLine, append_printable};
+use server::telemetry::syslog::{self, Socket};
+pub(crate) use server::telemetry::{ErrorTarget, Level, Target};
+use server::telemetry::{Form, JsonLine, append_printable};
 
 /// Where lines go.
 #[derive(Clone, Debug)]

@@ -12,8 +12,8 @@ use io::op::Source;
 use io::{Buf, Errno};
 use smallvec::SmallVec;
 
-use crate::log::{Level, Reason};
 use crate::request::Request;
+use crate::telemetry::{Level, Reason};
 
 /// A body on its way through.
 #[derive(Default)]

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use io::pressure::{ASK_EVERY, Pressure, default_paths};
 
-use crate::log::{Level, error};
+use crate::error_log;
+use crate::telemetry::Level;
 use crate::thread::Thread;
 
 /// The shortest time between two lines about memory in the error log, of all threads together.
@@ -101,7 +102,7 @@ fn give_back(thread: &Thread) -> (usize, usize, usize) {
 fn give_back_for_others(thread: &Thread) {
     let (bytes, requests, chunks) = give_back(thread);
     let Some((times, total)) = thread.shared.memory.enter(bytes as u64, rt::now()) else { return };
-    error::write(
+    error_log::write(
         thread,
         Level::Notice,
         format_args!(

@@ -7,8 +7,8 @@ use conf::Error;
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use crate::config::Cx;
-use crate::log::Level;
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// A compiled pattern.
 #[derive(Debug)]

@@ -21,13 +21,13 @@ use crate::extensions::Extensions;
 use crate::files::RootFacts;
 use crate::files::cache::Caches;
 use crate::incoming::IncomingBody;
-use crate::log::named::NamedLogs;
-use crate::log::sink::Sink;
 use crate::modules::userid;
 use crate::process::InForce;
 use crate::received::ReceivedBody;
 use crate::response::Response;
 use crate::slots::{Captures, Slots};
+use crate::telemetry::named::NamedLogs;
+use crate::telemetry::sink::LogTarget;
 use crate::thread::Thread;
 
 /// A configuration as one thread holds it: requests count on this thread only.
@@ -40,7 +40,7 @@ pub(crate) struct Generation {
     /// Has its number, and tells when the last thread and the last request are done with it.
     pub(crate) in_force: Arc<InForce>,
     /// Log targets, in the order of the configuration's list.
-    pub(crate) sinks: Vec<Rc<Sink>>,
+    pub(crate) sinks: Vec<Rc<LogTarget>>,
     /// Logs with variables in their names.
     pub(crate) named: Rc<NamedLogs>,
 }

@@ -6,8 +6,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::log::Level;
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::variables::Origin;
 
 /// How many values may be computed inside of one another. nginx's number; chains in real configurations have

@@ -15,8 +15,8 @@ use rt::{Either, select};
 
 use crate::connection::input;
 use crate::exchange::course;
-use crate::log::Level;
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// What is asked of the server itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,15 +14,15 @@ use crate::caching;
 use crate::coding::pool::Pool;
 use crate::config::ServerId;
 use crate::files::cache::Caches;
-use crate::log::files::{LogFiles, Opened};
-use crate::log::named::NamedLogs;
 use crate::process::Edition;
 use crate::process::shared::Shared;
 use crate::process::tally::Tally;
 use crate::request::{ConnInfo, Generation, Request};
 use crate::room::{Room, Waits};
+use crate::telemetry::clock::Clock;
+use crate::telemetry::files::{LogFiles, Opened};
+use crate::telemetry::named::NamedLogs;
 use crate::upstream::Pools;
-use crate::zone::{Zone, since_1970};
 
 /// The state of one worker thread.
 pub(crate) struct Thread {
@@ -49,11 +49,10 @@ pub(crate) struct Thread {
     pub(crate) tally: Arc<Tally>,
     /// What may be open at once, and what is given up to make room.
     pub(crate) room: Room,
-    dates: RefCell<DateCache>,
+    /// The time of day, for lines and headers.
+    pub(crate) clock: Rc<Clock>,
     /// How the head that was written last began.
     pub(crate) opening: RefCell<Opening>,
-    /// The machine's time zone.
-    pub(crate) zone: Zone,
     /// Ended requests, with their memory, to be used again: the last one first, as it is in the cache.
     #[expect(clippy::vec_box, reason = "a request is lent and comes back: its box moves, it does not")]
     spare_requests: RefCell<Vec<Box<Request>>>,
@@ -74,6 +73,7 @@ impl Thread {
         let room = Room::new(places_max, edition.config.main().workers.count());
         Thread {
             tally: shared.new_tally(),
+            clock: Rc::clone(logs.clock()),
             shared,
             calls_directly: edition.config.events().calls_directly(),
             has_ring: rt::caps().net == NetKind::Uring,
@@ -85,9 +85,7 @@ impl Thread {
             caches: Gauge::new(),
             fetches: Gauge::new(),
             room,
-            dates: RefCell::new(DateCache::new(0, 0)),
             opening: RefCell::default(),
-            zone: Zone::default(),
             encoders: Pool::default(),
             links: Pools::default(),
             cache_tallies: caching::tally::Own::default(),
@@ -97,21 +95,7 @@ impl Thread {
 
     /// The texts of the present second.
     pub(crate) fn dates(&self) -> Ref<'_, DateCache> {
-        let (now, _) = since_1970(rt::wall());
-        if self.dates.borrow().unix() != now {
-            self.dates.borrow_mut().update(now, (self.zone.offset_at(now) / 60) as i16);
-        }
-        self.dates.borrow()
-    }
-
-    /// Seconds that local time is ahead of UTC now.
-    pub(crate) fn utc_offset_s(&self) -> i32 {
-        self.zone.offset_at(since_1970(rt::wall()).0)
-    }
-
-    /// The machine's time zone.
-    pub(crate) fn zone(&self) -> &Zone {
-        &self.zone
+        self.clock.dates()
     }
 
     /// The configuration that the next request starts under.
@@ -193,7 +177,7 @@ impl Thread {
 /// A configuration as this thread holds it; its logs are looked up here, and by no request.
 fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
     let Edition { config, roots, in_force } = edition;
-    let sinks = logs.resolve(&config, files);
+    let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
     Generation { config, roots, open_files, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
 }

@@ -58,13 +58,11 @@ const PLACES: &[(&str, &str)] = &[
     ("config/testing.rs", "server"),
     ("connection/", "frontend"),
     ("exchange/", "exchange"),
+    ("error_log.rs", "exchange"),
     ("extensions.rs", "exchange"),
     ("files/", "transfer"),
     ("files/paths.rs", "exchange"),
     ("incoming.rs", "transfer"),
-    ("log/", "telemetry"),
-    ("log/access.rs", "exchange"),
-    ("log/error.rs", "exchange"),
     ("module.rs", "exchange"),
     ("modules/", "modules"),
     ("modules/http_core/conf.rs", "exchange"),
@@ -87,12 +85,12 @@ const PLACES: &[(&str, &str)] = &[
     ("shared_zone/", "exchange"),
     ("slots.rs", "variables"),
     ("subrequest.rs", "exchange"),
+    ("telemetry/", "telemetry"),
     ("template.rs", "variables"),
     ("thread.rs", "exchange"),
     ("upstream/", "upstream"),
     ("variables.rs", "variables"),
     ("wildcard.rs", "variables"),
-    ("zone.rs", "telemetry"),
 ];
 
 /// Returns one line for each upward import that is not listed, and for each listed one that is gone.

@@ -16,8 +16,8 @@ use crate::body::filter::SLICE_MAX;
 use crate::body::levels::{self, broken};
 use crate::body::{BodyError, Sink};
 use crate::coding::Encoder;
-use crate::log::Level;
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// The end of the way, shared by a request and the subrequests that are put into its body.
 pub(crate) struct Flow<'s, 'a> {

@@ -22,10 +22,10 @@ use crate::body::read::{self, Chunks};
 use crate::body::stream::{self, Next, Stream};
 use crate::body::{self, BodyError, FileBody, turns};
 use crate::exchange::course;
-use crate::log::Level as LogLevel;
 use crate::request::Request;
 use crate::response::Body;
 use crate::subrequest::{self, Subrequest, UnderWay};
+use crate::telemetry::Level as LogLevel;
 
 /// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
 const SUBREQUEST_RUN: usize = 4 << 10;

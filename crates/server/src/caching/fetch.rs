@@ -31,9 +31,9 @@ use crate::caching::policy::{self, Answer, Failed, Question};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::tasks::Cache;
 use crate::caching::{Origin, Wanted, access, now_s, or_gone, parts, stored};
-use crate::log::Level;
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::upstream::{Failure, Reply, ReplyBody, state};
 
 /// One fetch.

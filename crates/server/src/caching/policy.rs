@@ -21,9 +21,9 @@ use crate::caching::record::Unstored;
 use crate::caching::stored;
 use crate::modules::proxy::cache_conf::{CacheConf, Stale};
 use crate::request::Request;
+use crate::telemetry::time_zone::since_1970;
 use crate::upstream::state::Tries;
 use crate::upstream::{Failure, Heading, Reply};
-use crate::zone::since_1970;
 
 /// Targeted fields that this cache listens to (RFC 9213), in order.
 const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ::cache::{Fate, Key, Scope, StoreError};
 
 use crate::caching::tasks::Cache;
-use crate::log::Level;
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// What a request asks to be purged.
 #[derive(Clone, Debug, PartialEq, Eq)]

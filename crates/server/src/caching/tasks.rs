@@ -13,9 +13,10 @@ use rt::watch::{self, Publisher};
 
 use crate::caching::flight::Flights;
 use crate::caching::tally::Tallies;
+use crate::error_log;
 use crate::files::is_on_local_disk;
-use crate::log::{Level, error};
 use crate::request::Generation;
+use crate::telemetry::Level;
 use crate::thread::Thread;
 
 /// One cache, as threads and configurations share it.
@@ -128,7 +129,7 @@ impl Cache {
     async fn opened(&self, thread: &Thread) -> Option<Arc<Store>> {
         let Some(refusal) = &self.refusal else { return self.store().map(Arc::clone) };
         let message = format_args!("{refusal}; answers pass through and are not stored until it can");
-        error::write(thread, Level::Emerg, message);
+        error_log::write(thread, Level::Emerg, message);
         let (mut pause, over) = (REOPEN_FIRST, self.over.watch());
         loop {
             if let Either::Left(_) = rt::select(over.above(0), rt::sleep_until(rt::now() + pause)).await {
@@ -142,7 +143,7 @@ impl Cache {
                 if !self.take(&store) {
                     return None;
                 }
-                error::write(thread, Level::Notice, format_args!("cache \"{name}\" can be used now"));
+                error_log::write(thread, Level::Notice, format_args!("cache \"{name}\" can be used now"));
                 return Some(store);
             }
         }
@@ -182,7 +183,7 @@ impl Notes {
         let notes = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for note in notes {
             let level = if note.is_error() { Level::Error } else { Level::Notice };
-            error::write(thread, level, format_args!("{note}"));
+            error_log::write(thread, level, format_args!("{note}"));
         }
     }
 }

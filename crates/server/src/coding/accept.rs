@@ -58,7 +58,7 @@ fn for_proxy(request: &Request, allowed: Proxied) -> bool {
     // A date decides before `Cache-Control` is looked at.
     let response = &request.response;
     if let Some(expires) = response.field(b"Expires") {
-        let now = crate::zone::since_1970(rt::wall()).0;
+        let now = crate::telemetry::time_zone::since_1970(rt::wall()).0;
         return allowed.has(Proxied::EXPIRED) && parse_http(expires).is_some_and(|expires| expires < now);
     }
     if response.field(b"Cache-Control").is_some() {

@@ -6,10 +6,10 @@ use io::Errno;
 
 use crate::config::{Http, Scope, Settings};
 use crate::files::{self, Failure, Found};
-use crate::log::Level;
 use crate::modules::static_file;
 use crate::phases::{Phase, Plan, Step};
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// When such a file is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

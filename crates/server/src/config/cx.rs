@@ -11,9 +11,9 @@ use conf::{Contexts, Error, Level, Loader, Statement, Tree};
 use io::Errno;
 
 use crate::config::Http;
-use crate::log::Reason;
 use crate::module::ModuleTable;
 use crate::pattern::Pattern;
+use crate::telemetry::Reason;
 use crate::template::Template;
 
 /// What a directive's setter sees beside the settings that it changes.

@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use crate::modules::http_core::listen::Listen;
+pub use conf::Layered;
 pub use cx::Cx;
 pub use resolve::load;
-pub use scope::{Layered, Scope};
+pub use scope::Scope;
 pub(crate) use settings::SettingsTable;
 pub use settings::{Inner, Settings, SettingsType, Start};
 
 use crate::files::cache::Limits;
-use crate::log::Targets;
 use crate::module::SubrequestHooks;
 use crate::modules::charset::Charsets;
 use crate::modules::core::{EventsConf, MainConf, ProcessKey};
@@ -36,6 +36,7 @@ use crate::modules::proxy::cache_conf::CacheZone;
 use crate::phases::Plan;
 use crate::process::EngineKey;
 use crate::shared_zone::Zones;
+use crate::telemetry::Targets;
 use crate::upstream::peers::Upstreams;
 use crate::variables::Registry;
 

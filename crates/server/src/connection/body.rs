@@ -14,11 +14,11 @@ use crate::connection::Connection;
 use crate::connection::rest::Rest;
 use crate::exchange::course;
 use crate::incoming::{Cut, IncomingBody, PIECE_BYTES_MAX};
-use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::{BodyInFile, Conf};
 use crate::received::ReceivedBody;
 use crate::request::Request;
 use crate::room::{DiskRoom, Waits};
+use crate::telemetry::{Level, Reason};
 
 /// Why a body was not read.
 pub(super) enum BodyFailure {

@@ -15,10 +15,10 @@ use rt::{Socket, Timer};
 
 use crate::connection::Connection;
 use crate::exchange::course;
-use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::room::Waits;
+use crate::telemetry::{Level, Reason};
 
 /// Bytes that were received and not yet used.
 #[derive(Default)]

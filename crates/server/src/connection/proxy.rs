@@ -5,8 +5,8 @@ use std::fmt;
 use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
 
 use crate::connection::Connection;
-use crate::log::{Level, Reason};
 use crate::room::Waits;
+use crate::telemetry::{Level, Reason};
 
 impl Connection {
     /// Whether a header of the PROXY protocol has to come first.

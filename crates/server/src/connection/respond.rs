@@ -15,10 +15,10 @@ use crate::body::{self, BodyError, Rate, SendError, Sink, flow, stream};
 use crate::connection::exchange::Left;
 use crate::connection::{After, Connection};
 use crate::exchange::{effect, error_page, prepare};
-use crate::log::{Level, Reason};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
+use crate::telemetry::{Level, Reason};
 use crate::upstream::Ended;
 
 /// What is known of an answer that cannot leave at once.

@@ -4,10 +4,10 @@ use http::framing::{BodyFraming, ChunkedDecoder, Event};
 use io::Errno;
 
 use crate::connection::Connection;
-use crate::log::Level;
 use crate::modules::http_core::conf::{Conf, LingeringClose};
 use crate::request::Request;
 use crate::room::Waits;
+use crate::telemetry::Level;
 
 impl Connection {
     /// Reads the rest of the request's body and throws it away; `false` when the connection cannot go on.

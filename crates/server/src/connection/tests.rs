@@ -12,10 +12,10 @@ use testkit::TempDir;
 
 use super::{Entrance, serve};
 use crate::config::{Config, testing};
-use crate::log::files::{LogFiles, Opened};
 use crate::modules::http_core::listen::ListenAddr;
 use crate::process::{Edition, shared::Shared};
 use crate::request::Address;
+use crate::telemetry::files::{LogFiles, Opened};
 use crate::thread::Thread;
 
 const ROUNDS: u32 = 500;

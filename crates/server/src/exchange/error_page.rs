@@ -89,7 +89,7 @@ fn go_to(request: &mut Request, page: &ErrorPage, status: u16) -> Option<Step> {
                 Some(location) => Some(Step::Named(location)),
                 None => {
                     let what = format_args!("could not find named location \"{name}\"");
-                    request.log(crate::log::Level::Error, what);
+                    request.log(crate::telemetry::Level::Error, what);
                     respond(request, 500);
                     None
                 }

@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::files::links::{Refused, Rule};
 use crate::files::{Failure, Found, Opened};
 use crate::recency::{Place, Recency};
+use crate::telemetry::links::{Refused, Rule};
 
 /// `open_file_cache`: the limits of one cache. Blocks that inherit the directive share the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,12 +8,13 @@ use std::ffi::{CStr, CString};
 
 use io::Errno;
 use io::op::OpenHow;
-use rustix::fs::{OFlags, ResolveFlags};
+use rustix::fs::OFlags;
 
 use crate::files::Failure;
 use crate::files::open::{Via, open_path};
 use crate::files::root::RootFacts;
 use crate::request::Request;
+use crate::telemetry::links::{Refused, Rule};
 use crate::template::Template;
 
 /// `disable_symlinks`
@@ -25,59 +26,11 @@ pub(crate) struct Links {
     pub(crate) from: Option<Template>,
 }
 
-/// The links that are not followed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// None: all are followed.
-    #[default]
-    Nothing,
-    /// All.
-    All,
-    /// Those that belong to another user than what they lead to.
-    OfOthers,
-}
-
-/// What holds for one path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rule {
-    pub(crate) refused: Refused,
-    /// Bytes at the start of the path in which links are followed.
-    pub(crate) from: usize,
-}
-
-impl Rule {
-    /// The rule for a path, by nginx's reading of `from`: it counts where the path goes on below it.
-    pub(crate) fn of(request: &Request, path: &[u8]) -> Rule {
-        let Some(links) = &request.scope().core.opening.links else { return Rule::default() };
-        let from = links.from.as_ref().map(|from| from.rendered(request)).unwrap_or_default();
-        Rule::below(links.refused, &from, path)
-    }
-
-    fn below(refused: Refused, from: &[u8], path: &[u8]) -> Rule {
-        let whole = Rule { refused, from: 0 };
-        match path.strip_prefix(from) {
-            _ if from.is_empty() => whole,
-            None => whole,
-            Some(b"") => Rule::default(),
-            Some([b'/', ..]) => Rule { refused, from: from.len() },
-            Some(_) if from.ends_with(b"/") => Rule { refused, from: from.len() - 1 },
-            Some(_) => whole,
-        }
-    }
-
-    /// Whether any link is refused.
-    pub(crate) fn checks(self) -> bool {
-        self.refused != Refused::Nothing
-    }
-
-    /// What it asks of openat2(2).
-    pub(crate) fn apply(self, how: &mut OpenHow) {
-        match self.refused {
-            Refused::Nothing => {}
-            Refused::All => how.resolve |= ResolveFlags::NO_SYMLINKS.bits(),
-            Refused::OfOthers => how.same_owner = true,
-        }
-    }
+/// The rule for a path.
+pub(crate) fn rule_of(request: &Request, path: &[u8]) -> Rule {
+    let Some(links) = &request.scope().core.opening.links else { return Rule::default() };
+    let from = links.from.as_ref().map(|from| from.rendered(request)).unwrap_or_default();
+    Rule::below(links.refused, &from, path)
 }
 
 /// The folder from which links are checked, which `from` says. Links in its own path are followed.
@@ -105,23 +58,5 @@ pub(super) async fn refine(
     match open_path(facts, dir, &above, OpenHow { flags: flags.bits() as i32, ..how }, via).await {
         Err(Errno::LOOP) => Errno::NOTDIR,
         _ => Errno::LOOP,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn from_counts_where_the_path_goes_on_below_it() {
-        let rule = |from: &str, path: &str| Rule::below(Refused::All, from.as_bytes(), path.as_bytes());
-        let all = Rule { refused: Refused::All, from: 0 };
-        assert_eq!(rule("", "/a/b"), all);
-        assert_eq!(rule("/a", "/a/b"), Rule { from: 2, ..all });
-        assert_eq!(rule("/a/", "/a/b"), Rule { from: 2, ..all });
-        assert_eq!(rule("/a", "/ab/c"), all);
-        assert_eq!(rule("/x", "/a/b"), all);
-        assert_eq!(rule("/a/b", "/a/b"), Rule::default());
-        assert_eq!(rule("/a/b/c", "/a/b"), all);
     }
 }

@@ -20,7 +20,7 @@ use io::Errno;
 use io::op::{DeviceId, Stat};
 use rustix::fs::{FileType, OFlags};
 
-use crate::log::Reason;
+use crate::telemetry::Reason;
 pub(crate) use open::{
     Folder, close_unused, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere,
 };

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 use crate::body::choose;
 use crate::files::cache::{CacheId, HELD, Known, Rules, Terms};
-use crate::files::links::{self, Rule};
+use crate::files::links::{self, rule_of};
 use crate::files::root::RootFacts;
 use crate::files::{Failure, Found, Kind, Opened, root_len};
 use crate::request::{Generation, Request};
@@ -38,7 +38,7 @@ fn facts(request: &Request) -> &RootFacts {
 fn rules(request: &Request, path: &[u8]) -> Rules {
     let core = &request.scope().core;
     Rules {
-        links: Rule::of(request, path),
+        links: rule_of(request, path),
         beneath: core.opening.beneath.then(|| root_len(request)),
         directio: core.directio,
     }

@@ -1,9 +1,9 @@
 //! From a request to a path: the root or alias of its location, and what is below it.
 
 use crate::config::LocationId;
-use crate::log::Level;
 use crate::modules::http_core::conf::Root;
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// Appends the path of `uri` under the root of the request's location (`$request_filename`).
 pub(crate) fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {

@@ -3,12 +3,12 @@
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
-use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::network::Network;
 use crate::phases::{Phase, Step};
 use crate::request::{Address, Request};
+use crate::telemetry::Level;
 
 /// The module.
 pub static MODULE: Module = Module {

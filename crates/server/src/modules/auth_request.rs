@@ -7,12 +7,12 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 
 use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
-use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::subrequest::{self, Subrequest};
+use crate::telemetry::Level;
 use crate::template::Template;
 use crate::variables::VarRef;
 

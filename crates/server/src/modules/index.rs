@@ -6,11 +6,11 @@ use io::Errno;
 
 use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::files::{self, Failure, Kind};
-use crate::log::{Level, Reason};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};
 use crate::request::Request;
+use crate::telemetry::{Level, Reason};
 use crate::template::Template;
 
 /// The module.

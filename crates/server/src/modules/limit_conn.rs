@@ -6,7 +6,6 @@ use std::sync::Arc;
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::{Cx, Scope, SettingsType};
-use crate::log::Level;
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
@@ -15,6 +14,7 @@ use crate::request::Request;
 use crate::shared_zone::limits::{self, key_of, without_zone};
 use crate::shared_zone::table::{Key, Table};
 use crate::shared_zone::{self, Kind};
+use crate::telemetry::Level;
 use crate::template::Template;
 use crate::variables::Variable;
 

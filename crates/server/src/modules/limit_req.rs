@@ -14,7 +14,6 @@ use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::{Cx, Scope, SettingsType};
 use crate::exchange::course::pause;
-use crate::log::Level;
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
@@ -23,6 +22,7 @@ use crate::request::Request;
 use crate::shared_zone::limits::{self, key_of, without_zone};
 use crate::shared_zone::table::{Entry, Table};
 use crate::shared_zone::{self, Kind};
+use crate::telemetry::Level;
 use crate::template::Template;
 use crate::variables::Variable;
 

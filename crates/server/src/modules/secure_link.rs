@@ -11,9 +11,9 @@ use crate::config::{Cx, Scope, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::telemetry::time_zone::since_1970;
 use crate::template::Template;
 use crate::variables::Variable;
-use crate::zone::since_1970;
 
 /// The module.
 pub static MODULE: Module = Module {

@@ -26,11 +26,11 @@ use crate::body::stream::Stream;
 use crate::caching::fetch::detached;
 use crate::config::{Settings, SettingsType};
 use crate::exchange::course;
-use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
 use crate::response::Body;
+use crate::telemetry::Level;
 use crate::variables::Variable;
 
 /// The module.

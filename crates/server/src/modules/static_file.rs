@@ -8,11 +8,11 @@ use http::request::Method;
 
 use crate::body::{FileBody, choose};
 use crate::files::{self, Failure, Found, Opened};
-use crate::log::Level;
 use crate::modules::Module;
 use crate::phases::{Later, Phase, Step};
 use crate::request::Request;
 use crate::response::{Body, ContentType};
+use crate::telemetry::Level;
 
 /// The module; it has no directives of its own.
 pub static MODULE: Module = Module {

@@ -8,11 +8,11 @@ use io::Errno;
 
 use crate::config::{Cx, Inner, Scope, Settings, SettingsType};
 use crate::files::{self, Kind};
-use crate::log::Level;
 use crate::modules::http_core::conf::{Conf as Core, Root};
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::template::Template;
 
 /// The module.

@@ -14,13 +14,13 @@ use http::request::HeaderId;
 
 use crate::base64;
 use crate::config::{Cx, Scope, Settings, SettingsType};
-use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::http_core::variables::cookie_in;
 use crate::modules::{Directive, Module};
 use crate::request::{Address, Request};
+use crate::telemetry::Level;
+use crate::telemetry::time_zone::since_1970;
 use crate::variables::Variable;
-use crate::zone::since_1970;
 
 /// The module.
 pub static MODULE: Module = Module {

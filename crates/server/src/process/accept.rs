@@ -10,9 +10,10 @@ use rt::local::Gauge;
 use rt::net::Stopper;
 
 use crate::connection::{self, Entrance};
-use crate::log::{Level, Reason, error};
+use crate::error_log;
 use crate::modules::http_core::listen::ListenAddr;
 use crate::request::Address;
+use crate::telemetry::{Level, Reason};
 use crate::thread::Thread;
 
 /// How long accepting pauses when descriptors or memory have run out (nginx: `accept_mutex_delay`).
@@ -125,5 +126,5 @@ async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr,
 }
 
 fn complain(thread: &Thread, level: Level, call: &str, errno: Errno) {
-    error::write(thread, level, format_args!("{call} failed ({})", Reason(errno)));
+    error_log::write(thread, level, format_args!("{call} failed ({})", Reason(errno)));
 }

@@ -9,10 +9,10 @@ use io::engine::{EngineConfig, NetKind, PUTS_MAX};
 use io::probe::{Fallback, Probe};
 
 use crate::config::Config;
-use crate::log::Reason;
 use crate::modules::core::{BUFFER_POOL_MIN, Method};
 use crate::modules::http_core::conf::Aio;
 use crate::process::StartError;
+use crate::telemetry::Reason;
 
 /// The engine of each thread, decided once for the process.
 pub struct Choice {

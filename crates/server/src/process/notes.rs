@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::log::{Level, error};
+use crate::error_log;
+use crate::telemetry::Level;
 use crate::thread::Thread;
 
 /// The first question, when the first requests have been served, and the time between all others: a line in a
@@ -49,7 +50,7 @@ pub(super) async fn watch(thread: Rc<Thread>) {
 
 /// At the level of what works, but less well than it could.
 fn write(thread: &Thread, note: &impl Display) {
-    error::write(thread, Level::Warn, format_args!("{note}"));
+    error_log::write(thread, Level::Warn, format_args!("{note}"));
 }
 
 #[cfg(test)]

@@ -11,14 +11,16 @@ use rt::mailbox;
 use rt::{Either, select};
 
 use crate::caching;
-use crate::log::files::LogFiles;
-use crate::log::reports;
+use crate::error_log;
 use crate::process::accept::Doors;
 use crate::process::notes;
 use crate::process::shared::Shared;
 use crate::process::{Edition, Resources};
 use crate::resolve::keeper::Keeper;
 use crate::room;
+use crate::telemetry::files::LogFiles;
+use crate::telemetry::reports;
+use crate::telemetry::{Level, Target};
 use crate::thread::Thread;
 
 /// What a thread is started with.
@@ -67,7 +69,7 @@ pub(super) async fn run(start: Start) {
     rt::spawn(crate::memory::watch(Rc::clone(&thread)));
     rt::spawn(room::watch_buffers(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread)));
-    rt::spawn(reports::watch(Rc::clone(&thread)));
+    rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
     let mut names = first.then(|| Keeper::start(&thread, &config));
     drop(config);
     while let Some(order) = orders.recv().await {
@@ -100,7 +102,13 @@ pub(super) async fn run(start: Start) {
     // Also after a patience that has run out, and a stop amid a graceful end. Without caches this waits for nothing.
     let _ = select(caching::tasks::ended(&thread), rt::sleep_until(rt::now() + SAVE_MAX)).await;
     drop(names);
-    thread.logs.flush(&thread).await;
+    thread.logs.flush(report_to(&thread)).await;
+}
+
+/// Writes what the writers of logs have to say to the error log of the process.
+fn report_to(thread: &Rc<Thread>) -> impl Fn(&Target, Level, &str) + use<> {
+    let thread = Rc::clone(thread);
+    move |about, level, text| error_log::write_beside(&thread, about, level, format_args!("{text}"))
 }
 
 /// Waits for the last connection, but not longer than the patience; a stop ends it at once.

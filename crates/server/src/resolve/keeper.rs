@@ -27,7 +27,8 @@ use super::system::{System, SystemAddresses};
 use super::ttl::{TimeSource, UNKNOWN};
 use super::wire::{ADDRESSES_MAX, NXDOMAIN};
 use crate::config::Config;
-use crate::log::{Level, error};
+use crate::error_log;
+use crate::telemetry::Level;
 use crate::thread::Thread;
 use crate::upstream::peers::Group;
 use crate::upstream::peers::lines::{Address, Found, Named};
@@ -119,7 +120,7 @@ pub(super) struct Told(pub(super) Rc<dyn Fn(Level, fmt::Arguments<'_>)>);
 impl Told {
     fn to(thread: &Rc<Thread>) -> Told {
         let thread = Rc::clone(thread);
-        Told(Rc::new(move |level, message| error::write(&thread, level, message)))
+        Told(Rc::new(move |level, message| error_log::write(&thread, level, message)))
     }
 
     fn say(&self, level: Level, message: fmt::Arguments<'_>) {

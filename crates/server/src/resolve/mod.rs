@@ -30,8 +30,8 @@ use std::time::Duration;
 pub use keeper::missing;
 
 use crate::config::{Config, Settings};
-use crate::log::Level;
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::upstream::Failure;
 use crate::upstream::peers::Group;
 use resolver::Resolver;

@@ -20,10 +20,11 @@ use rt::Timer;
 use rt::local::{Counted, Event, Gauge};
 use rt::net::Stopper;
 
+use crate::error_log;
 use crate::files;
-use crate::log::limited::Limited;
-use crate::log::{Level, error};
 use crate::request::Generation;
+use crate::telemetry::Level;
+use crate::telemetry::limited::Limited;
 use crate::thread::Thread;
 pub(crate) use disk::DiskRoom;
 pub(crate) use waiting::Waits;
@@ -275,7 +276,7 @@ impl Thread {
             Want::Connection => {
                 let Some(more) = room.alarms.connections.due(rt::now()) else { return };
                 let most = room.places_max;
-                error::write(
+                error_log::write(
                     self,
                     Level::Alert,
                     format_args!("{most} worker_connections are not enough{more}"),
@@ -285,7 +286,7 @@ impl Thread {
                 let Some(more) = room.alarms.descriptors.due(rt::now()) else { return };
                 let limit = room.descriptors.as_ref().map_or(0, Descriptors::limit);
                 let what = "descriptors are not enough, no connection is accepted until one is free";
-                error::write(self, Level::Alert, format_args!("{limit} {what}{more}"));
+                error_log::write(self, Level::Alert, format_args!("{limit} {what}{more}"));
             }
         }
     }
@@ -304,7 +305,7 @@ pub(crate) async fn watch_buffers(thread: Rc<Thread>) {
         let ended = choose(Rank::Head) + choose(Rank::Body);
         if let Some(more) = room.alarms.buffers.due(rt::now()) {
             let bytes = rt::pool().bytes_max();
-            error::write(
+            error_log::write(
                 &thread,
                 Level::Alert,
                 format_args!(

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use conf::{Error, Statement};
 
 use crate::config::{Cx, Layered, Settings};
-use crate::log::Level;
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::template::Template;
 
 /// The settings of a block.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use io::op::PeerAddr;
 
-use crate::log::Level;
 use crate::request::Request;
 use crate::resolve;
+use crate::telemetry::Level;
 use crate::upstream::link::Home;
 use crate::upstream::peers::{NoPeer, Outcome, Pick, Selection};
 use crate::upstream::{Failure, Target};

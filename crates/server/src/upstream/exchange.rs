@@ -18,8 +18,8 @@ use rt::Timer;
 use rt::net::Reader;
 
 use crate::incoming::Cut;
-use crate::log::{Level, Reason};
 use crate::request::Request;
+use crate::telemetry::{Level, Reason};
 use crate::upstream::link::Link;
 use crate::upstream::sending::{SendTrouble, Sending};
 use crate::upstream::state::Try;

@@ -10,8 +10,8 @@ use io::op::Source;
 use rt::net::{ConnectOptions, ConnectStep};
 use rt::{Either, select};
 
-use crate::log::{Level, Reason};
 use crate::request::Request;
+use crate::telemetry::{Level, Reason};
 use crate::upstream::body::Live;
 use crate::upstream::choice::{Choice, Chosen, Next, Peer};
 use crate::upstream::exchange::{self, Answer, Trouble};

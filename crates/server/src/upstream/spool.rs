@@ -23,9 +23,10 @@ use smallvec::SmallVec;
 
 use crate::body::BodyError;
 use crate::body::stream::{SEND_BYTES, Stream};
-use crate::log::{Level, Reason, error};
+use crate::error_log;
 use crate::received;
 use crate::room::DiskRoom;
+use crate::telemetry::{Level, Reason};
 use crate::thread::Thread;
 use crate::upstream::Settings;
 use crate::upstream::body::Live;
@@ -262,7 +263,7 @@ async fn keep(spool: &RefCell<Spool>, limits: &Limits, buf: Buf) {
     let Failed { call, path, errno, rest } = *failed;
     if let Some(more) = limits.thread.room.alarms.temp_files.due(rt::now()) {
         let (path, reason) = (path.display(), Reason(errno));
-        error::write(
+        error_log::write(
             &limits.thread,
             Level::Crit,
             format_args!(

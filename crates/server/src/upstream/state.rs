@@ -84,7 +84,7 @@ pub(crate) enum Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use crate::log::Reason;
+        use crate::telemetry::Reason;
         match self {
             Fault::Closed => f.write_str("upstream prematurely closed connection"),
             Fault::Receive(errno) => write!(f, "recv() failed ({})", Reason(*errno)),

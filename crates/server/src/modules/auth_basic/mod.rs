@@ -16,11 +16,11 @@ use io::Errno;
 use crate::base64;
 use crate::config::{Settings, SettingsType};
 use crate::files;
-use crate::log::{Level, Reason};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};
 use crate::request::Request;
+use crate::telemetry::{Level, Reason};
 use crate::template::Template;
 use user_file::FileError;
 

@@ -14,9 +14,9 @@ use io::op::DirEntry;
 use rustix::fs::FileType;
 
 use crate::files::{self, Failure, Folder};
-use crate::log::Level;
 use crate::phases::Step;
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// A folder that is being listed, with its path for messages.
 pub(crate) struct Listing {

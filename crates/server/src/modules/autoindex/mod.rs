@@ -11,12 +11,12 @@ use http::request::Method;
 use io::op::Source;
 
 use crate::config::{Settings, SettingsType};
-use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module, charset};
 use crate::phases::{Phase, Step};
 use crate::request::Request;
 use crate::response::ContentType;
+use crate::telemetry::Level;
 use format::{Form, Writer};
 use listing::Listing;
 
@@ -115,7 +115,7 @@ async fn run(conf: &Conf, request: &mut Request) -> Step {
         Err(step) => return step,
     };
     // The offset of now for all times, as in nginx, be they of summer or winter.
-    let offset_s = if conf.localtime { request.conn.thread.utc_offset_s() } else { 0 };
+    let offset_s = if conf.localtime { request.conn.thread.clock.utc_offset_s() } else { 0 };
     let mut writer = Writer {
         form,
         exact_size: conf.exact_size,

@@ -17,13 +17,13 @@ pub(crate) use map::Charsets;
 use recode::Recode;
 
 use crate::config::{Cx, Http, Scope, Settings, SettingsType};
-use crate::log::Level;
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::media_types::{MediaTypes, split_charset};
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
 use crate::request::Request;
 use crate::response::ContentType;
+use crate::telemetry::Level;
 use crate::variables::VarRef;
 
 /// The module.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use conf::Error;
 
 use crate::config::Pools;
-use crate::log::ErrorLog;
 use crate::process::EngineKey;
+use crate::telemetry::ErrorLog;
 
 /// Settings of the `main` context.
 #[derive(Clone, Debug)]

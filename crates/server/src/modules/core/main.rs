@@ -7,10 +7,10 @@ use conf::value::{self, ValueError};
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::config::Cx;
-use crate::log::syslog::Peer;
-use crate::log::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
 use crate::modules::core::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, load_module};
 use crate::modules::{Directive, Walk};
+use crate::telemetry::syslog::Peer;
+use crate::telemetry::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
 
 const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
     Spec::new("nginx", name, Contexts::MAIN, args, help)

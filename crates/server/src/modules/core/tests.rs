@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::config::testing::{error, load, warnings};
 use crate::config::{Config, Pools};
-use crate::log::{Form, Level};
 use crate::modules::core::{Affinity, EventsConf, MainConf, Method, ThreadPoolSpec, Workers};
+use crate::telemetry::{Form, Level};
 
 fn config(text: &str) -> std::sync::Arc<Config> {
     load(text).unwrap_or_else(|error| panic!("{text}: {error}")).config

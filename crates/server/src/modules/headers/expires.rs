@@ -9,8 +9,8 @@ use conf::{Error, value};
 use crate::config::{Cx, Scope};
 use crate::modules::headers::Conf;
 use crate::request::Request;
+use crate::telemetry::time_zone::since_1970;
 use crate::template::Template;
-use crate::zone::since_1970;
 
 /// What the directive says.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ pub(super) fn apply(setting: &Setting, request: &mut Request) {
         Expires::Max => return put(request, MAX.0, MAX.1),
         Expires::Access(0) | Expires::Modified(0) => (now, 0),
         Expires::Daily(time) => {
-            let date = request.conn.thread.zone.next_daily(now, time);
+            let date = request.conn.thread.clock.zone().next_daily(now, time);
             (date, date - now)
         }
         Expires::Access(time) => (now.saturating_add(time), time),

@@ -8,9 +8,9 @@ use conf::{Error, Span, Statement};
 
 use crate::config::{Layered, LocationId};
 use crate::files::Opening;
-use crate::log::ErrorLog;
 use crate::modules::http_core::types::Types;
 use crate::settings::gzip_clients::GzipClients;
+use crate::telemetry::ErrorLog;
 use crate::template::Template;
 
 /// Settings that `http`, `server` and `location` inherit.

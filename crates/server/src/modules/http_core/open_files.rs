@@ -8,9 +8,10 @@ use conf::{Args, Error, State};
 
 use crate::config::{Cx, Scope};
 use crate::files::cache::{CacheId, Limits};
-use crate::files::links::{Links, Refused};
+use crate::files::links::Links;
 use crate::modules::Directive;
 use crate::modules::http_core::{LEVELS, core};
+use crate::telemetry::links::Refused;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Each directive is a cache of its own in each worker thread; blocks inside share it.

@@ -11,11 +11,11 @@ use io::sys::TcpInfo;
 
 use crate::exchange::effect;
 use crate::files;
-use crate::log::Level;
 use crate::modules::auth_basic::Credentials;
 use crate::request::{Address, Request};
+use crate::telemetry::Level;
+use crate::telemetry::time_zone::since_1970;
 use crate::variables::{Prefixed, Variable};
-use crate::zone::since_1970;
 
 /// The version of nginx whose behaviour is the reference.
 const NGINX_VERSION: &str = "1.31.5";

@@ -12,12 +12,12 @@ use crate::caching::purge::{self, Purged};
 use crate::caching::tasks::Cache;
 use crate::caching::{Origin, Wanted, policy};
 use crate::config::Layered;
-use crate::log::Level;
 use crate::modules::proxy::cache_conf::Zone;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::request::Fill;
 use crate::modules::proxy::{ask, pass, request as proxy_request};
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::template::Template;
 
 /// How this module's upstreams are asked for a cache.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use conf::{Contexts, Error, Span};
 
 use crate::config::{Cx, Http, Scope};
-use crate::log::Level;
 use crate::modules::http_core::conf::FoundBy;
 use crate::modules::proxy::conf::Conf;
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::template::{Start, Template};
 use crate::upstream::Target;
 use crate::upstream::peers::Group;

@@ -22,7 +22,6 @@ use http::reply::{FieldLine, ReplyHead};
 use http::request::HeaderId;
 
 use crate::exchange::course;
-use crate::log::Level;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::request::Context;
 use crate::modules::proxy::{rewrites, store};
@@ -30,6 +29,7 @@ use crate::phases::Step;
 use crate::request::Request;
 use crate::response::{Body, ContentType, Reason};
 use crate::subrequest;
+use crate::telemetry::Level;
 use crate::upstream::state::Tries;
 use crate::upstream::{Heading, Reply, ReplyBody};
 

@@ -20,11 +20,11 @@ use http::push_decimal;
 use http::request::{HeaderId, Method, Version};
 use io::Frozen;
 
-use crate::log::Level;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::early_hints;
 use crate::modules::proxy::pass::Destination;
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::template::Template;
 use crate::upstream::{Outgoing, OutgoingBody};
 

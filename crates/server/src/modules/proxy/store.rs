@@ -27,13 +27,13 @@ use crate::body::stream::Stream;
 use crate::body::{BodyError, choose};
 use crate::config::{Cx, Scope};
 use crate::files;
-use crate::log::Level;
 use crate::modules::Directive;
 use crate::modules::http_core::LEVELS;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::spec;
 use crate::request::Request;
 use crate::response::Body;
+use crate::telemetry::Level;
 use crate::template::Template;
 use file::{Plan, Writer};
 

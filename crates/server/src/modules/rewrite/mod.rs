@@ -15,12 +15,12 @@ use conf::{Args, Contexts, Error, Spec, value};
 use io::op::Source;
 
 use crate::config::{BlockKind, Cx, Inner, Scope, Settings, SettingsType};
-use crate::log::Level;
 use crate::module::{BlockHooks, ConditionHooks};
 use crate::modules::{Directive, Module, Walk};
 use crate::phases::{Phase, Plan, Step};
 use crate::request::Request;
 use crate::response::ContentType;
+use crate::telemetry::Level;
 use crate::template::Template;
 use crate::variables::VarRef;
 use condition::Condition;

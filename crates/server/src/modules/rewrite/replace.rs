@@ -3,12 +3,12 @@
 use conf::Error;
 
 use crate::config::Cx;
-use crate::log::Level;
 use crate::modules::rewrite::condition::find;
 use crate::modules::rewrite::{is_url, note};
 use crate::pattern::Pattern;
 use crate::phases::Step;
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::template::Template;
 
 /// One directive.

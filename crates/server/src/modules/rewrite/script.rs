@@ -9,12 +9,12 @@ use io::Errno;
 
 use crate::config::LocationId;
 use crate::files;
-use crate::log::{Level, Reason};
 use crate::modules::rewrite::answer;
 use crate::modules::rewrite::condition::{Condition, Verdict};
 use crate::modules::rewrite::replace::{After, Outcome, Rewrite};
 use crate::phases::Step;
 use crate::request::Request;
+use crate::telemetry::{Level, Reason};
 use crate::template::Template;
 use crate::variables::VarRef;
 

@@ -123,7 +123,7 @@ impl BodyFilter for Page {
                 Found::Nothing => {}
                 Found::Text(range) => self.text(request, &rest[range], out),
                 Found::Held(text) => self.text(request, text, out),
-                Found::Fault(why) => request.log(crate::log::Level::Error, format_args!("{why}")),
+                Found::Fault(why) => request.log(crate::telemetry::Level::Error, format_args!("{why}")),
                 Found::Broken => self.complain(out),
                 Found::Command => match self.command(request, out) {
                     Ok(Next::GoOn) => {}
@@ -275,7 +275,7 @@ impl Page {
             Some(other) => {
                 let other = other.escape_ascii();
                 let why = format_args!("unknown encoding \"{other}\" in the \"echo\" command");
-                request.log(crate::log::Level::Error, why);
+                request.log(crate::telemetry::Level::Error, why);
             }
         }
         match self.encoding {

@@ -1,7 +1,7 @@
 //! `$date_local` and `$date_gmt`: the time in the format that `config timefmt` asked for.
 
 use crate::request::Request;
-use crate::zone::since_1970;
+use crate::telemetry::time_zone::since_1970;
 
 /// What holds before a page says something else; nginx's.
 const DEFAULT: &str = "%A, %d-%b-%Y %H:%M:%S %Z";
@@ -17,7 +17,7 @@ pub(super) fn date(request: &Request, gmt: bool, out: &mut Vec<u8>) -> bool {
         http::push_decimal(out, seconds.unsigned_abs());
         return true;
     }
-    let text = request.conn.thread.zone().format(seconds, gmt, &as_in_c(format));
+    let text = request.conn.thread.clock.zone().format(seconds, gmt, &as_in_c(format));
     text.is_some_and(|text| {
         out.extend_from_slice(text.as_bytes());
         !text.is_empty()
@@ -63,7 +63,7 @@ fn as_in_c(format: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zone::Zone;
+    use crate::telemetry::time_zone::TimeZone;
 
     #[test]
     fn formats_are_those_of_strftime() {
@@ -83,7 +83,7 @@ mod tests {
             ("%Q %\u{e9} \u{e9}", "%Q %\u{e9} \u{e9}"),
             ("", ""),
         ] {
-            let found = Zone::default().format(moment, true, &as_in_c(format));
+            let found = TimeZone::default().format(moment, true, &as_in_c(format));
             assert_eq!(found.as_deref(), Some(expected), "{format}");
         }
     }
@@ -93,7 +93,7 @@ mod tests {
         for width in ["", "1", "99", "255", "256", "99999999999999999999"] {
             for letter in (1u8..128).map(char::from) {
                 let format = format!("%{width}{letter}");
-                let _ = Zone::default().format(0, true, &as_in_c(&format));
+                let _ = TimeZone::default().format(0, true, &as_in_c(&format));
             }
         }
     }

@@ -3,9 +3,9 @@
 use std::cell::RefMut;
 
 use crate::extensions::Extensions;
-use crate::log::Level;
 use crate::pattern::{self, Groups};
 use crate::request::Request;
+use crate::telemetry::Level;
 
 /// What a page and everything that it includes have in common.
 #[derive(Default)]

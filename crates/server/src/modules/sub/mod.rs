@@ -10,11 +10,11 @@ use std::sync::Arc;
 use conf::{Args, Error, Spec};
 
 use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
-use crate::log::Level;
 use crate::modules::http_core::LEVELS;
 use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::telemetry::Level;
 use crate::template::Template;
 use replace::{Patterns, Replace};
 

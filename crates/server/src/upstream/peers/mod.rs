@@ -30,11 +30,11 @@ pub(crate) use self::lines::Keepalive;
 use self::lines::{Draft, Found, Line, Method, Named};
 use self::sticky::{Learn, Learned, SetCookie, Sid, Sticky, StickyKind};
 use self::table::{PeerId, Shape, State, Times};
-use crate::log::Level;
 use crate::request::{Address, Request};
 use crate::resolve::resolver::Resolver;
 use crate::shared_zone::{self, Zone};
-use crate::zone::since_1970;
+use crate::telemetry::Level;
+use crate::telemetry::time_zone::since_1970;
 
 /// The kind of zone that `zone` of an upstream block declares. What groups keep is their own; the zone stands for the
 /// name.

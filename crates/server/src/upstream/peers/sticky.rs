@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use crate::request::Request;
 use crate::shared_zone::table::Table;
 use crate::shared_zone::{self, Kind};
+use crate::telemetry::time_zone::since_1970;
 use crate::template::Template;
 use crate::variables::VarRef;
-use crate::zone::since_1970;
 
 /// Bytes of a server's name in a session, at most: those of a hash in hex.
 pub(crate) const SID_MAX: usize = 32;

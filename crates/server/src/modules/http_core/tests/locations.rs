@@ -164,9 +164,9 @@ fn limit_except_has_settings_of_its_own() {
     let spares = |method: &str| LimitExcept::spares(limit, method.as_bytes());
     assert!(spares("GET") && spares("HEAD") && spares("PUT") && !spares("POST") && !spares("get"));
     let inner = config.location(limit.location);
-    assert!(!inner.scope.core.etag && inner.scope.log.logs().is_empty());
+    assert!(!inner.scope.core.etag && inner.scope.of::<crate::modules::log::Conf>().logs().is_empty());
     assert!(inner.scope.core.limit_except.is_none());
-    assert_eq!(location.scope.log.logs().len(), 1);
+    assert_eq!(location.scope.of::<crate::modules::log::Conf>().logs().len(), 1);
 }
 
 /// What the documentation says of prefixes, without tables.

@@ -13,9 +13,10 @@ use io::op::DeviceId;
 use io::{DiskVia, Errno};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 
-use crate::log::{Level, Reason, error};
+use crate::error_log;
 use crate::received;
 use crate::room::DiskRoom;
+use crate::telemetry::{Level, Reason};
 use crate::thread::Thread;
 
 /// What is to become of a copy.
@@ -121,7 +122,7 @@ impl Writer {
     fn tell(&self, (call, path, errno): &Fault) -> Option<Writer> {
         let path = path.display();
         let what = format_args!("{call}() \"{path}\" failed ({}) while storing an answer", Reason(*errno));
-        error::write(&self.thread, Level::Crit, what);
+        error_log::write(&self.thread, Level::Crit, what);
         None
     }
 }

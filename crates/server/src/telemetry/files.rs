@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use rt::File;
 
-use crate::config::Config;
-use crate::log::reports::Outgoing;
-use crate::log::sink::Sink;
-use crate::log::syslog::Socket;
-use crate::log::writer::{Stream, Way};
-use crate::log::{Target, TargetSpec};
-use crate::thread::Thread;
+use crate::telemetry::clock::Clock;
+use crate::telemetry::reports::Outgoing;
+use crate::telemetry::sink::LogTarget;
+use crate::telemetry::syslog::Socket;
+use crate::telemetry::writer::{Stream, Way};
+use crate::telemetry::{Level, Target, TargetSpec, Targets};
 
 /// Bytes of lines that wait for one target on all threads together: some seconds of a busy server.
 const BACKLOG_MAX: usize = 16 << 20;
@@ -29,9 +28,10 @@ const LAST_WRITES: Duration = Duration::from_secs(2);
 /// The log targets of one thread.
 pub(crate) struct LogFiles {
     /// Those that a configuration holds, the present one or an old one.
-    sinks: RefCell<Vec<Weak<Sink>>>,
+    sinks: RefCell<Vec<Weak<LogTarget>>>,
     stderr: Option<File>,
     outgoing: Rc<Outgoing>,
+    clock: Rc<Clock>,
     backlog_max: usize,
     /// Memory for values that are looked at and thrown away.
     scratch: RefCell<Vec<u8>>,
@@ -47,6 +47,7 @@ impl LogFiles {
             sinks: RefCell::default(),
             stderr: stderr.map(File::new),
             outgoing: Rc::default(),
+            clock: Rc::default(),
             backlog_max: (BACKLOG_MAX / threads.max(1)).max(BACKLOG_LEAST),
             scratch: RefCell::default(),
         }
@@ -54,23 +55,21 @@ impl LogFiles {
 
     /// The targets of a configuration in the order of its list. Files that are open under the same name go on with
     /// their new descriptors.
-    pub(crate) fn resolve(&self, config: &Config, files: Opened) -> Vec<Rc<Sink>> {
+    pub(crate) fn resolve(&self, targets: &Targets, files: Opened) -> Vec<Rc<LogTarget>> {
         let files = by_path(files);
         self.renew(&files);
         // Equal in the target and in how lines gather: what gathers otherwise is a sink of its own, which may still
         // hold back lines of the last configuration.
         let known = self.alive();
-        let sinks: Vec<Rc<Sink>> = config
-            .http
-            .targets
+        let sinks: Vec<Rc<LogTarget>> = targets
             .all()
             .iter()
             .map(|spec| match known.iter().find(|sink| sink.spec() == spec) {
                 Some(sink) => Rc::clone(sink),
-                None => Rc::new(Sink::new(spec.clone(), self.stream(spec, &files))),
+                None => Rc::new(LogTarget::new(spec.clone(), &self.clock, self.stream(spec, &files))),
             })
             .collect();
-        let mut all: Vec<Weak<Sink>> = sinks.iter().map(Rc::downgrade).collect();
+        let mut all: Vec<Weak<LogTarget>> = sinks.iter().map(Rc::downgrade).collect();
         // Requests under way may still hold targets that this configuration does not have.
         all.extend(
             known.iter().filter(|old| !sinks.iter().any(|new| Rc::ptr_eq(old, new))).map(Rc::downgrade),
@@ -82,6 +81,11 @@ impl LogFiles {
     /// Writes on into these files: they were opened again under the same names.
     pub(crate) fn reopen(&self, files: Opened) {
         self.renew(&by_path(files));
+    }
+
+    /// The time of day for the lines of this thread.
+    pub(crate) fn clock(&self) -> &Rc<Clock> {
+        &self.clock
     }
 
     /// What the writers of this thread share.
@@ -98,12 +102,12 @@ impl LogFiles {
         answer
     }
 
-    /// Writes what waits, at the end of the thread; gives up on what is stuck.
-    pub(crate) async fn flush(&self, thread: &Thread) {
+    /// Writes what waits, at the end of the thread; gives up on what is stuck. `write` is [`Outgoing::write`]'s.
+    pub(crate) async fn flush(&self, write: impl Fn(&Target, Level, &str)) {
         let until = rt::now() + LAST_WRITES;
         loop {
             // Reports first: they are lines themselves.
-            self.outgoing.write(thread);
+            self.outgoing.write(&write);
             for sink in self.alive() {
                 sink.release();
             }
@@ -115,7 +119,7 @@ impl LogFiles {
     }
 
     /// Those that some configuration still holds.
-    fn alive(&self) -> Vec<Rc<Sink>> {
+    fn alive(&self) -> Vec<Rc<LogTarget>> {
         self.sinks.borrow().iter().filter_map(Weak::upgrade).collect()
     }
 

@@ -7,21 +7,21 @@
 //! [`sink`] is one target on one thread, [`files`] all of a thread's, [`named`] files whose names depend on the
 //! request. Which lines are written, and their formats, belong to the modules.
 
-pub(crate) mod access;
 mod bell;
-pub(crate) mod error;
+pub(crate) mod clock;
 pub(crate) mod files;
 mod gzip;
 mod json;
 pub(crate) mod limited;
+pub(crate) mod links;
 mod losses;
 pub(crate) mod named;
+mod printable;
 mod reason;
 pub(crate) mod reports;
 pub(crate) mod sink;
 pub mod syslog;
-#[cfg(test)]
-mod tests;
+pub(crate) mod time_zone;
 mod writer;
 
 use std::fmt;
@@ -29,10 +29,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Layered;
+use conf::Layered;
 
-pub use error::append_printable;
 pub use json::Object as JsonLine;
+pub use printable::append_printable;
 pub use reason::Reason;
 
 /// `error_log` of one block.

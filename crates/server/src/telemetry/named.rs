@@ -17,15 +17,12 @@ use io::{DiskVia, Errno};
 use rt::{File, Timer};
 use rustix::fs::{FileType, OFlags};
 
-use crate::files::links::Rule;
-use crate::log::bell::Bell;
-use crate::log::losses::{Cause, Losses};
-use crate::log::reports::{Origin, Outgoing, Report, Whose};
-use crate::log::writer::{WRITE_MAX, device_of};
-use crate::log::{Level, Reason, Target};
-use crate::modules::log::FileCache;
-use crate::request::Request;
-use crate::template::Template;
+use crate::telemetry::bell::Bell;
+use crate::telemetry::links::Rule;
+use crate::telemetry::losses::{Cause, Losses};
+use crate::telemetry::reports::{Outgoing, Report, Reporter, Whose};
+use crate::telemetry::writer::{WRITE_MAX, device_of};
+use crate::telemetry::{Level, Reason, Target};
 
 /// Bytes of lines that wait for such files on one thread, together with what each file that is being opened costs:
 /// clients may have a say in the names, so there is no end to their number.
@@ -79,9 +76,26 @@ struct Named {
 }
 
 /// The request that needs the file.
-struct Asker {
-    root: Vec<u8>,
-    origin: Origin,
+pub(crate) struct Asker {
+    /// Its root, which has to exist.
+    pub(crate) root: Vec<u8>,
+    /// Writes to its error log.
+    pub(crate) report: Reporter,
+}
+
+/// `open_log_file_cache`, of the block that has it and those inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileCache {
+    /// Tells the caches of a configuration apart; from 1.
+    pub(crate) number: u32,
+    /// Files in it.
+    pub(crate) max: u64,
+    /// A file that is not used for so long is closed.
+    pub(crate) inactive: Duration,
+    /// How often the name is looked up again.
+    pub(crate) valid: Duration,
+    /// A file that is used less often than that while it is remembered does not stay open.
+    pub(crate) min_uses: u64,
 }
 
 #[derive(Clone)]
@@ -101,21 +115,21 @@ impl NamedLogs {
         Rc::new(NamedLogs { tables: RefCell::default(), shared: Rc::new(shared), name: RefCell::default() })
     }
 
-    /// Adds a line to the file that `path` comes to for this request.
-    pub(super) fn append(
+    /// Adds a line to the file with the name that `path` writes. `asker` is asked where the file is not open.
+    pub(crate) fn append(
         self: &Rc<Self>,
-        request: &Request,
-        path: &Template,
+        cache: Option<FileCache>,
+        path: impl FnOnce(&mut Vec<u8>),
+        links: impl FnOnce(&[u8]) -> Rule,
+        asker: impl FnOnce() -> Asker,
         line: impl FnOnce(&mut Vec<u8>),
     ) {
         // The memory is taken out, because a value of the name may be worth a line in another such log.
         let mut name = self.name.take();
         name.clear();
-        path.render(request, &mut name);
-        let cache = request.scope().log.file_cache();
-        let links = Rule::of(request, &name);
-        match self.named(&name, links, cache) {
-            Some(named) => named.append(request, line),
+        path(&mut name);
+        match self.named(&name, links(&name), cache) {
+            Some(named) => named.append(asker, line),
             None => self.shared.lose(&name),
         }
         self.name.replace(name);
@@ -222,7 +236,7 @@ fn tell(losses: &Losses, works: bool, path: &[u8], outgoing: &Outgoing) {
 }
 
 impl Named {
-    fn append(&self, request: &Request, line: impl FnOnce(&mut Vec<u8>)) {
+    fn append(&self, asker: impl FnOnce() -> Asker, line: impl FnOnce(&mut Vec<u8>)) {
         if self.waiting.borrow().len() >= WAITING_EACH_MAX {
             self.losses.drop_one();
             return tell(&self.losses, false, &self.path, &self.shared.outgoing);
@@ -232,9 +246,7 @@ impl Named {
         // Only where the file is not open: then a line costs an opening, and what is kept of the request is little
         // beside that.
         if self.file.borrow().is_none() && self.asker.borrow().is_none() {
-            let mut root = Vec::new();
-            request.scope().core.root.template().render(request, &mut root);
-            self.asker.replace(Some(Asker { root, origin: request.origin() }));
+            self.asker.replace(Some(asker()));
         }
         let mut waiting = self.waiting.take();
         let before = waiting.len();
@@ -406,7 +418,7 @@ impl Named {
     /// In the error log of the request; when it was opened again without one, in that of the process.
     fn report(&self, level: Level, text: String, asker: Option<Asker>) {
         let process = || Whose::Process(Target::File(PathBuf::new()));
-        let whose = asker.map_or_else(process, |asker| Whose::Request(asker.origin));
+        let whose = asker.map_or_else(process, |asker| Whose::Request(asker.report));
         self.shared.outgoing.report(Report { level, text, whose });
     }
 }

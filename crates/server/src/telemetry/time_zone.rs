@@ -3,21 +3,21 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::civil::Time;
-use jiff::tz::TimeZone;
+use jiff::tz;
 use jiff::{SignedDuration, Timestamp};
 
 /// A time zone with its rules for summer and winter.
 #[derive(Clone, Debug)]
-pub(crate) struct Zone(TimeZone);
+pub(crate) struct TimeZone(tz::TimeZone);
 
-impl Default for Zone {
+impl Default for TimeZone {
     /// The machine's, or UTC where that is not to be found.
-    fn default() -> Zone {
-        Zone(TimeZone::try_system().unwrap_or(TimeZone::UTC))
+    fn default() -> TimeZone {
+        TimeZone(tz::TimeZone::try_system().unwrap_or(tz::TimeZone::UTC))
     }
 }
 
-impl Zone {
+impl TimeZone {
     /// Seconds that local time is ahead of UTC at this moment.
     pub(crate) fn offset_at(&self, seconds: i64) -> i32 {
         Timestamp::from_second(seconds).map_or(0, |moment| self.0.to_offset(moment).seconds())
@@ -43,7 +43,7 @@ impl Zone {
     /// A moment in the words of strftime(3), as local time or as GMT; `None` where the format cannot be followed.
     pub(crate) fn format(&self, seconds: i64, gmt: bool, format: &str) -> Option<String> {
         // Under this name, and not as UTC, C libraries and with them nginx know it.
-        let zone = if gmt { TimeZone::posix("GMT0").ok()? } else { self.0.clone() };
+        let zone = if gmt { tz::TimeZone::posix("GMT0").ok()? } else { self.0.clone() };
         let moment = Timestamp::from_second(seconds).ok()?.to_zoned(zone);
         jiff::fmt::strtime::format(format, &moment).ok()
     }
@@ -61,16 +61,16 @@ mod tests {
 
     #[test]
     fn offsets_follow_summer_time() {
-        let zone = Zone(TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a POSIX rule"));
+        let zone = TimeZone(tz::TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a POSIX rule"));
         assert_eq!(zone.offset_at(1_736_942_400), 3600, "January 2025");
         assert_eq!(zone.offset_at(1_752_580_800), 7200, "July 2025");
-        assert_eq!(Zone(TimeZone::UTC).offset_at(0), 0);
+        assert_eq!(TimeZone(tz::TimeZone::UTC).offset_at(0), 0);
     }
 
     #[test]
     fn the_next_time_of_day_is_local_and_ahead() {
         const HOUR: i64 = 3600;
-        let utc = Zone(TimeZone::UTC);
+        let utc = TimeZone(tz::TimeZone::UTC);
         for (now, seconds, expected) in [
             (0, HOUR, HOUR),
             (HOUR - 1, HOUR, HOUR),
@@ -80,7 +80,7 @@ mod tests {
         ] {
             assert_eq!(utc.next_daily(now, seconds), expected, "{now} {seconds}");
         }
-        let zone = Zone(TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a POSIX rule"));
+        let zone = TimeZone(tz::TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").expect("a POSIX rule"));
         // On the evening before summer time, which leaves out the hour from 2 to 3.
         let evening = 1_743_278_400;
         assert_eq!(zone.next_daily(evening, 12 * HOUR) - evening, 14 * HOUR);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::log::Level;
+use crate::telemetry::Level;
 
 /// A syslog server and how messages for it begin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -208,7 +208,9 @@ impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SendError::Busy => f.write_str("send() would wait"),
-            SendError::Failed(call, errno) => write!(f, "{call}() failed ({})", crate::log::Reason(*errno)),
+            SendError::Failed(call, errno) => {
+                write!(f, "{call}() failed ({})", crate::telemetry::Reason(*errno))
+            }
         }
     }
 }

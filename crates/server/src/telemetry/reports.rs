@@ -4,11 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::config::LocationId;
-use crate::log::bell::Bell;
-use crate::log::{Level, Target, error};
-use crate::request::Generation;
-use crate::thread::Thread;
+use crate::telemetry::bell::Bell;
+use crate::telemetry::{Level, Target};
 
 /// What the writers of one thread share.
 #[derive(Default)]
@@ -26,22 +23,15 @@ pub(super) struct Report {
     pub(super) whose: Whose,
 }
 
+/// Writes a report to the error log of a request, which may have ended.
+pub(crate) type Reporter = Box<dyn FnOnce(Level, &str)>;
+
 /// Which error log takes a report.
 pub(super) enum Whose {
     /// The process's, but not through the target that it is about.
     Process(Target),
-    /// That of the request whose line it was.
-    Request(Origin),
-}
-
-/// What is kept of a request for a report after its end.
-pub(super) struct Origin {
-    pub(super) generation: Rc<Generation>,
-    pub(super) location: LocationId,
-    /// The number of the connection.
-    pub(super) connection: u64,
-    /// `, client: …, server: …`
-    pub(super) about: String,
+    /// That of the request whose line it was, which this writes to.
+    Request(Reporter),
 }
 
 impl Outgoing {
@@ -58,28 +48,26 @@ impl Outgoing {
     }
 
     /// Whether everything is written.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.busy.get() == 0
     }
 
-    /// Writes the reports that are there.
-    pub(super) fn write(&self, thread: &Thread) {
+    /// Writes the reports that are there. `process` writes one to the error log of the process, but not through the
+    /// target that the report is about.
+    pub(crate) fn write(&self, process: &impl Fn(&Target, Level, &str)) {
         for Report { level, text, whose } in self.reports.take() {
             match whose {
-                Whose::Process(target) => {
-                    error::write_beside(thread, &target, level, format_args!("{text}"));
-                }
-                Whose::Request(origin) => error::write_of(thread, &origin, level, &text),
+                Whose::Process(target) => process(&target, level, &text),
+                Whose::Request(write) => write(level, &text),
             }
         }
     }
 }
 
-/// Writes reports for as long as the thread runs.
-pub(crate) async fn watch(thread: Rc<Thread>) {
-    let outgoing = Rc::clone(thread.logs.outgoing());
+/// Writes reports for as long as the thread runs; see [`Outgoing::write`].
+pub(crate) async fn watch(outgoing: Rc<Outgoing>, process: impl Fn(&Target, Level, &str)) {
     loop {
         outgoing.bell.wait().await;
-        outgoing.write(&thread);
+        outgoing.write(&process);
     }
 }

@@ -13,10 +13,9 @@ use rustix::fs::{Mode, OFlags};
 use testkit::TempDir;
 
 use crate::config::{Config, ServerId, testing};
-use crate::log::access;
-use crate::log::files::{LogFiles, Opened};
 use crate::process::{Edition, shared::Shared};
 use crate::request::{Address, ConnInfo, Request};
+use crate::telemetry::files::{LogFiles, Opened};
 use crate::thread::Thread;
 
 const ROUNDS: u32 = 1000;
@@ -65,7 +64,7 @@ fn opened(config: &Config) -> Opened {
 /// Writes lines one by one, each with turns in which the writer works.
 async fn rounds(request: &Request, count: u32) {
     for _ in 0..count {
-        access::write(request);
+        request.end();
         while !request.conn.thread.logs.outgoing().is_idle() {
             rt::yield_now().await;
         }

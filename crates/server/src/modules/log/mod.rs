@@ -1,6 +1,6 @@
 //! `access_log` and `log_format`: which lines requests leave, and what they look like.
 //!
-//! The lines are written elsewhere ([`crate::log`]); this file says where to and makes the text.
+//! The lines are written elsewhere ([`crate::telemetry`]); this file says where to and makes the text.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,27 +8,30 @@ use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::{Cx, Layered, Scope};
-use crate::log::syslog::Peer;
-use crate::log::{Hold, Kind, Target, TargetId, Targets};
+use crate::config::{Cx, Layered, Scope, Settings, SettingsType, Start};
+use crate::files::links::rule_of;
 use crate::module::BlockHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::telemetry::named::{Asker, FileCache};
+use crate::telemetry::syslog::Peer;
+use crate::telemetry::{Hold, Kind, Target, TargetId, Targets};
 use crate::template::{Template, variable_name};
 use crate::variables::VarRef;
 
 /// The module.
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
     take_part: |_, scope, plan| {
-        if !scope.log.logs().is_empty() {
-            plan.log(Arc::new(()), |(), request| crate::log::access::write(request));
+        if !scope.of::<Conf>().logs().is_empty() {
+            plan.log(scope.shared::<Conf>(), write);
         }
     },
     blocks: BlockHooks {
         needs: |http, scope, needs| {
-            needs.log_files.extend(scope.log.files(&http.targets).map(Path::to_owned))
+            needs.log_files.extend(scope.of::<Conf>().files(&http.targets).map(Path::to_owned))
         },
         ..BlockHooks::NONE
     },
@@ -80,62 +83,75 @@ pub struct Conf {
 #[derive(Clone, Debug)]
 pub(crate) struct AccessLog {
     /// Where lines go.
-    pub(crate) to: LogTo,
+    to: LogTo,
     /// What a line looks like.
-    pub(crate) format: Arc<LogFormat>,
+    format: Arc<LogFormat>,
     /// Requests for which this is empty or `0` leave no line.
-    pub(crate) condition: Option<Template>,
+    condition: Option<Template>,
 }
 
 /// Where the lines of an `access_log` go.
 #[derive(Clone, Debug)]
-pub(crate) enum LogTo {
+enum LogTo {
     /// A target that is open from the start.
     Target(TargetId),
     /// A file whose name depends on the request.
     Named(Template),
 }
 
-/// `open_log_file_cache`, of the block that has it and those inside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FileCache {
-    /// Tells the caches of a configuration apart; from 1.
-    pub(crate) number: u32,
-    /// Files in it.
-    pub(crate) max: u64,
-    /// A file that is not used for so long is closed.
-    pub(crate) inactive: Duration,
-    /// How often the name is looked up again.
-    pub(crate) valid: Duration,
-    /// A file that is used less often than that while it is remembered does not stay open.
-    pub(crate) min_uses: u64,
-}
-
-impl Conf {
-    /// What holds without `access_log`.
-    pub(crate) fn under(prefix: &Path, targets: &mut Targets) -> Conf {
-        let to = LogTo::Target(targets.intern(Kind::Access, &Target::File(prefix.join("logs/access.log"))));
+impl Settings for Conf {
+    fn start(start: &mut Start<'_>) -> Conf {
+        let target = Target::File(start.prefix.join("logs/access.log"));
+        let to = LogTo::Target(start.http.targets.intern(Kind::Access, &target));
         let log = AccessLog { to, format: Arc::new(LogFormat::combined()), condition: None };
         Conf { logs: Layered::from(vec![log]), ..Conf::default() }
     }
+}
 
+impl Conf {
     /// Those that hold.
     pub(crate) fn logs(&self) -> &[AccessLog] {
         self.logs.items()
     }
 
-    /// How long files with variables in their names stay open; `None` closes them at once.
-    pub(crate) fn file_cache(&self) -> Option<FileCache> {
-        self.cache
-    }
-
     /// The files that are opened before the privileges go.
-    pub(crate) fn files<'c>(&'c self, targets: &'c Targets) -> impl Iterator<Item = &'c Path> {
+    fn files<'c>(&'c self, targets: &'c Targets) -> impl Iterator<Item = &'c Path> {
         self.logs().iter().filter_map(|log| match &log.to {
             LogTo::Target(id) => targets.get(*id).target.path(),
             LogTo::Named(_) => None,
         })
     }
+}
+
+/// Writes a request to the access logs of its location.
+fn write(conf: &Conf, request: &Request) {
+    let generation = &request.generation;
+    for log in conf.logs() {
+        if log.condition.as_ref().is_some_and(|condition| !holds(request, condition)) {
+            continue;
+        }
+        let line = |out: &mut Vec<u8>| log.format.render(request, out);
+        match &log.to {
+            LogTo::Target(id) => generation.sinks[id.place()].append(None, line),
+            LogTo::Named(path) => {
+                let path = |out: &mut Vec<u8>| path.render(request, out);
+                let asker = || {
+                    let mut root = Vec::new();
+                    request.scope().core.root.template().render(request, &mut root);
+                    Asker { root, report: request.reporter() }
+                };
+                generation.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);
+            }
+        }
+    }
+}
+
+/// nginx: an empty value and `0` mean no.
+fn holds(request: &Request, condition: &Template) -> bool {
+    request.conn.thread.logs.with_scratch(|value| {
+        condition.render(request, value);
+        !matches!(value.as_slice(), b"" | b"0")
+    })
 }
 
 /// `off`, or a file or syslog server with a format and options.
@@ -146,8 +162,8 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             // A format behind `off` shows that something else was meant.
             return Err(cx.error(format_args!("invalid parameter \"{}\"", further.text)));
         }
-        scope.log.off_in_block = cx.block;
-        scope.log.logs.own(cx.block).clear();
+        scope.own::<Conf>().off_in_block = cx.block;
+        scope.own::<Conf>().logs.own(cx.block).clear();
         return Ok(());
     }
     // Where to first, then the format, then the options: nginx's order, so that of several faults the same one is reported.
@@ -185,8 +201,8 @@ fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         }
     }
     // nginx: `off` in a block wins over the other logs of the same block.
-    if scope.log.off_in_block != cx.block {
-        scope.log.logs.own(cx.block).push(log);
+    if scope.own::<Conf>().off_in_block != cx.block {
+        scope.own::<Conf>().logs.own(cx.block).push(log);
     }
     Ok(())
 }
@@ -287,7 +303,7 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     }
     // Each directive has files of its own, as in nginx; blocks that inherit it share them.
     cx.http.log_caches += u32::from(!off);
-    scope.log.cache = (!off).then_some(cache);
+    scope.own::<Conf>().cache = (!off).then_some(cache);
     Ok(())
 }
 
@@ -485,6 +501,8 @@ fn hex(digit: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    mod allocations;
+
     use super::*;
     use crate::config::testing::{error, load, loaded, warnings};
 
@@ -493,7 +511,7 @@ mod tests {
     fn logs_of(http: &str) -> Vec<Shown> {
         let config = loaded(http);
         let root = config.server(crate::config::ServerId(0)).root;
-        let logs = config.location(root).scope.log.logs().iter();
+        let logs = config.location(root).scope.of::<Conf>().logs().iter();
         logs.map(|log| {
             let (to, hold) = match &log.to {
                 LogTo::Target(id) => {
@@ -564,7 +582,7 @@ mod tests {
         let cache = |http: &str| {
             let config = loaded(http);
             let root = config.server(crate::config::ServerId(0)).root;
-            config.location(root).scope.log.file_cache()
+            config.location(root).scope.of::<Conf>().cache
         };
         let seconds = Duration::from_secs;
         assert_eq!(cache("server {}"), None);

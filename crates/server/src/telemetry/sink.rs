@@ -3,20 +3,21 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::log::writer::{Stream, begin_frame, end_frame};
-use crate::log::{Level, Target, TargetSpec, syslog};
-use crate::thread::Thread;
+use crate::telemetry::clock::Clock;
+use crate::telemetry::writer::{Stream, begin_frame, end_frame};
+use crate::telemetry::{Level, Target, TargetSpec, syslog};
 
 /// One target. What is open for it changes with a reopening; it stays.
-pub(crate) struct Sink {
+pub(crate) struct LogTarget {
     spec: TargetSpec,
+    clock: Rc<Clock>,
     stream: RefCell<Option<Rc<Stream>>>,
 }
 
-impl Sink {
+impl LogTarget {
     /// A file that could not be opened was told of at the start; lines for it are lost, requests are not.
-    pub(super) fn new(spec: TargetSpec, stream: Option<Rc<Stream>>) -> Sink {
-        Sink { spec, stream: RefCell::new(stream) }
+    pub(super) fn new(spec: TargetSpec, clock: &Rc<Clock>, stream: Option<Rc<Stream>>) -> LogTarget {
+        LogTarget { spec, clock: Rc::clone(clock), stream: RefCell::new(stream) }
     }
 
     pub(super) fn spec(&self) -> &TargetSpec {
@@ -40,7 +41,7 @@ impl Sink {
 
     /// Adds what `line` appends; the end of a line, or the header of a message, is added here. `level` is that of a
     /// line of the error log.
-    pub(super) fn append(&self, thread: &Thread, level: Option<Level>, line: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn append(&self, level: Option<Level>, line: impl FnOnce(&mut Vec<u8>)) {
         // A handle of its own: a value of the line may be worth a line of the error log, and reopen nothing.
         let Some(stream) = self.stream.borrow().clone() else { return };
         match &self.spec.target {
@@ -50,7 +51,7 @@ impl Sink {
             }),
             Target::Syslog(peer) => stream.append(|out| {
                 let start = begin_frame(out);
-                peer.header(level, &syslog::syslog_time(thread.dates().common_log()), out);
+                peer.header(level, &syslog::syslog_time(self.clock.dates().common_log()), out);
                 let text = out.len();
                 line(out);
                 if level.is_some() {
@@ -62,7 +63,7 @@ impl Sink {
     }
 }
 
-impl Drop for Sink {
+impl Drop for LogTarget {
     fn drop(&mut self) {
         if let Some(stream) = self.stream.take() {
             stream.close();

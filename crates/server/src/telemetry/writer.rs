@@ -14,12 +14,12 @@ use io::{DiskVia, Errno};
 use rt::{File, Timer};
 use rustix::fs::FileType;
 
-use crate::log::bell::Bell;
-use crate::log::gzip::Packer;
-use crate::log::losses::{Cause, Losses, PAUSE};
-use crate::log::reports::{Outgoing, Report, Whose};
-use crate::log::syslog::{SendError, Socket};
-use crate::log::{Hold, Level, Target};
+use crate::telemetry::bell::Bell;
+use crate::telemetry::gzip::Packer;
+use crate::telemetry::losses::{Cause, Losses, PAUSE};
+use crate::telemetry::reports::{Outgoing, Report, Whose};
+use crate::telemetry::syslog::{SendError, Socket};
+use crate::telemetry::{Hold, Level, Target};
 
 /// Bytes of one write.
 pub(super) const WRITE_MAX: usize = 256 << 10;

@@ -4,8 +4,8 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use crate::log::syslog::SendError;
-use crate::log::{Reason, Target};
+use crate::telemetry::syslog::SendError;
+use crate::telemetry::{Reason, Target};
 use io::Errno;
 
 /// nginx's pause between two lines about the same log.

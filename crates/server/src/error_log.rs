@@ -6,34 +6,12 @@ use std::rc::Rc;
 
 use http::request::HeaderId;
 
-use crate::log::reports::Origin;
-use crate::log::sink::Sink;
-use crate::log::{ErrorLog, Form, JsonLine, Level, Target};
-use crate::request::Request;
+use crate::config::LocationId;
+use crate::request::{Generation, Request};
+use crate::telemetry::reports::Reporter;
+use crate::telemetry::sink::LogTarget;
+use crate::telemetry::{ErrorLog, Form, JsonLine, Level, Target, append_printable};
 use crate::thread::Thread;
-
-/// Text on its way into a line. Control characters stand as `\xHH`, as in the access log: a file's name or the client may
-/// have chosen them, and neither a second line nor a terminal's escape sequence may come of that.
-struct Printable<'a>(&'a mut Vec<u8>);
-
-impl fmt::Write for Printable<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for piece in text.split_inclusive(char::is_control) {
-            let rest = piece.strip_suffix(char::is_control).unwrap_or(piece);
-            self.0.extend_from_slice(rest.as_bytes());
-            for byte in &piece.as_bytes()[rest.len()..] {
-                // A vector takes every write.
-                let _ = write!(self.0, "\\x{byte:02X}");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Appends a text so that it stays within its line.
-pub fn append_printable(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
-    let _ = fmt::write(&mut Printable(out), text);
-}
 
 /// Writes one line to the error log of the process.
 pub(crate) fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
@@ -41,7 +19,7 @@ pub(crate) fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) 
 }
 
 /// The same, but not through this target: the line is about it.
-pub(super) fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
+pub(crate) fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
     write_to_process(thread, Some(about), level, message);
 }
 
@@ -52,14 +30,24 @@ fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, messag
     line.write(thread, &generation.config.main().error_log, &generation.sinks, skip);
 }
 
-/// Writes one line for a request that may have ended.
-pub(super) fn write_of(thread: &Thread, origin: &Origin, level: Level, text: &str) {
-    // The configuration of then: places of targets are its own.
-    let generation = &origin.generation;
-    let log = &generation.config.location(origin.location).scope.core.error_log;
-    let (connection, about) = (Some(origin.connection), About::Text(&origin.about));
-    let line = Line { level, connection, message: format_args!("{text}"), about };
-    line.write(thread, log, &generation.sinks, None);
+/// A request as far as lines need it that are written after its end.
+struct Ended {
+    thread: Rc<Thread>,
+    /// The configuration of then: places of targets are its own.
+    generation: Rc<Generation>,
+    location: LocationId,
+    connection: u64,
+    /// `, client: …, server: …`
+    about: String,
+}
+
+impl Ended {
+    fn write(&self, level: Level, text: &str) {
+        let log = &self.generation.config.location(self.location).scope.core.error_log;
+        let (connection, about) = (Some(self.connection), About::Text(&self.about));
+        let line = Line { level, connection, message: format_args!("{text}"), about };
+        line.write(&self.thread, log, &self.generation.sinks, None);
+    }
 }
 
 impl Request {
@@ -83,14 +71,16 @@ impl Request {
         line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
     }
 
-    /// What is kept for lines about this request that are written after its end.
-    pub(super) fn origin(&self) -> Origin {
-        Origin {
+    /// What writes a line about this request, also after its end.
+    pub(crate) fn reporter(&self) -> Reporter {
+        let ended = Ended {
+            thread: Rc::clone(&self.conn.thread),
             generation: Rc::clone(&self.generation),
             location: self.location,
             connection: self.conn.number,
             about: About::Request(self).to_string(),
-        }
+        };
+        Box::new(move |level, text| ended.write(level, text))
     }
 }
 
@@ -112,10 +102,10 @@ enum About<'a> {
 
 impl Line<'_> {
     /// Writes it to the targets of `log` that take its level.
-    fn write(&self, thread: &Thread, log: &ErrorLog, sinks: &[Rc<Sink>], skip: Option<&Target>) {
+    fn write(&self, thread: &Thread, log: &ErrorLog, sinks: &[Rc<LogTarget>], skip: Option<&Target>) {
         let takes = |target: &Target, level| self.level <= level && skip != Some(target);
         for target in log.targets.items().iter().filter(|target| takes(&target.target, target.level)) {
-            sinks[target.id.place()].append(thread, Some(self.level), |out| match target.form {
+            sinks[target.id.place()].append(Some(self.level), |out| match target.form {
                 Form::Text => self.text(thread, out),
                 Form::Json => self.json(thread, out),
             });

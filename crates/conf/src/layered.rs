@@ -1,0 +1,71 @@
+//! Lists that blocks inherit or make anew.
+
+use std::sync::Arc;
+
+/// A list that a block either inherits or makes anew.
+#[derive(Debug)]
+pub struct Layered<T> {
+    items: Arc<Vec<T>>,
+    /// The block that made the list; 0 is none.
+    block: u32,
+}
+
+impl<T> Clone for Layered<T> {
+    fn clone(&self) -> Self {
+        Layered { items: Arc::clone(&self.items), block: self.block }
+    }
+}
+
+impl<T> Default for Layered<T> {
+    fn default() -> Self {
+        Layered { items: Arc::default(), block: 0 }
+    }
+}
+
+impl<T: Clone> Layered<T> {
+    /// The list of the block with this number, emptied first if it was inherited.
+    pub fn own(&mut self, block: u32) -> &mut Vec<T> {
+        let items = Arc::make_mut(&mut self.items);
+        if self.block != block {
+            items.clear();
+            self.block = block;
+        }
+        items
+    }
+}
+
+impl<T> Layered<T> {
+    /// Whether the list was made by the block with this number.
+    pub fn is_of(&self, block: u32) -> bool {
+        self.block == block
+    }
+
+    /// What is in force.
+    pub fn items(&self) -> &[T] {
+        &self.items
+    }
+}
+
+impl<T> From<Vec<T>> for Layered<T> {
+    fn from(items: Vec<T>) -> Self {
+        Layered { items: Arc::new(items), block: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_replaces_what_it_inherited_and_adds_to_its_own() {
+        let mut outer = Layered::<u8>::default();
+        outer.own(1).push(1);
+        outer.own(1).push(2);
+        let mut inner = outer.clone();
+        assert_eq!(inner.items(), [1, 2]);
+        inner.own(2).push(3);
+        inner.own(2).push(4);
+        assert_eq!(inner.items(), [3, 4]);
+        assert_eq!(outer.items(), [1, 2]);
+    }
+}
