@@ -1,6 +1,6 @@
 //! One request and its answer.
 //!
-//! All that waits for nothing is done on the stack, by plain functions that return what is [`Left`]: the state of a
+//! All that waits for nothing is done on the stack, by plain functions that return what is [`Pending`]: the state of a
 //! connection is small, and where there are many each line of it is fetched anew for an answer.
 
 use std::pin::Pin;
@@ -15,22 +15,22 @@ use crate::connection::body::{BodyFailure, Feed};
 use crate::connection::input::Head;
 use crate::connection::respond::{Held, Sending};
 use crate::connection::{After, Connection};
-use crate::exchange::course::{self, Course, Progress, Verdict, Waiting, Wants};
+use crate::exchange::course::{self, PhaseCursor, Progress, Outcome, Waiting, Wants};
 use crate::exchange::prepare;
 use crate::phases::Step;
 use crate::process::tally::Stage;
 use crate::request::Request;
 
 /// What an exchange still needs.
-pub(super) enum Left {
+pub(super) enum Pending {
     /// Nothing: this follows.
     Nothing(After),
     /// The rest of the request's head.
     Head,
     /// What its phases wait for.
-    Step(Course, Waiting),
+    Step(PhaseCursor, Waiting),
     /// The request's body, before its way goes on.
-    Body(Course),
+    Body(PhaseCursor),
     /// An error in the place of the answer.
     Error(u16),
     /// The socket's time to take the rest of the answer.
@@ -48,58 +48,58 @@ pub(super) enum Left {
 impl Connection {
     /// Reads a request and answers it.
     pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
-        let mut left = self.begin(request);
+        let mut pending = self.begin(request);
         // Boxed: what is large, which most requests do without.
         loop {
-            self.leave_buffers(request, &left);
-            left = match left {
-                Left::Nothing(after) => return after,
-                Left::Head => {
+            self.leave_buffers(request, &pending);
+            pending = match pending {
+                Pending::Nothing(after) => return after,
+                Pending::Head => {
                     let head = Box::pin(self.read_rest_of_head(request)).await;
                     self.received(request, head)
                 }
-                Left::Step(mut course, waiting) => {
+                Pending::Step(mut cursor, waiting) => {
                     let step = waiting.step(request).await;
-                    match course.take(request, step) {
-                        Some(verdict) => self.decided(request, verdict),
-                        None => self.advance(request, course),
+                    match cursor.take(request, step) {
+                        Some(outcome) => self.decided(request, outcome),
+                        None => self.advance(request, cursor),
                     }
                 }
-                Left::Body(mut course) => {
-                    let verdict = Box::pin(self.decide_with_body(&mut course, request)).await;
-                    self.decided(request, verdict)
+                Pending::Body(mut cursor) => {
+                    let outcome = Box::pin(self.decide_with_body(&mut cursor, request)).await;
+                    self.decided(request, outcome)
                 }
-                Left::Error(status) => match Box::pin(course::replace(request, status)).await {
-                    Verdict::Answer => self.answer(request),
-                    Verdict::Drop => dropped(request),
+                Pending::Error(status) => match Box::pin(course::replace(request, status)).await {
+                    Outcome::Answer => self.answer(request),
+                    Outcome::Drop => dropped(request),
                 },
-                Left::Sending(mut sending) => {
+                Pending::Sending(mut sending) => {
                     let sent = self.go_on_sending(request, &mut sending).await;
                     self.sent(request, sent)
                 }
-                Left::Read(read) => match read.await {
+                Pending::Read(read) => match read.await {
                     Ok(data) => self.send_at_hand(request, data),
                     Err(error) => self.sent(request, Err(error)),
                 },
-                Left::Pieces(held) => {
+                Pending::Pieces(held) => {
                     let sent = Box::pin(self.send_bit_by_bit(request, held)).await;
                     self.sent(request, sent)
                 }
-                Left::Tunnel(head) => {
+                Pending::Tunnel(head) => {
                     let after = Box::pin(self.tunnel(request, head)).await;
                     self.answered(request, after)
                 }
-                Left::Afterwards(after) => return Box::pin(self.end_exchange(request, after)).await,
+                Pending::Afterwards(after) => return Box::pin(self.end_exchange(request, after)).await,
             }
         }
     }
 
     /// A request that waits for others, or whose client may read slowly, leaves the buffers that it was received in to
     /// those that come: thousands of slow downloads held all of them.
-    fn leave_buffers(&mut self, request: &mut Request, left: &Left) {
-        let takes_long = match left {
-            Left::Nothing(_) | Left::Head => false,
-            Left::Pieces(_) | Left::Tunnel(_) => true,
+    fn leave_buffers(&mut self, request: &mut Request, pending: &Pending) {
+        let takes_long = match pending {
+            Pending::Nothing(_) | Pending::Head => false,
+            Pending::Pieces(_) | Pending::Tunnel(_) => true,
             _ => rt::buffers_are_scarce(),
         };
         if takes_long {
@@ -111,92 +111,92 @@ impl Connection {
         }
     }
 
-    fn begin(&mut self, request: &mut Request) -> Left {
+    fn begin(&mut self, request: &mut Request) -> Pending {
         self.stage.set(Stage::Reading);
         // Also one that turns out to be none counts, as in nginx.
         self.info.requests.set(self.info.requests.get() + 1);
         match self.parse_head(request) {
             Some(head) => self.received(request, head),
-            None => Left::Head,
+            None => Pending::Head,
         }
     }
 
     /// What was received of a head is in the request.
-    fn received(&mut self, request: &mut Request, head: Head) -> Left {
+    fn received(&mut self, request: &mut Request, head: Head) -> Pending {
         match head {
             Head::Complete => {}
             Head::Refused(status) => {
                 request.keepalive = false;
-                return Left::Error(status);
+                return Pending::Error(status);
             }
             Head::Abandoned(status) => {
                 request.response.status = status;
                 return dropped(request);
             }
-            Head::Closed => return Left::Nothing(After::Drop),
+            Head::Closed => return Pending::Nothing(After::Drop),
         }
         self.stage.set(Stage::Writing);
         request.keepalive = self.may_keep_alive(request);
         let generation = Rc::clone(&request.generation);
-        match Course::begin(request, self.entrance.listen(&generation)) {
-            (_, Some(verdict)) => self.decided(request, verdict),
-            (course, None) if wants_early_body(request) => Left::Body(course),
-            (course, None) => self.advance(request, course),
+        match PhaseCursor::begin(request, self.entrance.listen(&generation)) {
+            (_, Some(outcome)) => self.decided(request, outcome),
+            (cursor, None) if wants_early_body(request) => Pending::Body(cursor),
+            (cursor, None) => self.advance(request, cursor),
         }
     }
 
     /// Takes the request through its phases, as far as they do not wait.
-    fn advance(&mut self, request: &mut Request, mut course: Course) -> Left {
-        match course.advance(request) {
-            Progress::Decided(verdict) => self.decided(request, verdict),
-            Progress::Waits(waiting) => Left::Step(course, waiting),
-            Progress::WantsBody => Left::Body(course),
+    fn advance(&mut self, request: &mut Request, mut cursor: PhaseCursor) -> Pending {
+        match cursor.advance(request) {
+            Progress::Decided(outcome) => self.decided(request, outcome),
+            Progress::Waits(waiting) => Pending::Step(cursor, waiting),
+            Progress::WantsBody => Pending::Body(cursor),
         }
     }
 
-    fn decided(&mut self, request: &mut Request, verdict: Verdict) -> Left {
-        if verdict == Verdict::Drop {
+    fn decided(&mut self, request: &mut Request, outcome: Outcome) -> Pending {
+        if outcome == Outcome::Drop {
             return dropped(request);
         }
         if !request.body_is_taken && self.body_is_broken(request) {
             request.keepalive = false;
-            return Left::Error(400);
+            return Pending::Error(400);
         }
         self.answer(request)
     }
 
     /// Sends what was decided.
-    fn answer(&mut self, request: &mut Request) -> Left {
+    fn answer(&mut self, request: &mut Request) -> Pending {
         if let Some(status) = prepare::filter(request) {
-            return Left::Error(status);
+            return Pending::Error(status);
         }
         match self.prepare(request) {
             Ok(data) => self.send_at_hand(request, data),
-            Err(left) => left,
+            Err(pending) => pending,
         }
     }
 
     /// Sends an answer that is in memory as a whole.
-    fn send_at_hand(&mut self, request: &mut Request, data: Segments) -> Left {
+    fn send_at_hand(&mut self, request: &mut Request, data: Segments) -> Pending {
         match self.begin_to_send(request, data, true) {
-            Ok(Some(sending)) => Left::Sending(sending),
+            Ok(Some(sending)) => Pending::Sending(sending),
             sent => self.sent(request, sent.map(drop)),
         }
     }
 
     /// The answer was sent, or could not be.
-    fn sent(&mut self, request: &mut Request, sent: Result<(), BodyError>) -> Left {
+    fn sent(&mut self, request: &mut Request, sent: Result<(), BodyError>) -> Pending {
         let after = self.after(request, sent);
         self.answered(request, after)
     }
 
     /// Writes the logs, where nothing else comes before that.
-    fn answered(&mut self, request: &mut Request, after: After) -> Left {
+    fn answered(&mut self, request: &mut Request, after: After) -> Pending {
         if request.scope().core.subrequests.post_action.is_some() || self.has_rest(request, after) {
-            return Left::Afterwards(after);
+            return Pending::Afterwards(after);
         }
         request.end();
-        Left::Nothing(after)
+        Pending::Nothing(after)
     }
 
     /// Whether a body that nobody wanted stands between this request and the next.
@@ -216,36 +216,36 @@ impl Connection {
     }
 
     /// Reads the body that is wanted, and goes on with it.
-    async fn decide_with_body(&mut self, course: &mut Course, request: &mut Request) -> Verdict {
+    async fn decide_with_body(&mut self, cursor: &mut PhaseCursor, request: &mut Request) -> Outcome {
         loop {
-            let wants = course.take_wants();
+            let wants = cursor.take_wants();
             let is_in_pieces = wants == Wants::Pieces && request.body.is_none();
             // As in nginx a body that came along with the head is a whole one (`$request_body`).
             if is_in_pieces && !self.has_whole_body(request) {
                 let feed = self.begin_feed(request).await;
-                if let Some(verdict) = self.decide_with_pieces(course, request, feed).await {
-                    return verdict;
+                if let Some(outcome) = self.decide_with_pieces(cursor, request, feed).await {
+                    return outcome;
                 }
                 continue;
             }
-            let verdict = match self.read_body(request, wants == Wants::Buffered).await {
+            let outcome = match self.read_body(request, wants == Wants::Buffered).await {
                 Ok(None) => None,
-                Ok(Some(feed)) => match self.decide_with_pieces(course, request, Ok(*feed)).await {
+                Ok(Some(feed)) => match self.decide_with_pieces(cursor, request, Ok(*feed)).await {
                     None => continue,
-                    verdict => verdict,
+                    outcome => outcome,
                 },
-                Err(BodyFailure::Refused(status)) => course.take(request, Step::Status(status)),
+                Err(BodyFailure::Refused(status)) => cursor.take(request, Step::Status(status)),
                 Err(BodyFailure::Abandoned(status)) => {
                     request.response.status = status;
-                    Some(Verdict::Drop)
+                    Some(Outcome::Drop)
                 }
             };
-            let decided = match verdict {
-                None => course::run(course, request).await,
-                verdict => verdict,
+            let decided = match outcome {
+                None => course::run(cursor, request).await,
+                outcome => outcome,
             };
-            if let Some(verdict) = decided {
-                return verdict;
+            if let Some(outcome) = decided {
+                return outcome;
             }
         }
     }
@@ -253,10 +253,10 @@ impl Connection {
     /// Goes on while the body is read for the handler that takes it.
     async fn decide_with_pieces(
         &mut self,
-        course: &mut Course,
+        cursor: &mut PhaseCursor,
         request: &mut Request,
         feed: Result<Feed, BodyFailure>,
-    ) -> Option<Verdict> {
+    ) -> Option<Outcome> {
         let feed = match feed {
             Ok(feed) => feed,
             Err(failure) => {
@@ -265,19 +265,19 @@ impl Connection {
                 return match failure {
                     BodyFailure::Abandoned(status) => {
                         request.response.status = status;
-                        Some(Verdict::Drop)
+                        Some(Outcome::Drop)
                     }
-                    BodyFailure::Refused(status) => match course.take(request, Step::Status(status)) {
-                        None => course::run(course, request).await,
-                        verdict => verdict,
+                    BodyFailure::Refused(status) => match cursor.take(request, Step::Status(status)) {
+                        None => course::run(cursor, request).await,
+                        outcome => outcome,
                     },
                 };
             }
         };
         let incoming = Rc::clone(feed.incoming());
         request.incoming = Some(Rc::clone(&incoming));
-        let verdict = match select(course::run(course, request), self.feed(feed)).await {
-            Either::Left(verdict) => verdict,
+        let outcome = match select(course::run(cursor, request), self.feed(feed)).await {
+            Either::Left(outcome) => outcome,
             Either::Right(never) => match never {},
         };
         request.incoming = None;
@@ -290,14 +290,14 @@ impl Connection {
         // A handler that asks later finds nothing, and can tell that from a body that was empty.
         request.body_was_streamed = true;
         request.body.get_or_insert_default();
-        verdict
+        outcome
     }
 }
 
 /// The connection ends without an answer.
-fn dropped(request: &mut Request) -> Left {
+fn dropped(request: &mut Request) -> Pending {
     request.end();
-    Left::Nothing(After::Drop)
+    Pending::Nothing(After::Drop)
 }
 
 /// Whether the body is to be read before a location is chosen (`client_body_early_read`).

@@ -12,7 +12,7 @@ use io::Segments;
 use io::op::Source;
 
 use crate::body::{self, BodyError, Rate, SendError, Sink, flow, stream};
-use crate::connection::exchange::Left;
+use crate::connection::exchange::Pending;
 use crate::connection::{After, Connection};
 use crate::exchange::{effect, error_page, prepare};
 use crate::modules::http_core::conf::Conf;
@@ -60,7 +60,7 @@ impl Connection {
     }
 
     /// Writes the head: all of the answer, where that is in memory, or what its body needs.
-    pub(super) fn prepare(&mut self, request: &mut Request) -> Result<Segments, Left> {
+    pub(super) fn prepare(&mut self, request: &mut Request) -> Result<Segments, Pending> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
         if self.thread.is_draining() || !keeps(core, request) {
@@ -83,16 +83,16 @@ impl Connection {
         }
         request.sent_head = head.len() as u64;
         if let Body::Tunnel(_) = request.response.body {
-            return Err(Left::Tunnel(head));
+            return Err(Pending::Tunnel(head));
         }
         let rate = effect::rate(core, request);
         let go_on = go_on == Some(true);
         if rate.is_some() || go_on {
-            return Err(Left::Pieces(Held { head, rate: rate.map(Box::new), go_on }));
+            return Err(Pending::Pieces(Held { head, rate: rate.map(Box::new), go_on }));
         }
         prepare::at_hand(request, core, head).map_err(|head| match prepare::in_one_read(request, core) {
-            Some((file, read)) => Left::Read(Box::pin(file.read_behind(head, read))),
-            None => Left::Pieces(Held { head, rate: None, go_on: false }),
+            Some((file, read)) => Pending::Read(Box::pin(file.read_behind(head, read))),
+            None => Pending::Pieces(Held { head, rate: None, go_on: false }),
         })
     }
 

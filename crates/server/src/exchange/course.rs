@@ -19,7 +19,7 @@ use crate::telemetry::Level;
 
 /// What is to happen with a request that the phases are done with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Outcome {
     /// Its response is to be sent.
     Answer,
     /// The connection ends without one.
@@ -34,7 +34,7 @@ pub(crate) enum Verdict {
 ///                   ^                 ^                                                                |
 ///                   +-- Internal      +-- Named <------------- a handler's step or an error page ------+
 /// ```
-pub(crate) struct Course {
+pub(crate) struct PhaseCursor {
     phase: Phase,
     /// The handler of the phase that is next.
     handler: usize,
@@ -74,8 +74,8 @@ enum Delay {
 /// What a request on its way comes to.
 pub(crate) enum Progress {
     /// To its end.
-    Decided(Verdict),
-    /// To something that has to be waited for; its step is to be given to [`Course::take`].
+    Decided(Outcome),
+    /// To something that has to be waited for; its step is to be given to [`PhaseCursor::take`].
     Waits(Waiting),
     /// To a handler that wants to have the request's body first.
     WantsBody,
@@ -104,33 +104,33 @@ impl Waiting {
     }
 }
 
-impl Course {
+impl PhaseCursor {
     /// At the start of a phase, with nothing behind it.
-    fn at(phase: Phase) -> Course {
-        Course { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
+    fn at(phase: Phase) -> PhaseCursor {
+        PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
     }
 
     /// The way of a request whose head was read on a connection to `listen`, which a reload may have removed.
-    /// A verdict at once where the head is all there is to it.
-    pub(crate) fn begin(request: &mut Request, listen: Option<&Listen>) -> (Course, Option<Verdict>) {
-        let mut course = Course::at(Phase::PostRead);
-        let verdict = match begin(request, listen) {
+    /// An outcome at once where the head is all there is to it.
+    pub(crate) fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
+        let mut cursor = PhaseCursor::at(Phase::PostRead);
+        let outcome = match begin(request, listen) {
             // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the answer says that the server is there.
             Ok(()) if request.head.target() == Target::Asterisk => {
                 request.response.status = 204;
-                course.take(request, Step::Done)
+                cursor.take(request, Step::Done)
             }
             Ok(()) => None,
-            Err(status) => course.take(request, Step::Status(status)),
+            Err(status) => cursor.take(request, Step::Status(status)),
         };
-        (course, verdict)
+        (cursor, outcome)
     }
 
     /// The way of a subrequest, which has its server and its URI.
-    pub(crate) fn of_subrequest(request: &mut Request) -> Course {
-        let mut course = Course::at(Phase::ServerRewrite);
-        course.go_to_server(request);
-        course
+    pub(crate) fn of_subrequest(request: &mut Request) -> PhaseCursor {
+        let mut cursor = PhaseCursor::at(Phase::ServerRewrite);
+        cursor.go_to_server(request);
+        cursor
     }
 
     /// What is to be had of the body before this goes on.
@@ -138,7 +138,7 @@ impl Course {
         std::mem::take(&mut self.wants_body)
     }
 
-    /// Goes on until there is something to wait for, or a verdict.
+    /// Goes on until there is something to wait for, or an outcome.
     pub(crate) fn advance(&mut self, request: &mut Request) -> Progress {
         // The handlers stay readable while the request is changed.
         let generation = Rc::clone(&request.generation);
@@ -159,14 +159,14 @@ impl Course {
                     None => return Progress::Waits(Waiting::Handler(location, self.phase, place)),
                 },
             };
-            if let Some(verdict) = self.take(request, step) {
-                return Progress::Decided(verdict);
+            if let Some(outcome) = self.take(request, step) {
+                return Progress::Decided(outcome);
             }
         }
     }
 
     /// Follows a step.
-    pub(crate) fn take(&mut self, request: &mut Request, step: Step) -> Option<Verdict> {
+    pub(crate) fn take(&mut self, request: &mut Request, step: Step) -> Option<Outcome> {
         let mut step = step;
         loop {
             step = match step {
@@ -193,14 +193,14 @@ impl Course {
                 Step::ReadBody => return self.want(Wants::Whole),
                 Step::BufferBody => return self.want(Wants::Buffered),
                 Step::StreamBody => return self.want(Wants::Pieces),
-                Step::Done => return Some(Verdict::Answer),
+                Step::Done => return Some(Outcome::Answer),
                 Step::Drop => return Some(end_without_answer(request, 444)),
                 Step::Gone => return Some(end_without_answer(request, 499)),
                 // As in nginx: a client that took too long, or is gone, gets no page.
                 Step::Status(status @ (408 | 499)) => return Some(end_without_answer(request, status)),
                 Step::Status(status) => match error_page::special(request, status) {
                     Some(step) => step,
-                    None => return Some(Verdict::Answer),
+                    None => return Some(Outcome::Answer),
                 },
                 Step::Internal if request.redirects >= REDIRECTS_MAX => {
                     let uri = String::from_utf8_lossy(&request.uri).into_owned();
@@ -234,7 +234,7 @@ impl Course {
     }
 
     /// Has the handler called again when it can have what it wants.
-    fn want(&mut self, wants: Wants) -> Option<Verdict> {
+    fn want(&mut self, wants: Wants) -> Option<Outcome> {
         self.handler -= 1;
         self.wants_body = wants;
         None
@@ -324,9 +324,9 @@ impl Course {
 }
 
 /// Ends the connection; the log has this status.
-fn end_without_answer(request: &mut Request, status: u16) -> Verdict {
+fn end_without_answer(request: &mut Request, status: u16) -> Outcome {
     request.response.status = status;
-    Verdict::Drop
+    Outcome::Drop
 }
 
 /// The URI or the location was changed too often. As in nginx no `error_page` applies then: it would be one
@@ -362,17 +362,17 @@ pub(crate) async fn pause(request: &Request, until: Instant) -> Step {
 }
 
 /// Answers with an error that was found out beside the phases, or with its page.
-pub(crate) async fn refuse(request: &mut Request, status: u16) -> Verdict {
-    let mut course = Course::at(Phase::Content);
-    match course.take(request, Step::Status(status)) {
-        Some(verdict) => verdict,
-        None => run_without_body(&mut course, request).await,
+pub(crate) async fn refuse(request: &mut Request, status: u16) -> Outcome {
+    let mut cursor = PhaseCursor::at(Phase::Content);
+    match cursor.take(request, Step::Status(status)) {
+        Some(outcome) => outcome,
+        None => run_without_body(&mut cursor, request).await,
     }
 }
 
 /// Puts an error in the place of an answer that was made. The fields of an upstream that are not about its content stay: a
 /// cookie, a permission for scripts of other sites.
-pub(crate) async fn replace(request: &mut Request, status: u16) -> Verdict {
+pub(crate) async fn replace(request: &mut Request, status: u16) -> Outcome {
     // The length of the whole, for a range beyond it. The range of an upstream's answer says nothing of an error.
     let content_range = request.response.content_range.take().filter(|_| status == 416);
     let vary_accept_encoding = request.response.vary_accept_encoding;
@@ -381,12 +381,12 @@ pub(crate) async fn replace(request: &mut Request, status: u16) -> Verdict {
     request.response.clear();
     // What the client accepts chose the file whose condition failed.
     request.response.vary_accept_encoding = vary_accept_encoding;
-    let verdict = refuse(request, status).await;
+    let outcome = refuse(request, status).await;
     if request.error_status.unwrap_or(request.response.status) == status {
         request.response.content_range = content_range;
         request.response.fields.append(&mut fields);
     }
-    verdict
+    outcome
 }
 
 /// Whether a field describes the content that it came with, or says how long that may be kept. The latter would let a cache
@@ -409,8 +409,8 @@ fn is_of_content(name: &[u8]) -> bool {
 
 /// Decides on the answer to a subrequest.
 pub(crate) async fn run_subrequest(request: &mut Request) {
-    let mut course = Course::of_subrequest(request);
-    if run_without_body(&mut course, request).await == Verdict::Drop {
+    let mut cursor = PhaseCursor::of_subrequest(request);
+    if run_without_body(&mut cursor, request).await == Outcome::Drop {
         let status = request.response.status;
         error_page::respond(request, status);
     }
@@ -419,17 +419,17 @@ pub(crate) async fn run_subrequest(request: &mut Request) {
 
 /// Runs the last phase of a request that is in its location already.
 pub(crate) async fn run_content(request: &mut Request) {
-    let mut course = Course::at(Phase::Content);
-    if run_without_body(&mut course, request).await == Verdict::Drop {
+    let mut cursor = PhaseCursor::at(Phase::Content);
+    if run_without_body(&mut cursor, request).await == Outcome::Drop {
         request.response.body = crate::response::Body::None;
     }
 }
 
 /// Runs a subrequest whose answer nobody wants.
 pub(crate) async fn run_unfiltered(request: &mut Request) {
-    let mut course = Course::of_subrequest(request);
+    let mut cursor = PhaseCursor::of_subrequest(request);
     // There is no connection that could be dropped for it.
-    let _ = run_without_body(&mut course, request).await;
+    let _ = run_without_body(&mut cursor, request).await;
 }
 
 /// Answers a subrequest with this text, in the place of what it had been answered with.
@@ -462,37 +462,37 @@ pub(crate) async fn post_action(request: &mut Request) {
             }
         }
     };
-    let mut course = Course::at(Phase::Content);
-    if course.take(request, step).is_none() {
+    let mut cursor = PhaseCursor::at(Phase::Content);
+    if cursor.take(request, step).is_none() {
         // Boxed: few configurations have one, and the state of the phases is large.
-        Box::pin(run_without_body(&mut course, request)).await;
+        Box::pin(run_without_body(&mut cursor, request)).await;
     }
     // The log is to tell what the client got.
     request.response.status = status;
 }
 
 /// Takes a request through all its phases that has the body which was read, or none.
-async fn run_without_body(course: &mut Course, request: &mut Request) -> Verdict {
+async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Outcome {
     loop {
-        match run(course, request).await {
-            Some(verdict) => return verdict,
+        match run(cursor, request).await {
+            Some(outcome) => return outcome,
             None => {
-                course.take_wants();
+                cursor.take_wants();
                 request.body.get_or_insert_default();
             }
         }
     }
 }
 
-/// Takes a request through all its phases; no verdict where its body is to be read first.
-pub(crate) async fn run(course: &mut Course, request: &mut Request) -> Option<Verdict> {
+/// Takes a request through all its phases; no outcome where its body is to be read first.
+pub(crate) async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<Outcome> {
     loop {
-        let decided = match course.advance(request) {
-            Progress::Decided(verdict) => Some(verdict),
+        let decided = match cursor.advance(request) {
+            Progress::Decided(outcome) => Some(outcome),
             Progress::WantsBody => return None,
             Progress::Waits(waiting) => {
                 let step = waiting.step(request).await;
-                course.take(request, step)
+                cursor.take(request, step)
             }
         };
         if decided.is_some() {
