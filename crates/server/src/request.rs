@@ -3,6 +3,7 @@
 //! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
 //! are the connection's; deciding is the phases'.
 
+use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::io::Write;
@@ -22,7 +23,6 @@ use crate::files::RootFacts;
 use crate::files::cache::Caches;
 use crate::incoming::IncomingBody;
 use crate::modules::userid;
-use crate::process::InForce;
 use crate::received::ReceivedBody;
 use crate::response::Response;
 use crate::slots::{Captures, Slots};
@@ -37,8 +37,10 @@ pub(crate) struct Generation {
     pub(crate) roots: Arc<Vec<RootFacts>>,
     /// `open_file_cache`
     pub(crate) open_files: Caches,
-    /// Has its number, and tells when the last thread and the last request are done with it.
-    pub(crate) in_force: Arc<InForce>,
+    /// Counts the reloads.
+    pub(crate) number: u64,
+    /// Dropped when the last thread and the last request are done with it.
+    pub(crate) in_force: Arc<dyn Any + Send + Sync>,
     /// Log targets, in the order of the configuration's list.
     pub(crate) sinks: Vec<Rc<LogTarget>>,
     /// Logs with variables in their names.
@@ -47,14 +49,7 @@ pub(crate) struct Generation {
 
 impl fmt::Debug for Generation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Generation").field("number", &self.number()).finish_non_exhaustive()
-    }
-}
-
-impl Generation {
-    /// Counts the reloads.
-    pub(crate) fn number(&self) -> u64 {
-        self.in_force.number()
+        f.debug_struct("Generation").field("number", &self.number).finish_non_exhaustive()
     }
 }
 

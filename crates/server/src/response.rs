@@ -12,8 +12,8 @@ use crate::body::filter::BodyFilter;
 use crate::body::ranged::RangedBody;
 use crate::body::stream::Stream;
 use crate::coding::Encoder;
+use crate::exchange::takeover::Takeover;
 use crate::request::Request;
-use crate::upstream::Tunnel;
 
 /// An answer.
 #[derive(Default)]
@@ -140,7 +140,7 @@ pub(crate) enum Body {
     /// Bytes that arrive while they are sent.
     Stream(Box<dyn Stream>),
     /// None: the connection goes over to another protocol, and what comes is passed between both ends.
-    Tunnel(Box<Tunnel>),
+    Tunnel(Box<dyn Takeover>),
 }
 
 impl std::fmt::Debug for Body {

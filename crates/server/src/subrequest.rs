@@ -13,8 +13,7 @@ use http::request::{Head, HeaderId, Method, Progress, Version};
 use rt::local::Event;
 use rt::{Either, select};
 
-use crate::connection::input;
-use crate::exchange::course;
+use crate::exchange::{course, effect};
 use crate::request::Request;
 use crate::telemetry::Level;
 
@@ -161,7 +160,7 @@ fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
     text.extend_from_slice(b"\r\n");
     let mut child = parent.child()?;
     child.shared = Rc::new(parent.shared.apart());
-    let policy = input::policy(&parent.scope().core);
+    let policy = effect::policy(&parent.scope().core);
     child.head = Head::new();
     match http::request::parse(&mut child.head, &text, &policy) {
         Ok(Progress::Complete { .. }) => {}

@@ -179,5 +179,6 @@ fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
     let Edition { config, roots, in_force } = edition;
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
-    Generation { config, roots, open_files, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
+    let number = in_force.number();
+    Generation { config, roots, open_files, number, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
 }

@@ -15,7 +15,7 @@ use crate::connection::body::{BodyFailure, Feed};
 use crate::connection::input::Head;
 use crate::connection::respond::{Held, Sending};
 use crate::connection::{After, Connection};
-use crate::exchange::course::{self, PhaseCursor, Progress, Outcome, Waiting, Wants};
+use crate::exchange::course::{self, Outcome, PhaseCursor, Progress, Waiting, Wants};
 use crate::exchange::prepare;
 use crate::phases::Step;
 use crate::process::tally::Stage;

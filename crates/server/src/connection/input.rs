@@ -8,14 +8,13 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use http::request::{Policy, Progress};
+use http::request::Progress;
 use io::op::Source;
 use io::{Buf, Errno};
 use rt::{Socket, Timer};
 
 use crate::connection::Connection;
-use crate::exchange::course;
-use crate::modules::http_core::conf::Conf;
+use crate::exchange::{course, effect};
 use crate::request::Request;
 use crate::room::Waits;
 use crate::telemetry::{Level, Reason};
@@ -106,7 +105,7 @@ const HERE_MAX: Duration = Duration::from_secs(1);
 impl Connection {
     /// Takes the head of a request, as far as it is here, into the request; `None` while it is not whole.
     pub(super) fn parse_head(&mut self, request: &mut Request) -> Option<Head> {
-        let policy = policy(&request.scope().core);
+        let policy = effect::policy(&request.scope().core);
         match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
             Ok(Progress::Complete { head_len }) => Some(self.take_head(request, head_len as usize)),
             Ok(Progress::Incomplete) => None,
@@ -123,7 +122,7 @@ impl Connection {
 
     /// Reads what is missing of a head.
     pub(super) async fn read_rest_of_head(&mut self, request: &mut Request) -> Head {
-        let most = policy(&request.scope().core).head_max as usize;
+        let most = effect::policy(&request.scope().core).head_max as usize;
         // From here on the head has this long, however many pieces it comes in.
         self.timer.set(rt::now() + request.scope().core.client_header_timeout);
         let thread = Rc::clone(&self.thread);
@@ -304,22 +303,4 @@ fn receive_in_time(
         Poll::Ready(received) => Poll::Ready(Ok(received)),
         Poll::Pending => timer.poll_elapsed(context).map(Err),
     })
-}
-
-/// What is taken of a head under these settings.
-pub(crate) fn policy(conf: &Conf) -> Policy {
-    let (count, bytes) = conf.large_client_header_buffers;
-    let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
-    // One buffer of the pool holds the whole head.
-    let head_max = (conf.client_header_buffer_size + count * bytes).min(1 << 20);
-    Policy {
-        ignore_invalid_headers: conf.ignore_invalid_headers,
-        underscores_in_headers: conf.underscores_in_headers,
-        strict: conf.http_strict,
-        request_line_max: limit(bytes.max(conf.client_header_buffer_size)),
-        field_line_max: limit(bytes.max(conf.client_header_buffer_size)),
-        head_max: limit(head_max),
-        fields_max: conf.max_headers.min(u64::from(u16::MAX)) as u16,
-        ..Policy::default()
-    }
 }

@@ -53,9 +53,9 @@ impl Entrance {
     /// The servers behind this address; `None` when a reload took it away.
     fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
         let listens = &generation.config.http.listens;
-        if self.place.get().0 != generation.number() {
+        if self.place.get().0 != generation.number {
             let place = listens.iter().position(|listen| listen.spec.addr == self.address);
-            self.place.set((generation.number(), place.unwrap_or(usize::MAX)));
+            self.place.set((generation.number, place.unwrap_or(usize::MAX)));
         }
         listens.get(self.place.get().1)
     }

@@ -14,12 +14,12 @@ use io::op::Source;
 use crate::body::{self, BodyError, Rate, SendError, Sink, flow, stream};
 use crate::connection::exchange::Pending;
 use crate::connection::{After, Connection};
+use crate::exchange::takeover::{Ended, TakeoverEnd};
 use crate::exchange::{effect, error_page, prepare};
 use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
 use crate::telemetry::{Level, Reason};
-use crate::upstream::Ended;
 
 /// What is known of an answer that cannot leave at once.
 pub(super) struct Held {
@@ -195,11 +195,11 @@ impl Connection {
             return self.failed(request, &error);
         }
         let early = std::mem::take(&mut self.input);
-        let (ended, passed) = tunnel.run(&mut self.socket, &self.timer, early.bytes()).await;
-        request.sent += passed;
-        request.completed = ended == Ended::Closed;
+        let TakeoverEnd { reason, sent } = tunnel.run(&mut self.socket, &self.timer, early.bytes()).await;
+        request.sent += sent;
+        request.completed = reason == Ended::Closed;
         let doing = "while proxying upgraded connection";
-        match ended {
+        match reason {
             Ended::Closed => {}
             Ended::Idle => {
                 let why = Reason(io::Errno::TIMEDOUT);

@@ -1,13 +1,32 @@
-//! What some settings come to for one request: the signature, the rate, the address in a redirect.
+//! What some settings come to for one request: limits of its head, the signature, the rate, the
+//! address in a redirect.
 
 use std::borrow::Cow;
 
-use http::request::Version;
+use http::request::{Policy, Version};
 use io::op::PeerAddr;
 
 use crate::body::Rate;
 use crate::modules::http_core::conf::{Conf, ServerTokens};
 use crate::request::{Address, Request};
+
+/// What the parser accepts of a request head under these settings.
+pub(crate) fn policy(conf: &Conf) -> Policy {
+    let (count, bytes) = conf.large_client_header_buffers;
+    let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
+    // One buffer of the pool holds the whole head.
+    let head_max = (conf.client_header_buffer_size + count * bytes).min(1 << 20);
+    Policy {
+        ignore_invalid_headers: conf.ignore_invalid_headers,
+        underscores_in_headers: conf.underscores_in_headers,
+        strict: conf.http_strict,
+        request_line_max: limit(bytes.max(conf.client_header_buffer_size)),
+        field_line_max: limit(bytes.max(conf.client_header_buffer_size)),
+        head_max: limit(head_max),
+        fields_max: conf.max_headers.min(u64::from(u16::MAX)) as u16,
+        ..Policy::default()
+    }
+}
 
 /// What `server_tokens` lets the server say of itself; nothing when its text is empty.
 pub(crate) fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t, [u8]>> {

@@ -81,7 +81,7 @@ impl Home {
         let location = keepalive.local.then_some(request.location);
         Some(Rc::new(Home {
             thread: Rc::clone(&request.conn.thread),
-            generation: request.generation.number(),
+            generation: request.generation.number,
             key: Key { group: Arc::as_ptr(group).addr(), location },
             keepalive,
         }))
@@ -107,7 +107,7 @@ impl Home {
     fn takes(&self, link: &Link) -> bool {
         let Home { thread, generation, keepalive, .. } = self;
         !thread.is_draining()
-            && thread.generation().number() == *generation
+            && thread.generation().number == *generation
             && link.requests < keepalive.requests
             && rt::now().saturating_duration_since(link.opened) <= keepalive.time
     }

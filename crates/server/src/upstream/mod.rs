@@ -41,7 +41,7 @@ use body::Direct;
 pub(crate) use body::{Coming, Live};
 pub(crate) use fetch::{fetch, gone};
 pub(crate) use link::Pools;
-pub(crate) use tunnel::{Ended, Tunnel};
+pub(crate) use tunnel::Tunnel;
 
 /// What a location says about talking to upstreams, in nginx's words and with its defaults.
 #[derive(Clone, Debug)]

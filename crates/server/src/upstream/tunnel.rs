@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use io::{Buf, Errno, Segments};
 use rt::net::{Reader, Writer};
 use rt::{Either, Socket, Timer, join, select};
 
+use crate::exchange::takeover::{Ended, Takeover, TakeoverEnd};
 use crate::upstream::Settings;
 use crate::upstream::body::Live;
 use crate::upstream::choice::Chosen;
@@ -37,29 +39,15 @@ impl fmt::Debug for Tunnel {
     }
 }
 
-/// How a tunnel came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// Both ends have closed their sides.
-    Closed,
-    /// Nothing came for too long.
-    Idle,
-    /// The upstream's connection broke.
-    Upstream(Errno),
-    /// The client's did.
-    Client(Errno),
-}
-
 impl Tunnel {
     pub(super) fn new(live: Live, settings: &Settings) -> Tunnel {
         let (link, rest, record, chosen) = live.into_parts();
         Tunnel { link, rest, record, _chosen: chosen, idle_max: settings.read_timeout }
     }
 
-    /// Passes everything on. `early` is what the client has sent behind its request; the answer's second part is the
-    /// bytes that went to the client.
-    pub(crate) async fn run(mut self, client: &mut Socket, timer: &Timer, early: &[u8]) -> (Ended, u64) {
-        let Some(mut link) = self.link.take() else { return (Ended::Closed, 0) };
+    /// Passes everything on.
+    async fn pass_all(mut self, client: &mut Socket, timer: &Timer, early: &[u8]) -> TakeoverEnd {
+        let Some(mut link) = self.link.take() else { return TakeoverEnd { reason: Ended::Closed, sent: 0 } };
         let idle = Idle { timer, most: self.idle_max };
         idle.passed();
         let (up, down) = (Cell::new(0), Cell::new(0));
@@ -87,7 +75,7 @@ impl Tunnel {
             };
             both_or_error(to_upstream, to_client).await
         };
-        let ended = match timer.limit(both).await {
+        let reason = match timer.limit(both).await {
             Ok(Ok(())) => Ended::Closed,
             Ok(Err(ended)) => ended,
             Err(rt::Elapsed) => Ended::Idle,
@@ -95,7 +83,18 @@ impl Tunnel {
         self.record.bytes_sent.set(self.record.bytes_sent.get() + up.get());
         self.record.count_received(down.get() as usize);
         self.record.end();
-        (ended, down.get())
+        TakeoverEnd { reason, sent: down.get() }
+    }
+}
+
+impl Takeover for Tunnel {
+    fn run<'a>(
+        self: Box<Self>,
+        client: &'a mut Socket,
+        timer: &'a Timer,
+        early: &'a [u8],
+    ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>> {
+        Box::pin(self.pass_all(client, timer, early))
     }
 }
 
