@@ -18,6 +18,7 @@ use rt::local::Gauge;
 
 use crate::body::choose::Mover;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
+use crate::exchange::client::Client;
 use crate::extensions::Extensions;
 use crate::files::RootFacts;
 use crate::files::cache::Caches;
@@ -40,7 +41,7 @@ pub(crate) struct Generation {
     /// Counts the reloads.
     pub(crate) number: u64,
     /// Dropped when the last thread and the last request are done with it.
-    pub(crate) in_force: Arc<dyn Any + Send + Sync>,
+    pub(crate) _in_force: Arc<dyn Any + Send + Sync>,
     /// Log targets, in the order of the configuration's list.
     pub(crate) sinks: Vec<Rc<LogTarget>>,
     /// Logs with variables in their names.
@@ -63,9 +64,9 @@ pub(crate) struct ConnInfo {
     pub(crate) opened: Instant,
     /// `$connection`
     pub(crate) number: u64,
-    /// The socket, for facts that the kernel keeps (`$tcpinfo_rtt`); taken away when the connection ends,
-    /// because a request outlives it as memory for the next one.
-    pub(crate) socket: RefCell<Option<io::Fd>>,
+    /// What else can be asked of it; taken away when the connection ends, because a request outlives it as memory
+    /// for the next one.
+    pub(crate) client: RefCell<Option<Rc<dyn Client>>>,
     pub(crate) peer: Address,
     pub(crate) local: Address,
     /// What a proxy said before the first request (`listen … proxy_protocol`).

@@ -180,5 +180,13 @@ fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
     let number = in_force.number();
-    Generation { config, roots, open_files, number, in_force, sinks, named: NamedLogs::new(logs.outgoing()) }
+    Generation {
+        config,
+        roots,
+        open_files,
+        number,
+        _in_force: in_force,
+        sinks,
+        named: NamedLogs::new(logs.outgoing()),
+    }
 }

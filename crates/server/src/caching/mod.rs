@@ -693,8 +693,8 @@ pub(crate) fn access(request: &Request, store: &Store) -> Access {
 /// Whether an answer that is read whole leaves at once, as far as client and configuration are concerned.
 fn is_quick(request: &Request) -> bool {
     let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
-    let socket = request.conn.socket.borrow();
-    !is_limited && socket.as_ref().is_some_and(|socket| rt::net::room(socket) >= ::cache::WHOLE_BYTES_MAX)
+    let client = request.conn.client.borrow();
+    !is_limited && client.as_ref().is_some_and(|client| client.room() >= ::cache::WHOLE_BYTES_MAX)
 }
 
 /// Seconds since 1970.

@@ -10,6 +10,7 @@
 //! `exchange::course` runs the phases and [`respond`] writes; [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
 
 mod body;
+mod client;
 mod exchange;
 pub(crate) mod input;
 mod proxy;
@@ -32,6 +33,7 @@ use crate::modules::http_core::listen::{Listen, ListenAddr};
 use crate::process::tally::{self, Stage};
 use crate::request::{Address, ConnInfo, Generation};
 use crate::thread::Thread;
+use client::Http1Client;
 use input::Input;
 
 /// What a connection came in through: one per listening socket and thread.
@@ -114,7 +116,7 @@ pub(crate) async fn serve(
         connection.run().await;
     }
     // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
-    connection.info.socket.take();
+    connection.info.client.take();
     if connection.thread.calls_directly {
         connection.socket.close_directly();
     }
@@ -142,7 +144,7 @@ impl Connection {
             local,
             requests: Cell::new(0),
             opened: rt::now(),
-            socket: RefCell::new(Some(socket.fd().clone())),
+            client: RefCell::new(Some(Rc::new(Http1Client(socket.fd().clone())))),
             proxy: OnceCell::new(),
         });
         let server = default_server(&generation, &entrance, &info.local);

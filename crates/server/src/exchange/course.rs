@@ -350,9 +350,9 @@ async fn hold_back(request: &mut Request) -> Step {
 
 /// Lets a request wait until a moment, or until its client is gone.
 pub(crate) async fn pause(request: &Request, until: Instant) -> Step {
-    let socket = request.conn.socket.borrow().clone();
-    let Some(socket) = socket else { return Step::Gone };
-    match select(rt::sleep_until(until), rt::net::hung_up(&socket)).await {
+    let client = request.conn.client.borrow().clone();
+    let Some(client) = client else { return Step::Gone };
+    match select(rt::sleep_until(until), client.hung_up()).await {
         Either::Left(()) => Step::Next,
         Either::Right(()) => {
             request.log(Level::Info, format_args!("client prematurely closed connection"));

@@ -13,7 +13,7 @@ use http::connection::reply_keeps_alive;
 use http::framing::ReplyFraming;
 use http::reply::{self, FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead, ReplyProgress};
 use io::op::Source;
-use io::{Buf, Errno, Segments};
+use io::{Buf, Errno};
 use rt::Timer;
 use rt::net::Reader;
 
@@ -296,10 +296,7 @@ fn bare(request: &Request, buf: Buf) -> Answer {
 
 /// Gives an interim answer to the client where it is to have it.
 async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ReplyHead, raw: &[u8]) {
-    let Some(bytes) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
-    let Some(socket) = request.conn.socket.borrow().clone() else { return };
-    let mut data = Segments::new();
-    data.push(Source::Vec(bytes));
-    // A client that is gone is noticed elsewhere.
-    let _ = rt::net::send_aside(&socket, data).await;
+    let Some(interim) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
+    let Some(client) = request.conn.client.borrow().clone() else { return };
+    client.send_interim(&interim).await;
 }

@@ -237,10 +237,10 @@ async fn watched<F: Future>(
 /// Waits until the client of a request has gone, where that matters, but not before the upstream had a little time: most
 /// answers are here before that, and to watch costs an operation of the engine.
 pub(crate) async fn gone(request: &Request, matters: bool) {
-    let socket = request.conn.socket.borrow().clone();
-    let Some(socket) = socket.filter(|_| matters) else { return std::future::pending().await };
+    let client = request.conn.client.borrow().clone();
+    let Some(client) = client.filter(|_| matters) else { return std::future::pending().await };
     rt::sleep_until(rt::now() + WATCH_AFTER).await;
-    rt::net::hung_up(&socket).await;
+    client.hung_up().await;
 }
 
 /// One try.

@@ -33,6 +33,7 @@ use io::Frozen;
 use io::op::{PeerAddr, Source};
 use smallvec::SmallVec;
 
+use crate::exchange::client::Interim;
 use crate::received::ReceivedBody;
 use crate::request::Request;
 use crate::response::Body;
@@ -216,12 +217,12 @@ pub(crate) struct Outgoing {
     pub(crate) keepalive: bool,
     /// Whether it asks for another protocol (`Upgrade`); a 101 that nobody asked for is an error.
     pub(crate) upgrade: bool,
-    /// Makes the head that is sent to the client of an interim answer (103), or says that it is to have none.
-    pub(crate) interim: Option<Interim>,
+    /// Makes the interim response (103) that is sent to the client, or says that it is to have none.
+    pub(crate) interim: Option<MakeInterim>,
 }
 
 /// See [`Outgoing::interim`].
-pub(crate) type Interim = fn(&Request, &ReplyHead, &[u8]) -> Option<Vec<u8>>;
+pub(crate) type MakeInterim = fn(&Request, &ReplyHead, &[u8]) -> Option<Interim>;
 
 /// The body of an [`Outgoing`].
 pub(crate) enum OutgoingBody {

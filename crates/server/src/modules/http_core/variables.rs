@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 
 use http::framing::BodyFraming;
 use http::proxy_protocol::{Header, TlvError};
@@ -255,8 +254,8 @@ fn number(value: u64, out: &mut Vec<u8>) -> bool {
 
 /// Something that the kernel knows of the connection; nothing for unix sockets.
 fn tcp(request: &Request, field: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
-    let socket = request.conn.socket.borrow();
-    let info = socket.as_ref().and_then(|socket| io::sys::tcp_info(socket.as_fd()).ok());
+    let client = request.conn.client.borrow();
+    let info = client.as_ref().and_then(|client| client.tcp_info());
     info.is_some_and(|info| number(field(&info).into(), out))
 }
 

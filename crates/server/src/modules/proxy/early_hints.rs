@@ -9,12 +9,13 @@ use http::reply::ReplyHead;
 use http::request::Version;
 
 use crate::config::{Cx, Scope};
+use crate::exchange::client::Interim;
 use crate::modules::Directive;
 use crate::modules::http_core::LEVELS;
 use crate::modules::proxy::Conf;
 use crate::modules::proxy::reply;
 use crate::request::Request;
-use crate::upstream::Interim;
+use crate::upstream::MakeInterim;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Off by default, because some clients take any first answer for the last.
@@ -39,28 +40,24 @@ fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What makes the head of an interim answer for this request; nothing where its client is to have none.
-pub(super) fn interim_of(request: &Request) -> Option<Interim> {
+/// What makes the interim responses to this request; nothing where its client is to have none.
+pub(super) fn interim_of(request: &Request) -> Option<MakeInterim> {
     let conditions = request.scope().of::<Conf>().early_hints.items();
     let holds = || conditions.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"));
     // Clients of HTTP/1.0 know no interim responses, and the response to a subrequest has no head. A fetch beside a response
     // that is being sent would put them into its body.
     let has_reader = !request.is_detached || request.is_awaited;
     let may_have = has_reader && request.depth == 0 && request.head.version() == Version::Http11;
-    (may_have && holds()).then_some(write as Interim)
+    (may_have && holds()).then_some(pass_on as MakeInterim)
 }
 
-/// Writes the head. A 100 says nothing to the client of a proxy that has sent its request as a whole.
-fn write(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Vec<u8>> {
+/// Takes what the client gets of an interim response. A 100 says nothing to the client of a proxy that has sent its request as a whole.
+fn pass_on(request: &Request, head: &ReplyHead, raw: &[u8]) -> Option<Interim> {
     let status = head.status();
     if status.code() == 100 {
         return None;
     }
-    let mut out = format!("HTTP/1.1 {} {}\r\n", status.code(), status.reason()).into_bytes();
-    for line in reply::interim_lines(request.scope().of::<Conf>(), head, raw) {
-        // What must not be sent is left out: the answer itself will show what is wrong.
-        let _ = http::response::push_field(&mut out, line.name, line.value);
-    }
-    out.extend_from_slice(b"\r\n");
-    Some(out)
+    let lines = reply::interim_lines(request.scope().of::<Conf>(), head, raw);
+    let fields = lines.map(|line| (line.name.to_vec(), line.value.to_vec())).collect();
+    Some(Interim { status, fields })
 }

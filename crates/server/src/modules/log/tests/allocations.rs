@@ -38,7 +38,7 @@ fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
         local: address(80),
         requests: Cell::new(1),
         opened: rt::now(),
-        socket: RefCell::new(None),
+        client: RefCell::new(None),
         proxy: OnceCell::new(),
     };
     let mut request = Box::new(Request::new(thread.generation(), Rc::new(conn), ServerId(0)));

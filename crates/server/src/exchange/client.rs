@@ -1,0 +1,29 @@
+//! What a request may ask of its client's connection, whatever protocol that speaks.
+
+use std::pin::Pin;
+
+use http::StatusCode;
+use io::sys::TcpInfo;
+
+/// The client's side of a connection. A response that leaves at once asks nothing of it.
+pub(crate) trait Client {
+    /// Waits until the client has closed its side, or the connection is broken.
+    fn hung_up(&self) -> Pin<Box<dyn Future<Output = ()>>>;
+
+    /// Bytes of a response that can be sent now without a wait.
+    fn room(&self) -> u64;
+
+    /// Sends an interim response. A client that is gone is noticed elsewhere.
+    fn send_interim(&self, interim: &Interim) -> Pin<Box<dyn Future<Output = ()>>>;
+
+    /// What the kernel knows of the connection; nothing where it is not TCP.
+    fn tcp_info(&self) -> Option<TcpInfo>;
+}
+
+/// A response ahead of the one that counts (1xx).
+#[derive(Debug)]
+pub(crate) struct Interim {
+    pub(crate) status: StatusCode,
+    /// Names and values of its fields.
+    pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
+}
