@@ -19,11 +19,11 @@ use rt::local::Gauge;
 use crate::body::choose::Mover;
 use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::exchange::client::Client;
+use crate::exchange::facts::Facts;
 use crate::extensions::Extensions;
 use crate::files::RootFacts;
 use crate::files::cache::Caches;
 use crate::incoming::IncomingBody;
-use crate::modules::userid;
 use crate::received::ReceivedBody;
 use crate::response::Response;
 use crate::slots::{Captures, Slots};
@@ -173,10 +173,8 @@ pub struct Request {
     pub(crate) keepalive: bool,
     /// Whether the whole answer went out.
     pub(crate) completed: bool,
-    /// Where the slice starts that this request is for (`slice`), once `$slice_range` was asked for.
-    pub(crate) slice: Cell<Option<u64>>,
-    /// What `userid` knows of the client, found when asked for.
-    pub(crate) userid: OnceCell<Box<userid::Found>>,
+    /// What modules have found out about this request.
+    pub(crate) facts: Facts,
     /// How the body of the answer moves, when it is a file.
     pub(crate) mover: Option<Mover>,
     /// `$limit_rate`, when it was set.
@@ -276,8 +274,7 @@ impl Request {
             pipelined: false,
             keepalive: false,
             completed: false,
-            slice: Cell::new(None),
-            userid: OnceCell::new(),
+            facts: Facts::default(),
             mover: None,
             limit_rate: None,
             extensions: Extensions::default(),
@@ -335,8 +332,7 @@ impl Request {
         self.response.clear();
         (self.received, self.sent, self.sent_head) = (0, 0, 0);
         (self.pipelined, self.keepalive, self.completed) = (false, false, false);
-        self.slice.set(None);
-        self.userid.take();
+        self.facts.clear();
         (self.mover, self.limit_rate) = (None, None);
         self.extensions.clear();
         (self.body, self.body_is_taken, self.background) = (None, false, None);
@@ -360,7 +356,7 @@ impl Request {
         child.body.clone_from(&self.body);
         child.method_replaced = self.method_replaced;
         (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
-        child.userid = self.userid.clone();
+        child.facts = self.facts.for_subrequest();
         (child.internal, child.depth) = (true, self.depth + 1);
         Some(child)
     }

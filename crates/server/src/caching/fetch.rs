@@ -30,7 +30,7 @@ use crate::caching::flight::{Joined, Lead, Outcome};
 use crate::caching::policy::{self, Answer, Failed, Question};
 use crate::caching::record::{self, Record, Status, Unstored};
 use crate::caching::tasks::Cache;
-use crate::caching::{Origin, Wanted, access, now_s, or_gone, parts, stored};
+use crate::caching::{self, Origin, SliceStart, Wanted, access, now_s, or_gone, parts, stored};
 use crate::modules::proxy::cache_conf::CacheConf;
 use crate::request::Request;
 use crate::telemetry::Level;
@@ -534,7 +534,9 @@ pub(crate) fn detached(request: &Request) -> Option<Box<Request>> {
     child.internal = request.internal;
     child.uri_replaced = request.uri_replaced;
     child.left_location = request.left_location;
-    child.slice.set(request.slice.get());
+    if let Some(start) = caching::slice_start(request) {
+        child.facts.insert(SliceStart(start));
+    }
     child.is_detached = true;
     Some(child)
 }

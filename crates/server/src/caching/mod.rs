@@ -48,6 +48,7 @@ use crate::caching::policy::{Failed, Grade};
 use crate::caching::record::{Status, Unstored};
 use crate::caching::tasks::Cache;
 use crate::config::Scope;
+use crate::exchange::facts::Fact;
 use crate::modules::proxy::cache_conf::{CacheConf, Stale};
 use crate::request::Request;
 use crate::upstream::{self, Failure, Reply, Settings};
@@ -695,6 +696,21 @@ fn is_quick(request: &Request) -> bool {
     let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
     let client = request.conn.client.borrow();
     !is_limited && client.as_ref().is_some_and(|client| client.room() >= ::cache::WHOLE_BYTES_MAX)
+}
+
+/// The first byte of the slice that a request is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SliceStart(pub(crate) u64);
+
+impl Fact for SliceStart {
+    fn outlives_location(&self) -> bool {
+        true
+    }
+}
+
+/// The first byte of the slice that a request is for (`slice`), once `$slice_range` was asked for.
+pub(crate) fn slice_start(request: &Request) -> Option<u64> {
+    request.facts.get::<SliceStart>().map(|start| start.0)
 }
 
 /// Seconds since 1970.

@@ -23,7 +23,7 @@ use crate::body::ranged::{Ranged, RangedBody};
 use crate::body::stream::Stream;
 use crate::body::{BodyError, FileBody, choose};
 use crate::caching::filling::{Filling, SharedHead};
-use crate::caching::policy;
+use crate::caching::{policy, slice_start};
 use crate::request::Request;
 use crate::response::Body;
 use crate::upstream::{Heading, Reply, ReplyBody, Stored};
@@ -107,7 +107,7 @@ pub(crate) fn shared(bytes: &[u8]) -> Option<SharedHead> {
 fn body_of(request: &mut Request, located: Located) -> Body {
     let whole = 0..located.length;
     // A slice becomes a part of another body.
-    if !located.is_verified(&whole) || request.slice.get().is_some() {
+    if !located.is_verified(&whole) || slice_start(request).is_some() {
         return Body::Ranged(RangedBody::new(Box::new(Checked(located)), whole.end));
     }
     let generation = Rc::clone(&request.generation);

@@ -215,17 +215,15 @@ impl PhaseCursor {
                     request.internal = true;
                     // The URI is one that a location is searched for: whatever was changed before is over.
                     request.left_location = false;
-                    request.slice.set(None);
+                    request.facts.clear();
                     request.uri_replaced = true;
-                    request.userid.take();
                     self.go_to_server(request);
                     return None;
                 }
                 Step::Named(location) => {
                     request.redirects += 1;
                     request.internal = true;
-                    // Another location may know its clients by another cookie.
-                    request.userid.take();
+                    request.facts.leave_location();
                     request.location = location;
                     self.enter_location(request)
                 }

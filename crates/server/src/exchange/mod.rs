@@ -2,11 +2,12 @@
 //!
 //! [`course`] takes a request through its phases, [`error_page`] answers errors and redirects, [`effect`] works out
 //! what some settings mean for one request, [`prepare`] runs the filters and settles how the response is sent,
-//! [`client`] is what a request may ask of its connection, [`takeover`] is for connections that change their protocol.
+//! [`facts`] are what modules have found out about it, [`client`] is what a request may ask of its connection, [`takeover`] is for connections that change their protocol.
 
 pub(crate) mod client;
 pub(crate) mod course;
 pub(crate) mod effect;
 pub(crate) mod error_page;
+pub(crate) mod facts;
 pub(crate) mod prepare;
 pub(crate) mod takeover;

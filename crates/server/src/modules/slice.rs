@@ -24,6 +24,7 @@ use crate::body::BodyError;
 use crate::body::ranged::{Cut, Ranged, RangedBody};
 use crate::body::stream::Stream;
 use crate::caching::fetch::detached;
+use crate::caching::{self, SliceStart};
 use crate::config::{Settings, SettingsType};
 use crate::exchange::course;
 use crate::modules::http_core::LEVELS;
@@ -77,7 +78,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
     if size == 0 {
         return false;
     }
-    let start = match request.slice.get() {
+    let start = match caching::slice_start(request) {
         Some(start) => start,
         None if request.depth > 0 || request.response.status != 0 => return false,
         None => {
@@ -85,7 +86,7 @@ fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
             // A slice that ends beyond all numbers is none; the upstream says so of the first one.
             let start =
                 if start.checked_add(size).is_some_and(|end| end <= i64::MAX as u64) { start } else { 0 };
-            request.slice.set(Some(start));
+            request.facts.insert(SliceStart(start));
             start
         }
     };
@@ -165,7 +166,7 @@ fn etag_of(request: &Request) -> Option<Vec<u8>> {
 
 /// Makes the answer of the whole out of that of a slice. Any other answer is what it is.
 fn filter(conf: &Conf, request: &mut Request) {
-    let Some(start) = request.slice.get() else { return };
+    let Some(start) = caching::slice_start(request) else { return };
     if request.depth > 0 || request.response.status != 206 {
         return;
     }
@@ -290,7 +291,7 @@ impl Shared {
     /// Fetches the slice that starts at a byte, in the location of the first one; the log has why there is none.
     async fn fetch(&self, start: u64) -> Option<Body> {
         let mut request = detached(&self.seed.borrow())?;
-        request.slice.set(Some(start));
+        request.facts.insert(SliceStart(start));
         let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_content(&mut request));
         run.await;
         let checked = match request.response.status {

@@ -6,6 +6,7 @@
 use std::cell::OnceCell;
 use std::io::Write;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +15,7 @@ use http::request::HeaderId;
 
 use crate::base64;
 use crate::config::{Cx, Scope, Settings, SettingsType};
+use crate::exchange::facts::Fact;
 use crate::modules::http_core::LEVELS;
 use crate::modules::http_core::variables::cookie_in;
 use crate::modules::{Directive, Module};
@@ -295,7 +297,7 @@ fn show_reset(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// What a request has to do with identifiers; found out once, when something asks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+struct Found {
     /// The cookie's value.
     cookie: Vec<u8>,
     /// The identifier in it.
@@ -304,12 +306,19 @@ pub(crate) struct Found {
     given: OnceCell<(Id, bool)>,
 }
 
+// Another location may know its clients by another cookie. A subrequest has the same client.
+impl Fact for Found {
+    fn for_subrequest(&self) -> Option<Rc<dyn Fact>> {
+        Some(Rc::new(self.clone()))
+    }
+}
+
 /// Characters of an identifier in Base64, without the padding: old cookies have a mark or worse in its place.
 const ENCODED_LEN: usize = 22;
 
 /// What came with the request, looked for once.
-fn found(request: &Request) -> &Found {
-    request.userid.get_or_init(|| Box::new(look(request)))
+fn found(request: &Request) -> Rc<Found> {
+    request.facts.get().unwrap_or_else(|| request.facts.insert(look(request)))
 }
 
 /// Looks for the cookie.
