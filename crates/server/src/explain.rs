@@ -6,7 +6,7 @@ use io::engine::Caps;
 
 use crate::body::choose;
 use crate::config::{Config, LocationId, Server};
-use crate::modules::http_core::locations::Locations;
+use crate::settings::locations::Locations;
 
 /// A line for each location: its server, its name, and the mover of small files and of those at `directio`.
 pub fn explain(config: &Config, caps: &Caps) -> String {
@@ -33,10 +33,10 @@ fn walk(text: &mut String, config: &Config, caps: &Caps, server: &Server, locati
 fn line(text: &mut String, config: &Config, caps: &Caps, server: &str, id: LocationId) {
     let location = config.location(id);
     let core = &location.scope.core;
-    let mover = |size| choose::mover(core, caps, size);
+    let mover = |size| choose::mover(&core.sending, caps, size);
     // A string takes every write.
     let _ = write!(text, "server {server}, {}: {}", location.name, mover(0));
-    let from = core.directio.unwrap_or(choose::LONG_FROM);
+    let from = core.sending.directio.unwrap_or(choose::LONG_FROM);
     if mover(from) != mover(0) {
         let _ = write!(text, "; files of {from} bytes and more: {}", mover(from));
     }

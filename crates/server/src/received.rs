@@ -13,8 +13,34 @@ use io::{Buf, DiskVia, Errno, Frozen, Segments};
 use rustix::fs::{Mode, OFlags};
 use smallvec::SmallVec;
 
-use crate::body::choose;
-use crate::modules::http_core::conf::{BodyInFile, Conf};
+/// Where bodies of requests are stored that memory does not hold.
+#[derive(Clone, Debug)]
+pub(crate) struct BodyFiles {
+    /// `client_body_in_file_only`
+    pub(crate) in_file_only: BodyInFile,
+    /// `client_body_temp_path`: folder and digits of the levels.
+    pub(crate) temp_path: (PathBuf, Vec<u8>),
+}
+
+impl Default for BodyFiles {
+    fn default() -> BodyFiles {
+        BodyFiles {
+            in_file_only: BodyInFile::Off,
+            temp_path: (PathBuf::from("client_body_temp"), Vec::new()),
+        }
+    }
+}
+
+/// `client_body_in_file_only`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyInFile {
+    /// `off`
+    Off,
+    /// `on`: files stay.
+    On,
+    /// `clean`: files go with the request.
+    Clean,
+}
 
 /// A body that was read. Its memory is in pieces, which are sent from where they were received.
 #[derive(Default)]
@@ -122,10 +148,14 @@ impl ReceivedBody {
     ///
     /// # Errors
     /// What failed, with the path, and why.
-    pub(crate) async fn spill(&mut self, conf: &Conf) -> Result<(), (&'static str, PathBuf, Errno)> {
+    pub(crate) async fn spill(
+        &mut self,
+        files: &BodyFiles,
+        via: DiskVia,
+    ) -> Result<(), (&'static str, PathBuf, Errno)> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => TempFile::create(conf).await.map_err(|(path, errno)| ("open", path, errno))?,
+            None => TempFile::create(files, via).await.map_err(|(path, errno)| ("open", path, errno))?,
         };
         self.seal();
         let mut done = Ok(());
@@ -199,16 +229,11 @@ const DIGITS: usize = 10;
 
 impl TempFile {
     /// Makes a file in the folder that is configured, and the folder too where it is missing.
-    async fn create(conf: &Conf) -> Result<TempFile, (PathBuf, Errno)> {
-        let (folder, levels) = &conf.client_body_temp_path;
-        let named = conf.client_body_in_file_only != BodyInFile::Off;
+    async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
+        let (folder, levels) = &files.temp_path;
+        let named = files.in_file_only != BodyInFile::Off;
         let (file, path) = create(folder, levels, named).await?;
-        Ok(TempFile {
-            file,
-            path,
-            clean: conf.client_body_in_file_only == BodyInFile::Clean,
-            via: choose::path_engine(conf, &rt::caps()),
-        })
+        Ok(TempFile { file, path, clean: files.in_file_only == BodyInFile::Clean, via })
     }
 
     async fn write(&self, offset: u64, pieces: &[Frozen]) -> Result<(), Errno> {

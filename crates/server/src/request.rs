@@ -21,7 +21,7 @@ use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
 use crate::exchange::client::Client;
 use crate::exchange::facts::Facts;
 use crate::extensions::Extensions;
-use crate::files::RootFacts;
+use crate::files::Roots;
 use crate::files::cache::Caches;
 use crate::incoming::IncomingBody;
 use crate::received::ReceivedBody;
@@ -35,7 +35,7 @@ use crate::thread::Thread;
 pub(crate) struct Generation {
     pub(crate) config: Arc<Config>,
     /// Facts about the roots, by location.
-    pub(crate) roots: Arc<Vec<RootFacts>>,
+    pub(crate) roots: Rc<Roots>,
     /// `open_file_cache`
     pub(crate) open_files: Caches,
     /// Counts the reloads.

@@ -115,7 +115,7 @@ impl ContentType {
             ContentType::None => return None,
             ContentType::OfUri => {
                 let core = &request.scope().core;
-                core.types.find(&request.uri).unwrap_or(&core.default_type)
+                core.files.types.find(&request.uri).unwrap_or(&core.files.default_type)
             }
             ContentType::Text(text) => text,
         };

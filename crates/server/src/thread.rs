@@ -13,6 +13,7 @@ use rt::local::{Counted, Event, Gauge};
 use crate::caching;
 use crate::coding::pool::Pool;
 use crate::config::ServerId;
+use crate::files::Roots;
 use crate::files::cache::Caches;
 use crate::process::Edition;
 use crate::process::shared::Shared;
@@ -179,6 +180,7 @@ fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
     let Edition { config, roots, in_force } = edition;
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
+    let roots = Rc::new(Roots(roots));
     let number = in_force.number();
     Generation {
         config,

@@ -6,7 +6,7 @@ use std::fmt;
 use io::DiskVia;
 use io::engine::Caps;
 
-use crate::modules::http_core::conf::{Aio, Conf};
+use crate::body::rules::{Aio, Sending};
 
 /// How the bytes of a file get to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +37,14 @@ pub(crate) enum Mover {
 }
 
 /// The mover for a file of `size` bytes.
-pub(crate) fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
+pub(crate) fn mover(conf: &Sending, caps: &Caps, size: u64) -> Mover {
     let direct = conf.directio.is_some_and(|from| size >= from);
     let via = engine(conf.aio, caps, direct);
     if let Some(chunk) = conf.aio_sendfile {
         return Mover::Shared { via, direct, chunk: chunk.min(u64::from(SHARED_CHUNK_MAX)) as u32 };
     }
     // Written nowhere, it is what is best for the file.
-    let sendfile = conf.sendfile.unwrap_or(names_no_reader(conf) && size >= LONG_FROM);
+    let sendfile = conf.sendfile.unwrap_or(conf.names_no_reader() && size >= LONG_FROM);
     // O_DIRECT and sendfile exclude each other: the latter goes through the page cache.
     if !sendfile || direct {
         return Mover::Read { via, direct };
@@ -56,11 +56,6 @@ pub(crate) fn mover(conf: &Conf, caps: &Caps, size: u64) -> Mover {
             Mover::Resident { otherwise: engine(conf.aio, caps, false) }
         }
     }
-}
-
-/// Whether nothing is written about how files are read.
-pub(super) fn names_no_reader(conf: &Conf) -> bool {
-    conf.aio == Aio::Unset && conf.directio.is_none()
 }
 
 /// Files from here on are sent without a copy where nothing is configured. Shorter ones fit behind their head into one
@@ -84,13 +79,13 @@ fn engine(aio: Aio, caps: &Caps, direct: bool) -> DiskVia {
 }
 
 /// The engine for opening files and looking at paths.
-pub(crate) fn path_engine(conf: &Conf, caps: &Caps) -> DiskVia {
-    engine(conf.aio, caps, false)
+pub(crate) fn path_engine(aio: Aio, caps: &Caps) -> DiskVia {
+    engine(aio, caps, false)
 }
 
 /// The engine for reads past the page cache.
-pub(crate) fn direct_engine(conf: &Conf, caps: &Caps) -> DiskVia {
-    engine(conf.aio, caps, true)
+pub(crate) fn direct_engine(aio: Aio, caps: &Caps) -> DiskVia {
+    engine(aio, caps, true)
 }
 
 /// `$body_engine`: `io_uring`, `io_uring direct`, `sendfile or io_uring`, `sendfile threads`, ….
@@ -132,14 +127,14 @@ mod tests {
     /// ring, and with threads alone.
     #[test]
     fn the_table() {
-        let base = Conf::default();
-        let with = |change: fn(&mut Conf)| {
+        let base = Sending::default();
+        let with = |change: fn(&mut Sending)| {
             let mut conf = base.clone();
             change(&mut conf);
             conf
         };
         let direct = 4096;
-        let rows: [(Conf, u64, [&str; 3]); 19] = [
+        let rows: [(Sending, u64, [&str; 3]); 19] = [
             (with(|_| ()), 1, ["io_uring", "threads", "threads"]),
             (with(|_| ()), LONG_FROM - 1, ["io_uring", "threads", "threads"]),
             (with(|_| ()), LONG_FROM, ["sendfile or io_uring", "sendfile or threads", "sendfile or threads"]),

@@ -131,7 +131,7 @@ impl Flow<'_, '_> {
 }
 
 /// The last chunk with these fields, or without where one of them must not be sent.
-pub(super) fn last_chunk(request: &Request, fields: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn last_chunk(request: &Request, fields: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let mut end = Vec::new();
     let fields: Vec<_> = fields.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
     if push_last_chunk(&fields, &mut end).is_err() {

@@ -11,6 +11,7 @@ mod levels;
 mod past;
 pub(crate) mod ranged;
 mod read;
+pub(crate) mod rules;
 mod sendfile;
 mod shared;
 mod short;
@@ -29,10 +30,8 @@ use io::{Buf, DiskVia, Errno, Frozen, Segments};
 use rt::Either;
 use smallvec::{SmallVec, smallvec};
 
-use crate::config::LocationId;
-use crate::files::{Opened, RootFacts};
-use crate::modules::http_core::conf::Conf;
-use crate::request::{Generation, Request};
+use crate::body::rules::FileRules;
+use crate::files::{Opened, RootFacts, Roots};
 use choose::Mover;
 pub(crate) use sink::{Rate, SendError, Sink, send as send_at_once};
 
@@ -51,9 +50,8 @@ pub(crate) struct FileBody {
     name: u64,
     /// Of a part of a file that is below no root: whether calls beside the engine may be made.
     calls_directly: Option<bool>,
-    /// The root that it was found under, by the location that chose the mover.
-    generation: Rc<Generation>,
-    location: LocationId,
+    /// Where it was opened.
+    at: Place,
     /// What is sent, in order.
     pub(crate) pieces: SmallVec<[Piece; 1]>,
 }
@@ -62,6 +60,17 @@ impl fmt::Debug for FileBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileBody").field("mover", &self.mover).finish_non_exhaustive()
     }
+}
+
+/// Where a file was opened: the rules there, and the root that it was found under.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// How its bytes move.
+    pub(crate) rules: FileRules,
+    /// What is known of all roots.
+    pub(crate) roots: Rc<Roots>,
+    /// Which of them it is.
+    pub(crate) root: usize,
 }
 
 /// A read that brings all of a body.
@@ -94,10 +103,10 @@ const COPIED_MAX: u64 = 16 << 10;
 
 impl FileBody {
     /// The whole file that was opened for this request.
-    pub(crate) fn new(opened: Opened, mover: Mover, request: &Request) -> FileBody {
+    pub(crate) fn new(opened: Opened, mover: Mover, at: Place) -> FileBody {
         let Opened { file, stat, device } = opened;
         let name = past::name(&stat);
-        FileBody { name, ..FileBody::over(request, file, device, mover, 0..stat.size) }
+        FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
     }
 
     /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of this
@@ -108,20 +117,14 @@ impl FileBody {
         part: Range<u64>,
         mover: Mover,
         calls_directly: bool,
-        request: &Request,
+        at: Place,
     ) -> FileBody {
         let calls_directly = Some(calls_directly);
-        FileBody { calls_directly, ..FileBody::over(request, file, device, mover, part) }
+        FileBody { calls_directly, ..FileBody::over(at, file, device, mover, part) }
     }
 
     /// A body of this range of a file.
-    fn over(
-        request: &Request,
-        file: rt::File,
-        device: DeviceId,
-        mover: Mover,
-        range: Range<u64>,
-    ) -> FileBody {
+    fn over(at: Place, file: rt::File, device: DeviceId, mover: Mover, range: Range<u64>) -> FileBody {
         FileBody {
             file,
             device,
@@ -131,8 +134,7 @@ impl FileBody {
             base: range.start,
             name: 0,
             calls_directly: None,
-            generation: Rc::clone(&request.generation),
-            location: request.location,
+            at,
             pieces: smallvec![Piece::Range { start: 0, end: range.end - range.start }],
         }
     }
@@ -215,19 +217,15 @@ impl FileBody {
 
     /// Whether the location asks for `read_ahead`.
     fn read_ahead(&self) -> bool {
-        self.core().read_ahead > 0
+        self.at.rules.read_ahead
     }
 
     /// What comes within the time that an answer may make no progress.
     async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
-        match rt::select(awaited, rt::sleep_until(rt::now() + self.core().send_timeout)).await {
+        match rt::select(awaited, rt::sleep_until(rt::now() + self.at.rules.send_timeout)).await {
             Either::Left(it) => Some(it),
             Either::Right(()) => None,
         }
-    }
-
-    fn core(&self) -> &Conf {
-        &self.generation.config.location(self.location).scope.core
     }
 
     /// Whether calls beside the engine may be made for it.
@@ -266,7 +264,7 @@ impl FileBody {
 
     /// What is known about the root of the file.
     fn root(&self) -> &RootFacts {
-        &self.generation.roots[self.location.0 as usize]
+        self.at.roots.of(self.at.root)
     }
 }
 

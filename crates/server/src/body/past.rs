@@ -31,7 +31,7 @@ const SETTLING_MS: u64 = 100;
 
 /// Has the file of a body read past the page cache where that is better for this range. Answers the engine that reads then.
 pub(super) fn turn(body: &mut FileBody, range: &Range<u64>) -> Option<DiskVia> {
-    let via = choose::direct_engine(body.core(), &rt::caps());
+    let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
     // An earlier piece of the same body has turned it.
     if body.direct {
         return Some(via);
@@ -75,8 +75,7 @@ fn may(body: &FileBody, range: &Range<u64>) -> bool {
 
 /// Whether the configuration says nothing of how the file is to be read, which is a whole one on a disk of this machine.
 pub(super) fn is_left_open(body: &FileBody) -> bool {
-    let core = body.core();
-    choose::names_no_reader(core) && core.sendfile.is_none() && !body.is_part() && body.calls_directly()
+    !body.at.rules.is_written && !body.is_part() && body.calls_directly()
 }
 
 /// Whether the range is in memory, or the file is let in.

@@ -52,7 +52,7 @@ pub(super) fn turn(body: &mut FileBody) {
         .is_some_and(|in_memory| !past::goes_through(&FILES, body.name, in_memory, past::now_ms()))
         && past::become_direct(body)
     {
-        let via = choose::direct_engine(body.core(), &rt::caps());
+        let via = choose::direct_engine(body.at.rules.aio, &rt::caps());
         body.mover = Mover::Read { via, direct: true };
     }
 }

@@ -10,7 +10,7 @@ use io::op::{DeviceId, SEGMENTS_MAX, Source};
 use io::{DiskVia, Errno, Segments};
 use rt::{File, Socket, Timer};
 
-use crate::modules::http_core::conf::Conf;
+use crate::body::rules::Sending;
 
 /// Where an answer goes.
 pub(crate) struct Sink<'a> {
@@ -56,11 +56,16 @@ pub(crate) enum SendError {
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(socket: &'a mut Socket, timer: &'a Timer, conf: &Conf, rate: Option<Rate>) -> Sink<'a> {
-        let configured = conf.output_buffers.map(|(_, bytes)| bytes.clamp(1, CHUNK_MAX));
+    pub(crate) fn new(
+        socket: &'a mut Socket,
+        timer: &'a Timer,
+        rules: &Sending,
+        rate: Option<Rate>,
+    ) -> Sink<'a> {
+        let configured = rules.output_buffers.map(|(_, bytes)| bytes.clamp(1, CHUNK_MAX));
         let limited = rate.map(|rate| rate.bytes_per_second.clamp(1, CHUNK_MAX));
         let chunk = configured.into_iter().chain(limited).min();
-        let (timeout, pending, spare) = (conf.send_timeout, Segments::new(), Vec::new());
+        let (timeout, pending, spare) = (rules.send_timeout, Segments::new(), Vec::new());
         Sink {
             socket,
             timer,
@@ -71,9 +76,9 @@ impl<'a> Sink<'a> {
             pieces: 0,
             sent: 0,
             spare,
-            nopush: conf.tcp_nopush,
-            nodelay: conf.tcp_nodelay,
-            sendfile_max: if conf.sendfile_max_chunk == 0 { u64::MAX } else { conf.sendfile_max_chunk },
+            nopush: rules.tcp_nopush,
+            nodelay: rules.tcp_nodelay,
+            sendfile_max: if rules.sendfile_max_chunk == 0 { u64::MAX } else { rules.sendfile_max_chunk },
             is_full: false,
             calls_directly: false,
         }

@@ -12,7 +12,7 @@ use crate::body::{BodyError, FileBody, SendError, Sink};
 
 /// Bytes of a chunk in turns. Larger ones are fewer operations of the disk, and fewer bodies at once: of the 16 MiB that
 /// a limit of 64 MiB leaves for buffers, half a hundred.
-pub(super) const TURN_BYTES: u64 = 256 << 10;
+pub(crate) const TURN_BYTES: u64 = 256 << 10;
 
 /// The part of the pool that those who read bodies leave to others: to requests that come in, the heads of entries and
 /// the logs.
@@ -26,13 +26,13 @@ pub(crate) fn are_on() -> bool {
 }
 
 /// Waits until the client takes bytes, and answers how many to read for it.
-pub(super) async fn wait(sink: &mut Sink<'_>, wanted: u64) -> Result<u64, SendError> {
+pub(crate) async fn wait(sink: &mut Sink<'_>, wanted: u64) -> Result<u64, SendError> {
     let wanted = wanted.min(TURN_BYTES);
     Ok(Box::pin(sink.room(wanted)).await?.min(wanted))
 }
 
 /// A buffer for a chunk. Where all are in use, others answer at this moment: one of them ends before long.
-pub(super) async fn buffer(body: &FileBody, bytes: u64) -> Result<Buf, BodyError> {
+pub(crate) async fn buffer(body: &FileBody, bytes: u64) -> Result<Buf, BodyError> {
     let spared = rt::pool().bytes_max() / SPARED_PART;
     body.in_time(rt::buffer(bytes as usize, spared)).await.ok_or(BodyError::NoMemory)
 }

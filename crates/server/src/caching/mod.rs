@@ -48,10 +48,11 @@ use crate::caching::policy::{Failed, Grade};
 use crate::caching::record::{Status, Unstored};
 use crate::caching::tasks::Cache;
 use crate::config::Scope;
+use crate::exchange::client;
 use crate::exchange::facts::Fact;
 use crate::modules::proxy::cache_conf::{CacheConf, Stale};
 use crate::request::Request;
-use crate::upstream::{self, Failure, Reply, Settings};
+use crate::upstream::{Failure, Reply, Settings};
 
 /// How a module's upstream is asked, and what its configuration says of the cache.
 pub(crate) struct Origin {
@@ -670,7 +671,7 @@ enum Waited {
 /// Waits for something, or until the client is gone. What others wait for too is not given up with it: fetches are tasks
 /// of their own.
 pub(crate) async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
-    match select(future, upstream::gone(request, true)).await {
+    match select(future, client::gone(request, true)).await {
         Either::Left(value) => Ok(value),
         Either::Right(()) => Err(Failure::Gone),
     }
@@ -681,10 +682,10 @@ pub(crate) fn access(request: &Request, store: &Store) -> Access {
     let core = &request.scope().core;
     let events = request.config().events();
     Access {
-        via: choose::path_engine(core, &rt::caps()),
-        direct_from: core.directio,
-        direct_via: choose::direct_engine(core, &rt::caps()),
-        sends_files: core.sendfile == Some(true),
+        via: choose::path_engine(core.sending.aio, &rt::caps()),
+        direct_from: core.sending.directio,
+        direct_via: choose::direct_engine(core.sending.aio, &rt::caps()),
+        sends_files: core.sending.sendfile == Some(true),
         has_room: !turns::are_on() || is_quick(request),
         // Faults that are asked for are to be met, and they are met in the engine.
         calls_directly: store.config().calls_directly && events.calls_directly(),

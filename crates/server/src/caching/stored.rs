@@ -112,7 +112,7 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     }
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
-    let mover = match choose::mover(core, &rt::caps(), located.length) {
+    let mover = match choose::mover(&core.sending, &rt::caps(), located.length) {
         mover @ (Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. }) => mover,
         // It was opened so, by the length of the whole file.
         _ if located.file.fd().is_direct() => Mover::Read { via: located.via, direct: true },
@@ -122,7 +122,14 @@ fn body_of(request: &mut Request, located: Located) -> Body {
     let part = located.offset..located.offset + located.length;
     let events = generation.config.events();
     let calls_directly = located.calls_directly() && events.calls_directly();
-    Body::File(FileBody::of_part(located.file, located.device, part, mover, calls_directly, request))
+    Body::File(FileBody::of_part(
+        located.file,
+        located.device,
+        part,
+        mover,
+        calls_directly,
+        crate::exchange::files::place_of(request),
+    ))
 }
 
 /// A stored body that is compared with its checksums while it is read.

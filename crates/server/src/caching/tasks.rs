@@ -14,7 +14,7 @@ use rt::watch::{self, Publisher};
 use crate::caching::flight::Flights;
 use crate::caching::tally::Tallies;
 use crate::error_log;
-use crate::files::is_on_local_disk;
+use crate::exchange::files::is_on_local_disk;
 use crate::request::Generation;
 use crate::telemetry::Level;
 use crate::thread::Thread;

@@ -19,7 +19,7 @@ pub(crate) fn gzip(request: &Request) -> bool {
     if !has_gzip(accepted) {
         return false;
     }
-    let conf = &request.scope().core.gzip_clients;
+    let conf = &request.scope().core.answering.gzip_clients;
     let agent = request.header(HeaderId::UserAgent);
     if conf.disable_msie6 && agent.is_some_and(|agent| http::connection::Browser::detect(agent).msie6) {
         return false;

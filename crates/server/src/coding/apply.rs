@@ -3,8 +3,8 @@
 use http::request::Method;
 
 use crate::coding::{Encoder, Settings};
-use crate::modules::http_core::media_types::MediaTypes;
 use crate::request::Request;
+use crate::settings::media_types::MediaTypes;
 
 /// Whether the answer of `request` is one that compressing is for, whoever asks. It depends on what the client
 /// accepts then, and says so.

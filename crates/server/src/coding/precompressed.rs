@@ -5,7 +5,7 @@ use http::request::Method;
 use io::Errno;
 
 use crate::config::{Http, Scope, Settings};
-use crate::files::{self, Failure, Found};
+use crate::exchange::files::{self, Failure, Found};
 use crate::modules::static_file;
 use crate::phases::{Phase, Plan, Step};
 use crate::request::Request;
@@ -69,7 +69,7 @@ impl Sibling {
             && request.uri.last() != Some(&b'/')
             && match wanted {
                 Wanted::Off => false,
-                Wanted::On => request.scope().core.gzip_clients.vary || (self.is_accepted)(request),
+                Wanted::On => request.scope().core.answering.gzip_clients.vary || (self.is_accepted)(request),
                 Wanted::Always => true,
             }
     }

@@ -18,12 +18,13 @@ use crate::config::{
 };
 use crate::module::{ModuleTable, Set, Walk};
 use crate::modules::core::{EventsConf, MainConf};
+use crate::modules::http_core::ServerDraft;
 use crate::modules::http_core::listen;
-use crate::modules::http_core::locations::{Locations, Name};
-use crate::modules::http_core::names::ServerName;
-use crate::modules::http_core::{LimitExcept, ServerDraft};
 use crate::modules::upstream_block;
 use crate::phases::Plan;
+use crate::settings::core::LimitExcept;
+use crate::settings::locations::{Locations, Name};
+use crate::settings::names::ServerName;
 use crate::variables::Registry;
 
 /// Reads and resolves a configuration of these modules. `prefix` is what relative paths start from.

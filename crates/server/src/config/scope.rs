@@ -7,19 +7,19 @@
 use std::sync::Arc;
 
 use crate::config::settings::{Inner, Settings, SettingsTable, Slots, Start};
-use crate::modules::http_core;
+use crate::settings::core::Core;
 
 /// The settings of one block: those of the core, and a slot for each module that has any.
 #[derive(Clone, Debug)]
 pub struct Scope {
     slots: Slots,
-    pub(crate) core: http_core::Conf,
+    pub(crate) core: Core,
 }
 
 impl Scope {
     /// What the outermost block starts with.
     pub(crate) fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Scope {
-        Scope { slots: Slots::start(table, start), core: http_core::Conf::under(start.prefix) }
+        Scope { slots: Slots::start(table, start), core: Core::under(start.prefix) }
     }
 
     /// The settings of one module.

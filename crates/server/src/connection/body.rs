@@ -10,14 +10,16 @@ use io::{Buf, Errno, Segments};
 use rt::net::Behind;
 
 use crate::body;
+use crate::body::choose;
 use crate::connection::Connection;
 use crate::connection::rest::Rest;
 use crate::exchange::course;
 use crate::incoming::{Cut, IncomingBody, PIECE_BYTES_MAX};
-use crate::modules::http_core::conf::{BodyInFile, Conf};
+use crate::received::BodyInFile;
 use crate::received::ReceivedBody;
 use crate::request::Request;
 use crate::room::{DiskRoom, Waits};
+use crate::settings::core::Core;
 use crate::telemetry::{Level, Reason};
 
 /// Why a body was not read.
@@ -70,7 +72,7 @@ impl Connection {
 
     /// Whether all of the body is here, and in memory as a whole.
     pub(super) fn has_whole_body(&self, request: &Request) -> bool {
-        let (here, held_max) = (self.input.bytes(), request.scope().core.client_body_buffer_size);
+        let (here, held_max) = (self.input.bytes(), request.scope().core.reading.client_body_buffer_size);
         let is_whole = |mut rest: Rest| matches!(rest.take(here, |_| {}), Ok((_, true)));
         here.len() as u64 <= held_max && Rest::of(request).is_none_or(is_whole)
     }
@@ -78,13 +80,13 @@ impl Connection {
     async fn receive_body(
         &mut self,
         request: &mut Request,
-        core: &Conf,
+        core: &Core,
         rest: &mut Rest,
         body: &mut ReceivedBody,
         takes_pieces: bool,
     ) -> Result<Received, BodyFailure> {
-        let held_max = usize::try_from(core.client_body_buffer_size).unwrap_or(usize::MAX);
-        let in_file = core.client_body_in_file_only != BodyInFile::Off;
+        let held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
+        let in_file = core.body_files.in_file_only != BodyInFile::Off;
         self.tell_to_go_on(request, core).await?;
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
@@ -92,7 +94,7 @@ impl Connection {
             let taken = self.take_input(rest, body);
             let (used, done) = taken.map_err(|()| invalid(request))?;
             request.received += used;
-            check(rest, request, core.client_max_body_size)?;
+            check(rest, request, core.reading.client_max_body_size)?;
             // A body that has a file is in it as a whole: nobody has to put two parts together.
             if body.held() > held_max || done && (in_file || body.path().is_some()) {
                 // With `client_body_in_file_only` the file itself is wanted.
@@ -106,7 +108,7 @@ impl Connection {
                 return Ok(Received::Whole);
             }
             // For each piece and not for the whole: a large body over a slow line takes as long as it takes.
-            self.timer.set(rt::now() + core.client_body_timeout);
+            self.timer.set(rt::now() + core.reading.client_body_timeout);
             let most = match rest.left() {
                 // It goes to a file, in pieces of that size.
                 Some(left) if body.path().is_some() || body.len() + left > held_max as u64 => PIECE_BYTES_MAX,
@@ -217,7 +219,7 @@ impl Connection {
     }
 
     /// A client that waits to be told gets to know that its body is wanted.
-    async fn tell_to_go_on(&mut self, request: &Request, core: &Conf) -> Result<(), BodyFailure> {
+    async fn tell_to_go_on(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
         let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
         if !waits || !self.input.bytes().is_empty() {
             return Ok(());
@@ -225,7 +227,8 @@ impl Connection {
         // It has nothing else to read meanwhile, so the send waits for nobody but a client that is gone.
         let mut data = Segments::new();
         data.push(Source::Static(CONTINUE_RESPONSE));
-        let sent = body::send_at_once(&mut self.socket, &self.timer, core.send_timeout, data, false).await;
+        let sent =
+            body::send_at_once(&mut self.socket, &self.timer, core.sending.send_timeout, data, false).await;
         sent.map(drop).map_err(|_| BodyFailure::Abandoned(400))
     }
 }
@@ -311,8 +314,8 @@ impl Collect for Rc<IncomingBody> {
 
 impl Feed {
     /// One of nothing.
-    fn of(core: &Conf) -> Feed {
-        let (most, patience) = (core.client_max_body_size, core.client_body_timeout);
+    fn of(core: &Core) -> Feed {
+        let (most, patience) = (core.reading.client_max_body_size, core.reading.client_body_timeout);
         Feed { incoming: Rc::default(), held: None, rest: None, most, patience }
     }
 
@@ -421,17 +424,18 @@ fn invalid(request: &Request) -> BodyFailure {
 /// and the request does without.
 async fn spill(
     request: &Request,
-    core: &Conf,
+    core: &Core,
     body: &mut ReceivedBody,
     does_without: bool,
 ) -> Result<bool, BodyFailure> {
     let is_first = body.path().is_none();
-    let mut room = DiskRoom::new(&request.conn.thread, &core.client_body_temp_path.0);
-    let mut spilled = body.spill(core).await;
+    let via = choose::path_engine(core.sending.aio, &rt::caps());
+    let mut room = DiskRoom::new(&request.conn.thread, &core.body_files.temp_path.0);
+    let mut spilled = body.spill(&core.body_files, via).await;
     while let Err((_, _, errno)) = &spilled
         && room.make(*errno).await
     {
-        spilled = body.spill(core).await;
+        spilled = body.spill(&core.body_files, via).await;
     }
     if let Err((call, path, errno)) = spilled {
         if let Some(more) = request.conn.thread.room.alarms.temp_files.due(rt::now()) {
@@ -448,7 +452,7 @@ async fn spill(
         return if does_without { Ok(false) } else { Err(BodyFailure::Refused(500)) };
     }
     if let (true, Some(path)) = (is_first, body.path()) {
-        let is_asked = core.client_body_in_file_only != BodyInFile::Off;
+        let is_asked = core.body_files.in_file_only != BodyInFile::Off;
         let level = if is_asked { Level::Notice } else { Level::Warn };
         let path = path.display();
         request.log(level, format_args!("a client request body is buffered to a temporary file {path}"));

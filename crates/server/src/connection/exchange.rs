@@ -302,7 +302,7 @@ fn dropped(request: &mut Request) -> Pending {
 
 /// Whether the body is to be read before a location is chosen (`client_body_early_read`).
 fn wants_early_body(request: &Request) -> bool {
-    let texts = request.scope().core.client_body_early_read.items();
+    let texts = request.scope().core.reading.client_body_early_read.items();
     !texts.is_empty()
         && BodyFraming::of(&request.head).has_body()
         && texts.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"))

@@ -124,7 +124,7 @@ impl Connection {
     pub(super) async fn read_rest_of_head(&mut self, request: &mut Request) -> Head {
         let most = effect::policy(&request.scope().core).head_max as usize;
         // From here on the head has this long, however many pieces it comes in.
-        self.timer.set(rt::now() + request.scope().core.client_header_timeout);
+        self.timer.set(rt::now() + request.scope().core.reading.client_header_timeout);
         let thread = Rc::clone(&self.thread);
         let waiting = thread.room.waits(Waits::Head, &self.timer, self.socket.fd());
         loop {
@@ -204,7 +204,7 @@ impl Connection {
             return ControlFlow::Break(Some(self.input.add(received, usize::MAX)));
         }
         let mut patience = match (first, self.thread.is_draining()) {
-            (true, _) => self.core().client_header_timeout,
+            (true, _) => self.core().reading.client_header_timeout,
             // A client that was told to go on may be sending already: it gets a moment.
             (false, true) => self.kept.min_timeout,
             (false, false) => self.kept.timeout,

@@ -28,10 +28,10 @@ use rt::local::Counted;
 use rt::{Socket, Timer};
 
 use crate::config::ServerId;
-use crate::modules::http_core::conf::Conf;
 use crate::modules::http_core::listen::{Listen, ListenAddr};
 use crate::process::tally::{self, Stage};
 use crate::request::{Address, ConnInfo, Generation};
+use crate::settings::core::Core;
 use crate::thread::Thread;
 use client::Http1Client;
 use input::Input;
@@ -190,11 +190,16 @@ impl Connection {
             request.pipelined = pipelined;
             after = self.exchange(&mut request).await;
             let core = &request.scope().core;
-            self.kept = Kept { timeout: core.keepalive_timeout, min_timeout: core.keepalive_min_timeout };
+            self.kept = Kept {
+                timeout: core.keeping.keepalive_timeout,
+                min_timeout: core.keeping.keepalive_min_timeout,
+            };
             match after {
                 // As in nginx not before the connection is kept: the first answer of most goes out at their end.
                 // A unix socket has no such option.
-                After::KeepAlive if self.info.requests.get() == 1 && request.scope().core.tcp_nodelay => {
+                After::KeepAlive
+                    if self.info.requests.get() == 1 && request.scope().core.sending.tcp_nodelay =>
+                {
                     let _ = self.socket.set_nodelay(true);
                 }
                 After::KeepAlive | After::Drop => {}
@@ -213,7 +218,7 @@ impl Connection {
     }
 
     /// The settings that hold before a request says which server it wants.
-    fn core(&self) -> &Conf {
+    fn core(&self) -> &Core {
         let config = &self.generation.config;
         &config.location(config.server(self.server).root).scope.core
     }

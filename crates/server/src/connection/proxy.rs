@@ -18,7 +18,7 @@ impl Connection {
     /// Reads the header; `false` when there is none, and the connection has to end. It may come in pieces of any
     /// size, but all of them within `client_header_timeout`.
     pub(super) async fn read_proxy_header(&mut self) -> bool {
-        let end = rt::now() + self.core().client_header_timeout;
+        let end = rt::now() + self.core().reading.client_header_timeout;
         loop {
             match proxy_protocol::parse(self.input.bytes()) {
                 Ok(Progress::Complete { len, header }) => {

@@ -11,14 +11,15 @@ use http::{StatusCode, connection};
 use io::Segments;
 use io::op::Source;
 
-use crate::body::{self, BodyError, Rate, SendError, Sink, flow, stream};
+use crate::body::{self, BodyError, Rate, SendError, Sink, flow};
 use crate::connection::exchange::Pending;
 use crate::connection::{After, Connection};
+use crate::exchange::streaming;
 use crate::exchange::takeover::{Ended, TakeoverEnd};
 use crate::exchange::{effect, error_page, prepare};
-use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
+use crate::settings::core::Core;
 use crate::telemetry::{Level, Reason};
 
 /// What is known of an answer that cannot leave at once.
@@ -107,7 +108,7 @@ impl Connection {
         let len = data.len();
         let (ends, timeout) = {
             let core = &request.scope().core;
-            (may_end && !request.keepalive && self.closes_at_once(request, core), core.send_timeout)
+            (may_end && !request.keepalive && self.closes_at_once(request, core), core.sending.send_timeout)
         };
         if self.is_sent_directly(request, len, ends) {
             self.socket.send_now(&mut data, ends).map_err(SendError::Gone)?;
@@ -162,7 +163,7 @@ impl Connection {
     ) -> Result<(), BodyError> {
         let generation = Rc::clone(&request.generation);
         let core = &generation.config.location(request.location).scope.core;
-        let mut sink = Sink::new(&mut self.socket, &self.timer, core, held.rate.map(|rate| *rate));
+        let mut sink = Sink::new(&mut self.socket, &self.timer, &core.sending, held.rate.map(|rate| *rate));
         sink.call_directly(self.thread.calls_directly);
         if held.go_on {
             sink.push(Source::Static(CONTINUE_RESPONSE));
@@ -180,7 +181,7 @@ impl Connection {
     pub(super) async fn tunnel(&mut self, request: &mut Request, head: Vec<u8>) -> After {
         let Body::Tunnel(tunnel) = std::mem::take(&mut request.response.body) else { return After::Drop };
         request.keepalive = false;
-        if request.scope().core.tcp_nodelay {
+        if request.scope().core.sending.tcp_nodelay {
             // What passes through is short and waits for no more; the upstream's connection was made so. A unix socket has
             // no such option.
             let _ = self.socket.set_nodelay(true);
@@ -231,15 +232,15 @@ impl Connection {
     /// The client has a part of the answer at most: the connection cannot go on.
     fn failed(&mut self, request: &Request, error: &BodyError) -> After {
         let mut path = Vec::new();
-        crate::files::path_of(request, &request.uri, &mut path);
-        let path = crate::files::display(&path);
+        crate::exchange::files::path_of(request, &request.uri, &mut path);
+        let path = crate::exchange::files::display(&path);
         match error {
             BodyError::Send(SendError::TimedOut) => {
                 request.log(
                     Level::Info,
                     format_args!("client timed out (110: Connection timed out) while sending response to client"),
                 );
-                if request.scope().core.reset_timedout_connection {
+                if request.scope().core.keeping.reset_timedout_connection {
                     let _ = self.socket.set_reset_on_close();
                 }
             }
@@ -289,17 +290,17 @@ fn ends_in_reset(error: &BodyError, request: &Request) -> bool {
 }
 
 /// Whether the location keeps the connection for another request.
-fn keeps(core: &Conf, request: &Request) -> bool {
+fn keeps(core: &Core, request: &Request) -> bool {
     let info = &request.conn;
-    !core.keepalive_timeout.is_zero()
-        && info.requests.get() < core.keepalive_requests
-        && rt::now().duration_since(info.opened) < core.keepalive_time
+    !core.keeping.keepalive_timeout.is_zero()
+        && info.requests.get() < core.keeping.keepalive_requests
+        && rt::now().duration_since(info.opened) < core.keeping.keepalive_time
         && !is_disabled(core, request)
 }
 
 /// Whether the client is a browser that fails on kept connections.
-fn is_disabled(core: &Conf, request: &Request) -> bool {
-    let disable = core.keepalive_disable;
+fn is_disabled(core: &Core, request: &Request) -> bool {
+    let disable = core.keeping.keepalive_disable;
     if !disable.msie6 && !disable.safari {
         return false;
     }
@@ -332,24 +333,24 @@ async fn send(sink: &mut Sink<'_>, head: Vec<u8>, request: &mut Request) -> Resu
             sink.push_range(source, range.start, range.end);
         }
         Body::File(mut file) => return body::send(sink, head, &mut file).await,
-        Body::Ranged(body) => return stream::send(sink, head, &mut *body.into_stream(), request).await,
-        Body::Stream(mut stream) => return stream::send(sink, head, &mut *stream, request).await,
+        Body::Ranged(body) => return streaming::send(sink, head, &mut *body.into_stream(), request).await,
+        Body::Stream(mut stream) => return streaming::send(sink, head, &mut *stream, request).await,
         Body::Tunnel(_) => unreachable!("it is not sent but run"),
     }
     Ok(sink.flush(false).await?)
 }
 
 /// Appends the head; `false`, with nothing appended, when one of its values must not be sent.
-fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
+fn write_head(request: &mut Request, core: &Core, out: &mut Vec<u8>) -> bool {
     let response = &request.response;
     let status = StatusCode::new(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let location = response.location.as_deref().map(|location| effect::location(core, request, location));
-    let signature = effect::signature(&core.server_tokens, request);
+    let signature = effect::signature(&core.answering.server_tokens, request);
     let mut date = *request.conn.thread.dates().http();
     if let Some(theirs) = response.date.as_deref().and_then(http::date::parse_http) {
         date = http::date::http(theirs);
     }
-    let timeout_s = core.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
+    let timeout_s = core.keeping.keepalive_header.map(|seconds| seconds.min(u64::from(u32::MAX)) as u32);
     // What HTTP/1.0 clients know is in the field; 1.1 keeps connections unless told otherwise, but nginx says so.
     let connection = match request.keepalive {
         _ if matches!(response.body, Body::Tunnel(_)) => ConnectionField::Upgrade,
@@ -375,7 +376,8 @@ fn write_head(request: &mut Request, core: &Conf, out: &mut Vec<u8>) -> bool {
         location: location.as_deref(),
         chunked: response.chunked,
         connection,
-        vary_accept_encoding: response.vary_accept_encoding && request.scope().core.gzip_clients.vary,
+        vary_accept_encoding: response.vary_accept_encoding
+            && request.scope().core.answering.gzip_clients.vary,
         ..ResponseHead::new(status, &date)
     };
     let mut opening = request.conn.thread.opening.borrow_mut();

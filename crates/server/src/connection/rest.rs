@@ -4,17 +4,18 @@ use http::framing::{BodyFraming, ChunkedDecoder, Event};
 use io::Errno;
 
 use crate::connection::Connection;
-use crate::modules::http_core::conf::{Conf, LingeringClose};
 use crate::request::Request;
 use crate::room::Waits;
+use crate::settings::core::Core;
+use crate::settings::keeping::LingeringClose;
 use crate::telemetry::Level;
 
 impl Connection {
     /// Reads the rest of the request's body and throws it away; `false` when the connection cannot go on.
     pub(super) async fn discard_body(&mut self, request: &mut Request) -> bool {
         let core = &request.scope().core;
-        let (patience, most) = (core.lingering_timeout, core.client_max_body_size);
-        let until = rt::now() + core.lingering_time;
+        let (patience, most) = (core.keeping.lingering_timeout, core.reading.client_max_body_size);
+        let until = rt::now() + core.keeping.lingering_time;
         let Some(mut body) = Rest::of(request) else { return true };
         loop {
             match body.take(self.input.bytes(), |_| ()) {
@@ -70,8 +71,8 @@ impl Connection {
         }
     }
 
-    fn lingers(&self, request: &Request, core: &Conf) -> bool {
-        match core.lingering_close {
+    fn lingers(&self, request: &Request, core: &Core) -> bool {
+        match core.keeping.lingering_close {
             LingeringClose::Off => false,
             LingeringClose::On => self.client_may_send(request),
             LingeringClose::Always => true,
@@ -79,17 +80,17 @@ impl Connection {
     }
 
     /// Whether nothing comes between the end of an answer after which the connection is not kept, and its close.
-    pub(super) fn closes_at_once(&self, request: &Request, core: &Conf) -> bool {
+    pub(super) fn closes_at_once(&self, request: &Request, core: &Core) -> bool {
         let has_more_to_do =
             request.background.is_some() || request.body.is_some() || core.subrequests.post_action.is_some();
         !has_more_to_do && !self.lingers(request, core)
     }
 
-    async fn read_on(&mut self, core: &Conf) {
+    async fn read_on(&mut self, core: &Core) {
         self.socket.shutdown_write();
-        let until = rt::now() + core.lingering_time;
+        let until = rt::now() + core.keeping.lingering_time;
         while rt::now() < until {
-            self.timer.set((rt::now() + core.lingering_timeout).min(until));
+            self.timer.set((rt::now() + core.keeping.lingering_timeout).min(until));
             let _waiting = self.thread.room.waits(Waits::Lingering, &self.timer, self.socket.fd());
             let received: Result<_, Errno> = match self.timer.limit(self.socket.recv()).await {
                 Ok(received) => received,
@@ -111,7 +112,7 @@ pub(super) enum Rest {
 impl Rest {
     /// All of the body that follows a request's head; nothing where it has none.
     pub(super) fn of(request: &Request) -> Option<Rest> {
-        let strict = request.scope().core.http_strict;
+        let strict = request.scope().core.reading.http_strict;
         match BodyFraming::of(&request.head) {
             BodyFraming::None => None,
             BodyFraming::Length(length) => Some(Rest::Bytes(length)),

@@ -1,9 +1,12 @@
 //! What a request may ask of its client's connection, whatever protocol that speaks.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use http::StatusCode;
 use io::sys::TcpInfo;
+
+use crate::request::Request;
 
 /// The client's side of a connection. A response that leaves at once asks nothing of it.
 pub(crate) trait Client {
@@ -26,4 +29,16 @@ pub(crate) struct Interim {
     pub(crate) status: StatusCode,
     /// Names and values of its fields.
     pub(crate) fields: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// How long an upstream has before it is looked whether the client still waits.
+const WATCH_AFTER: Duration = Duration::from_millis(20);
+
+/// Waits until the client of a request has gone, where that matters, but not before the upstream had a little time: most
+/// answers are here before that, and to watch costs an operation of the engine.
+pub(crate) async fn gone(request: &Request, matters: bool) {
+    let client = request.conn.client.borrow().clone();
+    let Some(client) = client.filter(|_| matters) else { return std::future::pending().await };
+    rt::sleep_until(rt::now() + WATCH_AFTER).await;
+    client.hung_up().await;
 }

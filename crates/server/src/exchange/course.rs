@@ -9,8 +9,8 @@ use io::op::Source;
 use rt::{Either, select};
 
 use crate::config::LocationId;
+use crate::exchange::files;
 use crate::exchange::{error_page, prepare};
-use crate::files;
 use crate::modules::http_core::listen::Listen;
 use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
@@ -503,7 +503,7 @@ pub(crate) async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Opti
 pub(crate) fn read_uri(request: &mut Request) -> bool {
     let (mut uri, mut args) = (std::mem::take(&mut request.uri), std::mem::take(&mut request.args));
     let input = request.head.request_uri(request.bytes());
-    let parsed = http::uri::normalise(input, request.scope().core.merge_slashes, &mut uri);
+    let parsed = http::uri::normalise(input, request.scope().core.reading.merge_slashes, &mut uri);
     args.clear();
     if let Ok(parsed) = &parsed {
         if parsed.is_clean() {
@@ -635,7 +635,7 @@ fn apply_limit_except(request: &mut Request) {
 
 /// A body that is announced to be above `client_max_body_size`.
 pub(crate) fn too_large(request: &mut Request) -> Option<u16> {
-    let most = request.scope().core.client_max_body_size;
+    let most = request.scope().core.reading.client_max_body_size;
     let BodyFraming::Length(length) = BodyFraming::of(&request.head) else { return None };
     if most == 0 || length <= most || request.internal {
         return None;

@@ -7,23 +7,24 @@ use http::request::{Policy, Version};
 use io::op::PeerAddr;
 
 use crate::body::Rate;
-use crate::modules::http_core::conf::{Conf, ServerTokens};
 use crate::request::{Address, Request};
+use crate::settings::answering::ServerTokens;
+use crate::settings::core::Core;
 
 /// What the parser accepts of a request head under these settings.
-pub(crate) fn policy(conf: &Conf) -> Policy {
-    let (count, bytes) = conf.large_client_header_buffers;
+pub(crate) fn policy(conf: &Core) -> Policy {
+    let (count, bytes) = conf.reading.large_client_header_buffers;
     let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
     // One buffer of the pool holds the whole head.
-    let head_max = (conf.client_header_buffer_size + count * bytes).min(1 << 20);
+    let head_max = (conf.reading.client_header_buffer_size + count * bytes).min(1 << 20);
     Policy {
-        ignore_invalid_headers: conf.ignore_invalid_headers,
-        underscores_in_headers: conf.underscores_in_headers,
-        strict: conf.http_strict,
-        request_line_max: limit(bytes.max(conf.client_header_buffer_size)),
-        field_line_max: limit(bytes.max(conf.client_header_buffer_size)),
+        ignore_invalid_headers: conf.reading.ignore_invalid_headers,
+        underscores_in_headers: conf.reading.underscores_in_headers,
+        strict: conf.reading.http_strict,
+        request_line_max: limit(bytes.max(conf.reading.client_header_buffer_size)),
+        field_line_max: limit(bytes.max(conf.reading.client_header_buffer_size)),
         head_max: limit(head_max),
-        fields_max: conf.max_headers.min(u64::from(u16::MAX)) as u16,
+        fields_max: conf.reading.max_headers.min(u64::from(u16::MAX)) as u16,
         ..Policy::default()
     }
 }
@@ -44,7 +45,7 @@ pub(crate) fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<
 }
 
 /// The rate that the answer is limited to: what was set for the request, else `limit_rate`.
-pub(crate) fn rate(conf: &Conf, request: &Request) -> Option<Rate> {
+pub(crate) fn rate(conf: &Core, request: &Request) -> Option<Rate> {
     let size = |template: &crate::template::Template| {
         let text = String::from_utf8(template.rendered(request)).ok()?;
         conf::value::size(&text).ok()
@@ -55,13 +56,13 @@ pub(crate) fn rate(conf: &Conf, request: &Request) -> Option<Rate> {
 }
 
 /// The `Location` field: a path gets scheme, host and port in front where the settings say so.
-pub(crate) fn location<'a>(conf: &Conf, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
-    if location.first() != Some(&b'/') || !conf.absolute_redirect {
+pub(crate) fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
+    if location.first() != Some(&b'/') || !conf.answering.absolute_redirect {
         return Cow::Borrowed(location);
     }
     let mut absolute = b"http://".to_vec();
     let name = &request.server().name;
-    if conf.server_name_in_redirect && !name.is_empty() {
+    if conf.answering.server_name_in_redirect && !name.is_empty() {
         absolute.extend_from_slice(name.as_bytes());
     } else if !request.host.is_empty() {
         absolute.extend_from_slice(&request.host);
@@ -71,7 +72,7 @@ pub(crate) fn location<'a>(conf: &Conf, request: &Request, location: &'a [u8]) -
         absolute.extend_from_slice(address.ip().to_string().as_bytes());
     }
     let port = if let Address::Inet(address) = &request.conn.local { address.port() } else { 80 };
-    if conf.port_in_redirect && port != 80 {
+    if conf.answering.port_in_redirect && port != 80 {
         absolute.extend_from_slice(format!(":{port}").as_bytes());
     }
     absolute.extend_from_slice(location);

@@ -9,10 +9,10 @@ use io::op::Source;
 
 use crate::exchange::course::become_get;
 use crate::exchange::effect;
-use crate::modules::http_core::conf::ErrorPage;
 use crate::phases::Step;
 use crate::request::Request;
 use crate::response::{ContentType, Response};
+use crate::settings::answering::ErrorPage;
 
 /// Goes where `error_page` sends this status, or makes the built-in answer: then there is no further step.
 pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
@@ -23,9 +23,9 @@ pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
     }
     let generation = Rc::clone(&request.generation);
     let core = &generation.config.location(request.location).scope.core;
-    let page = core.error_pages.items().iter().find(|page| page.status == status);
+    let page = core.answering.error_pages.items().iter().find(|page| page.status == status);
     // A page that fails itself leads to the built-in one, unless the configuration asks for more.
-    let may_go = request.error_status.is_none() || core.recursive_error_pages;
+    let may_go = request.error_status.is_none() || core.answering.recursive_error_pages;
     match page.filter(|_| may_go && status != 444) {
         Some(page) => go_to(request, page, status),
         None if matches!(status, 301 | 302) && wants_refresh(request) => {
@@ -41,7 +41,7 @@ pub(crate) fn special(request: &mut Request, status: u16) -> Option<Step> {
 
 /// Whether a redirect is to be a page that leads on (`msie_refresh`).
 fn wants_refresh(request: &Request) -> bool {
-    request.scope().core.msie.refresh
+    request.scope().core.answering.msie.refresh
         && request.response.location.is_some()
         && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).msie)
 }
@@ -125,9 +125,9 @@ pub(crate) fn built_in(request: &mut Request, status: u16) {
     let mut page = Vec::new();
     let code = StatusCode::new(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let core = &request.scope().core;
-    let signature = effect::signature(&core.server_tokens, request);
+    let signature = effect::signature(&core.answering.server_tokens, request);
     // Only for browsers that showed a page of their own in the place of a short one.
-    let padded = core.msie.padding
+    let padded = core.answering.msie.padding
         && request.header(HeaderId::UserAgent).is_some_and(|agent| Browser::detect(agent).wants_padding());
     http::error_page::push_page(code, signature.as_deref(), padded, &mut page);
     let response = &mut request.response;

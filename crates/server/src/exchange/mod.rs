@@ -9,5 +9,7 @@ pub(crate) mod course;
 pub(crate) mod effect;
 pub(crate) mod error_page;
 pub(crate) mod facts;
+pub(crate) mod files;
 pub(crate) mod prepare;
+pub(crate) mod streaming;
 pub(crate) mod takeover;

@@ -7,9 +7,9 @@ use io::Segments;
 use io::op::Source;
 
 use crate::body::{FileBody, OneRead};
-use crate::modules::http_core::conf::Conf;
 use crate::request::Request;
 use crate::response::Body;
+use crate::settings::core::Core;
 
 /// Bytes of a body that are copied behind their head.
 const COPIED_MAX: usize = 1 << 10;
@@ -39,7 +39,7 @@ pub(crate) fn filter(request: &mut Request) -> Option<u16> {
 
 /// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it
 /// goes out in chunks; clients of HTTP/1.0 know none, and then only the end of the connection tells.
-pub(crate) fn frame(request: &mut Request, core: &Conf) {
+pub(crate) fn frame(request: &mut Request, core: &Core) {
     let response = &request.response;
     if !response.is_filtered() || response.has_no_content() || request.method == Method::Head {
         return;
@@ -48,7 +48,7 @@ pub(crate) fn frame(request: &mut Request, core: &Conf) {
     if has_length && response.trailers.is_empty() {
         return;
     }
-    if core.chunked_transfer_encoding && request.head.version() != Version::Http10 {
+    if core.answering.chunked_transfer_encoding && request.head.version() != Version::Http10 {
         (request.response.chunked, request.response.content_length) = (true, None);
     } else if !has_length {
         request.keepalive = false;
@@ -56,7 +56,7 @@ pub(crate) fn frame(request: &mut Request, core: &Conf) {
 }
 
 /// Head and body, when both are in memory; otherwise the head is given back.
-pub(crate) fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
+pub(crate) fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
     let mut data = Segments::new();
     let has_none = request.method == Method::Head || request.response.has_no_content();
     if request.response.is_filtered() && !has_none {
@@ -84,7 +84,8 @@ pub(crate) fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> 
             data.push_range(source, range.start, range.end);
         }
         Body::File(file) => {
-            let Some(at_hand) = file.at_hand(&mut head, core.output_buffers.map(|(_, bytes)| bytes)) else {
+            let Some(at_hand) = file.at_hand(&mut head, core.sending.output_buffers.map(|(_, bytes)| bytes))
+            else {
                 return Err(head);
             };
             request.keep_spare(head);
@@ -96,13 +97,13 @@ pub(crate) fn at_hand(request: &mut Request, core: &Conf, mut head: Vec<u8>) -> 
 }
 
 /// The file that is the answer, and the read that brings all of it; otherwise the answer stays as it is.
-pub(crate) fn in_one_read(request: &mut Request, core: &Conf) -> Option<(FileBody, OneRead)> {
+pub(crate) fn in_one_read(request: &mut Request, core: &Core) -> Option<(FileBody, OneRead)> {
     let response = &mut request.response;
     if request.method == Method::Head || response.has_no_content() || response.is_filtered() {
         return None;
     }
     let Body::File(file) = &mut response.body else { return None };
-    let read = file.in_one_read(core.output_buffers.map(|(_, bytes)| bytes))?;
+    let read = file.in_one_read(core.sending.output_buffers.map(|(_, bytes)| bytes))?;
     match std::mem::take(&mut response.body) {
         Body::File(file) => Some((file, read)),
         _ => None,

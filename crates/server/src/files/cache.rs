@@ -33,24 +33,24 @@ pub(crate) struct CacheId(pub(crate) u16);
 pub(crate) struct Caches {
     configured: Box<[RefCell<Cache>]>,
     /// Files that stay open for a moment where no cache is configured.
-    pub(super) held: Held,
+    pub(crate) held: Held,
 }
 
 /// Files that were asked for a moment ago. Each use looks at the path first, so that nothing is answered which opening
 /// would not have answered; what is saved is the opening. A held file keeps its names in the kernel's memory, so that
 /// looking does not wait for the disk; it must not keep a deleted file's space or an unmounted disk for long.
 #[derive(Debug)]
-pub(super) struct Held(RefCell<Cache>);
+pub(crate) struct Held(RefCell<Cache>);
 
 /// Few descriptors beside those of the connections, and a moment that nobody who deletes or unmounts notices.
-pub(super) const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
+pub(crate) const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
 
 /// A held file is looked at before each use.
-const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
+pub(crate) const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
 
 impl Held {
     /// The file that a path led to a moment ago.
-    pub(super) fn find(&self, path: &[u8]) -> Option<Opened> {
+    pub(crate) fn find(&self, path: &[u8]) -> Option<Opened> {
         match self.0.borrow_mut().look_up(path, Rules::default(), HELD_TERMS.valid, rt::now()) {
             Known::Once(opened) => Some(opened),
             Known::Answer(_) | Known::Nothing => None,
@@ -58,7 +58,7 @@ impl Held {
     }
 
     /// Holds what a path led to just now, if that is a file; whether it is the first one.
-    pub(super) fn keep(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
+    pub(crate) fn keep(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
         let mut cache = self.0.borrow_mut();
         let was_empty = cache.by_path.is_empty();
         match found {
@@ -69,7 +69,7 @@ impl Held {
     }
 
     /// Closes what nobody asked for lately; whether anything is left.
-    pub(super) fn let_go(&self) -> bool {
+    pub(crate) fn let_go(&self) -> bool {
         let mut cache = self.0.borrow_mut();
         while cache.expire(rt::now()) {}
         !cache.by_path.is_empty()

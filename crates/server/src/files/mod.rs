@@ -6,44 +6,18 @@
 //! known about a root, [`links`] and [`cache`] the two directives.
 
 pub(crate) mod cache;
-pub(crate) mod links;
-mod open;
-mod paths;
-mod root;
+pub(crate) mod root;
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use io::Errno;
 use io::op::{DeviceId, Stat};
 use rustix::fs::{FileType, OFlags};
 
 use crate::telemetry::Reason;
-pub(crate) use open::{
-    Folder, close_unused, look, open, open_at_once, open_by_engine, open_folder, stat_anywhere,
-};
-pub(crate) use paths::{alias_is_lost, path_of, put_behind, root_len, root_of, set_found_below_alias};
-pub(crate) use root::{RootFacts, is_on_local_disk};
-
-use cache::{CacheId, Terms};
-use links::Links;
-
-/// How files are opened, as blocks inherit it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Opening {
-    /// `root_beneath`: never follow anything out of the root.
-    pub(crate) beneath: bool,
-    /// `disable_symlinks`, where it is not off.
-    pub(crate) links: Option<Arc<Links>>,
-    /// `open_file_cache`
-    pub(crate) cache: Option<CacheId>,
-    /// `open_file_cache off` written out: no file stays open, not even for a moment.
-    pub(crate) lets_go: bool,
-    /// What is asked of the cache.
-    pub(crate) terms: Terms,
-}
+pub(crate) use root::{RootFacts, Roots, is_on_local_disk};
 
 /// A file that was opened for a request, and what is known about it. Others may share the open file: it is read
 /// at places that are named, never in order.
@@ -83,7 +57,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn of(stat: &Stat) -> Kind {
+    pub(crate) fn of(stat: &Stat) -> Kind {
         match FileType::from_raw_mode(stat.mode) {
             FileType::RegularFile => Kind::File,
             FileType::Directory => Kind::Folder,
@@ -93,7 +67,7 @@ impl Kind {
 }
 
 impl Found {
-    fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Found::File(_) => Kind::File,
             Found::Folder => Kind::Folder,
@@ -141,7 +115,7 @@ pub(crate) fn set_direct(file: &rt::File) -> Result<(), Errno> {
 }
 
 /// Makes reads of a file that was opened with `O_DIRECT` go through the page cache, as those of small files do.
-fn set_buffered(file: &rt::File) -> Result<(), Errno> {
+pub(crate) fn set_buffered(file: &rt::File) -> Result<(), Errno> {
     file.fd().set_buffered(OFlags::NONBLOCK)
 }
 

@@ -5,14 +5,12 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use io::Errno;
 use io::op::{DeviceId, OpenHow, Stat};
 use io::residency::Hunch;
 use rustix::fs::{Mode, OFlags};
-
-use crate::config::Config;
-use crate::modules::http_core::conf::Conf;
 
 /// What is known about the root of one location.
 #[derive(Debug, Default)]
@@ -37,20 +35,21 @@ pub(crate) struct RootFacts {
     beneath: Option<OwnedFd>,
 }
 
-impl RootFacts {
-    /// The facts of each location, in their order. Blocks on the disk: for start and reload.
-    pub(crate) fn of_all(config: &Config) -> Vec<RootFacts> {
-        let events = config.events();
-        let direct_calls = events.calls_directly();
-        let facts = |core: &Conf| match core.root.template().constant() {
-            Some(path) => RootFacts::of(Path::new(path), core.opening.beneath, direct_calls),
-            None => RootFacts::default(),
-        };
-        config.http.locations.iter().map(|location| facts(&location.scope.core)).collect()
-    }
+/// The facts of the roots of all locations, as one thread holds them.
+#[derive(Debug)]
+pub(crate) struct Roots(pub(crate) Arc<Vec<RootFacts>>);
 
+impl Roots {
+    /// The facts of one.
+    pub(crate) fn of(&self, place: usize) -> &RootFacts {
+        &self.0[place]
+    }
+}
+
+impl RootFacts {
+    /// The facts of one root. Blocks on the disk: for start and reload.
     #[expect(clippy::disallowed_methods, reason = "the configuration is being taken up: nobody waits yet")]
-    fn of(root: &Path, beneath: bool, direct_calls: bool) -> RootFacts {
+    pub(crate) fn of(root: &Path, beneath: bool, direct_calls: bool) -> RootFacts {
         let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
         let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -75,25 +74,25 @@ impl RootFacts {
     }
 
     /// Whether a call that asks the kernel for what it has in memory is likely to pay.
-    pub(super) fn may_try(&self) -> bool {
+    pub(crate) fn may_try(&self) -> bool {
         self.direct_calls && self.names.is_worth_trying()
     }
 
     /// Whether files that are read past the page cache are opened so, which saves a call for each. Folders, and file
     /// systems that know no such reads, refuse.
-    pub(super) fn may_open_directly(&self) -> bool {
+    pub(crate) fn may_open_directly(&self) -> bool {
         self.direct.is_worth_trying()
     }
 
     /// Notes whether that was taken.
-    pub(super) fn note_opened_directly(&self, opened: bool) {
+    pub(crate) fn note_opened_directly(&self, opened: bool) {
         self.direct.note(opened);
     }
 
     /// Opens a file when all of its path is known to the kernel, which [`RootFacts::may_try`] said is worth asking;
     /// `None` leaves it to the engine. A call that succeeds is all there is to it: no entry, no completion, no wake-up
     /// of a task.
-    pub(super) fn open_resident(
+    pub(crate) fn open_resident(
         &self,
         dir: Option<BorrowedFd<'_>>,
         path: &CStr,
@@ -107,7 +106,7 @@ impl RootFacts {
 
     /// As [`RootFacts::open_resident`], for looking at a path alone. On a ring that is always a kernel worker's job,
     /// with a hand-over to another thread and back.
-    pub(super) fn stat_resident(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
+    pub(crate) fn stat_resident(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
         if !self.may_try() {
             return None;
         }
@@ -147,7 +146,7 @@ impl RootFacts {
     }
 
     /// The root as a place to open from, with `RESOLVE_BENEATH`.
-    pub(super) fn beneath(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn beneath(&self) -> Option<BorrowedFd<'_>> {
         self.beneath.as_ref().map(AsFd::as_fd)
     }
 }

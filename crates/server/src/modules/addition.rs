@@ -10,9 +10,9 @@ use conf::{Args, Error, Spec};
 use crate::body::filter::{BodyFilter, FilterError, Output};
 use crate::config::{Cx, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
-use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::settings::media_types::MediaTypes;
 use crate::subrequest::Subrequest;
 
 /// The module.

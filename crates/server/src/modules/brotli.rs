@@ -8,10 +8,10 @@ use conf::{Args, Spec, State};
 use crate::coding::{self, accept, apply};
 use crate::config::{Settings, SettingsType};
 use crate::modules::gzip::power_of_two;
-use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::settings::media_types::MediaTypes;
 use crate::variables::Variable;
 
 /// The module.

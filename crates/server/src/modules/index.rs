@@ -5,7 +5,7 @@ use http::request::Method;
 use io::Errno;
 
 use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
-use crate::files::{self, Failure, Kind};
+use crate::exchange::files::{self, Failure, Kind};
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};
@@ -157,7 +157,7 @@ fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
         return Step::Status(403);
     }
     // Usual on a site with broken links, so the line can be turned off.
-    if request.scope().core.log_not_found {
+    if request.scope().core.answering.log_not_found {
         request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));
     }
     Step::Status(404)

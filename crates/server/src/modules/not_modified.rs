@@ -35,7 +35,7 @@ fn filter(request: &mut Request) {
         let text = response.field(b"Last-Modified").or(response.date.as_deref());
         last_modified = last_modified.or_else(|| text.and_then(http::date::parse_http));
     }
-    let mode = request.scope().core.if_modified_since.unwrap_or(mode);
+    let mode = request.scope().core.answering.if_modified_since.unwrap_or(mode);
     let etag = response.etag.as_ref().map(|etag| etag.as_bytes());
     let validators = Validators { etag, last_modified };
     match conditional::evaluate(&request.head, request.bytes(), validators, mode) {

@@ -33,7 +33,7 @@ fn filter(request: &mut Request) {
     let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
         return;
     };
-    let max_ranges = request.scope().core.max_ranges;
+    let max_ranges = request.scope().core.answering.max_ranges;
     // Zero says that there are no ranges here, so `Accept-Ranges` must not promise them either.
     if max_ranges == Some(0) {
         request.response.allow_ranges = false;

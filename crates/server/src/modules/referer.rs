@@ -9,10 +9,10 @@ use http::request::HeaderId;
 
 use crate::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};
 use crate::module::BlockHooks;
-use crate::modules::http_core::names::ServerName;
 use crate::modules::{Directive, Module};
 use crate::pattern::{GaveUp, Pattern};
 use crate::request::Request;
+use crate::settings::names::ServerName;
 use crate::variables::Variable;
 use crate::wildcard::{HostTable, Refusal};
 

@@ -7,7 +7,7 @@ use http::conditional::Etag;
 use http::request::Method;
 
 use crate::body::{FileBody, choose};
-use crate::files::{self, Failure, Found, Opened};
+use crate::exchange::files::{self, Failure, Found, Opened};
 use crate::modules::Module;
 use crate::phases::{Later, Phase, Step};
 use crate::request::Request;
@@ -91,7 +91,7 @@ fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
     let status = files::status_of(failure.errno);
     let level = if status == 500 { Level::Crit } else { Level::Error };
     // Usual on a site with broken links, so the line can be turned off.
-    if status != 404 || request.scope().core.log_not_found {
+    if status != 404 || request.scope().core.answering.log_not_found {
         request.log(level, format_args!("{}", failure.at(path)));
     }
     Step::Status(status)
@@ -118,14 +118,14 @@ pub(crate) fn answer(request: &mut Request, opened: Opened) {
     let core = &generation.config.location(request.location).scope.core;
     let stat = opened.stat;
     // Chosen with the size at hand, because `directio` divides files by it.
-    let mover = choose::mover(core, &rt::caps(), stat.size);
+    let mover = choose::mover(&core.sending, &rt::caps(), stat.size);
     request.mover = Some(mover);
-    let body = Body::File(FileBody::new(opened, mover, request));
+    let body = Body::File(FileBody::new(opened, mover, files::place_of(request)));
     let response = &mut request.response;
     response.status = 200;
     response.content_length = Some(stat.size);
     response.last_modified = Some(stat.modified);
-    response.etag = core.etag.then(|| Etag::of_file(stat.modified, stat.size));
+    response.etag = core.answering.etag.then(|| Etag::of_file(stat.modified, stat.size));
     // Another server may have named the type of what it led to (`X-Accel-Redirect`).
     if matches!(response.content_type, ContentType::None) {
         response.content_type = ContentType::OfUri;

@@ -7,11 +7,12 @@ use conf::{Args, Contexts, Error, Spec};
 use io::Errno;
 
 use crate::config::{Cx, Inner, Scope, Settings, SettingsType};
-use crate::files::{self, Kind};
-use crate::modules::http_core::conf::{Conf as Core, Root};
+use crate::exchange::files::{self, Kind};
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};
 use crate::request::Request;
+use crate::settings::core::Core;
+use crate::settings::files::Root;
 use crate::telemetry::Level;
 use crate::template::Template;
 
@@ -127,9 +128,9 @@ async fn run(files: &Files, request: &mut Request) -> Step {
 /// nginx takes it from every text with a variable, from the last resort too; sites count on that.
 fn below_alias(request: &Request, core: &Core, name: &Template) -> Vec<u8> {
     let text = name.rendered(request);
-    match core.root {
-        Root::Alias(_) if !core.by_pattern && name.constant().is_none() => {
-            let rest = text.strip_prefix(core.location_prefix.as_bytes()).map(<[u8]>::to_vec);
+    match core.files.root {
+        Root::Alias(_) if !core.files.by_pattern && name.constant().is_none() => {
+            let rest = text.strip_prefix(core.files.location_prefix.as_bytes()).map(<[u8]>::to_vec);
             rest.unwrap_or(text)
         }
         _ => text,
@@ -152,13 +153,13 @@ async fn is_there(request: &Request, root: &[u8], name: &[u8], folder: bool) -> 
 
 /// The URI becomes that of the file that was found.
 fn take(request: &mut Request, core: &Core, name: Vec<u8>, folder: bool) {
-    match core.root {
+    match core.files.root {
         Root::Root(_) => request.uri = name,
         // An alias of a pattern stands for the whole URI: a folder keeps its own.
-        Root::Alias(_) if core.by_pattern && folder => {}
-        Root::Alias(_) if core.by_pattern => files::set_found_below_alias(request, name),
+        Root::Alias(_) if core.files.by_pattern && folder => {}
+        Root::Alias(_) if core.files.by_pattern => files::set_found_below_alias(request, name),
         Root::Alias(_) => {
-            let mut uri = core.location_prefix.as_bytes().to_vec();
+            let mut uri = core.files.location_prefix.as_bytes().to_vec();
             uri.extend_from_slice(&name);
             request.uri = uri;
         }

@@ -9,10 +9,10 @@ use conf::{Args, Contexts, Error, Spec, State, value};
 
 use crate::coding::{self, accept, apply};
 use crate::config::{Cx, Scope, Settings, SettingsType};
-use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::settings::media_types::MediaTypes;
 use crate::variables::Variable;
 
 /// The module.

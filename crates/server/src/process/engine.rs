@@ -8,9 +8,9 @@ use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind, PUTS_MAX};
 use io::probe::{Fallback, Probe};
 
+use crate::body::rules::Aio;
 use crate::config::Config;
 use crate::modules::core::{BUFFER_POOL_MIN, Method};
-use crate::modules::http_core::conf::Aio;
 use crate::process::StartError;
 use crate::telemetry::Reason;
 
@@ -158,9 +158,9 @@ impl EngineKey {
 
 /// libaio's contexts count against a limit of the whole machine: only where something reads through it.
 fn uses_libaio(config: &Config, ring: bool) -> bool {
-    config.http.locations.iter().map(|location| &location.scope.core).any(|core| match core.aio {
+    config.http.locations.iter().map(|location| &location.scope.core).any(|core| match core.sending.aio {
         Aio::Libaio => true,
-        Aio::Unset | Aio::On | Aio::Uring => !ring && core.directio.is_some(),
+        Aio::Unset | Aio::On | Aio::Uring => !ring && core.sending.directio.is_some(),
         Aio::Off | Aio::Threads(_) => false,
     })
 }
@@ -172,7 +172,7 @@ const MAKERS_QUEUE: usize = 65536;
 fn uses_pool(config: &Config, ring: bool) -> bool {
     let mut settings = config.http.locations.iter().map(|location| &location.scope.core);
     // Without a ring the pool is what buffered reads are left with.
-    !ring || settings.any(|core| matches!(core.aio, Aio::Threads(_) | Aio::Libaio))
+    !ring || settings.any(|core| matches!(core.sending.aio, Aio::Threads(_) | Aio::Libaio))
 }
 
 /// The pools that locations name, in the order of their numbers; `default` exists without being written.

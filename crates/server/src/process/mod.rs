@@ -22,7 +22,7 @@ use rt::mailbox;
 use rt::thread::Setup;
 
 use crate::config::Config;
-use crate::files::RootFacts;
+use crate::exchange::files::RootFacts;
 use crate::modules::core::{Affinity, Workers};
 use crate::modules::http_core::listen::ListenAddr;
 use crate::resolve;
@@ -126,7 +126,7 @@ pub(crate) struct Edition {
 
 impl Edition {
     fn new(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> Edition {
-        let roots = Arc::new(RootFacts::of_all(config));
+        let roots = Arc::new(crate::exchange::files::root_facts(config));
         Edition { config: Arc::clone(config), roots, in_force: InForce::new(number, events) }
     }
 }

@@ -21,7 +21,7 @@ use rt::local::{Counted, Event, Gauge};
 use rt::net::Stopper;
 
 use crate::error_log;
-use crate::files;
+use crate::exchange::files;
 use crate::request::Generation;
 use crate::telemetry::Level;
 use crate::telemetry::limited::Limited;

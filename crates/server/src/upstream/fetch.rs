@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::request::{HeaderId, Method};
 use io::op::Source;
 use rt::net::{ConnectOptions, ConnectStep};
 use rt::{Either, select};
 
+use crate::exchange::client;
 use crate::request::Request;
 use crate::telemetry::{Level, Reason};
 use crate::upstream::body::Live;
@@ -52,9 +53,6 @@ pub(crate) async fn fetch(
 
 /// What stands before addresses in log lines.
 const SCHEME: &str = "http://";
-
-/// How long an upstream has before it is looked whether the client still waits.
-const WATCH_AFTER: Duration = Duration::from_millis(20);
 
 /// The tries of one request.
 struct Fetch<'a> {
@@ -222,7 +220,7 @@ async fn watched<F: Future>(
     settings: &Settings,
     future: Pin<&mut F>,
 ) -> Option<F::Output> {
-    match select(future, gone(request, !settings.ignore_client_abort && !request.is_detached)).await {
+    match select(future, client::gone(request, !settings.ignore_client_abort && !request.is_detached)).await {
         Either::Left(output) => Some(output),
         Either::Right(()) => {
             request.log(
@@ -232,15 +230,6 @@ async fn watched<F: Future>(
             None
         }
     }
-}
-
-/// Waits until the client of a request has gone, where that matters, but not before the upstream had a little time: most
-/// answers are here before that, and to watch costs an operation of the engine.
-pub(crate) async fn gone(request: &Request, matters: bool) {
-    let client = request.conn.client.borrow().clone();
-    let Some(client) = client.filter(|_| matters) else { return std::future::pending().await };
-    rt::sleep_until(rt::now() + WATCH_AFTER).await;
-    client.hung_up().await;
 }
 
 /// One try.

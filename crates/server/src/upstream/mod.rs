@@ -40,7 +40,7 @@ use crate::response::Body;
 use crate::template::Template;
 use body::Direct;
 pub(crate) use body::{Coming, Live};
-pub(crate) use fetch::{fetch, gone};
+pub(crate) use fetch::fetch;
 pub(crate) use link::Pools;
 pub(crate) use tunnel::Tunnel;
 

@@ -15,7 +15,7 @@ use io::Errno;
 
 use crate::base64;
 use crate::config::{Settings, SettingsType};
-use crate::files;
+use crate::exchange::files;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};

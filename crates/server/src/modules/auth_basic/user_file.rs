@@ -46,7 +46,7 @@ impl fmt::Display for FileError {
 pub(super) async fn find(request: &Request, path: &[u8], user: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
     // A folder of the configuration need not be on the device of the root, so none is counted.
     let device = DeviceId::default();
-    let via = choose::path_engine(&request.scope().core, &rt::caps());
+    let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     let file = open(path, device, via).await.map_err(FileError::Open)?;
     let mut search = Search::new(user);
     let mut offset = 0;

@@ -13,7 +13,7 @@ use io::Errno;
 use io::op::DirEntry;
 use rustix::fs::FileType;
 
-use crate::files::{self, Failure, Folder};
+use crate::exchange::files::{self, Failure, Folder};
 use crate::phases::Step;
 use crate::request::Request;
 use crate::telemetry::Level;

@@ -18,11 +18,11 @@ use recode::Recode;
 
 use crate::config::{Cx, Http, Scope, Settings, SettingsType};
 use crate::module::SubrequestHooks;
-use crate::modules::http_core::media_types::{MediaTypes, split_charset};
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
 use crate::request::Request;
 use crate::response::ContentType;
+use crate::settings::media_types::{MediaTypes, split_charset};
 use crate::telemetry::Level;
 use crate::variables::VarRef;
 

@@ -4,9 +4,9 @@ use conf::{Args, Contexts, Error, State};
 
 use crate::config::{Cx, ServerId};
 use crate::modules::http_core::listen::{self, Wanted};
-use crate::modules::http_core::names::ServerName;
 use crate::modules::http_core::{LEVELS, core};
 use crate::modules::{Directive, Walk};
+use crate::settings::names::ServerName;
 
 /// A server while its block is being read.
 #[derive(Debug)]

@@ -23,7 +23,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("1.1"),
         |scope, cx| {
-            cx.set(&mut scope.core.gzip_clients.http_10, value::choice(&[("1.0", true), ("1.1", false)]))
+            cx.set(
+                &mut scope.core.answering.gzip_clients.http_10,
+                value::choice(&[("1.0", true), ("1.1", false)]),
+            )
         },
     ),
     // A request with `Via` came through a proxy, which may hand its answer to clients that cannot read it.
@@ -41,7 +44,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Says \"Vary: Accept-Encoding\" where the answer depends on it.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.gzip_clients.vary),
+        |scope, cx| cx.flag(&mut scope.core.answering.gzip_clients.vary),
     ),
     // Patterns are looked for without case, anywhere in the field.
     Directive::scope(
@@ -72,7 +75,7 @@ const PROXIED: &[(&str, u64)] = &[
 /// Several in a block add up.
 fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let bits = cx.statement.bits(PROXIED, cx.warnings)?;
-    let proxied = &mut scope.core.gzip_clients.proxied;
+    let proxied = &mut scope.core.answering.gzip_clients.proxied;
     let before = if proxied.block == cx.block { proxied.bits } else { 0 };
     *proxied = Proxied { bits: before | bits, block: cx.block };
     Ok(())
@@ -81,9 +84,9 @@ fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
 fn set_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     for text in cx.statement.texts() {
         // Either kind of argument ends what patterns were inherited.
-        let patterns = scope.core.gzip_clients.disable.own(cx.block);
+        let patterns = scope.core.answering.gzip_clients.disable.own(cx.block);
         if text == "msie6" {
-            scope.core.gzip_clients.disable_msie6 = true;
+            scope.core.answering.gzip_clients.disable_msie6 = true;
             continue;
         }
         let pattern = Arc::new(cx.pattern(text, true)?);
@@ -100,7 +103,7 @@ mod tests {
 
     fn conf_of(http: &str) -> GzipClients {
         let config = loaded(http);
-        config.http.locations.last().expect("there is a server").scope.core.gzip_clients.clone()
+        config.http.locations.last().expect("there is a server").scope.core.answering.gzip_clients.clone()
     }
 
     #[test]

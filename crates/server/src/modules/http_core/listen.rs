@@ -12,8 +12,8 @@ use conf::{Error, Span, value};
 use crate::config::{Cx, ServerId};
 use crate::modules::core::started_as_root;
 use crate::modules::http_core::ServerDraft;
-use crate::modules::http_core::names::{NameTable, ServerName};
 use crate::request::Address;
+use crate::settings::names::{NameTable, ServerName};
 
 /// Where a socket is bound.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -4,24 +4,18 @@
 //! `locations` the tables that requests are matched against.
 
 mod blocks;
-pub(crate) mod conf;
 pub(crate) mod gzip;
 pub mod listen;
-pub(crate) mod locations;
-pub(crate) mod media_types;
-pub(crate) mod names;
 mod open_files;
 mod reading;
 pub(crate) mod resolver;
 mod serving;
 #[cfg(test)]
 mod tests;
-pub(crate) mod types;
 pub(crate) mod variables;
 
 pub(crate) use blocks::NO_HASH;
 pub use blocks::ServerDraft;
-pub(crate) use conf::{Conf, LimitExcept};
 
 use std::path::Path;
 
@@ -55,7 +49,7 @@ pub static MODULE: Module = Module {
         },
         needs: |http, scope, needs| {
             needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
-            needs.temp_folders.insert(scope.core.client_body_temp_path.0.clone());
+            needs.temp_folders.insert(scope.core.body_files.temp_path.0.clone());
             needs.temp_folders.extend(http.caches.iter().map(|zone| zone.kind().path.clone()));
         },
         ..BlockHooks::NONE

@@ -7,8 +7,8 @@ use conf::value;
 use conf::{Args, Error, State};
 
 use crate::config::{Cx, Scope};
+use crate::exchange::files::links::Links;
 use crate::files::cache::{CacheId, Limits};
-use crate::files::links::Links;
 use crate::modules::Directive;
 use crate::modules::http_core::{LEVELS, core};
 use crate::telemetry::links::Refused;
@@ -34,7 +34,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Time after which a path in the cache is looked at again.",
         )
         .default("60s"),
-        |scope, cx| cx.seconds(&mut scope.core.opening.terms.valid),
+        |scope, cx| cx.seconds(&mut scope.core.files.opening.terms.valid),
     ),
     // Files that are asked for once would take the places of others.
     Directive::scope(
@@ -45,13 +45,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Number of uses from which on a file stays open.",
         )
         .default("1"),
-        |scope, cx| cx.number(&mut scope.core.opening.terms.min_uses),
+        |scope, cx| cx.number(&mut scope.core.files.opening.terms.min_uses),
     ),
     // Only what the path itself is the reason for: a disk that fails is asked again.
     Directive::scope(
         core("open_file_cache_errors", LEVELS, Args::Flag, "Remembers paths that lead to nothing, too.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.opening.terms.errors),
+        |scope, cx| cx.flag(&mut scope.core.files.opening.terms.errors),
     ),
     // Known to nginx's parser and not to its documentation.
     Directive::scope(
@@ -97,9 +97,9 @@ fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
             return Err(cx.error(format_args!("invalid \"open_file_cache\" parameter \"{text}\"")));
         }
     }
-    scope.core.opening.lets_go = off;
+    scope.core.files.opening.lets_go = off;
     if off {
-        scope.core.opening.cache = None;
+        scope.core.files.opening.cache = None;
         return Ok(());
     }
     let max = max.ok_or_else(|| cx.error("\"open_file_cache\" must have the \"max\" parameter"))?;
@@ -107,7 +107,8 @@ fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let id = u16::try_from(caches.len()).map(CacheId);
     // Entries are numbered with 32 bits; no machine has descriptors for as many.
     caches.push(Limits { max: max.min(u64::from(u32::MAX)) as usize, inactive });
-    scope.core.opening.cache = Some(id.map_err(|_| cx.error("too many \"open_file_cache\" directives"))?);
+    scope.core.files.opening.cache =
+        Some(id.map_err(|_| cx.error("too many \"open_file_cache\" directives"))?);
     Ok(())
 }
 
@@ -138,7 +139,7 @@ fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(format_args!("duplicate parameters \"{first} {second}\"")));
     }
     // `off` costs no request anything: it is the same as never having been written.
-    scope.core.opening.links = match refused {
+    scope.core.files.opening.links = match refused {
         Refused::Nothing => None,
         refused => Some(Arc::new(Links { refused, from })),
     };
@@ -159,14 +160,14 @@ mod tests {
                location /c { open_file_cache inactive=1s max=2; open_file_cache_valid 1; } }",
         );
         let scopes = config.http.locations.iter().map(|location| &location.scope.core);
-        let ids: Vec<Option<CacheId>> = scopes.map(|core| core.opening.cache).collect();
+        let ids: Vec<Option<CacheId>> = scopes.map(|core| core.files.opening.cache).collect();
         assert_eq!(ids, [Some(CacheId(0)), Some(CacheId(0)), None, Some(CacheId(1))]);
         let limits = |max, seconds| Limits { max, inactive: Duration::from_secs(seconds) };
         assert_eq!(config.http.open_file_caches, [limits(10, 300), limits(2, 1)]);
         let of = |place: usize| {
             let core = &config.http.locations[place].scope.core;
-            let seconds = core.opening.terms.valid.as_secs();
-            (seconds, core.opening.terms.min_uses, core.opening.terms.errors)
+            let seconds = core.files.opening.terms.valid.as_secs();
+            (seconds, core.files.opening.terms.min_uses, core.files.opening.terms.errors)
         };
         assert_eq!([of(1), of(2), of(3)], [(120, 3, true), (120, 3, false), (1, 3, true)]);
     }
@@ -179,7 +180,7 @@ mod tests {
                location /d { disable_symlinks off from=/x; } }",
         );
         let of = |place: usize| {
-            let links = config.http.locations[place].scope.core.opening.links.as_ref();
+            let links = config.http.locations[place].scope.core.files.opening.links.as_ref();
             links.map(|links| (links.refused, links.from.is_some()))
         };
         let expected = [Some((Refused::OfOthers, true)), Some((Refused::All, false)), None, None];

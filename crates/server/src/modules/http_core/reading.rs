@@ -5,8 +5,10 @@ use conf::{Args, Error, Spec};
 
 use crate::config::{Cx, Scope};
 use crate::modules::Directive;
-use crate::modules::http_core::conf::{BodyInFile, KeepaliveDisable, LingeringClose};
 use crate::modules::http_core::{LEVELS, OWN, SERVER_LEVELS, core};
+use crate::received::BodyInFile;
+use crate::settings::keeping::KeepaliveDisable;
+use crate::settings::keeping::LingeringClose;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Connections.
@@ -30,13 +32,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "How long an idle connection stays open even when connections run short or a worker retires.",
         )
         .default("0"),
-        |scope, cx| cx.milliseconds(&mut scope.core.keepalive_min_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_min_timeout),
     ),
     // Frees what a connection has gathered in memory, now and then.
     Directive::scope(
         core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
             .default("1000"),
-        |scope, cx| cx.number(&mut scope.core.keepalive_requests),
+        |scope, cx| cx.number(&mut scope.core.keeping.keepalive_requests),
     ),
     // Lets clients find new addresses of a server, even busy ones.
     Directive::scope(
@@ -47,7 +49,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Age after which a connection closes with its next response.",
         )
         .default("1h"),
-        |scope, cx| cx.milliseconds(&mut scope.core.keepalive_time),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_time),
     ),
     // Browsers that fail on POST over kept connections; nobody has met one for years, but the header is cheap
     // to look at.
@@ -72,19 +74,19 @@ pub(super) const DIRECTIVES: &[Directive] = &[
                 ("on", LingeringClose::On),
                 ("always", LingeringClose::Always),
             ];
-            cx.choice(&mut scope.core.lingering_close, NAMES)
+            cx.choice(&mut scope.core.keeping.lingering_close, NAMES)
         },
     ),
     // A client that sends for longer than this does not read answers anyway.
     Directive::scope(
         core("lingering_time", LEVELS, Args::Exactly(1), "How long to read on, at most.").default("30s"),
-        |scope, cx| cx.milliseconds(&mut scope.core.lingering_time),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_time),
     ),
     // The wait for one more packet; a round trip around the world is a tenth of it.
     Directive::scope(
         core("lingering_timeout", LEVELS, Args::Exactly(1), "How long to wait for more while reading on.")
             .default("5s"),
-        |scope, cx| cx.milliseconds(&mut scope.core.lingering_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_timeout),
     ),
     // Otherwise the kernel keeps what the client never took for minutes (tcp(7), FIN-WAIT-1).
     Directive::scope(
@@ -95,7 +97,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Resets connections that timed out, which frees their memory at once.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.reset_timedout_connection),
+        |scope, cx| cx.flag(&mut scope.core.keeping.reset_timedout_connection),
     ),
     // Heads.
     // For the whole head: a client that sends a byte a minute must not hold a connection.
@@ -107,7 +109,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "How long a client may take to send a head.",
         )
         .default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.core.client_header_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.core.reading.client_header_timeout),
     ),
     // Most heads fit; a connection that waits needs no memory in this server, so the number only bounds.
     Directive::scope(
@@ -118,7 +120,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Bytes of the first buffer for a head.",
         )
         .default("1k"),
-        |scope, cx| cx.size(&mut scope.core.client_header_buffer_size),
+        |scope, cx| cx.size(&mut scope.core.reading.client_header_buffer_size),
     ),
     // Longest line and longest head follow from it: 414 for the request line, 431 for the others.
     Directive::scope(
@@ -130,7 +132,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("4 8k"),
         |scope, cx| {
-            scope.core.large_client_header_buffers = cx.statement.buffers()?;
+            scope.core.reading.large_client_header_buffers = cx.statement.buffers()?;
             Ok(())
         },
     ),
@@ -138,13 +140,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Header lines that a request may have; one with more is answered with 431.")
             .default("1000"),
-        |scope, cx| cx.number(&mut scope.core.max_headers),
+        |scope, cx| cx.number(&mut scope.core.reading.max_headers),
     ),
     // On, as in nginx: what no specification allows is not handed on to anybody.
     Directive::scope(
         core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header lines with odd names.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.core.ignore_invalid_headers),
+        |scope, cx| cx.flag(&mut scope.core.reading.ignore_invalid_headers),
     ),
     // Off, because a name with underscores and one with dashes are the same variable to a CGI program.
     Directive::scope(
@@ -155,7 +157,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Lets names of header lines have underscores.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.underscores_in_headers),
+        |scope, cx| cx.flag(&mut scope.core.reading.underscores_in_headers),
     ),
     // For servers whose clients are known: everything that is not by the book is 400.
     Directive::scope(
@@ -167,13 +169,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Refuses requests that nginx tolerates: odd header names, more than one space in the request line, blanks and malformed extensions behind a chunk's size.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.http_strict),
+        |scope, cx| cx.flag(&mut scope.core.reading.http_strict),
     ),
     // On, so that a location with one slash is not passed by with two.
     Directive::scope(
         core("merge_slashes", SERVER_LEVELS, Args::Flag, "Takes several slashes in a row for one.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.core.merge_slashes),
+        |scope, cx| cx.flag(&mut scope.core.reading.merge_slashes),
     ),
     // Checked all the same: a configuration that nginx refuses is not accepted here by accident.
     Directive::scope(
@@ -186,7 +188,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("512")
         .state(conf::State::Accepted("connections have no memory pool; the size is only checked")),
         |scope, cx| {
-            cx.set(&mut scope.core.connection_pool_size, pool_size).map_err(|error| pool_error(cx, error))
+            cx.set(&mut scope.core.reading.connection_pool_size, pool_size).map_err(|error| pool_error(cx, error))
         },
     ),
     Directive::scope(
@@ -210,7 +212,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Bytes that a request body may have; 0 is no limit.",
         )
         .default("1m"),
-        |scope, cx| cx.offset(&mut scope.core.client_max_body_size),
+        |scope, cx| cx.offset(&mut scope.core.reading.client_max_body_size),
     ),
     // Larger bodies go to a file.
     Directive::scope(
@@ -221,13 +223,13 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Bytes of a request body that are kept in memory.",
         )
         .default("16k"),
-        |scope, cx| cx.size(&mut scope.core.client_body_buffer_size),
+        |scope, cx| cx.size(&mut scope.core.reading.client_body_buffer_size),
     ),
     // Between two pieces of the body, not for the whole.
     Directive::scope(
         core("client_body_timeout", LEVELS, Args::Exactly(1), "How long to wait for more of a request body.")
             .default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.core.client_body_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.core.reading.client_body_timeout),
     ),
     // So that the choice of a location can depend on the body.
     Directive::scope(
@@ -239,7 +241,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         ),
         |scope, cx| {
             let texts: Result<Vec<_>, _> = cx.statement.texts().map(|text| cx.template(text)).collect();
-            scope.core.client_body_early_read.own(cx.block).extend(texts?);
+            scope.core.reading.client_body_early_read.own(cx.block).extend(texts?);
             Ok(())
         },
     ),
@@ -250,7 +252,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             const NAMES: &[(&str, BodyInFile)] =
                 &[("off", BodyInFile::Off), ("on", BodyInFile::On), ("clean", BodyInFile::Clean)];
-            cx.choice(&mut scope.core.client_body_in_file_only, NAMES)
+            cx.choice(&mut scope.core.body_files.in_file_only, NAMES)
         },
     ),
     // Two buffers would be one copy less for some bodies, and a second case for everybody who looks into one.
@@ -270,7 +272,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("client_body_temp"),
         |scope, cx| {
-            scope.core.client_body_temp_path = cx.temp_folder()?;
+            scope.core.body_files.temp_path = cx.temp_folder()?;
             Ok(())
         },
     ),
@@ -278,10 +280,10 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 
 /// The second argument only says what clients are told; it may be longer than the first.
 fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
-    cx.milliseconds(&mut scope.core.keepalive_timeout)?;
+    cx.milliseconds(&mut scope.core.keeping.keepalive_timeout)?;
     if cx.statement.args.len() > 1 {
         // Seconds, because the header field `Keep-Alive` counts in seconds.
-        scope.core.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
+        scope.core.keeping.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
     }
     Ok(())
 }
@@ -291,7 +293,7 @@ fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error
     const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
     // A name that is written twice is a warning, as in nginx, and no error.
     let bits = cx.statement.bits(NAMES, cx.warnings)?;
-    scope.core.keepalive_disable = KeepaliveDisable { msie6: bits & 2 != 0, safari: bits & 4 != 0 };
+    scope.core.keeping.keepalive_disable = KeepaliveDisable { msie6: bits & 2 != 0, safari: bits & 4 != 0 };
     Ok(())
 }
 

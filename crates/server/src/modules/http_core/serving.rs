@@ -4,12 +4,16 @@ use conf::value;
 use conf::{Args, Contexts, Error, Spec};
 use http::conditional::IfModifiedSince;
 
+use crate::body::rules::Aio;
 use crate::config::{Cx, Scope};
 use crate::modules::Directive;
 use crate::modules::core::read_error_log;
-use crate::modules::http_core::conf::{Aio, ErrorPage, FoundBy, Root, ServerTokens};
-use crate::modules::http_core::types::Types;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF, OWN, core};
+use crate::settings::answering::ErrorPage;
+use crate::settings::answering::ServerTokens;
+use crate::settings::core::FoundBy;
+use crate::settings::files::Root;
+use crate::settings::types::Types;
 
 pub(super) const DIRECTIVES: &[Directive] = &[
     // Where files are.
@@ -35,12 +39,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         Spec::new(OWN, "root_beneath", LEVELS, Args::Flag, "Never follows a symbolic link out of the root.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.opening.beneath),
+        |scope, cx| cx.flag(&mut scope.core.files.opening.beneath),
     ),
     // The default is three types, as in nginx: whoever serves more includes a file of them.
     Directive::scope(
         core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
-        |scope, cx| Types::read(&mut scope.core.types, cx),
+        |scope, cx| Types::read(&mut scope.core.files.types, cx),
     ),
     // nginx's default, too: a browser shows it, and does not run it.
     Directive::scope(
@@ -52,7 +56,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("text/plain"),
         |scope, cx| {
-            scope.core.default_type = cx.arg(0).into();
+            scope.core.files.default_type = cx.arg(0).into();
             Ok(())
         },
     ),
@@ -69,7 +73,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         |scope, cx| {
             let mut on = false;
             cx.flag(&mut on)?;
-            scope.core.sendfile = Some(on);
+            scope.core.sending.sendfile = Some(on);
             Ok(())
         },
     ),
@@ -82,7 +86,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Most bytes that one sendfile moves, up to 1m; 0 is no further limit.",
         )
         .default("2m"),
-        |scope, cx| cx.size(&mut scope.core.sendfile_max_chunk),
+        |scope, cx| cx.size(&mut scope.core.sending.sendfile_max_chunk),
     ),
     // Not written is not the same as `off`: without it the best engine reads, with `off` the thread itself
     // does, and waits.
@@ -114,7 +118,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         .default("off"),
         |scope, cx| {
             let off = cx.arg(0).eq_ignore_ascii_case("off");
-            scope.core.aio_sendfile = if off { None } else { Some(chunk(cx)?) };
+            scope.core.sending.aio_sendfile = if off { None } else { Some(chunk(cx)?) };
             Ok(())
         },
     ),
@@ -128,7 +132,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         )
         .default("off"),
         |scope, cx| {
-            scope.core.directio =
+            scope.core.sending.directio =
                 if cx.arg(0) == "off" { None } else { Some(cx.statement.value(0, value::offset)?) };
             Ok(())
         },
@@ -150,7 +154,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Number and bytes of the buffers that a file is read into; the engine chooses without it.",
         ),
         |scope, cx| {
-            scope.core.output_buffers = Some(cx.statement.buffers()?);
+            scope.core.sending.output_buffers = Some(cx.statement.buffers()?);
             Ok(())
         },
     ),
@@ -163,7 +167,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Other than 0: the kernel reads ahead further in files above 128k, as in nginx whatever the number.",
         )
         .default("0"),
-        |scope, cx| cx.size(&mut scope.core.read_ahead),
+        |scope, cx| cx.size(&mut scope.core.sending.read_ahead),
     ),
     // Saves a packet for each response; it matters with sendfile, where head and body are two calls.
     Directive::scope(
@@ -174,12 +178,12 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Fills packets: the head goes out together with the start of the file.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.tcp_nopush),
+        |scope, cx| cx.flag(&mut scope.core.sending.tcp_nopush),
     ),
     // A response that is complete must not wait for the acknowledgement of the packet before it.
     Directive::scope(
         core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on kept connections, in tunnels, and where a body pauses.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.tcp_nodelay),
+        |scope, cx| cx.flag(&mut scope.core.sending.tcp_nodelay),
     ),
     // Between two successful writes, not for the whole: slow clients may take as long as they go on.
     Directive::scope(
@@ -190,7 +194,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "How long to wait until a client takes more of a response.",
         )
         .default("60s"),
-        |scope, cx| cx.milliseconds(&mut scope.core.send_timeout),
+        |scope, cx| cx.milliseconds(&mut scope.core.sending.send_timeout),
     ),
     // FreeBSD has it; a configuration that came from there still loads.
     Directive::scope(
@@ -198,8 +202,8 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             .default("0")
             .state(conf::State::Accepted("Linux has no such socket option")),
         |scope, cx| {
-            cx.size(&mut scope.core.send_lowat)?;
-            if scope.core.send_lowat > 0 {
+            cx.size(&mut scope.core.sending.send_lowat)?;
+            if scope.core.sending.send_lowat > 0 {
                 cx.warn("\"send_lowat\" is not supported, ignored");
             }
             Ok(())
@@ -251,7 +255,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     Directive::scope(
         core("recursive_error_pages", LEVELS, Args::Flag, "Lets an error page lead to another one.")
             .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.recursive_error_pages),
+        |scope, cx| cx.flag(&mut scope.core.answering.recursive_error_pages),
     ),
     // On as in nginx. A text is a variable's business too, so it is rendered for each response.
     Directive::scope(
@@ -267,7 +271,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     // Made of time and size, as nginx makes it, so that caches keep what they have when servers are exchanged.
     Directive::scope(
         core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.etag),
+        |scope, cx| cx.flag(&mut scope.core.answering.etag),
     ),
     // Exact, because a file that was put back to an older state must be sent again.
     Directive::scope(
@@ -284,24 +288,24 @@ pub(super) const DIRECTIVES: &[Directive] = &[
                 ("exact", Some(IfModifiedSince::Exact)),
                 ("before", Some(IfModifiedSince::Before)),
             ];
-            cx.choice(&mut scope.core.if_modified_since, NAMES)
+            cx.choice(&mut scope.core.answering.if_modified_since, NAMES)
         },
     ),
     // Without it the range filter has a limit of its own against requests for thousands of pieces.
     Directive::scope(
         core("max_ranges", LEVELS, Args::Exactly(1), "Ranges that a request may ask for; 0 ignores them."),
-        |scope, cx| cx.set(&mut scope.core.max_ranges, |text| value::number(text).map(Some)),
+        |scope, cx| cx.set(&mut scope.core.answering.max_ranges, |text| value::number(text).map(Some)),
     ),
     // Off is for clients that speak HTTP/1.1 and cannot read chunks; their bodies end with the connection.
     Directive::scope(
         core("chunked_transfer_encoding", LEVELS, Args::Flag, "Sends bodies of unknown length in chunks.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.core.chunked_transfer_encoding),
+        |scope, cx| cx.flag(&mut scope.core.answering.chunked_transfer_encoding),
     ),
     // Relative ones are shorter and right behind any proxy, but nginx sends absolute ones.
     Directive::scope(
         core("absolute_redirect", LEVELS, Args::Flag, "Puts scheme and host into redirects.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.absolute_redirect),
+        |scope, cx| cx.flag(&mut scope.core.answering.absolute_redirect),
     ),
     // Off, because the name that the client used is the one that it can reach.
     Directive::scope(
@@ -312,28 +316,28 @@ pub(super) const DIRECTIVES: &[Directive] = &[
             "Takes the first server name for redirects, not the client's.",
         )
         .default("off"),
-        |scope, cx| cx.flag(&mut scope.core.server_name_in_redirect),
+        |scope, cx| cx.flag(&mut scope.core.answering.server_name_in_redirect),
     ),
     // Off is for servers behind a proxy that listens on another port.
     Directive::scope(
         core("port_in_redirect", LEVELS, Args::Flag, "Puts the port into redirects.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.port_in_redirect),
+        |scope, cx| cx.flag(&mut scope.core.answering.port_in_redirect),
     ),
     // Browsers of that age showed a page of their own in the place of short ones.
     Directive::scope(
         core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
             .default("on"),
-        |scope, cx| cx.flag(&mut scope.core.msie.padding),
+        |scope, cx| cx.flag(&mut scope.core.answering.msie.padding),
     ),
     // Browsers of that age did not follow redirects to some addresses.
     Directive::scope(
         core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
-        |scope, cx| cx.flag(&mut scope.core.msie.refresh),
+        |scope, cx| cx.flag(&mut scope.core.answering.msie.refresh),
     ),
     // Off keeps the error log readable where files are expected to be missing.
     Directive::scope(
         core("log_not_found", LEVELS, Args::Flag, "Logs files that are not there as errors.").default("on"),
-        |scope, cx| cx.flag(&mut scope.core.log_not_found),
+        |scope, cx| cx.flag(&mut scope.core.answering.log_not_found),
     ),
     // With their own URI, in the format of their location.
     Directive::scope(
@@ -382,9 +386,9 @@ pub(super) const DIRECTIVES: &[Directive] = &[
 fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error> {
     let core = &mut scope.core;
     let name = if alias { "alias" } else { "root" };
-    let before = if matches!(core.root, Root::Alias(_)) { "alias" } else { "root" };
+    let before = if matches!(core.files.root, Root::Alias(_)) { "alias" } else { "root" };
     // The same two words in blocks inside of each other are inheritance, in one block they are a contradiction.
-    if core.root_block == cx.block {
+    if core.files.root_block == cx.block {
         let message =
             format_args!("\"{name}\" directive is duplicate, \"{before}\" directive was specified earlier");
         return Err(cx.error(message));
@@ -401,19 +405,19 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
             return Err(cx.error(message));
         }
     }
-    core.root_block = cx.block;
+    core.files.root_block = cx.block;
     // A slash at the end of a root would come twice, because each URI begins with one; an alias ends as it is
     // written, for it is put in the place of a prefix.
-    core.root = match alias {
+    core.files.root = match alias {
         true => Root::Alias(cx.path_template(text)?),
         false => Root::Root(
             cx.path_template(text.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(text))?,
         ),
     };
     if alias {
-        core.by_pattern = core.found_by == FoundBy::Pattern;
+        core.files.by_pattern = core.found_by == FoundBy::Pattern;
         if let FoundBy::Prefix(prefix) = &core.found_by {
-            core.location_prefix = prefix.clone();
+            core.files.location_prefix = prefix.clone();
         }
     }
     Ok(())
@@ -422,7 +426,7 @@ fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error
 /// Pools are numbered as they are named; whether they exist is known when the whole text was read.
 fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let text = cx.arg(0);
-    scope.core.aio = match text {
+    scope.core.sending.aio = match text {
         "on" => Aio::On,
         "off" => Aio::Off,
         "io_uring" => Aio::Uring,
@@ -466,7 +470,7 @@ fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         Build,
     }
     let text = cx.arg(0);
-    scope.core.server_tokens = match cx.statement.value(0, value::choice(NAMES)) {
+    scope.core.answering.server_tokens = match cx.statement.value(0, value::choice(NAMES)) {
         Ok(Tokens::Off) => ServerTokens::Off,
         Ok(Tokens::On) => ServerTokens::On,
         Ok(Tokens::Build) => ServerTokens::Build,
@@ -501,7 +505,7 @@ fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         // nginx's own codes above 494 are errors of the request for the client.
         let hidden = matches!(status, 494..=497).then_some(400);
         let page = ErrorPage { status, overwrite: overwrite.or(hidden), target: target.clone() };
-        scope.core.error_pages.own(cx.block).push(page);
+        scope.core.answering.error_pages.own(cx.block).push(page);
     }
     Ok(())
 }

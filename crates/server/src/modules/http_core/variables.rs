@@ -9,7 +9,7 @@ use http::request::HeaderId;
 use io::sys::TcpInfo;
 
 use crate::exchange::effect;
-use crate::files;
+use crate::exchange::files;
 use crate::modules::auth_basic::Credentials;
 use crate::request::{Address, Request};
 use crate::telemetry::Level;
@@ -337,7 +337,7 @@ fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Found when the configuration was taken up: following links would wait for the disk.
 fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
-    let facts = &request.generation.roots[request.location.0 as usize];
+    let facts = request.generation.roots.of(request.location.0 as usize);
     facts.real().is_some_and(|path| some(path, out))
 }
 
@@ -545,7 +545,7 @@ fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
         }
         "date" if response.date.is_some() => text(response.date.as_deref(), out),
         "keep_alive" => {
-            let seconds = core.keepalive_header.filter(|_| request.keepalive);
+            let seconds = core.keeping.keepalive_header.filter(|_| request.keepalive);
             seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
         }
         // What follows from the body and the client's version.

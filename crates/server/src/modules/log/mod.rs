@@ -9,7 +9,7 @@ use std::time::Duration;
 use conf::{Args, Contexts, Error, Spec, value};
 
 use crate::config::{Cx, Layered, Scope, Settings, SettingsType, Start};
-use crate::files::links::rule_of;
+use crate::exchange::files::links::rule_of;
 use crate::module::BlockHooks;
 use crate::modules::http_core::LEVELS;
 use crate::modules::{Directive, Module};
@@ -137,7 +137,7 @@ fn write(conf: &Conf, request: &Request) {
                 let path = |out: &mut Vec<u8>| path.render(request, out);
                 let asker = || {
                     let mut root = Vec::new();
-                    request.scope().core.root.template().render(request, &mut root);
+                    request.scope().core.files.root.template().render(request, &mut root);
                     Asker { root, report: request.reporter() }
                 };
                 generation.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);

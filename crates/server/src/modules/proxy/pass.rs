@@ -8,9 +8,9 @@ use std::sync::Arc;
 use conf::{Contexts, Error, Span};
 
 use crate::config::{Cx, Http, Scope};
-use crate::modules::http_core::conf::FoundBy;
 use crate::modules::proxy::conf::Conf;
 use crate::request::Request;
+use crate::settings::core::FoundBy;
 use crate::telemetry::Level;
 use crate::template::{Start, Template};
 use crate::upstream::Target;

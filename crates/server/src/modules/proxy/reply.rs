@@ -157,7 +157,7 @@ pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
 /// `proxy_intercept_errors`: a status that has an `error_page` leads there.
 fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<Step> {
     let status = heading.head().status().code();
-    let pages = request.scope().core.error_pages.items();
+    let pages = request.scope().core.answering.error_pages.items();
     // Without a page for it the upstream's own words are better than ours.
     if status < 300 || !conf.intercept_errors || !pages.iter().any(|page| page.status == status) {
         return None;

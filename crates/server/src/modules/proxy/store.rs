@@ -26,7 +26,7 @@ use io::op::Source;
 use crate::body::stream::Stream;
 use crate::body::{BodyError, choose};
 use crate::config::{Cx, Scope};
-use crate::files;
+use crate::exchange::files;
 use crate::modules::Directive;
 use crate::modules::http_core::LEVELS;
 use crate::modules::proxy::conf::Conf;
@@ -157,7 +157,7 @@ pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
         mode: conf.store_access,
         modified: request.response.last_modified,
         length: request.response.content_length,
-        via: choose::path_engine(&request.scope().core, &rt::caps()),
+        via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()),
     };
     let stream: Box<dyn Stream> = match body {
         Body::Stream(stream) => stream,

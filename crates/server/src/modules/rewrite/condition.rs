@@ -7,7 +7,7 @@ use io::op::Stat;
 use rustix::fs::Mode;
 
 use crate::config::Cx;
-use crate::files;
+use crate::exchange::files;
 use crate::modules::rewrite::note;
 use crate::pattern::Pattern;
 use crate::request::Request;

@@ -300,11 +300,11 @@ mod tests {
             "etag off; server { location / { if ($uri) { sendfile on; } default_type a/b; try_files a =404; } }",
         );
         let [_, inside, location] = config.http.locations.as_slice() else { panic!("there are three") };
-        assert_eq!(&*inside.scope.core.default_type, "a/b");
+        assert_eq!(&*inside.scope.core.files.default_type, "a/b");
         assert!(
-            inside.scope.core.sendfile == Some(true)
-                && location.scope.core.sendfile.is_none()
-                && !inside.scope.core.etag
+            inside.scope.core.sending.sendfile == Some(true)
+                && location.scope.core.sending.sendfile.is_none()
+                && !inside.scope.core.answering.etag
         );
         assert_eq!(inside.plan.of_phase(Phase::Precontent).len(), 0);
     }

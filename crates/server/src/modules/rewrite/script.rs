@@ -8,7 +8,7 @@ use std::sync::Arc;
 use io::Errno;
 
 use crate::config::LocationId;
-use crate::files;
+use crate::exchange::files;
 use crate::modules::rewrite::answer;
 use crate::modules::rewrite::condition::{Condition, Verdict};
 use crate::modules::rewrite::replace::{After, Outcome, Rewrite};

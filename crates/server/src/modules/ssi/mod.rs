@@ -10,10 +10,10 @@ mod values;
 use conf::{Args, Contexts, Spec, State};
 
 use crate::config::{Settings, SettingsType};
-use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::settings::media_types::MediaTypes;
 use crate::variables::Variable;
 
 /// The module.

@@ -11,9 +11,9 @@ use conf::{Args, Error, Spec};
 
 use crate::config::{Cx, Layered, Scope, Settings, SettingsType};
 use crate::modules::http_core::LEVELS;
-use crate::modules::http_core::media_types::MediaTypes;
 use crate::modules::{Directive, Module};
 use crate::request::Request;
+use crate::settings::media_types::MediaTypes;
 use crate::telemetry::Level;
 use crate::template::Template;
 use replace::{Patterns, Replace};

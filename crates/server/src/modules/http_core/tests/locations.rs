@@ -2,8 +2,9 @@
 
 use crate::config::testing::error;
 use crate::config::{Config, ServerId};
-use crate::modules::http_core::conf::{FoundBy, LimitExcept};
 use crate::modules::http_core::tests::server;
+use crate::settings::core::FoundBy;
+use crate::settings::core::LimitExcept;
 
 /// The name of the location that a URI belongs to.
 fn find<'c>(config: &'c Config, uri: &str) -> &'c str {
@@ -106,7 +107,7 @@ fn tables_know_whether_a_search_needs_the_request() {
     }
     let config = server("location $args { location /a {} alias /x; }");
     assert_eq!(config.http.locations[1].name, "$args");
-    assert!(config.http.locations[1].scope.core.by_pattern);
+    assert!(config.http.locations[1].scope.core.files.by_pattern);
 }
 
 #[test]
@@ -119,9 +120,9 @@ fn a_location_knows_how_it_is_found() {
     };
     assert_eq!(core("/a").found_by, FoundBy::Prefix("/a".into()));
     // The alias is inherited with the prefix that it stands for.
-    assert_eq!((&*core("/a/b").location_prefix, core("/a/b").by_pattern), ("/a", false));
-    assert_eq!((&*core("~ c").location_prefix, core("~ c").by_pattern), ("/a", false));
-    assert!(core("~ b").by_pattern);
+    assert_eq!((&*core("/a/b").files.location_prefix, core("/a/b").files.by_pattern), ("/a", false));
+    assert_eq!((&*core("~ c").files.location_prefix, core("~ c").files.by_pattern), ("/a", false));
+    assert!(core("~ b").files.by_pattern);
 }
 
 #[test]
@@ -164,7 +165,9 @@ fn limit_except_has_settings_of_its_own() {
     let spares = |method: &str| LimitExcept::spares(limit, method.as_bytes());
     assert!(spares("GET") && spares("HEAD") && spares("PUT") && !spares("POST") && !spares("get"));
     let inner = config.location(limit.location);
-    assert!(!inner.scope.core.etag && inner.scope.of::<crate::modules::log::Conf>().logs().is_empty());
+    assert!(
+        !inner.scope.core.answering.etag && inner.scope.of::<crate::modules::log::Conf>().logs().is_empty()
+    );
     assert!(inner.scope.core.limit_except.is_none());
     assert_eq!(location.scope.of::<crate::modules::log::Conf>().logs().len(), 1);
 }

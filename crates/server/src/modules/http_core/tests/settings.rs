@@ -4,20 +4,24 @@ use std::time::Duration;
 
 use http::conditional::IfModifiedSince;
 
+use crate::body::rules::Aio;
 use crate::config::testing::{error, load_with, loaded, warnings};
 use crate::config::{Config, ServerId};
-use crate::modules::http_core::Conf;
-use crate::modules::http_core::conf::{
-    Aio, BodyInFile, KeepaliveDisable, LingeringClose, Root, ServerTokens, Subrequests,
-};
 use crate::modules::http_core::tests::server;
+use crate::received::BodyInFile;
+use crate::settings::answering::ServerTokens;
+use crate::settings::core::Core;
+use crate::settings::core::Subrequests;
+use crate::settings::files::Root;
+use crate::settings::keeping::KeepaliveDisable;
+use crate::settings::keeping::LingeringClose;
 
-fn core_of(config: &Config) -> &Conf {
+fn core_of(config: &Config) -> &Core {
     let root = config.server(ServerId(0)).root;
     &config.location(root).scope.core
 }
 
-fn core(text: &str) -> Conf {
+fn core(text: &str) -> Core {
     core_of(&server(text)).clone()
 }
 
@@ -28,21 +32,26 @@ fn files_and_their_way() {
          aio_sendfile 512k; directio 4m; directio_alignment 4k; output_buffers 2 64k; read_ahead 1k; tcp_nopush on;
          tcp_nodelay off; send_timeout 5s; postpone_output 0; limit_rate 1k; limit_rate_after $arg_x;",
     );
-    assert_eq!(conf.root.template().constant(), Some("/data"));
-    assert!(conf.opening.beneath && conf.sendfile == Some(true) && conf.tcp_nopush && !conf.tcp_nodelay);
-    assert_eq!((&*conf.default_type, conf.sendfile_max_chunk), ("a/b", 1 << 20));
-    assert_eq!((conf.aio_sendfile, conf.directio), (Some(512 << 10), Some(4 << 20)));
-    assert_eq!((conf.output_buffers, conf.read_ahead), (Some((2, 64 << 10)), 1024));
-    assert_eq!(conf.send_timeout, Duration::from_secs(5));
+    assert_eq!(conf.files.root.template().constant(), Some("/data"));
+    assert!(
+        conf.files.opening.beneath
+            && conf.sending.sendfile == Some(true)
+            && conf.sending.tcp_nopush
+            && !conf.sending.tcp_nodelay
+    );
+    assert_eq!((&*conf.files.default_type, conf.sending.sendfile_max_chunk), ("a/b", 1 << 20));
+    assert_eq!((conf.sending.aio_sendfile, conf.sending.directio), (Some(512 << 10), Some(4 << 20)));
+    assert_eq!((conf.sending.output_buffers, conf.sending.read_ahead), (Some((2, 64 << 10)), 1024));
+    assert_eq!(conf.sending.send_timeout, Duration::from_secs(5));
     assert_eq!(conf.limit_rate.expect("it was set").constant(), Some("1k"));
     assert_eq!(conf.limit_rate_after.expect("it was set").constant(), None);
     let conf = core("aio_sendfile off; directio off;");
-    assert_eq!((conf.aio_sendfile, conf.directio), (None, None));
+    assert_eq!((conf.sending.aio_sendfile, conf.sending.directio), (None, None));
     for (text, expected) in [("html", "/prefix/html"), ("/", "/"), ("$arg_x/", "$")] {
-        let root = core(&format!("root {text};")).root;
+        let root = core(&format!("root {text};")).files.root;
         assert_eq!(root.template().constant().unwrap_or("$"), expected);
     }
-    assert_eq!(core("").root.template().constant(), Some("/prefix/html"));
+    assert_eq!(core("").files.root.template().constant(), Some("/prefix/html"));
 }
 
 #[test]
@@ -56,11 +65,11 @@ fn aio_names_an_engine() {
         ("aio io_uring;", Aio::Uring),
         ("", Aio::Unset),
     ] {
-        assert_eq!(core(text).aio, expected, "{text}");
+        assert_eq!(core(text).sending.aio, expected, "{text}");
     }
     let text = "thread_pool a threads=1; http { server { aio threads=a; } }";
     let loaded = crate::config::testing::load(text).expect("it is right");
-    assert_eq!(core_of(&loaded.config).aio, Aio::Threads(1));
+    assert_eq!(core_of(&loaded.config).sending.aio, Aio::Threads(1));
     assert_eq!(loaded.config.http.pools.names().collect::<Vec<_>>(), ["default", "a"]);
     let found = error("http { server {\naio threads=nope; } }");
     assert_eq!(found, "unknown thread pool \"nope\" in /conf/nginx.conf:2");
@@ -78,19 +87,29 @@ fn connections_and_requests() {
          client_body_temp_path /t 1 2;",
     );
     let seconds = Duration::from_secs;
-    assert_eq!((conf.keepalive_timeout, conf.keepalive_header), (seconds(10), Some(20)));
-    assert_eq!((conf.keepalive_min_timeout, conf.keepalive_time), (seconds(1), seconds(120)));
-    assert_eq!((conf.keepalive_requests, conf.max_headers), (7, 9));
-    assert_eq!(conf.keepalive_disable, KeepaliveDisable { msie6: false, safari: false });
-    assert_eq!(conf.lingering_close, LingeringClose::Always);
-    assert_eq!((conf.lingering_time, conf.lingering_timeout), (seconds(1), seconds(2)));
-    assert_eq!((conf.client_header_timeout, conf.client_body_timeout), (seconds(3), seconds(4)));
-    assert_eq!((conf.client_header_buffer_size, conf.large_client_header_buffers), (2048, (2, 4096)));
-    assert!(conf.reset_timedout_connection && !conf.ignore_invalid_headers && conf.underscores_in_headers);
-    assert!(conf.http_strict && !conf.merge_slashes);
-    assert_eq!((conf.client_max_body_size, conf.client_body_buffer_size), (1 << 30, 1024));
-    assert_eq!(conf.client_body_in_file_only, BodyInFile::Clean);
-    assert_eq!(conf.client_body_temp_path, ("/t".into(), vec![1, 2]));
+    assert_eq!((conf.keeping.keepalive_timeout, conf.keeping.keepalive_header), (seconds(10), Some(20)));
+    assert_eq!((conf.keeping.keepalive_min_timeout, conf.keeping.keepalive_time), (seconds(1), seconds(120)));
+    assert_eq!((conf.keeping.keepalive_requests, conf.reading.max_headers), (7, 9));
+    assert_eq!(conf.keeping.keepalive_disable, KeepaliveDisable { msie6: false, safari: false });
+    assert_eq!(conf.keeping.lingering_close, LingeringClose::Always);
+    assert_eq!((conf.keeping.lingering_time, conf.keeping.lingering_timeout), (seconds(1), seconds(2)));
+    assert_eq!(
+        (conf.reading.client_header_timeout, conf.reading.client_body_timeout),
+        (seconds(3), seconds(4))
+    );
+    assert_eq!(
+        (conf.reading.client_header_buffer_size, conf.reading.large_client_header_buffers),
+        (2048, (2, 4096))
+    );
+    assert!(
+        conf.keeping.reset_timedout_connection
+            && !conf.reading.ignore_invalid_headers
+            && conf.reading.underscores_in_headers
+    );
+    assert!(conf.reading.http_strict && !conf.reading.merge_slashes);
+    assert_eq!((conf.reading.client_max_body_size, conf.reading.client_body_buffer_size), (1 << 30, 1024));
+    assert_eq!(conf.body_files.in_file_only, BodyInFile::Clean);
+    assert_eq!(conf.body_files.temp_path, ("/t".into(), vec![1, 2]));
 }
 
 #[test]
@@ -101,22 +120,29 @@ fn what_responses_say() {
          absolute_redirect off; server_name_in_redirect on; port_in_redirect off; msie_padding off;
          log_not_found off; log_subrequest on; satisfy any;",
     );
-    let pages: Vec<_> = conf.error_pages.items().iter().map(|page| (page.status, page.overwrite)).collect();
+    let pages: Vec<_> =
+        conf.answering.error_pages.items().iter().map(|page| (page.status, page.overwrite)).collect();
     assert_eq!(pages, [(404, Some(200)), (500, Some(200)), (497, Some(400)), (403, Some(0))]);
     assert!(
-        conf.recursive_error_pages
-            && conf.server_name_in_redirect
+        conf.answering.recursive_error_pages
+            && conf.answering.server_name_in_redirect
             && conf.subrequests.log
             && conf.satisfy.any
     );
     assert!(
-        !conf.etag && !conf.chunked_transfer_encoding && !conf.absolute_redirect && !conf.port_in_redirect
+        !conf.answering.etag
+            && !conf.answering.chunked_transfer_encoding
+            && !conf.answering.absolute_redirect
+            && !conf.answering.port_in_redirect
     );
-    assert!(!conf.msie.padding && !conf.log_not_found);
-    assert_eq!((conf.if_modified_since, conf.max_ranges), (Some(IfModifiedSince::Before), Some(0)));
-    assert!(matches!(conf.server_tokens, ServerTokens::Off));
-    assert!(matches!(core("server_tokens build;").server_tokens, ServerTokens::Build));
-    assert!(matches!(core("server_tokens 'My own';").server_tokens, ServerTokens::Text(_)));
+    assert!(!conf.answering.msie.padding && !conf.answering.log_not_found);
+    assert_eq!(
+        (conf.answering.if_modified_since, conf.answering.max_ranges),
+        (Some(IfModifiedSince::Before), Some(0))
+    );
+    assert!(matches!(conf.answering.server_tokens, ServerTokens::Off));
+    assert!(matches!(core("server_tokens build;").answering.server_tokens, ServerTokens::Build));
+    assert!(matches!(core("server_tokens 'My own';").answering.server_tokens, ServerTokens::Text(_)));
 }
 
 #[test]
@@ -129,15 +155,20 @@ fn blocks_inherit_what_they_do_not_set() {
         let found = config.http.locations.iter().find(|location| location.name == name);
         &found.expect("it is there").scope.core
     };
-    assert_eq!(core("server").keepalive_header, Some(20), "the second argument is inherited by itself");
-    assert_eq!(core("server").keepalive_timeout, Duration::from_secs(30));
-    assert!(!core("/x").etag && core("/x/y").etag);
+    assert_eq!(
+        core("server").keeping.keepalive_header,
+        Some(20),
+        "the second argument is inherited by itself"
+    );
+    assert_eq!(core("server").keeping.keepalive_timeout, Duration::from_secs(30));
+    assert!(!core("/x").answering.etag && core("/x/y").answering.etag);
     let satisfy = core("/x/y").satisfy;
     assert_eq!((satisfy.any, satisfy.auth_delay), (true, Duration::from_secs(3)));
-    assert!(core("/x/y").msie.refresh && core("/x/y").msie.padding);
+    assert!(core("/x/y").answering.msie.refresh && core("/x/y").answering.msie.padding);
     assert!(core("/x").internal && core("/x/y").internal && !core("server").internal);
-    let pages =
-        |name: &str| core(name).error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>();
+    let pages = |name: &str| {
+        core(name).answering.error_pages.items().iter().map(|page| page.status).collect::<Vec<_>>()
+    };
     assert_eq!((pages("server"), pages("/x"), pages("/x/y")), (vec![404], vec![500], vec![500]));
 }
 
@@ -165,19 +196,19 @@ fn directives_apply_to_blocks_above_them() {
     let config = loaded("server { location / { } root /late; } sendfile on;");
     let location = &config.http.locations[1].scope.core;
     assert!(
-        location.sendfile == Some(true)
-            && matches!(&location.root, Root::Root(root) if root.constant() == Some("/late"))
+        location.sending.sendfile == Some(true)
+            && matches!(&location.files.root, Root::Root(root) if root.constant() == Some("/late"))
     );
 }
 
 #[test]
 fn types_replace_inherited_ones() {
     let config = loaded("types { a/a a; } types { b/b b B2; } server { } server { types { c/c c; } }");
-    let types = |server: u32| &config.location(config.server(ServerId(server)).root).scope.core.types;
+    let types = |server: u32| &config.location(config.server(ServerId(server)).root).scope.core.files.types;
     assert_eq!((types(0).find(b"/x.a"), types(0).find(b"/x.B")), (Some("a/a"), Some("b/b")));
     assert_eq!((types(0).find(b"/x.b2"), types(0).find(b"/x.html")), (Some("b/b"), None));
     assert_eq!((types(1).find(b"/x.c"), types(1).find(b"/x.a")), (Some("c/c"), None));
-    let built_in = core("").types;
+    let built_in = core("").files.types;
     assert_eq!(
         (built_in.find(b"/x.HTML"), built_in.find(b"/x.jpg")),
         (Some("text/html"), Some("image/jpeg"))
@@ -186,7 +217,7 @@ fn types_replace_inherited_ones() {
     assert_eq!((built_in.find(b"/html"), built_in.find(b"/.html")), (None, None));
     let mime = [("/conf/mime.types", "types { text/css css; }")];
     let loaded = load_with("http { include mime.types; server {} }", &mime).expect("it is right");
-    assert_eq!(core_of(&loaded.config).types.find(b"a.css"), Some("text/css"));
+    assert_eq!(core_of(&loaded.config).files.types.find(b"a.css"), Some("text/css"));
     let found = warnings("http { types { a b;\nc b; } }");
     assert_eq!(
         found,

@@ -1,18 +1,18 @@
 //! From a request to a path: the root or alias of its location, and what is below it.
 
 use crate::config::LocationId;
-use crate::modules::http_core::conf::Root;
 use crate::request::Request;
+use crate::settings::files::Root;
 use crate::telemetry::Level;
 
 /// Appends the path of `uri` under the root of the request's location (`$request_filename`).
 pub(crate) fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {
     root_of(request, out);
     let core = &request.scope().core;
-    match &core.root {
+    match &core.files.root {
         Root::Root(_) => out.extend_from_slice(uri),
-        Root::Alias(_) if !core.by_pattern => {
-            out.extend_from_slice(uri.get(core.location_prefix.len()..).unwrap_or_default());
+        Root::Alias(_) if !core.files.by_pattern => {
+            out.extend_from_slice(uri.get(core.files.location_prefix.len()..).unwrap_or_default());
         }
         // The alias of a pattern stands for the whole URI, but for one that `try_files` has found below it.
         Root::Alias(_) => {
@@ -26,7 +26,7 @@ pub(crate) fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {
 /// Appends the root or alias that holds for the request. A root has no slash at its end, because URIs begin with
 /// one; an alias is taken as it is written.
 pub(crate) fn root_of(request: &Request, out: &mut Vec<u8>) {
-    let root = &request.scope().core.root;
+    let root = &request.scope().core.files.root;
     let start = out.len();
     root.template().render(request, out);
     put_behind(&request.config().http.prefix, out, start);
@@ -73,7 +73,7 @@ pub(crate) fn set_found_below_alias(request: &mut Request, uri: Vec<u8>) {
 /// Whether the path of a request cannot be told: an alias stands for the location's name at the start of the URI,
 /// and a rewrite has changed the URI without searching for its location. Whoever serves files answers with 500.
 pub(crate) fn alias_is_lost(request: &Request) -> bool {
-    let lost = request.left_location && matches!(request.scope().core.root, Root::Alias(_));
+    let lost = request.left_location && matches!(request.scope().core.files.root, Root::Alias(_));
     if lost {
         let name = &request.location().name;
         let what = format_args!("\"alias\" cannot be used in location \"{name}\" where URI was rewritten");

@@ -10,8 +10,8 @@ use io::Errno;
 use io::op::OpenHow;
 use rustix::fs::OFlags;
 
+use crate::exchange::files::open::{Via, open_path};
 use crate::files::Failure;
-use crate::files::open::{Via, open_path};
 use crate::files::root::RootFacts;
 use crate::request::Request;
 use crate::telemetry::links::{Refused, Rule};
@@ -28,7 +28,7 @@ pub(crate) struct Links {
 
 /// The rule for a path.
 pub(crate) fn rule_of(request: &Request, path: &[u8]) -> Rule {
-    let Some(links) = &request.scope().core.opening.links else { return Rule::default() };
+    let Some(links) = &request.scope().core.files.opening.links else { return Rule::default() };
     let from = links.from.as_ref().map(|from| from.rendered(request)).unwrap_or_default();
     Rule::below(links.refused, &from, path)
 }

@@ -11,10 +11,10 @@ use std::cmp::Ordering;
 use conf::{Error, Statement};
 
 use crate::config::{Cx, Location, LocationId};
-use crate::modules::http_core::Conf;
-use crate::modules::http_core::conf::FoundBy;
 use crate::pattern::{GaveUp, Match, Pattern};
 use crate::request::Request;
+use crate::settings::core::Core;
+use crate::settings::core::FoundBy;
 use crate::template::{self, Template};
 
 /// What a `location` is found by.
@@ -84,7 +84,7 @@ impl Name {
     }
 
     /// Tells the location's settings how it is found.
-    pub(crate) fn mark(&self, core: &mut Conf) {
+    pub(crate) fn mark(&self, core: &mut Core) {
         core.found_by = match self.kind {
             Kind::Exact | Kind::Prefix { .. } => FoundBy::Prefix(self.text.as_str().into()),
             // Neither has a part of the URI that an alias could stand for.

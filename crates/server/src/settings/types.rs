@@ -35,7 +35,7 @@ impl Types {
     }
 
     /// `types { … }`: replaces what was inherited; a second one in the same block adds.
-    pub(super) fn read(types: &mut Arc<Types>, cx: &mut Cx<'_>) -> Result<(), Error> {
+    pub(crate) fn read(types: &mut Arc<Types>, cx: &mut Cx<'_>) -> Result<(), Error> {
         let types = Arc::make_mut(types);
         if types.block != cx.block {
             *types = Types { rows: Vec::new(), block: cx.block };

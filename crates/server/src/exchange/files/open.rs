@@ -9,10 +9,11 @@ use io::{DiskVia, Errno};
 use rustix::fs::{FileType, OFlags, ResolveFlags};
 
 use crate::body::choose;
+use crate::exchange::files::links::{self, rule_of};
+use crate::exchange::files::root_len;
 use crate::files::cache::{CacheId, HELD, Known, Rules, Terms};
-use crate::files::links::{self, rule_of};
 use crate::files::root::RootFacts;
-use crate::files::{Failure, Found, Kind, Opened, root_len};
+use crate::files::{Failure, Found, Kind, Opened};
 use crate::request::{Generation, Request};
 
 /// The device that counts an operation, and the backend that carries it out.
@@ -25,13 +26,13 @@ pub(super) struct Via {
 /// What is known where a request looks for files, and by what it looks when it has to wait.
 fn place(request: &Request) -> (&RootFacts, Via) {
     let facts = facts(request);
-    let disk = choose::path_engine(&request.scope().core, &rt::caps());
+    let disk = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
     (facts, Via { device: facts.device, disk })
 }
 
 /// What is known where a request looks for files.
 fn facts(request: &Request) -> &RootFacts {
-    &request.generation.roots[request.location.0 as usize]
+    request.generation.roots.of(request.location.0 as usize)
 }
 
 /// The rules of the request's location for a path.
@@ -39,14 +40,14 @@ fn rules(request: &Request, path: &[u8]) -> Rules {
     let core = &request.scope().core;
     Rules {
         links: rule_of(request, path),
-        beneath: core.opening.beneath.then(|| root_len(request)),
-        directio: core.directio,
+        beneath: core.files.opening.beneath.then(|| root_len(request)),
+        directio: core.sending.directio,
     }
 }
 
 /// The cache of the request's location, and what it asks of it.
 fn cache(request: &Request) -> Option<(CacheId, Terms)> {
-    let opening = &request.scope().core.opening;
+    let opening = &request.scope().core.files.opening;
     opening.cache.map(|id| (id, opening.terms))
 }
 
@@ -86,7 +87,7 @@ fn may_hold(request: &Request, rules: Rules) -> bool {
     facts.calls_directly()
         && rules.is_plain()
         && rules.directio.is_none()
-        && !request.scope().core.opening.lets_go
+        && !request.scope().core.files.opening.lets_go
 }
 
 /// As [`open_resident`], with the file that the path led to a moment ago when it still does: one call instead of
