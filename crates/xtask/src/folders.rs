@@ -159,17 +159,17 @@ mod tests {
             ("lib.rs", "modules/index.rs"),
             ("modules/index.rs", "request.rs"),
             ("modules/proxy/pass.rs", "upstream/fetch.rs"),
-            ("upstream/fetch.rs", "log/error.rs"),
-            ("log/error.rs", "log/mod.rs"),
+            ("upstream/fetch.rs", "telemetry/error.rs"),
+            ("telemetry/error.rs", "telemetry/mod.rs"),
         ];
         assert_eq!(check(&imports(&down), ""), Vec::<String>::new());
     }
 
     #[test]
     fn upward_imports_are_listed_or_fail() {
-        let up = imports(&[("log/sink.rs", "thread.rs"), ("upstream/fetch.rs", "connection/mod.rs")]);
+        let up = imports(&[("telemetry/sink.rs", "thread.rs"), ("upstream/fetch.rs", "connection/mod.rs")]);
         assert_eq!(check(&up, "").len(), 2);
-        let listed = "# why\nlog/sink.rs -> thread.rs\nupstream/fetch.rs -> connection/mod.rs\n";
+        let listed = "# why\ntelemetry/sink.rs -> thread.rs\nupstream/fetch.rs -> connection/mod.rs\n";
         assert_eq!(check(&up, listed), Vec::<String>::new());
         assert_eq!(listed_count(listed), 2);
     }
@@ -184,12 +184,12 @@ mod tests {
 
     #[test]
     fn the_list_only_shrinks() {
-        let up = imports(&[("log/sink.rs", "thread.rs"), ("log/sink.rs", "request.rs")]);
-        let listed = "log/sink.rs -> config/mod.rs\nlog/sink.rs -> thread.rs\n";
+        let up = imports(&[("telemetry/sink.rs", "thread.rs"), ("telemetry/sink.rs", "request.rs")]);
+        let listed = "telemetry/sink.rs -> config/mod.rs\ntelemetry/sink.rs -> thread.rs\n";
         let problems = check(&up, listed);
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("sink.rs -> request.rs points upwards ("), "{problems:?}");
         assert!(problems[1].contains("sink.rs -> config/mod.rs points upwards no more"), "{problems:?}");
-        assert_eq!(tightened(&up, listed), format!("{HEADER}log/sink.rs -> thread.rs\n"));
+        assert_eq!(tightened(&up, listed), format!("{HEADER}telemetry/sink.rs -> thread.rs\n"));
     }
 }
