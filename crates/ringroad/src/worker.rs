@@ -320,7 +320,7 @@ impl Serving {
             return Err(NotReloaded::Unchanged("the worker process is shutting down".to_owned()));
         }
         let mut parsed = Parsed::from(bundle, fds).map_err(NotReloaded::Unchanged)?;
-        if parsed.config.process_key() != self.config.process_key() {
+        if site::ProcessKey::of(&parsed.config) != site::ProcessKey::of(&self.config) {
             return Err(NotReloaded::Unchanged("the new configuration needs a new process".to_owned()));
         }
         // The server has the sockets of these addresses already.

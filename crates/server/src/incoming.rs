@@ -12,9 +12,6 @@ use io::op::Source;
 use io::{Buf, Errno};
 use smallvec::SmallVec;
 
-use crate::request::Request;
-use crate::telemetry::{Level, Reason};
-
 /// A body on its way through.
 #[derive(Default)]
 pub(crate) struct IncomingBody {
@@ -29,7 +26,7 @@ pub(crate) struct IncomingBody {
 #[derive(Default)]
 struct State {
     piece: Piece,
-    end: Option<Result<(), Cut>>,
+    end: Option<Result<(), BodyAborted>>,
 }
 
 /// A piece of a body, in the buffers that it was received into.
@@ -43,7 +40,7 @@ pub(crate) const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// Why the rest of a body did not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum BodyAborted {
     /// The client took too long.
     TimedOut,
     /// It went away.
@@ -56,46 +53,21 @@ pub(crate) enum Cut {
     Lost(Errno),
 }
 
-impl Cut {
+impl BodyAborted {
     /// The status that answers the request.
     pub(crate) fn status(self) -> u16 {
         match self {
-            Cut::TimedOut => 408,
-            Cut::Closed | Cut::Invalid => 400,
-            Cut::TooLarge(..) => 413,
-            Cut::Lost(_) => 500,
-        }
-    }
-
-    /// Writes the log line.
-    pub(crate) fn tell(self, request: &Request) {
-        let doing = "while sending request to upstream";
-        match self {
-            Cut::TimedOut => {
-                let what = "client timed out (110: Connection timed out)";
-                request.log(Level::Info, format_args!("{what} {doing}"));
-            }
-            Cut::Closed => {
-                request.log(Level::Info, format_args!("client prematurely closed connection {doing}"));
-            }
-            Cut::Invalid => {
-                request.log(Level::Error, format_args!("client sent invalid chunked body {doing}"));
-            }
-            Cut::TooLarge(total, more) => {
-                let what = "client intended to send too large chunked body";
-                request.log(Level::Error, format_args!("{what}: {total}+{more} bytes {doing}"));
-            }
-            Cut::Lost(errno) => {
-                let reason = Reason(errno);
-                request.log(Level::Crit, format_args!("reading a temporary file failed ({reason}) {doing}"));
-            }
+            BodyAborted::TimedOut => 408,
+            BodyAborted::Closed | BodyAborted::Invalid => 400,
+            BodyAborted::TooLarge(..) => 413,
+            BodyAborted::Lost(_) => 500,
         }
     }
 }
 
 impl IncomingBody {
     /// The next piece; none at the end.
-    pub(crate) async fn next(&self) -> Result<Option<Piece>, Cut> {
+    pub(crate) async fn next(&self) -> Result<Option<Piece>, BodyAborted> {
         poll_fn(|context| {
             if let Some(piece) = self.try_next() {
                 return Poll::Ready(Ok(Some(piece)));
@@ -186,7 +158,7 @@ impl IncomingBody {
     }
 
     /// Nothing follows.
-    pub(crate) fn end(&self, result: Result<(), Cut>) {
+    pub(crate) fn end(&self, result: Result<(), BodyAborted>) {
         self.state.borrow_mut().end = Some(result);
         wake(&self.taker);
     }
@@ -209,12 +181,12 @@ mod tests {
 
     use super::*;
 
-    fn taken(polled: Poll<Result<Option<Piece>, Cut>>) -> Vec<u8> {
+    fn taken(polled: Poll<Result<Option<Piece>, BodyAborted>>) -> Vec<u8> {
         let Poll::Ready(Ok(Some(piece))) = polled else { panic!("no piece") };
         piece.iter().flat_map(|source| source.bytes().to_vec()).collect()
     }
 
-    fn is_over(polled: Poll<Result<Option<Piece>, Cut>>) -> Result<bool, Cut> {
+    fn is_over(polled: Poll<Result<Option<Piece>, BodyAborted>>) -> Result<bool, BodyAborted> {
         let Poll::Ready(result) = polled else { panic!("it waits") };
         result.map(|piece| piece.is_none())
     }
@@ -241,9 +213,9 @@ mod tests {
         let body = IncomingBody::default();
         let mut context = Context::from_waker(Waker::noop());
         body.add(b"ab");
-        body.end(Err(Cut::TimedOut));
+        body.end(Err(BodyAborted::TimedOut));
         assert_eq!(taken(pin!(body.next()).poll(&mut context)), b"ab");
-        assert_eq!(is_over(pin!(body.next()).poll(&mut context)), Err(Cut::TimedOut));
+        assert_eq!(is_over(pin!(body.next()).poll(&mut context)), Err(BodyAborted::TimedOut));
         assert!(!body.is_whole());
     }
 }

@@ -30,7 +30,7 @@ pub mod request;
 mod resolve;
 pub mod response;
 mod room;
-mod settings;
+pub mod settings;
 mod shared_zone;
 mod slots;
 mod subrequest;

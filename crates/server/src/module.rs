@@ -9,10 +9,11 @@ use std::sync::Arc;
 use conf::{Error, Spec, State, Table};
 
 use crate::config::{BlockEnd, Cx, Http, LocationId, Needs, Scope, SettingsTable, SettingsType};
-use crate::modules::core::{EventsConf, MainConf};
-use crate::modules::http_core::ServerDraft;
 use crate::phases::Plan;
 use crate::request::Request;
+use crate::settings::events::EventsConf;
+use crate::settings::listen::ServerDraft;
+use crate::settings::main::MainConf;
 use crate::upstream::peers::lines::Draft;
 use crate::variables::{ModuleVariables, Prefixed, Variable};
 

@@ -17,12 +17,12 @@ use crate::files::Roots;
 use crate::files::cache::Caches;
 use crate::process::Edition;
 use crate::process::shared::Shared;
-use crate::process::tally::Tally;
 use crate::request::{ConnInfo, Generation, Request};
 use crate::room::{Room, Waits};
 use crate::telemetry::clock::Clock;
 use crate::telemetry::files::{LogFiles, Opened};
 use crate::telemetry::named::NamedLogs;
+use crate::telemetry::tally::Tally;
 use crate::upstream::Pools;
 
 /// The state of one worker thread.

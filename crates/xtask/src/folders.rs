@@ -24,27 +24,25 @@ const HEADER: &str = "\
 ///
 /// `upstream` and `frontend` stand side by side: what speaks to other servers never speaks to a client.
 const LAYERS: &[(&str, &[&str])] = &[
-    // Values by name, text with variables, patterns. Knows neither a request nor a connection.
-    ("variables", &[]),
     // Log lines and numbers on their way out. Never holds up what writes them, and knows no request.
     ("telemetry", &[]),
     // Bytes from where they lie to where they go: files, bodies, codecs. Knows no request and no directive.
     ("transfer", &["telemetry"]),
-    // One request and its response: phases, settings, error pages, subrequests. Has no socket.
-    ("exchange", &["variables", "telemetry", "transfer"]),
+    // One request and its response: variables, phases, settings, error pages, subrequests. Has no socket.
+    ("exchange", &["telemetry", "transfer"]),
     // Other servers: peers, names, connections to them, the cache of their responses.
-    ("upstream", &["variables", "telemetry", "transfer", "exchange"]),
+    ("upstream", &["telemetry", "transfer", "exchange"]),
     // Clients: accepted connections and HTTP/1. Knows no module and no upstream.
-    ("frontend", &["variables", "telemetry", "transfer", "exchange"]),
+    ("frontend", &["telemetry", "transfer", "exchange"]),
     // nginx's modules: directives, handlers, filters, variables.
-    ("modules", &["variables", "telemetry", "transfer", "exchange", "upstream"]),
+    ("modules", &["telemetry", "transfer", "exchange", "upstream"]),
     // Puts everything together: threads, the table of modules, reloads.
-    ("server", &["variables", "telemetry", "transfer", "exchange", "upstream", "frontend", "modules"]),
+    ("server", &["telemetry", "transfer", "exchange", "upstream", "frontend", "modules"]),
 ];
 
 /// The layer of each file. The longest entry that a path starts with decides.
 const PLACES: &[(&str, &str)] = &[
-    ("base64.rs", "variables"),
+    ("base64.rs", "exchange"),
     ("body/", "transfer"),
     ("body/filter.rs", "exchange"),
     ("body/flow.rs", "exchange"),
@@ -65,9 +63,8 @@ const PLACES: &[(&str, &str)] = &[
     ("incoming.rs", "transfer"),
     ("module.rs", "exchange"),
     ("modules/", "modules"),
-    ("modules/http_core/listen.rs", "exchange"),
-    ("network.rs", "variables"),
-    ("pattern.rs", "variables"),
+    ("network.rs", "exchange"),
+    ("pattern.rs", "exchange"),
     ("phases.rs", "exchange"),
     ("process/accept.rs", "frontend"),
     ("received.rs", "transfer"),
@@ -78,14 +75,14 @@ const PLACES: &[(&str, &str)] = &[
     ("room/", "exchange"),
     ("settings/", "exchange"),
     ("shared_zone/", "exchange"),
-    ("slots.rs", "variables"),
+    ("slots.rs", "exchange"),
     ("subrequest.rs", "exchange"),
     ("telemetry/", "telemetry"),
-    ("template.rs", "variables"),
+    ("template.rs", "exchange"),
     ("thread.rs", "exchange"),
     ("upstream/", "upstream"),
-    ("variables.rs", "variables"),
-    ("wildcard.rs", "variables"),
+    ("variables.rs", "exchange"),
+    ("wildcard.rs", "exchange"),
 ];
 
 /// Returns one line for each upward import that is not listed, and for each listed one that is gone.

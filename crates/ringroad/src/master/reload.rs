@@ -181,5 +181,5 @@ fn can_swap(old: &Cycle, new: &Cycle) -> bool {
         let known = old.listeners.find(&listener.options.address);
         known.is_none_or(|known| known.sockets.len() == listener.sockets.len())
     });
-    same_sockets && old.site.config.process_key() == new.site.config.process_key()
+    same_sockets && site::ProcessKey::of(&old.site.config) == site::ProcessKey::of(&new.site.config)
 }

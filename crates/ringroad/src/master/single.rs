@@ -134,7 +134,7 @@ impl Single {
             Ok(site) => site,
             Err(refused) => return log.write(refused.level, refused.message),
         };
-        if site.config.process_key() != self.cycle.site.config.process_key() {
+        if site::ProcessKey::of(&site.config) != site::ProcessKey::of(&self.cycle.site.config) {
             // Nobody else could start it.
             return log.emerg("the new configuration needs a new process: restart, or use master_process on");
         }

@@ -16,11 +16,12 @@ use conf::MapLoader;
 use io::engine::{Caps, NetKind};
 use io::probe::Probe;
 use server::config::Loaded;
-use server::modules::core::Method;
-use server::modules::http_core::listen;
+use server::settings::events::Method;
+use server::settings::listen;
 
 pub(crate) use server::config::Config;
 pub(crate) use server::directives as table;
+pub(crate) use server::process::ProcessKey;
 pub(crate) use server::{configure_arguments, missing_names, reference};
 
 use super::{Files, Refused, Resources, Settings, Site};

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub(crate) use crate::modules::http_core::listen::Listen;
+pub(crate) use crate::settings::listen::Listen;
 pub use conf::Layered;
 pub use cx::Cx;
 pub use resolve::load;
@@ -27,13 +27,13 @@ pub use settings::{Inner, Settings, SettingsType, Start};
 use crate::files::cache::Limits;
 use crate::module::SubrequestHooks;
 use crate::modules::charset::Charsets;
-use crate::modules::core::{EventsConf, MainConf, ProcessKey};
-use crate::modules::http_core::listen::ListenSpec;
 use crate::modules::log::LogFormat;
 use crate::modules::proxy::cache_conf::CacheZone;
 use crate::phases::Plan;
-use crate::process::EngineKey;
+use crate::settings::events::EventsConf;
+use crate::settings::listen::ListenSpec;
 use crate::settings::locations::Locations;
+use crate::settings::main::MainConf;
 use crate::settings::names::ServerName;
 use crate::shared_zone::Zones;
 use crate::telemetry::Targets;
@@ -244,11 +244,6 @@ impl Config {
     /// Files beside the text that the configuration needs: with both it can be read again elsewhere.
     pub fn data_files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.http.data.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice()))
-    }
-
-    /// What a running process cannot change. Two configurations with equal keys can be swapped in place.
-    pub fn process_key(&self) -> ProcessKey {
-        ProcessKey::of(&self.main, &self.events, EngineKey::of(self), self.binds_transparently())
     }
 
     /// Whether connections may go out from addresses of others.

@@ -17,13 +17,14 @@ use crate::config::{
     Start,
 };
 use crate::module::{ModuleTable, Set, Walk};
-use crate::modules::core::{EventsConf, MainConf};
-use crate::modules::http_core::ServerDraft;
-use crate::modules::http_core::listen;
 use crate::modules::upstream_block;
 use crate::phases::Plan;
 use crate::settings::core::LimitExcept;
+use crate::settings::events::EventsConf;
+use crate::settings::listen;
+use crate::settings::listen::ServerDraft;
 use crate::settings::locations::{Locations, Name};
+use crate::settings::main::MainConf;
 use crate::settings::names::ServerName;
 use crate::variables::Registry;
 

@@ -14,7 +14,7 @@ use crate::body::choose;
 use crate::connection::Connection;
 use crate::connection::rest::Rest;
 use crate::exchange::course;
-use crate::incoming::{Cut, IncomingBody, PIECE_BYTES_MAX};
+use crate::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
 use crate::received::BodyInFile;
 use crate::received::ReceivedBody;
 use crate::request::Request;
@@ -325,11 +325,11 @@ impl Feed {
     }
 
     /// Hands out what was received before, at the pace at which it is taken.
-    async fn give_held(&mut self) -> Result<(), Cut> {
+    async fn give_held(&mut self) -> Result<(), BodyAborted> {
         let Some(mut held) = self.held.take() else { return Ok(()) };
         held.seal();
         let mut taken = 0;
-        while let Some(piece) = held.next_piece(&mut taken).await.map_err(Cut::Lost)? {
+        while let Some(piece) = held.next_piece(&mut taken).await.map_err(BodyAborted::Lost)? {
             self.incoming.add_source(piece);
             if !self.incoming.has_room() {
                 self.incoming.taken().await;
@@ -361,15 +361,15 @@ impl Connection {
         std::future::pending().await
     }
 
-    async fn feed_to_end(&mut self, feed: &mut Feed) -> Result<(), Cut> {
+    async fn feed_to_end(&mut self, feed: &mut Feed) -> Result<(), BodyAborted> {
         feed.give_held().await?;
         let Feed { incoming, rest: Some(rest), most, patience, .. } = feed else { return Ok(()) };
         self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
         loop {
-            let (used, done) = self.take_input(rest, incoming).map_err(|()| Cut::Invalid)?;
+            let (used, done) = self.take_input(rest, incoming).map_err(|()| BodyAborted::Invalid)?;
             incoming.count(used);
             if let Some((total, more)) = exceeds(rest, *most) {
-                return Err(Cut::TooLarge(total, more));
+                return Err(BodyAborted::TooLarge(total, more));
             }
             if done {
                 return Ok(());
@@ -381,19 +381,19 @@ impl Connection {
             match here {
                 Some(Ok(Some(buf))) => {
                     if !self.input.add(buf, 0) {
-                        return Err(Cut::Closed);
+                        return Err(BodyAborted::Closed);
                     }
                     continue;
                 }
-                Some(_) => return Err(Cut::Closed),
+                Some(_) => return Err(BodyAborted::Closed),
                 None => {}
             }
             incoming.taken().await;
             self.timer.set(rt::now() + *patience);
             match self.receive_body_bytes(rest, incoming, PIECE_BYTES_MAX).await {
                 Ok(Some(count)) => incoming.count(count),
-                Err(Errno::TIMEDOUT) => return Err(Cut::TimedOut),
-                Ok(None) | Err(_) => return Err(Cut::Closed),
+                Err(Errno::TIMEDOUT) => return Err(BodyAborted::TimedOut),
+                Ok(None) | Err(_) => return Err(BodyAborted::Closed),
             }
         }
     }

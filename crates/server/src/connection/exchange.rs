@@ -18,8 +18,8 @@ use crate::connection::{After, Connection};
 use crate::exchange::course::{self, Outcome, PhaseCursor, Progress, Waiting, Wants};
 use crate::exchange::prepare;
 use crate::phases::Step;
-use crate::process::tally::Stage;
 use crate::request::Request;
+use crate::telemetry::tally::Stage;
 
 /// What an exchange still needs.
 pub(super) enum Pending {

@@ -28,10 +28,10 @@ use rt::local::Counted;
 use rt::{Socket, Timer};
 
 use crate::config::ServerId;
-use crate::modules::http_core::listen::{Listen, ListenAddr};
-use crate::process::tally::{self, Stage};
 use crate::request::{Address, ConnInfo, Generation};
 use crate::settings::core::Core;
+use crate::settings::listen::{Listen, ListenAddr};
+use crate::telemetry::tally::{self, Stage};
 use crate::thread::Thread;
 use client::Http1Client;
 use input::Input;

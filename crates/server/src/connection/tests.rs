@@ -12,9 +12,9 @@ use testkit::TempDir;
 
 use super::{Entrance, serve};
 use crate::config::{Config, testing};
-use crate::modules::http_core::listen::ListenAddr;
 use crate::process::{Edition, shared::Shared};
 use crate::request::Address;
+use crate::settings::listen::ListenAddr;
 use crate::telemetry::files::{LogFiles, Opened};
 use crate::thread::Thread;
 

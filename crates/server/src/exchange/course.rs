@@ -11,10 +11,10 @@ use rt::{Either, select};
 use crate::config::LocationId;
 use crate::exchange::files;
 use crate::exchange::{error_page, prepare};
-use crate::modules::http_core::listen::Listen;
 use crate::phases::{Phase, Step};
 use crate::request::{REDIRECTS_MAX, Request};
 use crate::response::ContentType;
+use crate::settings::listen::Listen;
 use crate::telemetry::Level;
 
 /// What is to happen with a request that the phases are done with.

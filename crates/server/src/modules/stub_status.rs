@@ -7,9 +7,9 @@ use io::op::Source;
 use crate::config::{Inner, Settings, SettingsType};
 use crate::modules::{Directive, Module};
 use crate::phases::{Phase, Step};
-use crate::process::tally::Totals;
 use crate::request::Request;
 use crate::response::ContentType;
+use crate::telemetry::tally::Totals;
 use crate::variables::Variable;
 
 /// The module.

@@ -11,8 +11,8 @@ use rt::net::Stopper;
 
 use crate::connection::{self, Entrance};
 use crate::error_log;
-use crate::modules::http_core::listen::ListenAddr;
 use crate::request::Address;
+use crate::settings::listen::ListenAddr;
 use crate::telemetry::{Level, Reason};
 use crate::thread::Thread;
 

@@ -10,8 +10,8 @@ use io::probe::{Fallback, Probe};
 
 use crate::body::rules::Aio;
 use crate::config::Config;
-use crate::modules::core::{BUFFER_POOL_MIN, Method};
 use crate::process::StartError;
+use crate::settings::events::{BUFFER_POOL_MIN, Method};
 use crate::telemetry::Reason;
 
 /// The engine of each thread, decided once for the process.
@@ -138,14 +138,14 @@ mod tests {
 
 /// What of the configuration decides on the engine: a reload that changes it needs a new process.
 #[derive(Clone, Debug, PartialEq)]
-pub struct EngineKey {
+pub(super) struct EngineKey {
     libaio: bool,
     pools: Option<Vec<String>>,
     makers: bool,
 }
 
 impl EngineKey {
-    pub(crate) fn of(config: &Config) -> EngineKey {
+    pub(super) fn of(config: &Config) -> EngineKey {
         // As if there were no ring: a superset of what matters.
         let pools = || config.http.pools.names().map(str::to_owned).collect();
         EngineKey {

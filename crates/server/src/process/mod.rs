@@ -6,9 +6,9 @@
 mod accept;
 mod engine;
 mod events;
+mod key;
 mod notes;
 pub(crate) mod shared;
-pub(crate) mod tally;
 mod worker_thread;
 
 use std::fmt;
@@ -23,14 +23,15 @@ use rt::thread::Setup;
 
 use crate::config::Config;
 use crate::exchange::files::RootFacts;
-use crate::modules::core::{Affinity, Workers};
-use crate::modules::http_core::listen::ListenAddr;
 use crate::resolve;
+use crate::settings::listen::ListenAddr;
+use crate::settings::main::{Affinity, Workers};
 use crate::shared_zone::Zones;
 use crate::upstream::peers::Upstreams;
-pub use engine::{Choice, EngineKey};
+pub use engine::Choice;
 pub(crate) use events::InForce;
 use events::{Events, Running};
+pub use key::ProcessKey;
 use shared::Shared;
 use worker_thread::{Order, Start};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::memory::Ledger;
 use crate::process::notes::Written;
-use crate::process::tally::{Tally, Totals};
+use crate::telemetry::tally::{Tally, Totals};
 
 /// Shared by the threads of one worker process.
 #[derive(Debug, Default)]

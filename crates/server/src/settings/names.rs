@@ -8,8 +8,8 @@ use std::sync::Arc;
 use conf::{Error, Level};
 
 use crate::config::{Cx, ServerId};
-use crate::modules::http_core::listen::ListenAddr;
 use crate::pattern::{GaveUp, Match, Pattern};
+use crate::settings::listen::ListenAddr;
 use crate::wildcard::{HostTable, Refusal};
 
 /// One name of a server.

@@ -21,6 +21,7 @@ mod reason;
 pub(crate) mod reports;
 pub(crate) mod sink;
 pub mod syslog;
+pub(crate) mod tally;
 pub(crate) mod time_zone;
 mod writer;
 

@@ -17,7 +17,7 @@ use io::{Buf, Errno};
 use rt::Timer;
 use rt::net::Reader;
 
-use crate::incoming::Cut;
+use crate::incoming::BodyAborted;
 use crate::request::Request;
 use crate::telemetry::{Level, Reason};
 use crate::upstream::link::Link;
@@ -128,7 +128,7 @@ enum HeadTrouble {
     /// A 101 that nobody asked for, or interim answers without end.
     Unexpected(&'static str),
     Local(Errno),
-    Client(Cut),
+    Client(BodyAborted),
 }
 
 /// Writes the log line of a failed try.
@@ -164,9 +164,33 @@ fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_r
             );
             Trouble::Local
         }
-        HeadTrouble::Client(cut) => {
-            cut.tell(request);
-            Trouble::Client(cut.status())
+        HeadTrouble::Client(aborted) => {
+            log_aborted(aborted, request);
+            Trouble::Client(aborted.status())
+        }
+    }
+}
+
+/// Writes the log line about a body that did not come to its end.
+fn log_aborted(aborted: BodyAborted, request: &Request) {
+    match aborted {
+        BodyAborted::TimedOut => {
+            let what = "client timed out (110: Connection timed out)";
+            request.log(Level::Info, format_args!("{what} {SENDING}"));
+        }
+        BodyAborted::Closed => {
+            request.log(Level::Info, format_args!("client prematurely closed connection {SENDING}"));
+        }
+        BodyAborted::Invalid => {
+            request.log(Level::Error, format_args!("client sent invalid chunked body {SENDING}"));
+        }
+        BodyAborted::TooLarge(total, more) => {
+            let what = "client intended to send too large chunked body";
+            request.log(Level::Error, format_args!("{what}: {total}+{more} bytes {SENDING}"));
+        }
+        BodyAborted::Lost(errno) => {
+            let reason = Reason(errno);
+            request.log(Level::Crit, format_args!("reading a temporary file failed ({reason}) {SENDING}"));
         }
     }
 }

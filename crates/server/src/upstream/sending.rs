@@ -15,7 +15,7 @@ use io::{Errno, Frozen, Segments};
 use rt::Timer;
 use rt::net::Writer;
 
-use crate::incoming::{Cut, IncomingBody, Piece};
+use crate::incoming::{BodyAborted, IncomingBody, Piece};
 use crate::received::ReceivedBody;
 use crate::request::Request;
 use crate::upstream::link::Link;
@@ -28,7 +28,7 @@ pub(super) enum SendTrouble {
     /// The connection takes no more.
     Send(Errno),
     /// The client has not sent the rest of the body.
-    Client(Cut),
+    Client(BodyAborted),
     /// The body is ours, and cannot be read.
     Local(Errno),
 }

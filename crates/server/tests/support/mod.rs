@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use conf::{MapLoader, Source};
 use rustix::fs::{Mode, OFlags};
-use server::modules::http_core::listen::ListenAddr;
 use server::process::{Resources, Worker};
+use server::settings::listen::ListenAddr;
 use testkit::{Client, Deadline, Response, TempDir};
 
 /// A server that ends with the test.

@@ -5,7 +5,7 @@ use conf::{Args, Contexts, Error, Spec, State};
 
 use crate::config::Cx;
 use crate::modules::Directive;
-use crate::modules::core::{EventsConf, Method};
+use crate::settings::events::{BUFFER_POOL_MIN, EventsConf, Method};
 
 const EVENTS: Contexts = Contexts::EVENTS;
 
@@ -155,9 +155,6 @@ pub(super) const DIRECTIVES: &[Directive] = &[
         },
     ),
 ];
-
-/// Less could not hold one large chunk of a body for each disk engine.
-pub(crate) const BUFFER_POOL_MIN: u64 = 4 << 20;
 
 /// nginx knows more methods; on Linux these two are all that is needed.
 fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {

@@ -7,8 +7,9 @@ use conf::value::{self, ValueError};
 use conf::{Args, Contexts, Error, Spec};
 
 use crate::config::Cx;
-use crate::modules::core::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, load_module};
+use crate::modules::core::load_module;
 use crate::modules::{Directive, Walk};
+use crate::settings::main::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, started_as_root};
 use crate::telemetry::syslog::Peer;
 use crate::telemetry::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
 
@@ -172,7 +173,7 @@ const CPUS_MAX: usize = 1024;
 
 /// The names are looked up by the master, which alone can change them.
 fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
-    if !super::started_as_root() {
+    if !started_as_root() {
         cx.warn(
             "the \"user\" directive makes sense only if the master process runs with super-user privileges, ignored",
         );

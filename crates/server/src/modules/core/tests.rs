@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::config::testing::{error, load, warnings};
 use crate::config::{Config, Pools};
-use crate::modules::core::{Affinity, EventsConf, MainConf, Method, ThreadPoolSpec, Workers};
+use crate::process::ProcessKey;
+use crate::settings::events::{EventsConf, Method};
+use crate::settings::main::{Affinity, MainConf, ThreadPoolSpec, Workers};
 use crate::telemetry::{Form, Level};
 
 fn config(text: &str) -> std::sync::Arc<Config> {
@@ -214,7 +216,7 @@ fn wrong_events_are_refused() {
 
 #[test]
 fn what_a_process_cannot_change_is_compared() {
-    let key = |text: &str| config(text).process_key();
+    let key = |text: &str| ProcessKey::of(&config(text));
     assert_eq!(key("daemon on;"), key("http { server { listen 81; } }"));
     assert_ne!(key(""), key("worker_processes 2;"));
     assert_ne!(key(""), key("thread_pool a threads=2;"));

@@ -2,44 +2,11 @@
 
 use conf::{Args, Contexts, Error, State};
 
-use crate::config::{Cx, ServerId};
-use crate::modules::http_core::listen::{self, Wanted};
+use crate::config::Cx;
 use crate::modules::http_core::{LEVELS, core};
 use crate::modules::{Directive, Walk};
+use crate::settings::listen::{self, ServerDraft};
 use crate::settings::names::ServerName;
-
-/// A server while its block is being read.
-#[derive(Debug)]
-pub struct ServerDraft {
-    pub(crate) id: ServerId,
-    pub(crate) listens: Vec<Wanted>,
-    pub(crate) names: Vec<ServerName>,
-    /// The block's first line, for what is said about a `listen` that nobody wrote.
-    place: conf::Span,
-}
-
-impl ServerDraft {
-    /// An empty server.
-    pub(crate) fn new(id: ServerId, statement: &conf::Statement) -> ServerDraft {
-        ServerDraft { id, listens: Vec::new(), names: Vec::new(), place: statement.span().clone() }
-    }
-
-    /// Adds what holds without `listen` and `server_name`.
-    pub(crate) fn complete(&mut self) {
-        if self.listens.is_empty() {
-            self.listens.push(Wanted::default_address(self.place.clone()));
-        }
-        // The empty name takes part in the search for a server like any other.
-        if self.names.is_empty() {
-            self.names.push(ServerName::default());
-        }
-    }
-
-    /// `$server_name`
-    pub(crate) fn first_name(&self) -> String {
-        self.names.first().map(ServerName::shown).unwrap_or_default()
-    }
-}
 
 /// Read and checked like the others, but there is nothing to tune.
 const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Directive {

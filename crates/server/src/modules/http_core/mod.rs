@@ -5,7 +5,6 @@
 
 mod blocks;
 pub(crate) mod gzip;
-pub mod listen;
 mod open_files;
 mod reading;
 pub(crate) mod resolver;
@@ -15,7 +14,6 @@ mod tests;
 pub(crate) mod variables;
 
 pub(crate) use blocks::NO_HASH;
-pub use blocks::ServerDraft;
 
 use std::path::Path;
 

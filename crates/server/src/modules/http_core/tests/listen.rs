@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use crate::config::testing::{error, loaded, warnings};
 use crate::config::{Config, ServerId};
-use crate::modules::core::started_as_root;
-use crate::modules::http_core::listen::SoKeepalive;
 use crate::modules::http_core::tests::server;
 use crate::request::Address;
+use crate::settings::listen::SoKeepalive;
+use crate::settings::main::started_as_root;
 
 fn addresses(config: &Config) -> Vec<String> {
     config.listens().map(|spec| spec.addr.to_string()).collect()

@@ -1,12 +1,12 @@
-//! What the directives of `main` and `events` set, with nginx's defaults. Holds for the whole process.
+//! What the directives of `main` set, with nginx's defaults. Holds for the whole process.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use conf::Error;
 
 use crate::config::Pools;
-use crate::process::EngineKey;
 use crate::telemetry::ErrorLog;
 
 /// Settings of the `main` context.
@@ -85,49 +85,6 @@ pub struct ThreadPoolSpec {
     pub max_queue: u32,
 }
 
-/// Settings of the `events` context, ours for the ring among them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EventsConf {
-    /// `worker_connections`, for each thread.
-    pub worker_connections: u32,
-    /// `use`; without it the best there is.
-    pub method: Option<Method>,
-    /// `worker_aio_requests`: depth of libaio.
-    pub aio_requests: u32,
-    /// `ring_entries`
-    pub ring_entries: u32,
-    /// `ring_recv_buffers`: count and bytes.
-    pub recv_buffers: (u32, u32),
-    /// `ring_io_workers`: kernel workers for files, for each thread.
-    pub io_workers: u32,
-    /// `device_share`: one device may hold one in so many workers.
-    pub device_share: u32,
-    /// `buffer_pool`: most bytes of buffers for each thread; `None` goes by the memory that the process may have.
-    pub buffer_pool: Option<usize>,
-    /// `zero_copy`: sends of at least so many bytes go without a copy; `None` is off.
-    pub zero_copy: Option<u64>,
-    /// `try_cached`: open and read at once what is in memory, beside the engines.
-    pub try_cached: bool,
-    /// `engine_fault`: faults to inject, for tests; the lines of the plan.
-    pub faults: Vec<String>,
-}
-
-impl EventsConf {
-    /// Whether calls may be made beside the engines: not where faults are injected, which such calls would not meet.
-    pub(crate) fn calls_directly(&self) -> bool {
-        self.try_cached && self.faults.is_empty()
-    }
-}
-
-/// The network engine that was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// `io_uring`
-    Uring,
-    /// `epoll`
-    Epoll,
-}
-
 impl Default for MainConf {
     fn default() -> MainConf {
         MainConf {
@@ -188,58 +145,9 @@ impl Default for ThreadPoolSpec {
     }
 }
 
-impl Default for EventsConf {
-    fn default() -> EventsConf {
-        EventsConf {
-            worker_connections: 512,
-            method: None,
-            aio_requests: 32,
-            ring_entries: 1024,
-            recv_buffers: (1024, 4096),
-            io_workers: 128,
-            device_share: 4,
-            buffer_pool: None,
-            zero_copy: Some(16 << 10),
-            try_cached: true,
-            faults: Vec::new(),
-        }
-    }
-}
-
-/// What only a new worker process can change.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProcessKey {
-    user: Option<UserSpec>,
-    workers: Workers,
-    affinity: Affinity,
-    limits: (Option<u64>, Option<u64>, i32),
-    working_directory: Option<PathBuf>,
-    env: Vec<(String, Option<String>)>,
-    thread_pools: Vec<ThreadPoolSpec>,
-    events: EventsConf,
-    engine: EngineKey,
-    /// Which decides on the capabilities that a worker keeps.
-    binds_transparently: bool,
-}
-
-impl ProcessKey {
-    pub(crate) fn of(
-        main: &MainConf,
-        events: &EventsConf,
-        engine: EngineKey,
-        binds_transparently: bool,
-    ) -> ProcessKey {
-        ProcessKey {
-            user: main.user.clone(),
-            workers: main.workers,
-            affinity: main.affinity.clone(),
-            limits: (main.worker_rlimit_nofile, main.worker_rlimit_core, main.worker_priority),
-            working_directory: main.working_directory.clone(),
-            env: main.env.clone(),
-            thread_pools: main.thread_pools.clone(),
-            events: events.clone(),
-            engine,
-            binds_transparently,
-        }
-    }
+/// Whether this process began with super-user rights. A worker gives them up and must still read the same
+/// configuration the same way, so the first answer stays.
+pub(crate) fn started_as_root() -> bool {
+    static AS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_root());
+    *AS_ROOT
 }

@@ -10,9 +10,8 @@ use std::path::PathBuf;
 use conf::{Error, Span, value};
 
 use crate::config::{Cx, ServerId};
-use crate::modules::core::started_as_root;
-use crate::modules::http_core::ServerDraft;
 use crate::request::Address;
+use crate::settings::main::started_as_root;
 use crate::settings::names::{NameTable, ServerName};
 
 /// Where a socket is bound.
@@ -159,6 +158,39 @@ impl Listen {
             Address::Unix(_) => None,
         };
         inner.map_or(&self.servers, |(_, servers)| servers)
+    }
+}
+
+/// A server while its block is being read.
+#[derive(Debug)]
+pub struct ServerDraft {
+    pub(crate) id: ServerId,
+    pub(crate) listens: Vec<Wanted>,
+    pub(crate) names: Vec<ServerName>,
+    /// The block's first line, for what is said about a `listen` that nobody wrote.
+    place: Span,
+}
+
+impl ServerDraft {
+    /// An empty server.
+    pub(crate) fn new(id: ServerId, statement: &conf::Statement) -> ServerDraft {
+        ServerDraft { id, listens: Vec::new(), names: Vec::new(), place: statement.span().clone() }
+    }
+
+    /// Adds what holds without `listen` and `server_name`.
+    pub(crate) fn complete(&mut self) {
+        if self.listens.is_empty() {
+            self.listens.push(Wanted::default_address(self.place.clone()));
+        }
+        // The empty name takes part in the search for a server like any other.
+        if self.names.is_empty() {
+            self.names.push(ServerName::default());
+        }
+    }
+
+    /// `$server_name`
+    pub(crate) fn first_name(&self) -> String {
+        self.names.first().map(ServerName::shown).unwrap_or_default()
     }
 }
 

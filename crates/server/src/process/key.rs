@@ -1,0 +1,43 @@
+//! What of a configuration a running process cannot change.
+
+use std::path::PathBuf;
+
+use crate::config::Config;
+use crate::process::engine::EngineKey;
+use crate::settings::events::EventsConf;
+use crate::settings::main::{Affinity, ThreadPoolSpec, UserSpec, Workers};
+
+/// What only a new worker process can change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProcessKey {
+    user: Option<UserSpec>,
+    workers: Workers,
+    affinity: Affinity,
+    limits: (Option<u64>, Option<u64>, i32),
+    working_directory: Option<PathBuf>,
+    env: Vec<(String, Option<String>)>,
+    thread_pools: Vec<ThreadPoolSpec>,
+    events: EventsConf,
+    engine: EngineKey,
+    /// Which decides on the capabilities that a worker keeps.
+    binds_transparently: bool,
+}
+
+impl ProcessKey {
+    /// That of a configuration. Two configurations with equal keys can be swapped in place.
+    pub fn of(config: &Config) -> ProcessKey {
+        let main = config.main();
+        ProcessKey {
+            user: main.user.clone(),
+            workers: main.workers,
+            affinity: main.affinity.clone(),
+            limits: (main.worker_rlimit_nofile, main.worker_rlimit_core, main.worker_priority),
+            working_directory: main.working_directory.clone(),
+            env: main.env.clone(),
+            thread_pools: main.thread_pools.clone(),
+            events: config.events().clone(),
+            engine: EngineKey::of(config),
+            binds_transparently: config.binds_transparently(),
+        }
+    }
+}
