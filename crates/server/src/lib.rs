@@ -31,6 +31,7 @@ mod resolve;
 pub mod response;
 mod room;
 pub mod settings;
+mod shared;
 mod shared_zone;
 mod slots;
 mod subrequest;

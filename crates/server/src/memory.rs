@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use io::pressure::{ASK_EVERY, Pressure, default_paths};
@@ -42,13 +42,13 @@ impl Ledger {
 }
 
 /// Watches for as long as the thread runs.
-pub(crate) async fn watch(thread: Rc<Thread>) {
+pub(crate) async fn watch(thread: Rc<Thread>, ledger: Arc<Ledger>) {
     let mut pressure = Pressure::open(&default_paths(), rt::now()).ok();
     let mut crowd = Crowd::default();
     loop {
         rt::sleep_until(rt::now() + ASK_EVERY).await;
         if pressure.as_mut().is_some_and(|pressure| pressure.is_on(rt::now())) {
-            give_back_for_others(&thread);
+            give_back_for_others(&thread, &ledger);
         }
         if crowd.has_left(thread.room.connections()) {
             // What waits after the first time has places at the start of the tables, which lets their ends go.
@@ -99,9 +99,9 @@ fn give_back(thread: &Thread) -> (usize, usize, usize) {
     (rt::trim() + thread.encoders.clear(), requests, chunks)
 }
 
-fn give_back_for_others(thread: &Thread) {
+fn give_back_for_others(thread: &Thread, ledger: &Ledger) {
     let (bytes, requests, chunks) = give_back(thread);
-    let Some((times, total)) = thread.shared.memory.enter(bytes as u64, rt::now()) else { return };
+    let Some((times, total)) = ledger.enter(bytes as u64, rt::now()) else { return };
     error_log::write(
         thread,
         Level::Notice,

@@ -4,17 +4,21 @@
 //! themselves are in [`crate::modules`], and nothing here knows one by name.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use conf::{Error, Spec, State, Table};
+use conf::{Error, Spec, State, Statement, Table};
 
-use crate::config::{BlockEnd, Cx, Http, LocationId, Needs, Scope, SettingsTable, SettingsType};
+use crate::config::{
+    BlockEnd, Cx, Http, HttpType, HttpValues, LocationId, Needs, Scope, SettingsTable, SettingsType,
+};
+use crate::extensions::Extensions;
 use crate::phases::Plan;
-use crate::request::Request;
+use crate::request::{Generation, Request};
 use crate::settings::events::EventsConf;
 use crate::settings::listen::ServerDraft;
 use crate::settings::main::MainConf;
-use crate::upstream::peers::lines::Draft;
+use crate::thread::Thread;
 use crate::variables::{ModuleVariables, Prefixed, Variable};
 
 /// All modules of the server.
@@ -63,6 +67,11 @@ impl ModuleTable {
         &self.settings
     }
 
+    /// The values of all modules for the whole of `http`, as they start.
+    pub(crate) fn http_values(&self) -> HttpValues {
+        HttpValues::new(self.modules.iter().flat_map(|module| module.http).copied())
+    }
+
     /// What modules do where subrequests begin, in order.
     pub(crate) fn subrequest_hooks(&self) -> Vec<SubrequestHooks> {
         let hooks = self.modules.iter().map(|module| module.subrequest);
@@ -98,6 +107,8 @@ pub struct Module {
     pub prefixed: &'static [Prefixed],
     /// The types of its settings.
     pub settings: &'static [SettingsType],
+    /// The types of its values for the whole of `http`.
+    pub http: &'static [HttpType],
     /// Puts its handlers and its filter on the plan of a location with these settings. Called when the whole
     /// configuration has been read.
     pub take_part: fn(&Http, &Scope, &mut Plan),
@@ -107,6 +118,8 @@ pub struct Module {
     pub check: fn(&Http, &mut Vec<Error>) -> Result<(), Error>,
     /// What it does where a subrequest begins.
     pub subrequest: SubrequestHooks,
+    /// What it keeps and does on each thread.
+    pub(crate) thread: ThreadHooks,
 }
 
 /// What a module does where a subrequest begins: what it copies from the extensions of the parent.
@@ -118,6 +131,25 @@ pub struct SubrequestHooks {
     pub detach: Option<fn(&Request, &mut Request)>,
 }
 
+/// What a module keeps and does on each thread.
+#[derive(Clone, Copy)]
+pub(crate) struct ThreadHooks {
+    /// Makes what it keeps there.
+    pub(crate) make: fn(&mut Extensions),
+    /// A configuration is in force, in the place of this one where the thread does not just begin.
+    pub(crate) configured: fn(&Rc<Thread>, Option<&Generation>),
+    /// The thread accepts no more.
+    pub(crate) drain: fn(&Thread),
+    /// Gives up a connection that nobody uses; whether there was one.
+    pub(crate) give_up_idle: fn(&Thread) -> bool,
+}
+
+impl ThreadHooks {
+    /// Those of a module that keeps nothing.
+    pub(crate) const NONE: ThreadHooks =
+        ThreadHooks { make: |_| {}, configured: |_, _| {}, drain: |_| {}, give_up_idle: |_| false };
+}
+
 /// What a module does with blocks when the configuration is read.
 #[derive(Clone, Copy)]
 pub struct BlockHooks {
@@ -127,6 +159,8 @@ pub struct BlockHooks {
     pub complete: fn(&mut Scope, &BlockEnd<'_>),
     /// The module's part in `if` blocks.
     pub conditions: Option<ConditionHooks>,
+    /// The module's part in `upstream` blocks.
+    pub upstream: Option<UpstreamHooks>,
     /// Says what the process needs for a block.
     pub needs: fn(&Http, &Scope, &mut Needs),
 }
@@ -141,10 +175,24 @@ pub struct ConditionHooks {
     pub join: fn(&mut Scope, usize, &mut Scope, Option<LocationId>) -> usize,
 }
 
+/// The module whose directive `upstream` is. The block has settings like others and inherits none.
+#[derive(Clone, Copy)]
+pub struct UpstreamHooks {
+    /// Begins a block.
+    pub begin: fn(&mut Scope, &Cx<'_>) -> Result<(), Error>,
+    /// Ends it.
+    pub end: fn(&mut Scope, &Statement, &mut Http) -> Result<(), Error>,
+}
+
 impl BlockHooks {
     /// Those of a module that does nothing with blocks.
-    pub const NONE: BlockHooks =
-        BlockHooks { end: |_, _, _| Ok(()), complete: |_, _| {}, conditions: None, needs: |_, _, _| {} };
+    pub const NONE: BlockHooks = BlockHooks {
+        end: |_, _, _| Ok(()),
+        complete: |_, _| {},
+        conditions: None,
+        upstream: None,
+        needs: |_, _, _| {},
+    };
 }
 
 impl Module {
@@ -156,10 +204,12 @@ impl Module {
             variables: &[],
             prefixed: &[],
             settings: &[],
+            http: &[],
             take_part: |_, _, _| {},
             blocks: BlockHooks::NONE,
             check: |_, _| Ok(()),
             subrequest: SubrequestHooks { begin: None, detach: None },
+            thread: ThreadHooks::NONE,
         }
     }
 
@@ -201,14 +251,6 @@ impl Directive {
         Directive { spec, set: Set::Server(set) }
     }
 
-    /// Changes an upstream block.
-    pub(crate) const fn upstream(
-        spec: Spec,
-        set: fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>,
-    ) -> Directive {
-        Directive { spec, set: Set::Upstream(UpstreamSetter(set)) }
-    }
-
     /// Changes the whole of `http`.
     pub const fn http(spec: Spec, set: fn(&mut Cx<'_>) -> Result<(), Error>) -> Directive {
         Directive { spec, set: Set::Http(set) }
@@ -235,8 +277,6 @@ pub enum Set {
     Scope(fn(&mut Scope, &mut Cx<'_>) -> Result<(), Error>),
     /// What belongs to a server alone.
     Server(fn(&mut ServerDraft, &mut Cx<'_>) -> Result<(), Error>),
-    /// What belongs to an upstream block alone.
-    Upstream(UpstreamSetter),
     /// What belongs to the whole of `http`, reached through the context.
     Http(fn(&mut Cx<'_>) -> Result<(), Error>),
     /// Nothing: the directive tunes what this server does not have. Its help says so.
@@ -244,10 +284,6 @@ pub enum Set {
     /// A block with directives, which the resolver walks into.
     Walk(Walk),
 }
-
-/// The setter of a directive in an upstream block.
-#[derive(Clone, Copy)]
-pub struct UpstreamSetter(pub(crate) fn(&mut Draft, &mut Cx<'_>) -> Result<(), Error>);
 
 /// The blocks that hold directives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What the tasks of one worker thread share: the configuration in force, the list of connections, logs,
 //! counters. Nothing here is visible to other threads.
 
+use std::any::Any;
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,20 +11,42 @@ use http::response::Opening;
 use io::engine::NetKind;
 use rt::local::{Counted, Event, Gauge};
 
-use crate::caching;
 use crate::coding::pool::Pool;
-use crate::config::ServerId;
+use crate::config::{Config, ServerId};
+use crate::exchange::files::{RootFacts, root_facts};
+use crate::extensions::Extensions;
 use crate::files::Roots;
 use crate::files::cache::Caches;
-use crate::process::Edition;
-use crate::process::shared::Shared;
 use crate::request::{ConnInfo, Generation, Request};
 use crate::room::{Room, Waits};
+use crate::shared::Shared;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::files::{LogFiles, Opened};
 use crate::telemetry::named::NamedLogs;
 use crate::telemetry::tally::Tally;
-use crate::upstream::Pools;
+
+/// A configuration with what goes with it, on its way into force.
+#[derive(Clone)]
+pub(crate) struct ConfigVersion {
+    pub(crate) config: Arc<Config>,
+    /// Facts about the roots, by location.
+    roots: Arc<Vec<RootFacts>>,
+    /// Counts the configurations of a worker from 1.
+    number: u64,
+    /// Dropped when nothing uses this configuration any more.
+    in_force: Arc<dyn Any + Send + Sync>,
+}
+
+impl ConfigVersion {
+    pub(crate) fn new(
+        config: &Arc<Config>,
+        number: u64,
+        in_force: Arc<dyn Any + Send + Sync>,
+    ) -> ConfigVersion {
+        let roots = Arc::new(root_facts(config));
+        ConfigVersion { config: Arc::clone(config), roots, number, in_force }
+    }
+}
 
 /// The state of one worker thread.
 pub(crate) struct Thread {
@@ -59,27 +82,29 @@ pub(crate) struct Thread {
     spare_requests: RefCell<Vec<Box<Request>>>,
     /// Encoders that wait for a body.
     pub(crate) encoders: Pool,
-    /// Connections to upstreams that wait to be used again.
-    pub(crate) links: Pools,
-    /// What this thread has counted of caches.
-    pub(crate) cache_tallies: caching::tally::Own,
+    /// What modules keep on this thread.
+    locals: Extensions,
 }
 
 /// Requests whose memory is kept: as many as are under way at once on a busy thread.
 const SPARE_REQUESTS_MAX: usize = 256;
 
 impl Thread {
-    pub(crate) fn new(shared: Arc<Shared>, edition: Edition, logs: LogFiles, files: Opened) -> Thread {
-        let places_max = edition.config.events().worker_connections as usize;
-        let room = Room::new(places_max, edition.config.main().workers.count());
+    pub(crate) fn new(shared: Arc<Shared>, version: ConfigVersion, logs: LogFiles, files: Opened) -> Thread {
+        let places_max = version.config.events().worker_connections as usize;
+        let mut locals = Extensions::default();
+        for module in version.config.modules.modules() {
+            (module.thread.make)(&mut locals);
+        }
+        let room = Room::new(places_max, version.config.main().workers.count());
         Thread {
             tally: shared.new_tally(),
             clock: Rc::clone(logs.clock()),
             shared,
-            calls_directly: edition.config.events().calls_directly(),
+            calls_directly: version.config.events().calls_directly(),
             has_ring: rt::caps().net == NetKind::Uring,
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
-            generation: RefCell::new(Rc::new(generation(edition, &logs, files))),
+            generation: RefCell::new(Rc::new(generation(version, &logs, files))),
             logs,
             draining: Event::new(),
             connections: Gauge::new(),
@@ -88,10 +113,31 @@ impl Thread {
             room,
             opening: RefCell::default(),
             encoders: Pool::default(),
-            links: Pools::default(),
-            cache_tallies: caching::tally::Own::default(),
+            locals,
             spare_requests: RefCell::default(),
         }
+    }
+
+    /// Lets the modules begin what they do on this thread.
+    pub(crate) fn begin(self: &Rc<Self>) {
+        self.tell_modules(None);
+    }
+
+    fn tell_modules(self: &Rc<Self>, before: Option<&Generation>) {
+        for module in self.generation().config.modules.modules() {
+            (module.thread.configured)(self, before);
+        }
+    }
+
+    /// Has a module give up a connection that nobody uses, to make room; whether there was one.
+    pub(crate) fn give_up_idle(&self) -> bool {
+        self.generation().config.modules.modules().iter().any(|module| (module.thread.give_up_idle)(self))
+    }
+
+    /// What a module keeps on this thread.
+    pub(crate) fn local<T: 'static>(&self) -> &T {
+        let found = self.locals.get();
+        found.unwrap_or_else(|| panic!("no module keeps {} on a thread", std::any::type_name::<T>()))
     }
 
     /// The texts of the present second.
@@ -111,14 +157,12 @@ impl Thread {
 
     /// Puts another configuration in force. Requests under way keep theirs; connections that wait for a
     /// request wake up and let go of the old one.
-    pub(crate) fn replace(self: &Rc<Self>, edition: Edition, files: Opened) {
-        let old = self.generation.replace(Rc::new(generation(edition, &self.logs, files)));
-        // Whom they lead to is the old configuration's business.
-        self.links.clear();
+    pub(crate) fn replace(self: &Rc<Self>, version: ConfigVersion, files: Opened) {
+        let old = self.generation.replace(Rc::new(generation(version, &self.logs, files)));
         // Spare requests hold the old configuration.
         self.spare_requests.borrow_mut().clear();
         self.room.wake(|_| true);
-        caching::tasks::tend(self, Some(&old));
+        self.tell_modules(Some(&old));
         drop(old);
     }
 
@@ -131,8 +175,9 @@ impl Thread {
     /// Stops: idle connections end at once, others after the answer that is under way.
     pub(crate) fn drain(&self) {
         self.draining.set();
-        caching::tasks::stop(&self.generation.borrow());
-        self.links.clear();
+        for module in self.generation().config.modules.modules() {
+            (module.thread.drain)(self);
+        }
         self.room.wake(|kind| kind == Waits::Idle);
     }
 
@@ -176,12 +221,11 @@ impl Thread {
 }
 
 /// A configuration as this thread holds it; its logs are looked up here, and by no request.
-fn generation(edition: Edition, logs: &LogFiles, files: Opened) -> Generation {
-    let Edition { config, roots, in_force } = edition;
+fn generation(version: ConfigVersion, logs: &LogFiles, files: Opened) -> Generation {
+    let ConfigVersion { config, roots, number, in_force } = version;
     let sinks = logs.resolve(&config.http.targets, files);
     let open_files = Caches::new(&config.http.open_file_caches);
     let roots = Rc::new(Roots(roots));
-    let number = in_force.number();
     Generation {
         config,
         roots,

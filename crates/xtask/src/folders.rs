@@ -74,6 +74,7 @@ const PLACES: &[(&str, &str)] = &[
     ("response.rs", "exchange"),
     ("room/", "exchange"),
     ("settings/", "exchange"),
+    ("shared.rs", "exchange"),
     ("shared_zone/", "exchange"),
     ("slots.rs", "exchange"),
     ("subrequest.rs", "exchange"),

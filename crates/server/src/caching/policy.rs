@@ -18,8 +18,8 @@ use http::validator::Validator;
 use http::vary;
 
 use crate::caching::record::Unstored;
+use crate::caching::settings::{CacheConf, Stale};
 use crate::caching::stored;
-use crate::modules::proxy::cache_conf::{CacheConf, Stale};
 use crate::request::Request;
 use crate::telemetry::time_zone::since_1970;
 use crate::upstream::state::Tries;

@@ -10,7 +10,7 @@ use http::cache_status::{CacheStatus, Forwarded, Source};
 use http::freshness::store::NotStored;
 use http::vary::VaryError;
 
-use crate::modules::proxy::cache_conf::CacheConf;
+use crate::caching::settings::CacheConf;
 use crate::request::Request;
 use crate::upstream::state::{Cached, Tries};
 

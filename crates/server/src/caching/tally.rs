@@ -128,7 +128,7 @@ impl Own {
 pub(crate) fn count(request: &mut Request, cache: &Cache) {
     let record = record::of(request);
     let (status, collapsed, unstored) = (record.status, record.collapsed, record.unstored);
-    request.conn.thread.cache_tallies.with(cache.tallies(), |tally| {
+    request.conn.thread.local::<Own>().with(cache.tallies(), |tally| {
         match status {
             Some(status) => add(&tally.statuses[status as usize]),
             None => add(&tally.unavailable),

@@ -12,6 +12,7 @@ use rt::Either;
 use rt::watch::{self, Publisher};
 
 use crate::caching::flight::Flights;
+use crate::caching::settings::Caches;
 use crate::caching::tally::Tallies;
 use crate::error_log;
 use crate::exchange::files::is_on_local_disk;
@@ -192,7 +193,7 @@ impl Notes {
 pub(crate) fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
     let now = thread.generation();
     let caches = |generation: &Generation| -> Vec<Arc<Cache>> {
-        generation.config.http.caches.iter().map(|zone| Arc::clone(zone.state())).collect()
+        generation.config.http.of::<Caches>().zones.iter().map(|zone| Arc::clone(zone.state())).collect()
     };
     let kept = caches(&now);
     for cache in &kept {
@@ -209,7 +210,7 @@ pub(crate) fn tend(thread: &Rc<Thread>, before: Option<&Generation>) {
 
 /// Lets another process have the folders, which saves what is known of them first. Lookups go on.
 pub(crate) fn stop(generation: &Generation) {
-    for zone in &generation.config.http.caches {
+    for zone in &generation.config.http.of::<Caches>().zones {
         zone.state().stop();
     }
 }
@@ -219,8 +220,15 @@ pub(crate) fn stop(generation: &Generation) {
 pub(crate) async fn ended(thread: &Thread) {
     // Those of earlier configurations too.
     thread.caches.none_left().await;
-    let caches: Vec<_> =
-        thread.generation().config.http.caches.iter().map(|zone| Arc::clone(zone.state())).collect();
+    let caches: Vec<_> = thread
+        .generation()
+        .config
+        .http
+        .of::<Caches>()
+        .zones
+        .iter()
+        .map(|zone| Arc::clone(zone.state()))
+        .collect();
     for cache in caches {
         // The publisher lives as long as the cache, which is held here.
         let _ = cache.ended.watch().above(0).await;

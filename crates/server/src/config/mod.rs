@@ -11,7 +11,9 @@ mod scope;
 mod settings;
 #[cfg(test)]
 pub(crate) mod testing;
+mod words;
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,15 +23,14 @@ pub use conf::Layered;
 pub use cx::Cx;
 pub use resolve::load;
 pub use scope::Scope;
-pub(crate) use settings::SettingsTable;
-pub use settings::{Inner, Settings, SettingsType, Start};
+pub use settings::{HttpType, Inner, Settings, SettingsType, Start};
+pub(crate) use settings::{HttpValues, SettingsTable};
+pub(crate) use words::Words;
 
 use crate::files::cache::Limits;
-use crate::module::SubrequestHooks;
-use crate::modules::charset::Charsets;
-use crate::modules::log::LogFormat;
-use crate::modules::proxy::cache_conf::CacheZone;
+use crate::module::{ModuleTable, SubrequestHooks};
 use crate::phases::Plan;
+use crate::room::disk::GivesRoom;
 use crate::settings::events::EventsConf;
 use crate::settings::listen::ListenSpec;
 use crate::settings::locations::Locations;
@@ -37,7 +38,6 @@ use crate::settings::main::MainConf;
 use crate::settings::names::ServerName;
 use crate::shared_zone::Zones;
 use crate::telemetry::Targets;
-use crate::upstream::peers::Upstreams;
 use crate::variables::Registry;
 
 /// A configuration that was read and found right, and what the reading produced beside it.
@@ -54,6 +54,8 @@ pub struct Loaded {
 /// Everything that was configured.
 #[derive(Debug)]
 pub struct Config {
+    /// All modules of the server.
+    pub(crate) modules: &'static ModuleTable,
     pub(crate) main: MainConf,
     pub(crate) events: EventsConf,
     /// Without an `http` block nothing is served.
@@ -72,26 +74,14 @@ pub struct Http {
     pub(crate) registry: Registry,
     /// What modules do where subrequests begin.
     pub(crate) subrequest_hooks: Vec<SubrequestHooks>,
-    /// `charset_map` and the charsets that are named elsewhere.
-    pub(crate) charsets: Charsets,
-    /// `log_format`, by name.
-    pub(crate) formats: BTreeMap<String, Arc<LogFormat>>,
     /// Where lines of logs go, each target once.
     pub(crate) targets: Targets,
-    /// How many `open_log_file_cache` there are.
-    pub(crate) log_caches: u32,
     /// Thread pools that `aio threads=` names; the first is `default`.
     pub(crate) pools: Pools,
-    /// Groups of servers that requests are passed on to.
-    pub(crate) upstreams: Upstreams,
-    /// `resolver` and `resolver_timeout` of `http`.
-    pub(crate) resolve: crate::resolve::Conf,
     /// State that all threads share, by name.
     pub(crate) zones: Zones,
-    /// `proxy_cache_path`, in order.
-    pub(crate) caches: Vec<Arc<CacheZone>>,
-    /// Caches that are used, with the places, as long as the configuration is read.
-    pub(crate) cache_uses: Vec<(Arc<CacheZone>, conf::Span)>,
+    /// Who can remove files to make room for others.
+    pub(crate) room_givers: Vec<Arc<dyn GivesRoom>>,
     /// Directories of temporary files that are written, with their places.
     pub(crate) temp_folders: Vec<(PathBuf, conf::Span)>,
     /// Files that directives read beside the text, such as dictionaries.
@@ -104,6 +94,19 @@ pub struct Http {
     pub(crate) conf_prefix: Vec<u8>,
     /// The machine's name, for `$hostname`.
     pub(crate) hostname: String,
+    pub(crate) values: HttpValues,
+}
+
+impl Http {
+    /// What a module keeps for the whole of `http`.
+    pub fn of<T: Any>(&self) -> &T {
+        self.values.of()
+    }
+
+    /// The same, to be changed while the configuration is read.
+    pub fn own<T: Any>(&mut self) -> &mut T {
+        self.values.own()
+    }
 }
 
 /// Names of thread pools, numbered as they are first used.

@@ -17,7 +17,6 @@ use crate::config::{
     Start,
 };
 use crate::module::{ModuleTable, Set, Walk};
-use crate::modules::upstream_block;
 use crate::phases::Plan;
 use crate::settings::core::LimitExcept;
 use crate::settings::events::EventsConf;
@@ -50,6 +49,7 @@ pub fn load(
             conf_prefix: folder(&source.prefix),
             registry: Registry::over(Arc::clone(modules.variables())),
             subrequest_hooks: modules.subrequest_hooks(),
+            values: modules.http_values(),
             ..Http::default()
         },
         warnings: Vec::new(),
@@ -75,7 +75,7 @@ pub fn load(
         }
     }
     http.locations = locations;
-    let config = Arc::new(Config { main, events, http, needs });
+    let config = Arc::new(Config { modules, main, events, http, needs });
     Ok(Loaded { config, sources: tree.files, warnings })
 }
 
@@ -159,17 +159,13 @@ impl Resolver<'_> {
 
     /// An `upstream` block, which inherits nothing and holds no other block.
     fn upstream_block(&mut self, statement: &Statement) -> Result<(), Error> {
-        let mut draft = upstream_block::begin(&self.cx(statement, Contexts::HTTP))?;
-        self.blocks += 1;
-        let mut admitted = self.modules.specs().scope(Contexts::UPSTREAM);
-        for statement in statement.children() {
-            let spec = admitted.admit(statement)?;
-            let Set::Upstream(set) = self.modules.directive(spec).set else {
-                panic!("the table puts {} into upstream", statement.name.text)
-            };
-            (set.0)(&mut draft, &mut self.cx(statement, Contexts::UPSTREAM))?;
-        }
-        upstream_block::finish(draft, statement, &mut self.http)
+        let mut hooks = self.modules.modules().iter().filter_map(|module| module.blocks.upstream);
+        let Some(hooks) = hooks.next() else { return Ok(()) };
+        let (settings, prefix) = (self.modules.settings(), self.prefix);
+        let mut scope = Scope::start(settings, &mut Start { prefix, http: &mut self.http });
+        (hooks.begin)(&mut scope, &self.cx(statement, Contexts::HTTP))?;
+        self.simple(statement.children(), Contexts::UPSTREAM, &mut scope, None)?;
+        (hooks.end)(&mut scope, statement, &mut self.http)
     }
 
     /// A server. Its own scope is a location too: what holds where no other one matches.
@@ -356,7 +352,6 @@ impl Resolver<'_> {
             (Set::Scope(set), _) => set(scope, &mut self.cx(statement, context)),
             (Set::Http(set), _) => set(&mut self.cx(statement, context)),
             (Set::Server(set), Some(draft)) => set(draft, &mut self.cx(statement, context)),
-            (Set::Upstream(_), _) => panic!("the table puts {} outside of upstream", statement.name.text),
             (Set::Server(_), None) => panic!("the table puts {} outside of server", statement.name.text),
             (Set::Nothing | Set::Walk(_), _) => Ok(()),
         }

@@ -72,6 +72,45 @@ fn cast<C: Settings>(value: &Value) -> &C {
     value.downcast_ref().expect("the place was found by the type")
 }
 
+/// One type of values that belong to the whole of `http`, for [`crate::module::Module::http`].
+#[derive(Clone, Copy)]
+pub struct HttpType {
+    make: fn() -> Box<dyn Any + Send + Sync>,
+}
+
+impl HttpType {
+    /// This one, which starts as its default.
+    pub const fn of<T: Any + Default + Send + Sync>() -> HttpType {
+        HttpType { make: || Box::new(T::default()) }
+    }
+}
+
+/// What modules keep for the whole of `http`: one value of each type.
+#[derive(Default)]
+pub(crate) struct HttpValues(Vec<Box<dyn Any + Send + Sync>>);
+
+impl HttpValues {
+    pub(crate) fn new(types: impl Iterator<Item = HttpType>) -> HttpValues {
+        HttpValues(types.map(|value| (value.make)()).collect())
+    }
+
+    pub(crate) fn of<T: Any>(&self) -> &T {
+        let found = self.0.iter().find_map(|value| value.downcast_ref());
+        found.unwrap_or_else(|| panic!("no module has the value {}", std::any::type_name::<T>()))
+    }
+
+    pub(crate) fn own<T: Any>(&mut self) -> &mut T {
+        let found = self.0.iter_mut().find_map(|value| value.downcast_mut());
+        found.unwrap_or_else(|| panic!("no module has the value {}", std::any::type_name::<T>()))
+    }
+}
+
+impl Debug for HttpValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HttpValues").field(&self.0.len()).finish()
+    }
+}
+
 /// The types of settings of all modules.
 pub(crate) struct SettingsTable {
     /// Apart from the rest, because they are searched.

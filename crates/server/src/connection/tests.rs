@@ -12,11 +12,11 @@ use testkit::TempDir;
 
 use super::{Entrance, serve};
 use crate::config::{Config, testing};
-use crate::process::{Edition, shared::Shared};
 use crate::request::Address;
 use crate::settings::listen::ListenAddr;
+use crate::shared::Shared;
 use crate::telemetry::files::{LogFiles, Opened};
-use crate::thread::Thread;
+use crate::thread::{ConfigVersion, Thread};
 
 const ROUNDS: u32 = 500;
 
@@ -34,9 +34,9 @@ impl Client {
     /// Connects, asks once, and learns how long the answer is.
     #[expect(clippy::disallowed_methods, reason = "to a listening socket of this test")]
     async fn connect(config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Client {
-        let edition = Edition::for_tests(config);
+        let version = ConfigVersion::new(config, 1, Arc::new(()));
         let logs = LogFiles::new(None, 1);
-        let thread = Rc::new(Thread::new(Arc::new(Shared::default()), edition, logs, Opened::default()));
+        let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("a bound socket");
         let peer = TcpStream::connect(address).expect("a listening socket");

@@ -10,6 +10,7 @@ use conf::{Args, Contexts, Spec};
 use http::request::Method;
 use io::op::Source;
 
+use crate::caching::settings::Caches;
 use crate::caching::tally::{REASONS, STATUSES, Totals};
 use crate::caching::tasks::Cache;
 use crate::config::{Inner, Settings, SettingsType};
@@ -320,7 +321,7 @@ fn run(_: &Conf, request: &mut Request) -> Step {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Step::Status(405);
     }
-    let caches = &request.config().http.caches;
+    let caches = &request.config().http.of::<Caches>().zones;
     let numbers: Vec<_> = caches.iter().map(|zone| (zone.name(), Numbers::of(zone.state()))).collect();
     let text = page(&numbers);
     let response = &mut request.response;

@@ -58,7 +58,7 @@ pub mod zstd_static;
 
 use std::sync::LazyLock;
 
-pub use crate::module::{Directive, Module, ModuleTable, Set, UpstreamSetter, Walk};
+pub use crate::module::{Directive, Module, ModuleTable, Set, Walk};
 
 /// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a
 /// filter sees what those before it made of the answer.

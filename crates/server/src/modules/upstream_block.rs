@@ -4,15 +4,32 @@
 
 use conf::{Args, Contexts, Error, Spec, Statement, value};
 
-use crate::config::{Cx, Http};
+use crate::config::{Cx, Http, HttpType, Scope, SettingsType};
+use crate::module::{BlockHooks, ThreadHooks, UpstreamHooks};
 use crate::modules::http_core::resolver;
 use crate::modules::{Directive, Module, Walk};
+use crate::resolve::HttpConf;
+use crate::upstream::Pools;
+use crate::upstream::peers::Upstreams;
 use crate::upstream::peers::address::Url;
 use crate::upstream::peers::lines::{Draft, Line, Method, Source, Takes};
 use crate::upstream::peers::sticky::SID_MAX;
 
 /// The module.
-pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_upstream") };
+pub static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Draft>()],
+    http: &[HttpType::of::<Upstreams>()],
+    blocks: BlockHooks { upstream: Some(UpstreamHooks { begin, end }), ..BlockHooks::NONE },
+    thread: ThreadHooks {
+        make: |locals| locals.insert(Pools::default()),
+        // Whom connections lead to is the business of the configuration that they were made under.
+        configured: |thread, _| thread.local::<Pools>().clear(),
+        drain: |thread| thread.local::<Pools>().clear(),
+        give_up_idle: |thread| thread.local::<Pools>().give_up_one(),
+    },
+    ..Module::named("http_upstream")
+};
 
 const DIRECTIVES: &[Directive] = &[
     Directive::walk(
@@ -27,7 +44,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         Walk::Upstream,
     ),
-    Directive::upstream(
+    Directive::scope(
         Spec::new(
             "http_upstream",
             "server",
@@ -39,7 +56,7 @@ const DIRECTIVES: &[Directive] = &[
         .many(),
         add_server,
     ),
-    Directive::upstream(
+    Directive::scope(
         Spec::new(
             "http_upstream",
             "resolver",
@@ -47,12 +64,13 @@ const DIRECTIVES: &[Directive] = &[
             Args::AtLeast(1),
             "Name servers that servers with `resolve` are looked up by, in place of those of `http`.",
         ),
-        |draft, cx| {
+        |scope, cx| {
+            let draft = scope.own::<Draft>();
             draft.resolver = Some(resolver::resolver(cx)?);
             Ok(())
         },
     ),
-    Directive::upstream(
+    Directive::scope(
         Spec::new(
             "http_upstream",
             "resolver_timeout",
@@ -61,7 +79,8 @@ const DIRECTIVES: &[Directive] = &[
             "How long a lookup of a server with `resolve` may take, in place of that of `http`.",
         )
         .default("30s"),
-        |draft, cx| {
+        |scope, cx| {
+            let draft = scope.own::<Draft>();
             draft.resolver_timeout = Some(resolver::timeout(cx)?);
             Ok(())
         },
@@ -69,14 +88,16 @@ const DIRECTIVES: &[Directive] = &[
 ];
 
 /// Begins a block.
-pub(crate) fn begin(cx: &Cx<'_>) -> Result<Draft, Error> {
+fn begin(scope: &mut Scope, cx: &Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
-    cx.http.upstreams.check_block(name).map_err(|fault| cx.error(fault))?;
-    Ok(Draft::new(name))
+    cx.http.of::<Upstreams>().check_block(name).map_err(|fault| cx.error(fault))?;
+    *scope.own::<Draft>() = Draft::new(name);
+    Ok(())
 }
 
 /// The end of a block: it has to have somebody who is asked first.
-pub(crate) fn finish(draft: Draft, statement: &Statement, http: &mut Http) -> Result<(), Error> {
+fn end(scope: &mut Scope, statement: &Statement, http: &mut Http) -> Result<(), Error> {
+    let draft = std::mem::take(scope.own::<Draft>());
     if draft.lines.is_empty() {
         return Err(Error::at(&statement.end, "no servers are inside upstream"));
     }
@@ -84,11 +105,14 @@ pub(crate) fn finish(draft: Draft, statement: &Statement, http: &mut Http) -> Re
         return Err(Error::at(statement, format_args!("no servers in upstream \"{}\"", draft.name)));
     }
     let mut names = draft.lines.iter().filter_map(Line::named);
-    if names.any(|named| named.at_run_time) && draft.resolver.is_none() && http.resolve.resolver.is_none() {
+    if names.any(|named| named.at_run_time)
+        && draft.resolver.is_none()
+        && http.of::<HttpConf>().0.resolver.is_none()
+    {
         let what = "no resolver defined to resolve names at run time in upstream";
         return Err(Error::at(statement, format_args!("{what} \"{}\"", draft.name)));
     }
-    http.upstreams.add_block(draft);
+    http.own::<Upstreams>().add_block(draft);
     Ok(())
 }
 
@@ -106,7 +130,8 @@ pub(crate) fn set_method(draft: &mut Draft, cx: &mut Cx<'_>, method: Method) {
 const PORT: u16 = 80;
 
 /// The setter of `server`.
-fn add_server(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn add_server(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let draft = scope.own::<Draft>();
     let text = cx.arg(0);
     // Parameters are judged first, as in nginx.
     let mut parameters = Parameters::default();
@@ -216,6 +241,7 @@ fn supported(draft: &Draft, parameter: &str, cx: &Cx<'_>) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use crate::config::testing::{error, loaded, warnings};
+    use crate::upstream::peers::Upstreams;
 
     #[test]
     fn wrong_servers_have_nginxs_words() {
@@ -286,7 +312,7 @@ mod tests {
     fn groups_are_found_by_what_names_them() {
         let config = loaded("upstream Back { server a; } upstream other { server 127.0.0.1 weight=5; }");
         let find = |host: &str, port, has_port| {
-            let group = config.http.upstreams.find(host.as_bytes(), port, has_port);
+            let group = config.http.of::<Upstreams>().find(host.as_bytes(), port, has_port);
             group.map(|group| group.name.clone())
         };
         assert_eq!(find("back", 80, false).as_deref(), Some("Back"));

@@ -4,12 +4,12 @@ use conf::{Args, Contexts, Spec};
 
 use crate::modules::upstream_block::set_method;
 use crate::modules::{Directive, Module};
-use crate::upstream::peers::lines::Method;
+use crate::upstream::peers::lines::{Draft, Method};
 
 /// The module.
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_ip_hash") };
 
-const DIRECTIVES: &[Directive] = &[Directive::upstream(
+const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
         "http_upstream_ip_hash",
         "ip_hash",
@@ -18,7 +18,8 @@ const DIRECTIVES: &[Directive] = &[Directive::upstream(
         "Requests of the same network (three bytes of IPv4, all of IPv6) go to the same server.",
     )
     .many(),
-    |draft, cx| {
+    |scope, cx| {
+        let draft = scope.own::<Draft>();
         set_method(draft, cx, Method::IpHash);
         Ok(())
     },

@@ -3,7 +3,7 @@
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::Cx;
+use crate::config::{Cx, Scope};
 use crate::modules::{Directive, Module};
 use crate::upstream::peers::lines::Draft;
 
@@ -15,7 +15,7 @@ const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
 }
 
 const DIRECTIVES: &[Directive] = &[
-    Directive::upstream(
+    Directive::scope(
         spec(
             "keepalive",
             Args::Between(1, 2),
@@ -26,21 +26,22 @@ const DIRECTIVES: &[Directive] = &[
         keepalive,
     ),
     // Not for ever, so that what a server keeps for a connection is given back in the end.
-    Directive::upstream(
+    Directive::scope(
         spec("keepalive_requests", Args::Exactly(1), "Requests that a connection is used for.").default("1000"),
-        |draft, cx| cx.number(&mut draft.keepalive.requests),
+        |scope, cx| cx.number(&mut scope.own::<Draft>().keepalive.requests),
     ),
-    Directive::upstream(
+    Directive::scope(
         spec("keepalive_time", Args::Exactly(1), "Time after which a connection is not used again.").default("1h"),
-        |draft, cx| cx.milliseconds(&mut draft.keepalive.time),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Draft>().keepalive.time),
     ),
-    Directive::upstream(
+    Directive::scope(
         spec("keepalive_timeout", Args::Exactly(1), "Time that a connection may be idle.").default("60s"),
-        |draft, cx| cx.milliseconds(&mut draft.keepalive.timeout),
+        |scope, cx| cx.milliseconds(&mut scope.own::<Draft>().keepalive.timeout),
     ),
 ];
 
-fn keepalive(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn keepalive(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let draft = scope.own::<Draft>();
     let text = cx.arg(0);
     let most = value::number(text).ok().and_then(|most| usize::try_from(most).ok());
     let invalid = || cx.error(format_args!("invalid value \"{text}\" in \"keepalive\" directive"));
@@ -59,6 +60,7 @@ mod tests {
 
     use crate::config::testing::{error, loaded};
     use crate::upstream::peers::Keepalive;
+    use crate::upstream::peers::Upstreams;
 
     #[test]
     fn connections_are_kept_by_default_and_as_said() {
@@ -68,7 +70,7 @@ mod tests {
              upstream d { keepalive 5 local; server a; }",
         );
         let keepalive = |name: &str| {
-            let group = config.http.upstreams.find(name.as_bytes(), 80, false);
+            let group = config.http.of::<Upstreams>().find(name.as_bytes(), 80, false);
             group.expect("it is there").keepalive
         };
         let default = Keepalive::default();

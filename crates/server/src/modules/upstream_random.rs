@@ -2,7 +2,7 @@
 
 use conf::{Args, Contexts, Error, Spec};
 
-use crate::config::Cx;
+use crate::config::{Cx, Scope};
 use crate::modules::upstream_block::set_method;
 use crate::modules::{Directive, Module};
 use crate::upstream::peers::lines::{Draft, Method};
@@ -10,7 +10,7 @@ use crate::upstream::peers::lines::{Draft, Method};
 /// The module.
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_random") };
 
-const DIRECTIVES: &[Directive] = &[Directive::upstream(
+const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
         "http_upstream_random",
         "random",
@@ -22,7 +22,8 @@ const DIRECTIVES: &[Directive] = &[Directive::upstream(
     random,
 )];
 
-fn random(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn random(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let draft = scope.own::<Draft>();
     let words: Vec<&str> = cx.statement.texts().collect();
     let two = match words.as_slice() {
         [] => false,

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::Cx;
+use crate::config::{Cx, Scope};
 use crate::modules::{Directive, Module};
 use crate::request::Request;
 use crate::shared_zone::BYTES_MIN;
+use crate::upstream::peers::Upstreams;
 use crate::upstream::peers::lines::Draft;
 use crate::upstream::peers::sticky::{
     Cookie, Declared, Expires, Learn, SAME_SITE, SetCookie, Sticky, StickyKind,
@@ -20,14 +21,14 @@ pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     take_part: |http, _, plan| {
         // Known when the whole configuration is.
-        if http.upstreams.groups().any(|group| group.sets_cookies()) {
+        if http.of::<Upstreams>().groups().any(|group| group.sets_cookies()) {
             plan.filter(Arc::new(()), |(), request| add_cookie(request));
         }
     },
     ..Module::named("http_upstream_sticky")
 };
 
-const DIRECTIVES: &[Directive] = &[Directive::upstream(
+const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
         "http_upstream_sticky",
         "sticky",
@@ -49,7 +50,8 @@ fn add_cookie(request: &mut Request) {
     }
 }
 
-fn sticky(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn sticky(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let draft = scope.own::<Draft>();
     draft.sticky = Some(match cx.arg(0) {
         "cookie" => cookie(cx)?,
         "route" => {

@@ -5,7 +5,7 @@
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::Cx;
+use crate::config::{Cx, Scope};
 use crate::modules::{Directive, Module};
 use crate::shared_zone::BYTES_MIN;
 use crate::upstream::peers::ServersZone;
@@ -14,7 +14,7 @@ use crate::upstream::peers::lines::Draft;
 /// The module.
 pub static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_zone") };
 
-const DIRECTIVES: &[Directive] = &[Directive::upstream(
+const DIRECTIVES: &[Directive] = &[Directive::scope(
     Spec::new(
         "http_upstream_zone",
         "zone",
@@ -26,7 +26,8 @@ const DIRECTIVES: &[Directive] = &[Directive::upstream(
     zone,
 )];
 
-fn zone(draft: &mut Draft, cx: &mut Cx<'_>) -> Result<(), Error> {
+fn zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let draft = scope.own::<Draft>();
     let name = cx.arg(0);
     if name.is_empty() {
         return Err(cx.error("invalid zone name \"\""));

@@ -9,6 +9,7 @@ use io::engine::{EngineConfig, NetKind, PUTS_MAX};
 use io::probe::{Fallback, Probe};
 
 use crate::body::rules::Aio;
+use crate::caching::settings::Caches;
 use crate::config::Config;
 use crate::process::StartError;
 use crate::settings::events::{BUFFER_POOL_MIN, Method};
@@ -79,7 +80,7 @@ impl Choice {
             device_share: events.device_share,
             libaio_depth: events.aio_requests,
             pools: if uses_pool(config, refusal.is_none()) { pools(config)? } else { Vec::new() },
-            makers: match config.http.caches.is_empty() {
+            makers: match config.http.of::<Caches>().zones.is_empty() {
                 true => None,
                 false => Some(ThreadPool::new("makers", PUTS_MAX, MAKERS_QUEUE).map_err(StartError::Pool)?),
             },
@@ -151,7 +152,7 @@ impl EngineKey {
         EngineKey {
             libaio: uses_libaio(config, false),
             pools: uses_pool(config, true).then(pools),
-            makers: !config.http.caches.is_empty(),
+            makers: !config.http.of::<Caches>().zones.is_empty(),
         }
     }
 }

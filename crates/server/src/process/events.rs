@@ -78,7 +78,7 @@ impl Drop for Running {
 
 /// A configuration that somebody uses, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct InForce {
+pub(super) struct InForce {
     number: u64,
     events: Arc<Events>,
 }
@@ -86,11 +86,6 @@ pub(crate) struct InForce {
 impl InForce {
     pub(super) fn new(number: u64, events: &Arc<Events>) -> Arc<InForce> {
         Arc::new(InForce { number, events: Arc::clone(events) })
-    }
-
-    /// Counts the configurations of a worker from 1.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
     }
 }
 

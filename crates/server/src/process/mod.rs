@@ -8,7 +8,6 @@ mod engine;
 mod events;
 mod key;
 mod notes;
-pub(crate) mod shared;
 mod worker_thread;
 
 use std::fmt;
@@ -22,17 +21,18 @@ use rt::mailbox;
 use rt::thread::Setup;
 
 use crate::config::Config;
-use crate::exchange::files::RootFacts;
+use crate::memory::Ledger;
+use crate::process::notes::Written;
 use crate::resolve;
 use crate::settings::listen::ListenAddr;
 use crate::settings::main::{Affinity, Workers};
+use crate::shared::Shared;
 use crate::shared_zone::Zones;
+use crate::thread::ConfigVersion;
 use crate::upstream::peers::Upstreams;
 pub use engine::Choice;
-pub(crate) use events::InForce;
-use events::{Events, Running};
+use events::{Events, InForce, Running};
 pub use key::ProcessKey;
-use shared::Shared;
 use worker_thread::{Order, Start};
 
 /// What a worker process is given beside its configuration.
@@ -115,29 +115,9 @@ pub struct Worker {
     config: Mutex<Arc<Config>>,
 }
 
-/// A configuration with what goes with it, on its way into force.
-#[derive(Clone, Debug)]
-pub(crate) struct Edition {
-    pub(crate) config: Arc<Config>,
-    /// Facts about the roots, by location.
-    pub(crate) roots: Arc<Vec<RootFacts>>,
-    /// Goes when nothing uses this configuration any more.
-    pub(crate) in_force: Arc<InForce>,
-}
-
-impl Edition {
-    fn new(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> Edition {
-        let roots = Arc::new(crate::exchange::files::root_facts(config));
-        Edition { config: Arc::clone(config), roots, in_force: InForce::new(number, events) }
-    }
-}
-
-#[cfg(test)]
-impl Edition {
-    /// The first of a process that does not run.
-    pub(crate) fn for_tests(config: &Arc<Config>) -> Edition {
-        Edition::new(config, 1, &Events::new().expect("a descriptor is free"))
-    }
+/// A version of the configuration, whose last user is reported by these events.
+fn version(config: &Arc<Config>, number: u64, events: &Arc<Events>) -> ConfigVersion {
+    ConfigVersion::new(config, number, InForce::new(number, events))
 }
 
 /// Orders that may wait for a thread; more means that it is stuck.
@@ -174,9 +154,10 @@ impl Worker {
         let count = config.main().workers.count();
         let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
         config.http.zones.begin(&Zones::default());
-        config.http.upstreams.begin(&Upstreams::default());
-        let edition = Edition::new(config, 1, &events);
+        config.http.of::<Upstreams>().begin(&Upstreams::default());
+        let version = version(config, 1, &events);
         let shared = Arc::new(Shared::default());
+        let (memory, notes) = (Arc::new(Ledger::default()), Arc::new(Written::default()));
         let newest = AtomicU64::new(1);
         let (threads, orders, in_force) = (Vec::new(), Vec::new(), Mutex::new(Arc::clone(config)));
         let mut worker = Worker { threads, orders, choice, events, newest, config: in_force };
@@ -189,7 +170,9 @@ impl Worker {
             };
             let start = Start {
                 shared: Arc::clone(&shared),
-                edition: edition.clone(),
+                memory: Arc::clone(&memory),
+                notes: Arc::clone(&notes),
+                version: version.clone(),
                 resources: part,
                 first: number == 0,
                 alone: count == 1,
@@ -229,19 +212,19 @@ impl Worker {
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.http.zones.begin(&in_force.http.zones);
-        config.http.upstreams.begin(&in_force.http.upstreams);
+        config.http.of::<Upstreams>().begin(&in_force.http.of::<Upstreams>());
         resolve::begin(config, &in_force);
         *in_force = Arc::clone(config);
         drop(in_force);
-        let edition = Edition::new(config, number, &self.events);
+        let version = version(config, number, &self.events);
         let count = self.orders.len();
         let (taken, answers) = mpsc::sync_channel(count);
         for (orders, resources) in self.orders.iter().zip(split(resources, count)?) {
-            send(orders, Order::Configure { edition: edition.clone(), resources, taken: taken.clone() })?;
+            send(orders, Order::Configure { version: version.clone(), resources, taken: taken.clone() })?;
         }
         self.newest.store(number, Ordering::Relaxed);
         // Only the threads hold them from here on: the end of a thread is an answer too.
-        drop((edition, taken));
+        drop((version, taken));
         let deadline = Instant::now() + TAKE_TIME;
         for _ in 0..count {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error_log;
@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// What was written already; of as many kinds as engines have notes.
 #[derive(Debug, Default)]
-pub(crate) struct Written(Mutex<Vec<std::mem::Discriminant<io::Note>>>);
+pub(super) struct Written(Mutex<Vec<std::mem::Discriminant<io::Note>>>);
 
 impl Written {
     /// Whether this kind of note is new; it is not any more after this.
@@ -35,11 +35,11 @@ impl Written {
 }
 
 /// Asks for as long as the thread runs.
-pub(super) async fn watch(thread: Rc<Thread>) {
+pub(super) async fn watch(thread: Rc<Thread>, written: Arc<Written>) {
     let mut pause = Duration::ZERO;
     loop {
         while let Some(note) = rt::take_note() {
-            if thread.shared.notes.is_new(&note) {
+            if written.is_new(&note) {
                 write(&thread, &note);
             }
         }

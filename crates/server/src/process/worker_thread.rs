@@ -12,21 +12,26 @@ use rt::{Either, select};
 
 use crate::caching;
 use crate::error_log;
+use crate::memory::{self, Ledger};
+use crate::process::Resources;
 use crate::process::accept::Doors;
-use crate::process::notes;
-use crate::process::shared::Shared;
-use crate::process::{Edition, Resources};
+use crate::process::notes::{self, Written};
 use crate::resolve::keeper::Keeper;
 use crate::room;
+use crate::shared::Shared;
 use crate::telemetry::files::LogFiles;
 use crate::telemetry::reports;
 use crate::telemetry::{Level, Target};
-use crate::thread::Thread;
+use crate::thread::{ConfigVersion, Thread};
 
 /// What a thread is started with.
 pub(super) struct Start {
     pub(super) shared: Arc<Shared>,
-    pub(super) edition: Edition,
+    /// Memory given back when the system was short of it.
+    pub(super) memory: Arc<Ledger>,
+    /// What engines had to say.
+    pub(super) notes: Arc<Written>,
+    pub(super) version: ConfigVersion,
     pub(super) resources: Resources,
     /// Whether it is the first one, which also does what is done once for all.
     pub(super) first: bool,
@@ -40,7 +45,7 @@ pub(super) enum Order {
     /// All threads are there: it may accept. Always the first order.
     Begin,
     /// Another configuration; the sender is told when it is in force here.
-    Configure { edition: Edition, resources: Resources, taken: SyncSender<()> },
+    Configure { version: ConfigVersion, resources: Resources, taken: SyncSender<()> },
     /// Other log files.
     Reopen(Vec<(PathBuf, OwnedFd)>),
     /// An end soon.
@@ -55,28 +60,28 @@ const SAVE_MAX: Duration = Duration::from_secs(3);
 
 /// The thread's main task.
 pub(super) async fn run(start: Start) {
-    let Start { shared, edition, resources, first, alone, mut orders } = start;
+    let Start { shared, memory, notes, version, resources, first, alone, mut orders } = start;
     // Where another thread cannot be had, all are made once more on another engine: until then nobody has been accepted,
     // and nothing has been begun, or ended, of what outlives them, such as caches.
     let Some(Order::Begin) = orders.recv().await else { return };
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
-    let logs = LogFiles::new(stderr, edition.config.main().workers.count());
-    let config = Arc::clone(&edition.config);
-    let thread = Rc::new(Thread::new(shared, edition, logs, resources.logs));
+    let logs = LogFiles::new(stderr, version.config.main().workers.count());
+    let config = Arc::clone(&version.config);
+    let thread = Rc::new(Thread::new(shared, version, logs, resources.logs));
     let mut doors = Doors::new(&thread, alone);
     doors.open(resources.listeners);
-    caching::tasks::tend(&thread, None);
-    rt::spawn(crate::memory::watch(Rc::clone(&thread)));
+    thread.begin();
+    rt::spawn(memory::watch(Rc::clone(&thread), memory));
     rt::spawn(room::watch_buffers(Rc::clone(&thread)));
-    rt::spawn(notes::watch(Rc::clone(&thread)));
+    rt::spawn(notes::watch(Rc::clone(&thread), notes));
     rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
     let mut names = first.then(|| Keeper::start(&thread, &config));
     drop(config);
     while let Some(order) = orders.recv().await {
         match order {
-            Order::Configure { edition, resources, taken } => {
-                let config = Arc::clone(&edition.config);
-                thread.replace(edition, resources.logs);
+            Order::Configure { version, resources, taken } => {
+                let config = Arc::clone(&version.config);
+                thread.replace(version, resources.logs);
                 // The new one starts before the old one ends by being replaced.
                 names = first.then(|| Keeper::start(&thread, &config));
                 doors.close_unconfigured();

@@ -28,10 +28,11 @@ use super::ttl::{TimeSource, UNKNOWN};
 use super::wire::{ADDRESSES_MAX, NXDOMAIN};
 use crate::config::Config;
 use crate::error_log;
+use crate::resolve::HttpConf;
 use crate::telemetry::Level;
 use crate::thread::Thread;
-use crate::upstream::peers::Group;
 use crate::upstream::peers::lines::{Address, Found, Named};
+use crate::upstream::peers::{Group, Upstreams};
 
 /// Keeps the names of one configuration, until it is dropped.
 pub(crate) struct Keeper {
@@ -53,13 +54,13 @@ impl Keeper {
         let told = Told::to(thread);
         for (host, users) in literal_names(config) {
             let resolver = users.iter().find_map(|user| user.group.resolver.clone());
-            let times = TimeSource::new(resolver.or_else(|| config.http.resolve.resolver.clone()));
+            let times = TimeSource::new(resolver.or_else(|| config.http.of::<HttpConf>().0.resolver.clone()));
             let (system, told) = (System::default(), told.clone());
             let name = SystemName { host, users, system, times, told, hosts_every: HOSTS_EVERY };
             keeper.spawn(name.keep());
         }
         for (group, named) in run_time_names(config) {
-            let http = &config.http.resolve;
+            let http = &config.http.of::<HttpConf>().0;
             // The configuration is refused without one.
             let Some(resolver) = group.resolver.clone().or_else(|| http.resolver.clone()) else { continue };
             let timeout = group.resolver_timeout.unwrap_or(http.timeout);
@@ -94,7 +95,7 @@ pub(super) struct User {
 /// The names that the system resolves, with the groups that they are servers of.
 fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
     let mut names: BTreeMap<String, Vec<User>> = BTreeMap::new();
-    for group in config.http.upstreams.groups() {
+    for group in config.http.of::<Upstreams>().groups() {
         for (named, place) in group.names_with_places().filter(|(named, _)| !named.at_run_time) {
             let user = User { group: Arc::clone(group), named: named.clone(), place: place.cloned() };
             names.entry(named.host.to_ascii_lowercase()).or_default().push(user);
@@ -105,7 +106,7 @@ fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
 
 /// The names that a resolver of the configuration resolves (`resolve`).
 fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
-    let groups = config.http.upstreams.groups();
+    let groups = config.http.of::<Upstreams>().groups();
     let names = |group: &Arc<Group>| {
         let names = group.names().filter(|named| named.at_run_time).cloned();
         names.map(|named| (Arc::clone(group), named)).collect::<Vec<_>>()

@@ -33,7 +33,7 @@ use crate::config::{Config, Settings};
 use crate::request::Request;
 use crate::telemetry::Level;
 use crate::upstream::Failure;
-use crate::upstream::peers::Group;
+use crate::upstream::peers::{Group, Upstreams};
 use resolver::Resolver;
 
 /// Waits until the names of a group have addresses, or are known to have none; not for ever.
@@ -55,6 +55,10 @@ pub(crate) struct Conf {
 }
 
 impl Settings for Conf {}
+
+/// Those of `http`, for the groups of servers, which stand in no other block.
+#[derive(Debug, Default)]
+pub(crate) struct HttpConf(pub(crate) Conf);
 
 /// The default of `resolver_timeout`, nginx's.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
@@ -81,9 +85,9 @@ fn resolvers(config: &Config) -> Vec<&Arc<Resolver>> {
     let http = &config.http;
     let of_locations =
         http.locations.iter().filter_map(|location| location.scope.of::<Conf>().resolver.as_ref());
-    let of_groups = http.upstreams.groups().filter_map(|group| group.resolver.as_ref());
+    let of_groups = http.of::<Upstreams>().groups().filter_map(|group| group.resolver.as_ref());
     let mut found: Vec<&Arc<Resolver>> = Vec::new();
-    for resolver in http.resolve.resolver.iter().chain(of_locations).chain(of_groups) {
+    for resolver in http.of::<HttpConf>().0.resolver.iter().chain(of_locations).chain(of_groups) {
         if !found.iter().any(|known| Arc::ptr_eq(known, resolver)) {
             found.push(resolver);
         }

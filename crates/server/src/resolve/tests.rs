@@ -161,7 +161,7 @@ struct Kept {
 impl Kept {
     fn start(times: TimeSource, hosts: &str) -> Kept {
         let config = testing::loaded("upstream u { server name.example; server name.example:81 backup; }");
-        config.http.upstreams.begin(&Upstreams::default());
+        config.http.of::<Upstreams>().begin(&Upstreams::default());
         let (answers, folder) = (Answers::default(), TempDir::new("resolve-keep"));
         std::fs::write(folder.path().join("hosts"), hosts).expect("written");
         let kept = Kept { config, answers, folder, told: Rc::default() };
@@ -177,7 +177,7 @@ impl Kept {
     }
 
     fn group(&self) -> Arc<Group> {
-        Arc::clone(self.config.http.upstreams.groups().next().expect("there is one"))
+        Arc::clone(self.config.http.of::<Upstreams>().groups().next().expect("there is one"))
     }
 
     /// Waits until the group has these addresses.

@@ -1,11 +1,21 @@
 //! Room on a file system that is full: the caches of the configuration that are there give some to temporary files.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use io::Errno;
 
 use crate::thread::Thread;
+
+/// What can remove files to make room for others.
+pub(crate) trait GivesRoom: std::fmt::Debug + Send + Sync {
+    /// The device that its files are on, if it has any.
+    fn device(&self) -> Option<u64>;
+
+    /// Removes files of so many bytes; whether it could.
+    fn give(&self, bytes: u64) -> Pin<Box<dyn Future<Output = bool> + '_>>;
+}
 
 /// Bytes that a cache gives at once: several writes' worth, since each one asks only after it has failed.
 const GIVEN_BYTES: u64 = 4 << 20;
@@ -29,7 +39,7 @@ impl<'a> DiskRoom<'a> {
     /// After this error: whether there may be room now, so that the call is worth another try.
     pub(crate) async fn make(&mut self, errno: Errno) -> bool {
         let is_full = matches!(errno, Errno::NOSPC | Errno::DQUOT);
-        if !is_full || self.tries == TRIES || self.thread.generation().config.http.caches.is_empty() {
+        if !is_full || self.tries == TRIES || self.thread.generation().config.http.room_givers.is_empty() {
             return false;
         }
         self.tries += 1;
@@ -50,11 +60,8 @@ impl<'a> DiskRoom<'a> {
         let stat = move || folder.ancestors().find_map(|path| rustix::fs::stat(path).ok());
         let Some(Some(stat)) = rt::offload(stat).await else { return false };
         let generation = self.thread.generation();
-        for zone in &generation.config.http.caches {
-            if let Some(store) = zone.state().store()
-                && store.device().0 == stat.st_dev
-                && store.give_room(GIVEN_BYTES).await
-            {
+        for giver in &generation.config.http.room_givers {
+            if giver.device() == Some(stat.st_dev) && giver.give(GIVEN_BYTES).await {
                 return true;
             }
         }

@@ -7,7 +7,7 @@
 //! A thread stops accepting before it takes the last places for upstreams away from itself: a request that is refused
 //! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
 
-mod disk;
+pub(crate) mod disk;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
@@ -200,7 +200,7 @@ impl Room {
     fn give_up(&self, thread: &Thread) -> bool {
         let now_ms = self.now_ms();
         let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
-        if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || thread.links.give_up_one() {
+        if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || thread.give_up_idle() {
             return true;
         }
         // One that came just now may turn out to be silent in a moment.

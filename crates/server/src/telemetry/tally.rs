@@ -123,7 +123,7 @@ impl Add for Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::shared::Shared;
+    use crate::shared::Shared;
 
     #[test]
     fn connections_count_where_they_are() {

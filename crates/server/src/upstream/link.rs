@@ -90,7 +90,7 @@ impl Home {
     /// An idle connection to this address, which the upstream has not closed as far as is known. It has to be made as a
     /// new one would be: an upstream that lets clients in by `proxy_bind` must not get those of another address.
     pub(super) fn take(&self, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
-        let mut pools = self.thread.links.pools.borrow_mut();
+        let mut pools = self.thread.local::<Pools>().pools.borrow_mut();
         let idle = pools.get_mut(&self.key.group)?;
         loop {
             let fits = |one: &Idle| {
@@ -149,14 +149,14 @@ impl Link {
         }
         self.timer.clear();
         let until = rt::now() + home.keepalive.timeout;
-        let mut pools = home.thread.links.pools.borrow_mut();
+        let mut pools = home.thread.local::<Pools>().pools.borrow_mut();
         let idle = pools.entry(home.key.group).or_default();
         if idle.len() >= home.keepalive.idle_max {
             idle.remove(0);
         }
         idle.push(Idle { link: self, key: home.key, until });
         drop(pools);
-        if !home.thread.links.is_watched.replace(true) {
+        if !home.thread.local::<Pools>().is_watched.replace(true) {
             rt::spawn(sweep(Rc::clone(&home.thread)));
         }
     }
@@ -193,12 +193,12 @@ async fn sweep(thread: Rc<Thread>) {
     loop {
         rt::sleep_until(rt::now() + SWEEP_EVERY).await;
         let now = rt::now();
-        thread.links.pools.borrow_mut().retain(|_, idle| {
+        thread.local::<Pools>().pools.borrow_mut().retain(|_, idle| {
             idle.retain_mut(|one| one.until > now && one.link.socket.is_quiet());
             !idle.is_empty()
         });
-        if thread.links.count() == 0 {
-            thread.links.is_watched.set(false);
+        if thread.local::<Pools>().count() == 0 {
+            thread.local::<Pools>().is_watched.set(false);
             return;
         }
     }

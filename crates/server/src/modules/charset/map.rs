@@ -186,7 +186,7 @@ fn hex(text: &str) -> Option<u8> {
 pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     let (from, to) = (cx.arg(0), cx.arg(1));
     let pair = format!("\"{from}\" and \"{to}\"");
-    let charsets = &mut cx.http.charsets;
+    let charsets = cx.http.own::<Charsets>();
     let map = (charsets.intern(from), charsets.intern(to));
     if map.0 == map.1 {
         return Err(cx.error(format_args!("\"charset_map\" between the same charsets {pair}")));
@@ -202,19 +202,20 @@ pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
     for row in cx.statement.rows() {
         tables.read(row?)?;
     }
-    cx.http.charsets.maps.push(Arc::new(Map { from: map.0, to: map.1, tables }));
+    cx.http.own::<Charsets>().maps.push(Arc::new(Map { from: map.0, to: map.1, tables }));
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use crate::config::testing::{error, loaded};
+    use crate::modules::charset::map::Charsets;
 
     #[test]
     fn maps_are_found_in_both_directions() {
         let config =
             loaded("charset_map koi8-r KOI8-U { }  charset_map Koi8-R utf-8 { E1 D090; 80 E29480; }");
-        let charsets = &config.http.charsets;
+        let charsets = config.http.of::<Charsets>();
         let way = |from: &str, to: &str| charsets.way(from.as_bytes(), to.as_bytes()).map(|way| way.is_back);
         assert_eq!(way("koi8-r", "koi8-u"), Some(false));
         assert_eq!(way("UTF-8", "KOI8-R"), Some(true));

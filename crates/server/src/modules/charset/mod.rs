@@ -16,7 +16,7 @@ use conf::{Args, Contexts, Error, Span, Spec};
 pub(crate) use map::Charsets;
 use recode::Recode;
 
-use crate::config::{Cx, Http, Scope, Settings, SettingsType};
+use crate::config::{Cx, Http, HttpType, Scope, Settings, SettingsType};
 use crate::module::SubrequestHooks;
 use crate::modules::http_core::{LEVELS, LEVELS_AND_IF};
 use crate::modules::{Directive, Module};
@@ -31,6 +31,7 @@ pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     // Everywhere: another server may say the charset (`X-Accel-Charset`) of what it leads to.
     settings: &[SettingsType::of::<Conf>()],
+    http: &[HttpType::of::<Charsets>()],
     take_part: |_, scope, plan| plan.filter(scope.shared::<Conf>(), filter),
     subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
     check: |http, _| check(http),
@@ -158,7 +159,7 @@ impl Charset {
             }
             return Ok(Charset::Variable(cx.http.registry.reference(name, cx.statement)));
         }
-        let name = cx.http.charsets.intern(text);
+        let name = cx.http.own::<Charsets>().intern(text);
         Ok(if *name == *Charset::UTF8 { Charset::Utf8 } else { Charset::Name(name) })
     }
 
@@ -210,7 +211,9 @@ fn check(http: &Http) -> Result<(), Error> {
         else {
             continue;
         };
-        if !from.eq_ignore_ascii_case(&to) && http.charsets.way(from.as_bytes(), to.as_bytes()).is_none() {
+        if !from.eq_ignore_ascii_case(&to)
+            && http.of::<Charsets>().way(from.as_bytes(), to.as_bytes()).is_none()
+        {
             let message = format_args!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"");
             return Err(Error::at(span.clone(), message));
         }
@@ -244,7 +247,7 @@ fn filter(conf: &Conf, request: &mut Request) {
         return;
     }
     let generation = Rc::clone(&request.generation);
-    let Some(way) = generation.config.http.charsets.way(&source, &wanted) else {
+    let Some(way) = generation.config.http.of::<Charsets>().way(&source, &wanted) else {
         let (source, wanted) = (source.escape_ascii(), wanted.escape_ascii());
         let what = format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{wanted}\"");
         return request.log(Level::Error, what);
@@ -289,7 +292,7 @@ fn wanted<'r>(
         return Ok(None);
     }
     if let Some(name) = &request.response.charset_override {
-        let is_known = request.config().http.charsets.has(name);
+        let is_known = request.config().http.of::<Charsets>().has(name);
         return if is_known { Ok(Some(Cow::Owned(name.to_vec()))) } else { Err(name) };
     }
     // A charset that came with the answer is left alone, whatever the type, unless the configuration insists.

@@ -96,13 +96,14 @@ impl BodyFilter for Recode {
 mod tests {
     use super::*;
     use crate::config::testing::loaded;
+    use crate::modules::charset::map::Charsets;
 
     fn recode(from: &str, to: &str) -> Recode {
         let config = loaded(
             "charset_map koi8-r utf-8 { C1 D0B0; C2 D0B1; 80 E29480; }
              charset_map koi8-r windows-1251 { C1 E0; C2 E1; }",
         );
-        Recode::new(config.http.charsets.way(from.as_bytes(), to.as_bytes()).expect("there is a map"))
+        Recode::new(config.http.of::<Charsets>().way(from.as_bytes(), to.as_bytes()).expect("there is a map"))
     }
 
     /// The result, which must not depend on where the input is cut.

@@ -19,10 +19,11 @@ use std::path::Path;
 
 use ::conf::{Args, Contexts, Spec};
 
-use crate::config::{BlockKind, SettingsType};
+use crate::config::{BlockKind, HttpType, SettingsType};
 use crate::module::BlockHooks;
 use crate::modules::Module;
 use crate::resolve;
+use crate::resolve::HttpConf;
 
 /// The module.
 pub static MODULE: Module = Module {
@@ -37,18 +38,18 @@ pub static MODULE: Module = Module {
     variables: variables::VARIABLES,
     prefixed: variables::PREFIXED,
     settings: &[SettingsType::of::<resolve::Conf>()],
+    http: &[HttpType::of::<HttpConf>()],
     blocks: BlockHooks {
         end: |http, scope, end| {
             // For the groups of servers, which stand in no other block.
             if end.kind == BlockKind::Http {
-                http.resolve = scope.of::<resolve::Conf>().clone();
+                http.own::<HttpConf>().0 = scope.of::<resolve::Conf>().clone();
             }
             Ok(())
         },
-        needs: |http, scope, needs| {
+        needs: |_, scope, needs| {
             needs.log_files.extend(scope.core.error_log.files().map(Path::to_owned));
             needs.temp_folders.insert(scope.core.body_files.temp_path.0.clone());
-            needs.temp_folders.extend(http.caches.iter().map(|zone| zone.kind().path.clone()));
         },
         ..BlockHooks::NONE
     },

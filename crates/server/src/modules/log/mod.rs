@@ -2,13 +2,14 @@
 //!
 //! The lines are written elsewhere ([`crate::telemetry`]); this file says where to and makes the text.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Spec, value};
 
-use crate::config::{Cx, Layered, Scope, Settings, SettingsType, Start};
+use crate::config::{Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
 use crate::exchange::files::links::rule_of;
 use crate::module::BlockHooks;
 use crate::modules::http_core::LEVELS;
@@ -24,6 +25,7 @@ use crate::variables::VarRef;
 pub static MODULE: Module = Module {
     directives: &[DIRECTIVES],
     settings: &[SettingsType::of::<Conf>()],
+    http: &[HttpType::of::<Formats>(), HttpType::of::<LogCaches>()],
     take_part: |_, scope, plan| {
         if !scope.of::<Conf>().logs().is_empty() {
             plan.log(scope.shared::<Conf>(), write);
@@ -214,7 +216,7 @@ fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
     if name == COMBINED {
         return Ok(Arc::new(LogFormat::combined()));
     }
-    let known = cx.http.formats.get(name).cloned();
+    let known = cx.http.of::<Formats>().0.get(name).cloned();
     known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
 }
 
@@ -275,7 +277,7 @@ impl Gather {
 fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     let seconds = |text| value::seconds(text).map(Duration::from_secs);
     let mut cache = FileCache {
-        number: cx.http.log_caches + 1,
+        number: cx.http.own::<LogCaches>().0 + 1,
         max: 0,
         inactive: Duration::from_secs(10),
         valid: Duration::from_secs(60),
@@ -302,10 +304,18 @@ fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error("\"open_log_file_cache\" must have \"max\" parameter"));
     }
     // Each directive has files of its own, as in nginx; blocks that inherit it share them.
-    cx.http.log_caches += u32::from(!off);
+    cx.http.own::<LogCaches>().0 += u32::from(!off);
     scope.own::<Conf>().cache = (!off).then_some(cache);
     Ok(())
 }
+
+/// `log_format`, by name.
+#[derive(Default)]
+struct Formats(BTreeMap<String, Arc<LogFormat>>);
+
+/// How many `open_log_file_cache` there are.
+#[derive(Default)]
+struct LogCaches(u32);
 
 /// nginx's built-in format.
 const COMBINED: &str = "combined";
@@ -313,7 +323,7 @@ const COMBINED: &str = "combined";
 /// `log_format name [escape=…] text …`: the texts are put together without spaces.
 fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
     let name = cx.arg(0);
-    if name == COMBINED || cx.http.formats.contains_key(name) {
+    if name == COMBINED || cx.http.own::<Formats>().0.contains_key(name) {
         return Err(cx.error(format_args!("duplicate \"log_format\" name \"{name}\"")));
     }
     let mut texts: Vec<&str> = cx.statement.texts().skip(1).collect();
@@ -331,7 +341,7 @@ fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
         read_parts(text, &mut parts, cx)?;
     }
     let format = LogFormat { parts, escape };
-    cx.http.formats.insert(name.to_owned(), Arc::new(format));
+    cx.http.own::<Formats>().0.insert(name.to_owned(), Arc::new(format));
     Ok(())
 }
 

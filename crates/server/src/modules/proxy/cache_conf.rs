@@ -6,22 +6,20 @@
 //! Only what the configuration says is here, typed; what follows from it is the business of `caching`. Main types:
 //! [`CacheConf`], the settings of a block, and [`CachePath`], what declares a cache.
 
-mod path;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{Args, Contexts, Error, Level, Span, Spec, value};
 use http::freshness::Heuristic;
 
-pub(crate) use path::CacheZone;
-
-use crate::caching::LONGEST_WAIT;
+use crate::caching::settings::{
+    CacheConf, Caches, IGNORE_MUST_REVALIDATE, OFF, POST, Stale, Valid, Zone, bit,
+};
 use crate::config::{Cx, Http, Layered, Scope};
 use crate::modules::Directive;
 use crate::modules::http_core::{LEVELS, OWN};
 use crate::modules::proxy::Conf;
-use crate::modules::proxy::{Bits, spec};
+use crate::modules::proxy::{cache_path, spec};
 use crate::template::{Template, variable_name};
 
 pub(super) const DIRECTIVES: &[Directive] = &[
@@ -42,7 +40,7 @@ pub(super) const DIRECTIVES: &[Directive] = &[
              read and compared in the background (default `off`).",
         )
         .many(),
-        path::declare,
+        cache_path::declare,
     ),
     // Without one the key is what the upstream is asked for: scheme, host and URI as they go out.
     Directive::scope(
@@ -306,162 +304,6 @@ pub(super) const DIRECTIVES: &[Directive] = &[
     ),
 ];
 
-/// What a block says of the cache.
-#[derive(Clone, Debug)]
-pub(crate) struct CacheConf {
-    /// `proxy_cache`
-    pub(crate) zone: Zone,
-    /// `proxy_cache_key`; without one it is made of what the upstream is asked for.
-    pub(crate) key: Option<Arc<Template>>,
-    /// Where the key is written, if `$http_authorization` is in it: requests with other credentials have other keys.
-    pub(crate) credential_key: Option<Span>,
-    /// `proxy_cache_valid`, the first that fits holds.
-    pub(crate) valid: Layered<Valid>,
-    /// `proxy_cache_methods`: see [`CacheConf::has_method`].
-    methods: Bits,
-    /// `proxy_cache_bypass`
-    pub(crate) bypass: Layered<Template>,
-    /// `proxy_no_cache`
-    pub(crate) no_store: Layered<Template>,
-    /// `proxy_cache_purge`
-    pub(crate) purge: Layered<Template>,
-    /// `proxy_cache_purge_soft`
-    pub(crate) purge_soft: Layered<Template>,
-    /// `proxy_cache_purge_all`
-    pub(crate) purge_all: Layered<Template>,
-    /// `proxy_cache_purge_tag_header`
-    pub(crate) purge_tag_header: Option<Arc<[u8]>>,
-    /// `proxy_cache_invalidate`
-    pub(crate) invalidates: bool,
-    /// `proxy_cache_heuristic`
-    pub(crate) heuristic: Option<Heuristic>,
-    /// `proxy_cache_s_maxage_stale`
-    pub(crate) s_maxage_stale: bool,
-    /// Whether `proxy_set_header` says which range upstreams are asked for, as with `slice`: found out where a block
-    /// ends.
-    pub(crate) sets_range: bool,
-    /// `proxy_cache_min_uses`
-    pub(crate) min_uses: u64,
-    /// `proxy_cache_use_stale`
-    use_stale: Bits,
-    /// `proxy_cache_background_update`
-    pub(crate) background_update: bool,
-    /// `proxy_cache_revalidate`
-    pub(crate) revalidate: bool,
-    /// `proxy_cache_lock`; `None` where it is not written.
-    pub(crate) lock: Option<bool>,
-    /// `proxy_cache_lock_timeout`
-    pub(crate) lock_timeout: Duration,
-    /// `proxy_cache_lock_age`
-    pub(crate) lock_age: Duration,
-    /// `proxy_cache_max_range_offset`; `None` is no limit.
-    pub(crate) max_range_offset: Option<u64>,
-    /// `proxy_cache_convert_head`
-    pub(crate) convert_head: bool,
-    /// `proxy_cache_authorized`
-    pub(crate) stores_authorized: bool,
-    /// `proxy_cache_finish`
-    pub(crate) finishes_fills: bool,
-    /// `proxy_cache_parts`
-    pub(crate) stores_parts: bool,
-    /// `proxy_cache_tag_header`
-    pub(crate) tag_header: Option<Arc<[u8]>>,
-    /// `proxy_cache_request_control`
-    pub(crate) heeds_requests: bool,
-    /// `proxy_cache_status_header`: the name that this cache has in `Cache-Status`.
-    pub(crate) status_name: Option<Arc<[u8]>>,
-}
-
-impl Default for CacheConf {
-    fn default() -> CacheConf {
-        CacheConf {
-            zone: Zone::Off,
-            key: None,
-            credential_key: None,
-            valid: Layered::default(),
-            methods: Bits::default(),
-            bypass: Layered::default(),
-            no_store: Layered::default(),
-            purge: Layered::default(),
-            purge_soft: Layered::default(),
-            purge_all: Layered::default(),
-            purge_tag_header: None,
-            invalidates: true,
-            heuristic: None,
-            s_maxage_stale: false,
-            sets_range: false,
-            min_uses: 1,
-            use_stale: Bits::default(),
-            background_update: false,
-            revalidate: false,
-            lock: None,
-            lock_timeout: Duration::from_secs(5),
-            lock_age: Duration::from_secs(5),
-            max_range_offset: None,
-            convert_head: true,
-            stores_authorized: false,
-            finishes_fills: true,
-            stores_parts: true,
-            tag_header: None,
-            heeds_requests: false,
-            status_name: None,
-        }
-    }
-}
-
-/// `proxy_cache`
-#[derive(Clone, Debug, Default)]
-pub(crate) enum Zone {
-    /// `off`
-    #[default]
-    Off,
-    /// A zone by its name.
-    Named(Arc<CacheZone>),
-    /// Each request names its own; an unknown name is an error, an empty one and `off` are no cache.
-    Variable(Arc<Template>),
-}
-
-impl Zone {
-    /// Whether answers are cached, or may be.
-    pub(crate) fn is_on(&self) -> bool {
-        !matches!(self, Zone::Off)
-    }
-}
-
-/// One status of a `proxy_cache_valid`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Valid {
-    /// `None` is `any`.
-    pub(crate) status: Option<u16>,
-    /// Zero: such answers are not stored.
-    pub(crate) time: Duration,
-}
-
-/// When a stale answer will do (`proxy_cache_use_stale`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stale {
-    Error,
-    Timeout,
-    InvalidHeader,
-    Updating,
-    Http500,
-    Http502,
-    Http503,
-    Http504,
-    Http403,
-    Http404,
-    Http429,
-}
-
-const OFF: u64 = 1 << 63;
-
-/// nginx's habit, where `must-revalidate` does not matter.
-const IGNORE_MUST_REVALIDATE: u64 = 1 << 62;
-
-const fn bit(stale: Stale) -> u64 {
-    1 << stale as u32
-}
-
 const USE_STALE: &[(&str, u64)] = &[
     ("error", bit(Stale::Error)),
     ("timeout", bit(Stale::Timeout)),
@@ -478,52 +320,7 @@ const USE_STALE: &[(&str, u64)] = &[
     ("off", OFF),
 ];
 
-const POST: u64 = 4;
-
 const METHODS: &[(&str, u64)] = &[("GET", 1), ("HEAD", 2), ("POST", POST)];
-
-impl CacheConf {
-    /// How long a fetch may bring nothing before it is no longer joined, or waited for by those who have joined it. Written
-    /// or not, the directives of the lock say it.
-    pub(crate) fn stall_limit(&self) -> Duration {
-        self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
-    }
-
-    /// How long a fetch may bring nothing before another one starts. With `proxy_cache_lock on` that and the time that a
-    /// request waits are two things, as in nginx.
-    pub(crate) fn join_limit(&self) -> Duration {
-        match self.lock {
-            Some(true) => self.lock_age.min(LONGEST_WAIT),
-            _ => self.stall_limit(),
-        }
-    }
-
-    /// Whether answers to this method may be stored.
-    pub(crate) fn has_method(&self, method: http::request::Method) -> bool {
-        use http::request::Method;
-        match method {
-            Method::Get | Method::Head => true,
-            Method::Post => self.methods.has(POST),
-            _ => false,
-        }
-    }
-
-    /// Whether stale responses are used without regard to `must-revalidate` and `proxy-revalidate`.
-    pub(crate) fn ignores_must_revalidate(&self) -> bool {
-        self.use_stale.has(IGNORE_MUST_REVALIDATE)
-    }
-
-    /// Whether a stale answer will do in this case.
-    pub(crate) fn uses_stale(&self, case: Stale) -> bool {
-        !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
-    }
-
-    /// How long an answer of this status is fresh that says nothing itself.
-    pub(crate) fn valid_for(&self, status: u16) -> Option<Duration> {
-        let fits = |valid: &&Valid| valid.status.is_none_or(|wanted| wanted == status);
-        self.valid.items().iter().find(fits).map(|valid| valid.time)
-    }
-}
 
 /// `off`, a name, or variables that come to one.
 fn set_zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -541,7 +338,7 @@ fn set_zone(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     scope.own::<Conf>().cache.zone = match template.constant() {
         Some(name) => {
             let zone = cx.http.zones.named(name, cx.statement)?;
-            cx.http.cache_uses.push((Arc::clone(&zone), cx.statement.span().clone()));
+            cx.http.own::<Caches>().uses.push((Arc::clone(&zone), cx.statement.span().clone()));
             Zone::Named(zone)
         }
         None => Zone::Variable(Arc::new(template)),
@@ -582,7 +379,7 @@ pub(crate) fn warn_of_credentials(http: &Http, warnings: &mut Vec<Error>) {
 
 /// Fails where a cache is used that nothing declares, in nginx's words.
 pub(crate) fn check(http: &Http) -> Result<(), Error> {
-    match http.cache_uses.iter().find(|(zone, _)| zone.declared().is_none()) {
+    match http.of::<Caches>().uses.iter().find(|(zone, _)| zone.declared().is_none()) {
         Some((zone, span)) => {
             Err(Error::at(span.clone(), format_args!("\"proxy_cache\" zone \"{}\" is unknown", zone.name())))
         }

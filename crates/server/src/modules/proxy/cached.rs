@@ -9,10 +9,10 @@ use http::freshness::store::Ignored;
 use http::request::{HeaderId, Method};
 
 use crate::caching::purge::{self, Purged};
+use crate::caching::settings::{Caches, Zone};
 use crate::caching::tasks::Cache;
 use crate::caching::{Origin, Wanted, policy};
 use crate::config::Layered;
-use crate::modules::proxy::cache_conf::Zone;
 use crate::modules::proxy::conf::Conf;
 use crate::modules::proxy::request::Fill;
 use crate::modules::proxy::{ask, pass, request as proxy_request};
@@ -80,7 +80,7 @@ fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u1
             if matches!(name.as_slice(), b"" | b"off") {
                 return Ok(None);
             }
-            let caches = &request.config().http.caches;
+            let caches = &request.config().http.of::<Caches>().zones;
             let Some(zone) = caches.iter().find(|zone| zone.name().as_bytes() == name) else {
                 let name = name.escape_ascii();
                 request.log(Level::Error, format_args!("cache \"{name}\" not found"));

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use conf::{Error, Span, value};
+use conf::{Error, Span};
 use http::request::Version;
 
-use crate::config::{Cx, Inner, Layered, Start};
-use crate::modules::proxy::cache_conf::CacheConf;
+use crate::caching::settings::CacheConf;
+use crate::config::{Inner, Layered, Start, Words};
 use crate::modules::proxy::pass::Pass;
 use crate::modules::proxy::request::SetField;
 use crate::modules::proxy::rewrites::{CookieFlags, Redirects, Rewrite};
@@ -42,9 +42,9 @@ pub struct Conf {
     /// `proxy_pass_header`
     pub(super) shown: Layered<Box<str>>,
     /// `proxy_next_upstream` as it is written.
-    pub(super) next_upstream: Bits,
+    pub(super) next_upstream: Words,
     /// `proxy_ignore_headers`
-    pub(super) ignored: Bits,
+    pub(super) ignored: Words,
     /// `proxy_redirect`
     pub(super) redirects: Redirects,
     /// `proxy_cookie_domain`
@@ -87,8 +87,8 @@ impl Default for Conf {
             pass_body: true,
             hidden: Layered::default(),
             shown: Layered::default(),
-            next_upstream: Bits::default(),
-            ignored: Bits::default(),
+            next_upstream: Words::default(),
+            ignored: Words::default(),
             redirects: Redirects::default(),
             cookie_domains: Layered::default(),
             cookie_paths: Layered::default(),
@@ -219,42 +219,3 @@ fn shown(bytes: u64) -> String {
 
 /// nginx's default: a gibibyte of one answer on the disk, before a slow client slows the upstream.
 const MAX_TEMP_FILE_SIZE: u64 = 1 << 30;
-
-/// A set of names: several directives in a block add up, and replace what was inherited.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bits {
-    bits: u64,
-    block: u32,
-}
-
-impl Bits {
-    /// Reads the arguments of a statement.
-    pub(super) fn add(
-        &mut self,
-        names: &'static [(&'static str, u64)],
-        cx: &mut Cx<'_>,
-    ) -> Result<(), Error> {
-        let before = if self.block == cx.block { self.bits } else { 0 };
-        // nginx warns of a name that stands twice, whichever statement it is in.
-        let mut bits = before;
-        for (index, text) in cx.statement.texts().enumerate() {
-            let bit = cx.statement.value(index, value::choice(names))?;
-            if bits & bit != 0 {
-                cx.warn(format_args!("duplicate value \"{text}\""));
-            }
-            bits |= bit;
-        }
-        *self = Bits { bits, block: cx.block };
-        Ok(())
-    }
-
-    /// Whether one of these is in the set.
-    pub(super) fn has(self, bits: u64) -> bool {
-        self.bits & bits != 0
-    }
-
-    /// All that are in it.
-    pub(super) fn all(self) -> u64 {
-        self.bits
-    }
-}

@@ -14,6 +14,7 @@
 //! Connections, tries and buffers are `crate::upstream`'s; whom a group's name stands for is `upstream::peers`'.
 
 pub(crate) mod cache_conf;
+mod cache_path;
 mod cached;
 mod conf;
 mod directives;
@@ -32,12 +33,12 @@ use std::rc::Rc;
 use ::conf::{Args, Spec};
 use http::framing::BodyFraming;
 
-pub(crate) use conf::Bits;
 pub use conf::Conf;
 
 use crate::caching;
-use crate::config::SettingsType;
-use crate::module::BlockHooks;
+use crate::caching::settings::Caches;
+use crate::config::{HttpType, SettingsType};
+use crate::module::{BlockHooks, ThreadHooks};
 use crate::modules::Module;
 use crate::modules::http_core::{LEVELS, NO_HASH};
 use crate::phases::{Phase, Step};
@@ -59,6 +60,7 @@ pub static MODULE: Module = Module {
     ],
     variables: variables::VARIABLES,
     settings: &[SettingsType::of::<Conf>()],
+    http: &[HttpType::of::<Caches>()],
     take_part: |_, scope, plan| {
         if scope.of::<Conf>().is_active() {
             let conf = scope.shared::<Conf>();
@@ -71,7 +73,9 @@ pub static MODULE: Module = Module {
             scope.core.redirects_to_slash |= scope.of::<Conf>().redirects_to_slash();
             Ok(())
         },
-        needs: |_, scope, needs| {
+        needs: |http, scope, needs| {
+            let caches = &http.of::<Caches>().zones;
+            needs.temp_folders.extend(caches.iter().map(|zone| zone.kind().path.clone()));
             if scope.of::<Conf>().is_active() {
                 needs.temp_folders.insert(scope.of::<Conf>().upstream.temp_path.0.clone());
             }
@@ -85,6 +89,12 @@ pub static MODULE: Module = Module {
         pass::check(http, warnings)?;
         cache_conf::warn_of_credentials(http, warnings);
         Ok(())
+    },
+    thread: ThreadHooks {
+        make: |locals| locals.insert(caching::tally::Own::default()),
+        configured: caching::tasks::tend,
+        drain: |thread| caching::tasks::stop(&thread.generation()),
+        ..ThreadHooks::NONE
     },
     ..Module::named("http_proxy")
 };

@@ -14,8 +14,8 @@ use crate::settings::core::FoundBy;
 use crate::telemetry::Level;
 use crate::template::{Start, Template};
 use crate::upstream::Target;
-use crate::upstream::peers::Group;
 use crate::upstream::peers::address::{self, Fault, Url};
+use crate::upstream::peers::{Group, Upstreams};
 use crate::variables::{Schemes, VarRef, is_https};
 
 /// One `proxy_pass`.
@@ -148,7 +148,7 @@ fn written(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
     let url = Url::parse(authority, PORT)
         .map_err(|fault| cx.error(format_args!("{fault} in upstream \"{rest}\"")))?;
     // A block of this name may stand further down in the text: blocks are read before the locations.
-    let group = cx.http.upstreams.of_address(&url, cx.statement.span());
+    let group = cx.http.own::<Upstreams>().of_address(&url, cx.statement.span());
     let group = group.map_err(|fault| cx.error(fault))?;
     // There would be nothing in the request's path that it could take the place of.
     if !has_path && !uri.is_empty() {
@@ -294,7 +294,7 @@ fn evaluate(request: &Request, text: &[u8]) -> Result<(Target, Destination), Wro
     let url = Url::parse(authority, PORT).map_err(Wrong::Address)?;
     let place = Arc::new(Place::of(&url, authority, uri));
     let destination = Destination { place, is_evaluated: true };
-    let upstreams = &request.config().http.upstreams;
+    let upstreams = &request.config().http.of::<Upstreams>();
     // A group first: its name is no name of a host, and need not resolve.
     let target = match upstreams.find(url.host.as_bytes(), url.port, url.has_port) {
         Some(group) => Target::Group(Arc::clone(group)),

@@ -25,6 +25,7 @@ use io::op::Source;
 
 use crate::body::stream::Stream;
 use crate::body::{BodyError, choose};
+use crate::caching::settings::Zone;
 use crate::config::{Cx, Scope};
 use crate::exchange::files;
 use crate::modules::Directive;
@@ -94,7 +95,7 @@ fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
     };
     if conf.store.is_on() {
         // A block that stores does not cache, whatever the blocks around it do.
-        conf.cache.zone = super::cache_conf::Zone::Off;
+        conf.cache.zone = Zone::Off;
     }
     conf.store_block = cx.block;
     Ok(())

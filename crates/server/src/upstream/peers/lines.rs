@@ -12,6 +12,7 @@ use io::op::PeerAddr;
 use super::ServersZone;
 use super::address::{Place, Url, name_of};
 use super::sticky::Sticky;
+use crate::config::Settings;
 use crate::resolve::resolver::Resolver;
 use crate::shared_zone::Zone;
 use crate::template::Template;
@@ -206,7 +207,7 @@ impl Default for Keepalive {
 }
 
 /// An upstream block while it is read.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Draft {
     /// Its name.
     pub(crate) name: String,
@@ -225,6 +226,8 @@ pub(crate) struct Draft {
     /// `resolver_timeout`
     pub(crate) resolver_timeout: Option<Duration>,
 }
+
+impl Settings for Draft {}
 
 impl Draft {
     /// A block without anything in it.

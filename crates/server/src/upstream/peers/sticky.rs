@@ -254,6 +254,7 @@ mod tests {
     use super::*;
     use crate::config::testing;
     use crate::shared_zone::Zones;
+    use crate::upstream::peers::Upstreams;
 
     #[test]
     fn a_session_that_times_out_during_its_answer_is_not_kept_with_that() {
@@ -261,7 +262,7 @@ mod tests {
             "upstream u { server 10.0.0.1; sticky learn create=$arg_a lookup=$arg_a zone=s:64k timeout=10s; }",
         );
         config.http.zones.begin(&Zones::default());
-        let group = config.http.upstreams.groups().next().expect("there is one");
+        let group = config.http.of::<Upstreams>().groups().next().expect("there is one");
         let Some(Sticky { kind: StickyKind::Learn(learn), .. }) = &group.sticky else { panic!("it learns") };
         let sid = |text: &str| Sid::of(Some(text), "");
         learn.learn(b"one", true, &sid("a"), 0);

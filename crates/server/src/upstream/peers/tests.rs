@@ -576,16 +576,16 @@ fn a_reload_keeps_what_is_known_in_the_same_zone() {
     };
     let begin = |first: &str, second: &str| {
         let before = load(first);
-        before.http.upstreams.begin(&Upstreams::default());
+        before.http.of::<Upstreams>().begin(&Upstreams::default());
         let bench = |config: &Config| {
-            let group = config.http.upstreams.find(b"u", 80, false).expect("it is there");
+            let group = config.http.of::<Upstreams>().find(b"u", 80, false).expect("it is there");
             Bench { group: Arc::clone(group), now: Instant::now() }
         };
         let old = bench(&before);
         assert_eq!(old.run_failing(1, "a"), "b");
         let held = old.select().choose(old.now);
         let after = load(second);
-        after.http.upstreams.begin(&before.http.upstreams);
+        after.http.of::<Upstreams>().begin(&before.http.of::<Upstreams>());
         let new = bench(&after);
         let fails = new.run(4).matches('a').count() == 0;
         let counted = new.group.state().lock().sets[0].peers[1].conns;
@@ -605,13 +605,14 @@ fn a_reload_keeps_what_is_known_in_the_same_zone() {
 #[test]
 fn addresses_of_names_go_over_to_the_next_configuration() {
     let before = testing::loaded("upstream u { server name.example; }");
-    before.http.upstreams.begin(&Upstreams::default());
-    let group =
-        |config: &Config| Arc::clone(config.http.upstreams.find(b"u", 80, false).expect("it is there"));
+    before.http.of::<Upstreams>().begin(&Upstreams::default());
+    let group = |config: &Config| {
+        Arc::clone(config.http.of::<Upstreams>().find(b"u", 80, false).expect("it is there"))
+    };
     let named = group(&before).names().next().expect("there is one").clone();
     group(&before).put(&named, vec![found("10.0.0.1:80")]);
     let after = testing::loaded("upstream u { server name.example; server 10.0.0.2 backup; }");
-    after.http.upstreams.begin(&before.http.upstreams);
+    after.http.of::<Upstreams>().begin(&before.http.of::<Upstreams>());
     let bench = Bench { group: group(&after), now: Instant::now() };
     assert_eq!(bench.run(1), "a");
 }
@@ -622,13 +623,13 @@ fn a_name_whose_port_or_lookup_changes_keeps_its_addresses() {
     let begin = |first: &str, second: &str| {
         let load = |text: &str| testing::loaded(&format!("{resolver} {text}"));
         let (before, after) = (load(first), load(second));
-        before.http.upstreams.begin(&Upstreams::default());
-        let group = before.http.upstreams.groups().next().expect("there is one");
+        before.http.of::<Upstreams>().begin(&Upstreams::default());
+        let group = before.http.of::<Upstreams>().groups().next().expect("there is one");
         for named in group.names() {
             group.put(named, vec![found("10.0.0.1:80")]);
         }
-        after.http.upstreams.begin(&before.http.upstreams);
-        after.http.upstreams.groups().next().expect("there is one").addresses()
+        after.http.of::<Upstreams>().begin(&before.http.of::<Upstreams>());
+        after.http.of::<Upstreams>().groups().next().expect("there is one").addresses()
     };
     let block = |server: &str| format!("upstream u {{ {server} }}");
     let written = block("server name.example resolve;");
@@ -648,7 +649,7 @@ fn a_name_whose_port_or_lookup_changes_keeps_its_addresses() {
 #[test]
 fn addresses_share_a_group_and_blocks_have_no_port() {
     let config = testing::loaded("upstream Name { server a; }");
-    let place = config.http.upstreams.groups().next().and_then(|group| group.lines[0].place.clone());
+    let place = config.http.of::<Upstreams>().groups().next().and_then(|group| group.lines[0].place.clone());
     let place = place.expect("it was written");
     let mut upstreams = Upstreams::default();
     let mut of = |text: &str| upstreams.of_address(&Url::parse(text, 80).expect("an address"), &place);

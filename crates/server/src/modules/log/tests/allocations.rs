@@ -13,10 +13,10 @@ use rustix::fs::{Mode, OFlags};
 use testkit::TempDir;
 
 use crate::config::{Config, ServerId, testing};
-use crate::process::{Edition, shared::Shared};
 use crate::request::{Address, ConnInfo, Request};
+use crate::shared::Shared;
 use crate::telemetry::files::{LogFiles, Opened};
-use crate::thread::Thread;
+use crate::thread::{ConfigVersion, Thread};
 
 const ROUNDS: u32 = 1000;
 
@@ -28,8 +28,8 @@ const HEAD: &[u8] =
 
 /// A request that was read, on a thread of its own configuration.
 fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
-    let edition = Edition::for_tests(config);
-    let thread = Rc::new(Thread::new(Arc::new(Shared::default()), edition, LogFiles::new(None, 1), files));
+    let version = ConfigVersion::new(config, 1, Arc::new(()));
+    let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, LogFiles::new(None, 1), files));
     let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
     let conn = ConnInfo {
         thread: Rc::clone(&thread),

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use http::request::Method;
 
-use super::path::StoreKind;
-use super::{CacheConf, Stale, Valid, Zone};
+use crate::caching::settings::{CacheConf, Caches, Stale, StoreKind, Valid, Zone};
 use crate::config::testing::{error, loaded, warnings};
 use crate::modules::proxy::Conf;
 
@@ -29,7 +28,7 @@ fn a_cache_is_named_inherited_and_turned_off() {
     assert_eq!(name("server { proxy_cache $host; }"), "variable");
     assert_eq!(name("proxy_cache one; server { proxy_store on; }"), "off");
     let config = loaded("server { proxy_cache one; } proxy_cache_path c keys_zone=one:1m;");
-    assert_eq!(config.http.caches[0].kind().path.to_str(), Some("/prefix/c"));
+    assert_eq!(config.http.of::<Caches>().zones[0].kind().path.to_str(), Some("/prefix/c"));
 }
 
 #[test]
@@ -39,7 +38,7 @@ fn all_of_a_path_is_read() {
            memory=256m store=files verify=2h scrub=1w loader_files=1 loader_sleep=2 loader_threshold=3 manager_files=4 manager_sleep=5
            manager_threshold=6 purger=on purger_files=7 purger_sleep=8 purger_threshold=9;",
     );
-    let cache = config.http.caches[0].kind();
+    let cache = config.http.of::<Caches>().zones[0].kind();
     assert_eq!((cache.name.as_str(), cache.path.to_str(), cache.keys_bytes), ("one", Some("/c"), 10 << 20));
     assert_eq!((cache.levels.as_slice(), cache.use_temp_path, cache.purger), (&[1, 2, 2][..], true, true));
     assert_eq!((cache.inactive, cache.max_size), (Duration::from_secs(4 * 86400), Some(1400 << 30)));
@@ -50,13 +49,13 @@ fn all_of_a_path_is_read() {
         .map(|pace| (pace.files, pace.sleep.as_secs(), pace.threshold.as_secs()));
     assert_eq!(paces, [(1, 2, 3), (4, 5, 6), (7, 8, 9)]);
     let config = loaded(PATH);
-    let cache = config.http.caches[0].kind();
+    let cache = config.http.of::<Caches>().zones[0].kind();
     assert_eq!(
         (cache.inactive, cache.max_size, cache.use_temp_path),
         (Duration::from_secs(600), None, false)
     );
     assert_eq!((hours(cache.verify), cache.scrub), (Some(1), None));
-    assert_eq!(loaded(&PATH.replace(';', " verify=off;")).http.caches[0].kind().verify, None);
+    assert_eq!(loaded(&PATH.replace(';', " verify=off;")).http.of::<Caches>().zones[0].kind().verify, None);
 }
 
 #[test]

@@ -3,146 +3,14 @@
 //! The parameters are nginx's, those of its commercial version (`purger…`) among them, and four of this server: `memory`,
 //! `store`, `verify` and `scrub`. A zone has the name that `proxy_cache` uses; folder and zone belong to one another for good.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use conf::value::{self, ValueError};
 use conf::{Error, Statement};
 
-use crate::caching::tasks::Cache;
+use crate::caching::settings::{CachePath, CacheRoom, Caches, StoreKind};
 use crate::config::Cx;
-use crate::shared_zone::{self, Kind};
-
-/// The zone of a cache, which threads and configurations share.
-pub(crate) type CacheZone = shared_zone::Zone<CachePath>;
-
-/// What `proxy_cache_path` says of a cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CachePath {
-    /// The name of its zone.
-    pub(crate) name: String,
-    /// Its folder.
-    pub(crate) path: PathBuf,
-    /// `levels`: digits of each level of folders.
-    pub(crate) levels: Vec<u8>,
-    /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the folder itself. Unlike in nginx
-    /// they are not unless it is written: between file systems each answer would be written twice.
-    pub(crate) use_temp_path: bool,
-    /// `keys_zone`: bytes for what is known of the entries.
-    pub(crate) keys_bytes: u64,
-    /// `inactive`: entries that nobody asked for so long go.
-    pub(crate) inactive: Duration,
-    /// `max_size`: bytes on the disk; `None` is no limit.
-    pub(crate) max_size: Option<u64>,
-    /// `min_free`: bytes that stay free on the disk; 0 is no limit.
-    pub(crate) min_free: u64,
-    /// `memory`: bytes of small entries that are kept in memory as well; 0 is none.
-    pub(crate) memory: u64,
-    /// `store`
-    pub(crate) store: StoreKind,
-    /// `verify`: how long a comparison with the checksums holds; `None` is as long as the worker runs.
-    pub(crate) verify: Option<Duration>,
-    /// `scrub`: the time in which all entries are read and compared; `None` never does.
-    pub(crate) scrub: Option<Duration>,
-    /// `loader_files`, `loader_sleep`, `loader_threshold`: how fast entries become known after a start.
-    pub(crate) loader: Pace,
-    /// `manager_files`, `manager_sleep`, `manager_threshold`: how fast they are removed.
-    pub(crate) manager: Pace,
-    /// `purger`: whether entries that a wildcard purged are looked for on the disk.
-    pub(crate) purger: bool,
-    /// `purger_files`, `purger_sleep`, `purger_threshold`
-    pub(crate) purger_pace: Pace,
-}
-
-/// How much is done before others get their turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
-    /// Entries at once.
-    pub(crate) files: u64,
-    /// The pause behind them.
-    pub(crate) sleep: Duration,
-    /// How long one go may last.
-    pub(crate) threshold: Duration,
-}
-
-/// `store`: how entries lie on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreKind {
-    /// `files`: a file for each.
-    Files,
-}
-
-impl CachePath {
-    /// The settings as the store has them.
-    fn config(&self) -> ::cache::Config {
-        let defaults = CachePath::new(&self.name, self.path.clone());
-        // Pauses are made where the configuration asks for them: by nginx's defaults a million entries take minutes to
-        // become known.
-        let pace = |pace: Pace, default: Pace| match pace == default {
-            true => ::cache::Pace::UNPACED,
-            false => ::cache::Pace {
-                files: pace.files.min(u64::from(u32::MAX)) as u32,
-                sleep: pace.sleep,
-                threshold: pace.threshold,
-            },
-        };
-        ::cache::Config {
-            levels: ::cache::Levels::new(&self.levels).unwrap_or_default(),
-            max_size: self.max_size,
-            min_free: self.min_free,
-            inactive: self.inactive,
-            keys_zone: self.keys_bytes,
-            memory: self.memory,
-            use_temp_path: self.use_temp_path,
-            verify: self.verify,
-            scrub: self.scrub,
-            loader: pace(self.loader, defaults.loader),
-            manager: pace(self.manager, defaults.manager),
-            purger: self.purger,
-            purger_pace: pace(self.purger_pace, defaults.purger_pace),
-            ..::cache::Config::new(&self.name, self.path.clone())
-        }
-    }
-
-    fn new(name: &str, path: PathBuf) -> CachePath {
-        let pace = |files, sleep_ms, threshold_ms| Pace {
-            files,
-            sleep: Duration::from_millis(sleep_ms),
-            threshold: Duration::from_millis(threshold_ms),
-        };
-        CachePath {
-            name: name.to_owned(),
-            path,
-            levels: Vec::new(),
-            use_temp_path: false,
-            keys_bytes: 0,
-            inactive: Duration::from_secs(600),
-            max_size: None,
-            min_free: 0,
-            memory: 0,
-            store: StoreKind::Files,
-            verify: Some(::cache::VERIFY),
-            scrub: None,
-            loader: pace(100, 50, 200),
-            manager: pace(100, 50, 200),
-            purger: false,
-            purger_pace: pace(10, 50, 50),
-        }
-    }
-}
-
-impl Kind for CachePath {
-    type State = Cache;
-
-    fn empty(&self, _: u64) -> Cache {
-        Cache::open(self.config())
-    }
-
-    fn continues(&self, before: &CachePath) -> bool {
-        // With other limits it is another cache, which takes the folder over from the one before.
-        self == before
-    }
-}
+use std::sync::Arc;
 
 /// The setter: the folder, then parameters in any order.
 pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
@@ -165,12 +33,13 @@ pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
         return Err(cx.error(format_args!("duplicate zone \"{name}\"")));
     }
     // Two caches in one folder would delete each other's files.
-    if cx.http.caches.iter().any(|known| known.kind().path == cache.path) {
+    if cx.http.own::<Caches>().zones.iter().any(|known| known.kind().path == cache.path) {
         let path = cache.path.display();
         return Err(cx.error(format_args!("the same path name \"{path}\" is used by another cache")));
     }
     cx.http.zones.declare((&name, bytes), cache, |known| &known.name, cx.statement)?;
-    cx.http.caches.push(zone);
+    cx.http.room_givers.push(Arc::new(CacheRoom(Arc::clone(&zone))));
+    cx.http.own::<Caches>().zones.push(zone);
     Ok(())
 }
 

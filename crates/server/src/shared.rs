@@ -4,8 +4,6 @@ use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::memory::Ledger;
-use crate::process::notes::Written;
 use crate::telemetry::tally::{Tally, Totals};
 
 /// Shared by the threads of one worker process.
@@ -15,10 +13,6 @@ pub(crate) struct Shared {
     boundaries: AtomicU64,
     /// One for each thread there has been.
     tallies: Mutex<Vec<Arc<Tally>>>,
-    /// Memory given back when the system was short of it.
-    pub(crate) memory: Ledger,
-    /// What engines had to say.
-    pub(crate) notes: Written,
 }
 
 impl Shared {
