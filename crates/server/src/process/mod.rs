@@ -25,7 +25,6 @@ use crate::memory::Ledger;
 use crate::process::notes::Written;
 use crate::resolve;
 use crate::settings::listen::ListenAddr;
-use crate::settings::main::{Affinity, Workers};
 use crate::shared::Shared;
 use crate::shared_zone::Zones;
 use crate::thread::ConfigVersion;
@@ -333,28 +332,4 @@ fn split(resources: Resources, count: usize) -> Result<Vec<Resources>, StartErro
 #[expect(clippy::print_stderr, reason = "the thread's log may be what panicked")]
 fn report_panic(message: &str) {
     eprintln!("a task panicked: {message}");
-}
-
-impl Workers {
-    /// Threads that serve.
-    pub fn count(self) -> usize {
-        match self {
-            Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
-            Workers::Count(count) => count as usize,
-        }
-    }
-}
-
-impl Affinity {
-    /// The processors of a thread; none means all.
-    fn of_thread(&self, number: usize) -> Vec<usize> {
-        match self {
-            Affinity::Free => Vec::new(),
-            Affinity::Auto(None) => {
-                vec![number % std::thread::available_parallelism().map_or(1, usize::from)]
-            }
-            Affinity::Auto(Some(cpus)) => cpus.get(number % cpus.len().max(1)).copied().into_iter().collect(),
-            Affinity::Sets(sets) => sets.get(number).or(sets.last()).cloned().unwrap_or_default(),
-        }
-    }
 }

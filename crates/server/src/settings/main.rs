@@ -145,6 +145,30 @@ impl Default for ThreadPoolSpec {
     }
 }
 
+impl Workers {
+    /// Threads that serve.
+    pub fn count(self) -> usize {
+        match self {
+            Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
+            Workers::Count(count) => count as usize,
+        }
+    }
+}
+
+impl Affinity {
+    /// The processors of a thread; none means all.
+    pub(crate) fn of_thread(&self, number: usize) -> Vec<usize> {
+        match self {
+            Affinity::Free => Vec::new(),
+            Affinity::Auto(None) => {
+                vec![number % std::thread::available_parallelism().map_or(1, usize::from)]
+            }
+            Affinity::Auto(Some(cpus)) => cpus.get(number % cpus.len().max(1)).copied().into_iter().collect(),
+            Affinity::Sets(sets) => sets.get(number).or(sets.last()).cloned().unwrap_or_default(),
+        }
+    }
+}
+
 /// Whether this process began with super-user rights. A worker gives them up and must still read the same
 /// configuration the same way, so the first answer stays.
 pub(crate) fn started_as_root() -> bool {
