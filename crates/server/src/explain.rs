@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use io::engine::Caps;
 
-use crate::body::choose;
-use crate::config::{Config, LocationId, Server};
-use crate::settings::locations::Locations;
+use exchange::config::{Config, LocationId, Server};
+use exchange::settings::locations::Locations;
+use transfer::body::choose;
 
 /// A line for each location: its server, its name, and the mover of small files and of those at `directio`.
 pub fn explain(config: &Config, caps: &Caps) -> String {

@@ -4,47 +4,16 @@
 //! blocking call lives here; bytes move through `rt`'s handles.
 #![forbid(unsafe_code)]
 
-mod base64;
-mod body;
-mod caching;
-mod coding;
-pub mod config;
-mod connection;
-mod error_log;
-mod exchange;
 mod explain;
-pub mod extensions;
-mod files;
-mod incoming;
 mod memory;
-pub mod module;
-pub mod modules;
-mod network;
-mod pattern;
-pub mod phases;
 pub mod process;
-mod received;
-mod recency;
 mod reference;
-pub mod request;
-mod resolve;
-pub mod response;
-mod room;
-pub mod settings;
-mod shared;
-mod shared_zone;
-mod slots;
-mod subrequest;
-pub mod telemetry;
-pub mod template;
-mod thread;
-mod upstream;
-pub mod variables;
-mod wildcard;
 
+pub use exchange::{config, settings};
 pub use explain::explain;
 pub use reference::{configure_arguments, reference};
-pub use resolve::missing as missing_names;
+pub use telemetry;
+pub use upstream::resolve::missing as missing_names;
 
 /// Reads and resolves a configuration. `prefix` is what relative paths start from.
 pub fn load(

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use io::pressure::{ASK_EVERY, Pressure, default_paths};
 
-use crate::error_log;
-use crate::telemetry::Level;
-use crate::thread::Thread;
+use exchange::error_log;
+use exchange::thread::Thread;
+use telemetry::Level;
 
 /// The shortest time between two lines about memory in the error log, of all threads together.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use conf::{Args, Block, NginxDirective, Spec, State, nginx_directives};
 
-use crate::modules::{Directive, MODULES, Module};
+use modules::{Directive, MODULES, Module};
 
 /// The reference page, in Markdown.
 pub fn reference() -> String {

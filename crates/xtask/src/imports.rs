@@ -2,8 +2,8 @@
 //!
 //! [`of_crate`] lists the imports between the library files of one crate. It follows paths that start with `crate`,
 //! `super`, `self` or a child module, in `use` declarations with braces and in code. Comments, strings and test
-//! modules are left out. A file that is reached only by a field or a method is not seen. [`largest_circle`] finds the files that import each other.
-//! `folders` holds the order of folders that these imports have to follow.
+//! modules are left out. A file that is reached only by a field or a method is not seen. [`circles`] finds the files that import each
+//! other; `circles` says how large they may be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,16 +62,15 @@ struct Named {
     name: String,
 }
 
-/// The largest set of files of which each imports, directly or not, each other one. Empty without a circle.
-pub(crate) fn largest_circle(imports: &Imports) -> Vec<&str> {
+/// The sets of files of which each imports, directly or not, each other one.
+pub(crate) fn circles(imports: &Imports) -> BTreeSet<Vec<&str>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         imports.keys().map(|from| (from.as_str(), reachable(imports, from))).collect();
     let circle_of = |file: &str| -> Vec<&str> {
         let back = |other: &&str| reached.get(*other).is_some_and(|there| there.contains(file));
         reached[file].iter().copied().filter(back).collect()
     };
-    let circles = reached.keys().map(|file| circle_of(file));
-    circles.max_by_key(Vec::len).unwrap_or_default()
+    reached.keys().map(|file| circle_of(file)).filter(|circle| circle.len() > 1).collect()
 }
 
 /// Every file that is imported from `from`, directly or not.
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_circle_is_found() {
+    fn circles_are_found() {
         let found = imports(&[
             ("b.rs", "use crate::c::C;\n"),
             ("c.rs", "use crate::d::D;\n"),
@@ -267,7 +266,8 @@ mod tests {
             ("f.rs", "use crate::e;\n"),
             ("g.rs", "use crate::b::B;\n"),
         ]);
-        assert_eq!(largest_circle(&found), ["b.rs", "c.rs", "d.rs"]);
-        assert_eq!(largest_circle(&imports(&[("b.rs", "use crate::c;\n"), ("c.rs", "")])), [""; 0]);
+        let expected = BTreeSet::from([vec!["b.rs", "c.rs", "d.rs"], vec!["e.rs", "f.rs"]]);
+        assert_eq!(circles(&found), expected);
+        assert_eq!(circles(&imports(&[("b.rs", "use crate::c;\n"), ("c.rs", "")])), BTreeSet::new());
     }
 }

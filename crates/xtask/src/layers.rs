@@ -1,7 +1,8 @@
 //! Which crate may depend on which: the arrows of the architecture, checked from `cargo metadata`.
 //!
-//! Dependencies point down one line, `io` <- `rt` <- `cache` <- `server` <- `ringroad`; `http` and `conf`
-//! stand alone; `bench` measures and serves nobody; `instructions`, `testkit` and `xtask` are for development.
+//! Dependencies point down one line, `io` <- `rt` <- `transfer` <- `exchange` <- `modules` <- `server` <- `ringroad`.
+//! `http` and `conf` stand alone; `upstream` and `frontend` stand side by side; `bench` measures and serves nobody;
+//! `instructions`, `testkit` and `xtask` are for development.
 
 use crate::metadata::{Metadata, Package};
 
@@ -14,7 +15,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("io", &[]),
     ("rt", &["io"]),
     ("cache", &["io", "rt", "http"]),
-    ("server", &["io", "rt", "http", "conf", "cache"]),
+    ("telemetry", &["io", "rt", "http", "conf"]),
+    ("transfer", &["io", "rt", "http", "telemetry"]),
+    ("exchange", &["io", "rt", "http", "conf", "telemetry", "transfer"]),
+    ("upstream", &["io", "rt", "http", "conf", "cache", "telemetry", "transfer", "exchange"]),
+    ("frontend", &["io", "rt", "http", "telemetry", "transfer", "exchange"]),
+    ("modules", &["io", "rt", "http", "conf", "cache", "telemetry", "transfer", "exchange", "upstream"]),
+    ("server", &["io", "rt", "conf", "telemetry", "transfer", "exchange", "upstream", "frontend", "modules"]),
     ("bench", &["io", "rt", "http"]),
     ("ringroad", &["io", "rt", "http", "conf", "cache", "server", "bench"]),
     ("instructions", &["http", "cache"]),
@@ -22,7 +29,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// The one crate that others may use in their tests, and only there.
+/// What crates may use in their tests beside it, and only there: `modules` reads the configurations that they need.
+const IN_TESTS: &[(&str, &[&str])] = &[("frontend", &["modules"]), ("server", &["http"])];
+
+/// The one crate that all may use in their tests.
 const TEST_SUPPORT: &str = "testkit";
 
 /// Returns one line for each arrow that must not be.
@@ -37,7 +47,9 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<String> {
         };
         for dependency in &package.dependencies {
             let known = below.contains(&dependency.name.as_str());
-            let in_tests = dependency.dev && dependency.name == TEST_SUPPORT;
+            let own = IN_TESTS.iter().find(|(name, _)| *name == package.name).map_or(&[][..], |(_, own)| own);
+            let name = dependency.name.as_str();
+            let in_tests = dependency.dev && (name == TEST_SUPPORT || own.contains(&name));
             let internal = members.iter().any(|member| member.name == dependency.name);
             if internal && !known && !in_tests {
                 let (from, to) = (&package.name, &dependency.name);

@@ -3,7 +3,7 @@
 //! * [`gate`]: everything, with the time it took; what `.ci/run` calls.
 //! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised.
 //! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`],
-//!   [`folders`] over [`imports`], [`commits`].
+//!   [`circles`] over [`imports`], [`commits`].
 //! * [`instructions`] of pure hot code, against the committed figures.
 //! * [`tuned`]: the release build, laid out by what a run of it has shown.
 //! * [`licences`] of the dependencies, and the generated [`reference`](mod@reference) of directives.
@@ -13,9 +13,9 @@
 // A command-line tool: standard output is what it is for.
 #![allow(clippy::print_stdout)]
 
+mod circles;
 mod commits;
 mod engines;
-mod folders;
 mod gate;
 mod imports;
 mod instructions;

@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: the rules of style and layering over the whole tree, and the table of shapes.
 //!
-//! The rules themselves are in `rules`, `shape`, `ratchet`, `layers` and `folders`; this file gathers their problems.
+//! The rules themselves are in `rules`, `shape`, `ratchet`, `layers` and `circles`; this file gathers their problems.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::ratchet::{METRICS, Metric, Ratchet, UNSAFE_FILES_MAX};
 use crate::rules::Rules;
 use crate::shape::{Patterns, Shape};
 use crate::workspace::SourceFile;
-use crate::{Failure, commits, folders, imports, layers, metadata, ratchet, workspace};
+use crate::{Failure, circles, commits, imports, layers, metadata, ratchet, workspace};
 
 /// Checks everything and prints the table of shapes; fails with the list of problems.
 pub(crate) fn check() -> Result<(), Failure> {
@@ -17,7 +17,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     commits::print_figure();
     let mut problems = tree.problems();
     problems.extend(layers::check(&metadata::load()?));
-    problems.extend(tree.folder_problems());
+    problems.extend(tree.circle_problems());
     Failure::unless_empty("tidy", problems)
 }
 
@@ -25,9 +25,7 @@ pub(crate) fn check() -> Result<(), Failure> {
 pub(crate) fn tighten() -> Result<(), Failure> {
     let tree = Tree::load()?;
     let tightened = tree.ratchet.tightened(&tree.shapes, &tree.unsafe_files);
-    write_tightened(ratchet::FILE, tightened != tree.ratchet, &tightened.render())?;
-    let imports = folders::tightened(&tree.imports, &tree.upward_imports);
-    write_tightened(folders::FILE, imports != tree.upward_imports, &imports)
+    write_tightened(ratchet::FILE, tightened != tree.ratchet, &tightened.render())
 }
 
 fn write_tightened(file: &str, changed: bool, text: &str) -> Result<(), Failure> {
@@ -49,10 +47,8 @@ struct Tree {
     unsafe_files: Vec<String>,
     /// What is tolerated.
     ratchet: Ratchet,
-    /// The imports between the files of the crate whose folders have an order.
-    imports: imports::Imports,
-    /// The text of the list of its upward imports.
-    upward_imports: String,
+    /// The imports between the files of each crate.
+    imports: Vec<(String, imports::Imports)>,
 }
 
 impl Tree {
@@ -80,9 +76,10 @@ impl Tree {
         }
         let ratchet = Ratchet::parse(&workspace::read(ratchet::FILE)?)
             .map_err(|detail| Failure::Format { what: ratchet::FILE, detail })?;
-        let imports = imports::of_crate(folders::CRATE, &files, &patterns);
-        let upward_imports = workspace::read(folders::FILE)?;
-        Ok(Tree { files, shapes, unsafe_files, ratchet, imports, upward_imports })
+        let imports_of =
+            |(name, _): &(String, Shape)| (name.clone(), imports::of_crate(name, &files, &patterns));
+        let imports = shapes.iter().map(imports_of).collect();
+        Ok(Tree { files, shapes, unsafe_files, ratchet, imports })
     }
 
     fn problems(&self) -> Vec<String> {
@@ -124,12 +121,9 @@ impl Tree {
         problems
     }
 
-    /// Imports follow the order of folders. Prints how far the crate is from it.
-    fn folder_problems(&self) -> Vec<String> {
-        let count = folders::listed_count(&self.upward_imports);
-        let circle = imports::largest_circle(&self.imports).len();
-        println!("crate {}: {count} upward imports, {circle} files in the largest circle", folders::CRATE);
-        folders::check(&self.imports, &self.upward_imports)
+    /// Files that import each other are few, and in one folder.
+    fn circle_problems(&self) -> Vec<String> {
+        self.imports.iter().flat_map(|(name, imports)| circles::check(name, imports)).collect()
     }
 
     fn print_table(&self) {

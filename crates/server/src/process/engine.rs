@@ -8,12 +8,12 @@ use io::disk::threads::ThreadPool;
 use io::engine::{EngineConfig, NetKind, PUTS_MAX};
 use io::probe::{Fallback, Probe};
 
-use crate::body::rules::Aio;
-use crate::caching::settings::Caches;
-use crate::config::Config;
 use crate::process::StartError;
-use crate::settings::events::{BUFFER_POOL_MIN, Method};
-use crate::telemetry::Reason;
+use exchange::config::Config;
+use exchange::settings::events::{BUFFER_POOL_MIN, Method};
+use telemetry::Reason;
+use transfer::body::rules::Aio;
+use upstream::caching::settings::Caches;
 
 /// The engine of each thread, decided once for the process.
 pub struct Choice {

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::config::Config;
 use crate::process::engine::EngineKey;
-use crate::settings::events::EventsConf;
-use crate::settings::main::{Affinity, ThreadPoolSpec, UserSpec, Workers};
+use exchange::config::Config;
+use exchange::settings::events::EventsConf;
+use exchange::settings::main::{Affinity, ThreadPoolSpec, UserSpec, Workers};
 
 /// What only a new worker process can change.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,5 +39,22 @@ impl ProcessKey {
             engine: EngineKey::of(config),
             binds_transparently: config.binds_transparently(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modules::testing::load;
+
+    #[test]
+    fn what_a_process_cannot_change_is_compared() {
+        let key = |text: &str| ProcessKey::of(&load(text).expect("a configuration").config);
+        assert_eq!(key("daemon on;"), key("http { server { listen 81; } }"));
+        assert_ne!(key(""), key("worker_processes 2;"));
+        assert_ne!(key(""), key("thread_pool a threads=2;"));
+        let bind = |text: &str| key(&format!("http {{ server {{ location / {{ {text} }} }} }}"));
+        assert_eq!(bind(""), bind("proxy_bind 127.0.0.2;"));
+        assert_ne!(bind(""), bind("proxy_bind $remote_addr transparent;"));
     }
 }

@@ -3,7 +3,6 @@
 //! [`Worker::start`] makes the threads; each has its engine, its listeners and its connections, and an inbox
 //! for orders: another configuration, other log files, an end soon or at once.
 
-mod accept;
 mod engine;
 mod events;
 mod key;
@@ -20,18 +19,18 @@ use std::time::{Duration, Instant};
 use rt::mailbox;
 use rt::thread::Setup;
 
-use crate::config::Config;
 use crate::memory::Ledger;
 use crate::process::notes::Written;
-use crate::resolve;
-use crate::settings::listen::ListenAddr;
-use crate::shared::Shared;
-use crate::shared_zone::Zones;
-use crate::thread::ConfigVersion;
-use crate::upstream::peers::Upstreams;
 pub use engine::Choice;
 use events::{Events, InForce, Running};
+use exchange::config::Config;
+use exchange::settings::listen::ListenAddr;
+use exchange::shared_zone::Zones;
+use exchange::thread::ConfigVersion;
 pub use key::ProcessKey;
+use telemetry::shared::Shared;
+use upstream::peers::Upstreams;
+use upstream::resolve;
 use worker_thread::{Order, Start};
 
 /// What a worker process is given beside its configuration.
@@ -211,7 +210,7 @@ impl Worker {
         let number = self.newest.load(Ordering::Relaxed) + 1;
         let mut in_force = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         config.http.zones.begin(&in_force.http.zones);
-        config.http.of::<Upstreams>().begin(&in_force.http.of::<Upstreams>());
+        config.http.of::<Upstreams>().begin(in_force.http.of::<Upstreams>());
         resolve::begin(config, &in_force);
         *in_force = Arc::clone(config);
         drop(in_force);

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::error_log;
-use crate::telemetry::Level;
-use crate::thread::Thread;
+use exchange::error_log;
+use exchange::thread::Thread;
+use telemetry::Level;
 
 /// The first question, when the first requests have been served, and the time between all others: a line in a
 /// log is in no hurry, and a thread without work should sleep.

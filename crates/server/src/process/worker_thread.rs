@@ -10,19 +10,19 @@ use std::time::Duration;
 use rt::mailbox;
 use rt::{Either, select};
 
-use crate::caching;
-use crate::error_log;
 use crate::memory::{self, Ledger};
 use crate::process::Resources;
-use crate::process::accept::Doors;
 use crate::process::notes::{self, Written};
-use crate::resolve::keeper::Keeper;
-use crate::room;
-use crate::shared::Shared;
-use crate::telemetry::files::LogFiles;
-use crate::telemetry::reports;
-use crate::telemetry::{Level, Target};
-use crate::thread::{ConfigVersion, Thread};
+use exchange::error_log;
+use exchange::room;
+use exchange::thread::{ConfigVersion, Thread};
+use frontend::accept::Doors;
+use telemetry::files::LogFiles;
+use telemetry::reports;
+use telemetry::shared::Shared;
+use telemetry::{Level, Target};
+use upstream::caching;
+use upstream::resolve::keeper::Keeper;
 
 /// What a thread is started with.
 pub(super) struct Start {

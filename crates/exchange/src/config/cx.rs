@@ -1,0 +1,195 @@
+//! What the setter of a directive sees beside the settings that it changes, and the readers that most
+//! setters are made of.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::value::{self, ValueError};
+use conf::{Contexts, Error, Level, Loader, Statement, Tree};
+use io::Errno;
+
+use crate::config::Http;
+use crate::module::ModuleTable;
+use crate::pattern::Pattern;
+use crate::template::Template;
+use telemetry::Reason;
+
+/// What a directive's setter sees beside the settings that it changes.
+pub struct Cx<'a> {
+    /// The statement.
+    pub statement: &'a Statement,
+    /// All modules of the server.
+    pub modules: &'static ModuleTable,
+    /// The whole configuration, for those who have to look ahead.
+    pub tree: &'a Tree,
+    /// Where it stands.
+    pub context: Contexts,
+    /// The number of the block it stands in, for [`crate::config::Layered::own`].
+    pub block: u32,
+    /// What relative paths in the configuration start from (`-p`).
+    pub prefix: &'a Path,
+    /// The folder of the main configuration file.
+    pub conf_prefix: &'a Path,
+    /// `pcre_jit`
+    pub jit: bool,
+    /// Reads files.
+    pub loader: &'a dyn Loader,
+    /// Variables, formats.
+    pub http: &'a mut Http,
+    /// Where warnings go.
+    pub warnings: &'a mut Vec<Error>,
+}
+
+/// Digits in the name of a folder: more than a file system wants to list in one.
+const LEVEL_DIGITS_MAX: u8 = 4;
+
+impl<'a> Cx<'a> {
+    /// The same for a row of the statement's block, so that what is wrong with it is told with its line.
+    pub fn at<'b>(&'b mut self, row: &'b Statement) -> Cx<'b> {
+        Cx { statement: row, http: self.http, warnings: self.warnings, ..*self }
+    }
+
+    /// Adds a warning at the statement.
+    pub fn warn(&mut self, message: impl Display) {
+        self.warnings.push(Error::at(self.statement, message).with_level(Level::Warn));
+    }
+
+    /// A path of the configuration, put behind the prefix where it is relative.
+    pub fn path(&self, text: &str) -> PathBuf {
+        self.prefix.join(text)
+    }
+
+    /// The bytes of a file that goes with the configuration, read once.
+    pub fn read_data(&mut self, path: &Path) -> Result<Arc<Vec<u8>>, Error> {
+        if let Some(bytes) = self.http.data.get(path) {
+            return Ok(Arc::clone(bytes));
+        }
+        let failed = |error: &std::io::Error| {
+            let reason = Reason(Errno::from_io_error(error).unwrap_or(Errno::IO));
+            self.error(format_args!("open() \"{}\" failed ({reason})", path.display()))
+        };
+        let bytes = Arc::new(self.loader.read(path).map_err(|error| failed(&error))?);
+        self.http.data.insert(path.to_owned(), Arc::clone(&bytes));
+        Ok(bytes)
+    }
+
+    /// The text of an argument.
+    pub fn arg(&self, index: usize) -> &'a str {
+        self.statement.arg(index)
+    }
+
+    /// An error at the statement.
+    pub fn error(&self, message: impl Display) -> Error {
+        Error::at(self.statement, message)
+    }
+
+    /// nginx's `"x" directive invalid value`.
+    pub fn invalid(&self, value: &str) -> Error {
+        Error::value(self.statement, value, ValueError::Invalid)
+    }
+
+    /// An argument that nginx knows and this server does not yet.
+    pub fn not_built(&self, argument: &str) -> Error {
+        let name = &self.statement.name.text;
+        self.error(format_args!("\"{argument}\" in \"{name}\" directive is not built yet"))
+    }
+
+    /// Reads the first argument into `field`.
+    pub fn set<T>(&self, field: &mut T, read: impl Fn(&str) -> Result<T, ValueError>) -> Result<(), Error> {
+        *field = self.statement.value(0, read)?;
+        Ok(())
+    }
+
+    /// `on` or `off`.
+    pub fn flag(&self, field: &mut bool) -> Result<(), Error> {
+        self.set(field, value::flag)
+    }
+
+    /// Bytes in memory.
+    pub fn size(&self, field: &mut u64) -> Result<(), Error> {
+        self.set(field, value::size)
+    }
+
+    /// Bytes in a file.
+    pub fn offset(&self, field: &mut u64) -> Result<(), Error> {
+        self.set(field, value::offset)
+    }
+
+    /// A number.
+    pub fn number(&self, field: &mut u64) -> Result<(), Error> {
+        self.set(field, value::number)
+    }
+
+    /// A number between bounds, both included.
+    pub fn number_in(&self, field: &mut u32, min: u32, max: u32) -> Result<(), Error> {
+        let read = value::number_in(min.into(), max.into());
+        *field = self.statement.value(0, read)? as u32;
+        Ok(())
+    }
+
+    /// A time in milliseconds.
+    pub fn milliseconds(&self, field: &mut Duration) -> Result<(), Error> {
+        self.set(field, |text| value::milliseconds(text).map(Duration::from_millis))
+    }
+
+    /// A time in seconds.
+    pub fn seconds(&self, field: &mut Duration) -> Result<(), Error> {
+        self.set(field, |text| value::seconds(text).map(Duration::from_secs))
+    }
+
+    /// One of several names.
+    pub fn choice<T: Copy>(&self, field: &mut T, names: &'static [(&'static str, T)]) -> Result<(), Error> {
+        self.set(field, value::choice(names))
+    }
+
+    /// Text with variables.
+    pub fn template(&mut self, text: &str) -> Result<Template, Error> {
+        Template::compile(text, &mut self.http.registry, self.statement)
+    }
+
+    /// The name of a variable that a directive defines, without its dollar sign. Without one it would be a word:
+    /// nginx refuses it, rather than guess.
+    pub fn variable_name(&self, text: &'a str) -> Result<&'a str, Error> {
+        let name = text.strip_prefix('$').filter(|name| !name.is_empty());
+        name.ok_or_else(|| self.error(format_args!("invalid variable name \"{text}\"")))
+    }
+
+    /// Text with variables that is a size once they are known.
+    pub fn size_template(&mut self, text: &str) -> Result<Template, Error> {
+        let template = self.template(text)?;
+        match template.constant().map(value::size) {
+            Some(Err(error)) => Err(Error::value(self.statement, text, error)),
+            _ => Ok(template),
+        }
+    }
+
+    /// A path with variables; relative ones start from the prefix.
+    pub fn path_template(&mut self, text: &str) -> Result<Template, Error> {
+        if text.starts_with('$') {
+            return self.template(text);
+        }
+        let path = self.path(text);
+        // Joining keeps what both were, and both are text of the configuration or the command line.
+        self.template(&path.to_string_lossy())
+    }
+
+    /// A folder for temporary files and the digits of its levels. The folder itself is made when the first file goes
+    /// there.
+    pub fn temp_folder(&mut self) -> Result<(PathBuf, Vec<u8>), Error> {
+        let mut levels = Vec::new();
+        for text in self.statement.texts().skip(1) {
+            let level = text.parse::<u8>().ok().filter(|level| (1..=LEVEL_DIGITS_MAX).contains(level));
+            levels.push(level.ok_or_else(|| self.invalid(text))?);
+        }
+        let folder = self.path(self.arg(0));
+        self.http.temp_folders.push((folder.clone(), self.statement.span().clone()));
+        Ok((folder, levels))
+    }
+
+    /// A regular expression whose named groups become variables.
+    pub fn pattern(&mut self, text: &str, caseless: bool) -> Result<Pattern, Error> {
+        Pattern::compile(text, caseless, self)
+    }
+}

@@ -1,0 +1,272 @@
+//! The resolved configuration: typed, immutable, shared by all threads.
+//!
+//! [`load`] turns text into a [`Config`] through `conf`'s tree and the modules' directive tables. Servers
+//! and locations live in flat vectors and name each other by number, so that a request holds one counted
+//! pointer of its own thread and no shared counter is touched on the way. Directive names do not appear
+//! here; they belong to the modules.
+
+mod cx;
+mod resolve;
+mod scope;
+mod settings;
+mod words;
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use crate::settings::listen::Listen;
+pub use conf::Layered;
+pub use cx::Cx;
+pub use resolve::load;
+pub use scope::Scope;
+pub use settings::{HttpType, Inner, Settings, SettingsType, Start};
+pub use settings::{HttpValues, SettingsTable};
+pub use words::Words;
+
+use crate::module::{ModuleTable, SubrequestHooks};
+use crate::phases::Plan;
+use crate::room::disk::GivesRoom;
+use crate::settings::events::EventsConf;
+use crate::settings::listen::ListenSpec;
+use crate::settings::locations::Locations;
+use crate::settings::main::MainConf;
+use crate::settings::names::ServerName;
+use crate::shared_zone::Zones;
+use crate::variables::Registry;
+use telemetry::Targets;
+use transfer::files::cache::Limits;
+
+/// A configuration that was read and found right, and what the reading produced beside it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The files it came from.
+    pub sources: conf::Sources,
+    /// What the operator should know.
+    pub warnings: Vec<conf::Error>,
+}
+
+/// Everything that was configured.
+#[derive(Debug)]
+pub struct Config {
+    /// All modules of the server.
+    pub modules: &'static ModuleTable,
+    /// The `main` context.
+    pub main: MainConf,
+    /// The `events` context.
+    pub events: EventsConf,
+    /// Without an `http` block nothing is served.
+    pub http: Http,
+    /// What the process needs for it.
+    pub needs: Needs,
+}
+
+/// The `http` block.
+#[derive(Debug, Default)]
+pub struct Http {
+    /// Each address once; connections know theirs by its place here.
+    pub listens: Vec<Listen>,
+    /// The servers, by [`ServerId`].
+    pub servers: Vec<Server>,
+    /// The locations of all servers, by [`LocationId`].
+    pub locations: Vec<Location>,
+    /// Variables that the configuration itself defines.
+    pub registry: Registry,
+    /// What modules do where subrequests begin.
+    pub subrequest_hooks: Vec<SubrequestHooks>,
+    /// Where lines of logs go, each target once.
+    pub targets: Targets,
+    /// Thread pools that `aio threads=` names; the first is `default`.
+    pub pools: Pools,
+    /// State that all threads share, by name.
+    pub zones: Zones,
+    /// Who can remove files to make room for others.
+    pub room_givers: Vec<Arc<dyn GivesRoom>>,
+    /// Directories of temporary files that are written, with their places.
+    pub temp_folders: Vec<(PathBuf, conf::Span)>,
+    /// Files that directives read beside the text, such as dictionaries.
+    pub data: BTreeMap<PathBuf, Arc<Vec<u8>>>,
+    /// `open_file_cache`, each directive a cache; scopes name theirs by its place here.
+    pub open_file_caches: Vec<Limits>,
+    /// What relative paths start from, with a slash at its end.
+    pub prefix: Vec<u8>,
+    /// The folder of the main configuration file, with a slash at its end, for the same.
+    pub conf_prefix: Vec<u8>,
+    /// The machine's name, for `$hostname`.
+    pub hostname: String,
+    /// What modules keep for the whole of `http`.
+    pub values: HttpValues,
+}
+
+impl Http {
+    /// What a module keeps for the whole of `http`.
+    pub fn of<T: Any>(&self) -> &T {
+        self.values.of()
+    }
+
+    /// The same, to be changed while the configuration is read.
+    pub fn own<T: Any>(&mut self) -> &mut T {
+        self.values.own()
+    }
+}
+
+/// Names of thread pools, numbered as they are first used.
+#[derive(Debug)]
+pub struct Pools(Vec<(String, Option<conf::Span>)>);
+
+impl Default for Pools {
+    fn default() -> Pools {
+        Pools(vec![(Pools::DEFAULT.to_owned(), None)])
+    }
+}
+
+impl Pools {
+    /// The pool that is always there.
+    pub const DEFAULT: &'static str = "default";
+
+    /// The number of this pool; `None` above what a number can hold.
+    pub fn number(&mut self, name: &str, span: conf::Span) -> Option<u8> {
+        let known = self.0.iter().position(|(known, _)| known == name);
+        let place = known.unwrap_or_else(|| {
+            self.0.push((name.to_owned(), Some(span)));
+            self.0.len() - 1
+        });
+        u8::try_from(place).ok()
+    }
+
+    /// The names in the order of their numbers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The names with the places where they were first used.
+    pub fn uses(&self) -> impl Iterator<Item = (&str, &conf::Span)> {
+        self.0.iter().filter_map(|(name, span)| Some((name.as_str(), span.as_ref()?)))
+    }
+}
+
+/// Place of a server in [`Http::servers`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServerId(pub u32);
+
+/// Place of a location in [`Http::locations`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LocationId(pub u32);
+
+/// One `server` block.
+#[derive(Debug)]
+pub struct Server {
+    /// The first name, for `$server_name` and redirects; empty without one.
+    pub name: String,
+    /// What holds where no location matches; also the server's own settings.
+    pub root: LocationId,
+    /// The locations in it.
+    pub locations: Locations,
+}
+
+/// One `location` block, or a server's own scope.
+#[derive(Debug)]
+pub struct Location {
+    /// As written, for messages: `~ \.php$`.
+    pub name: String,
+    /// The settings that hold in it.
+    pub scope: Scope,
+    /// Locations inside of this one.
+    pub nested: Locations,
+    /// Who takes part in each phase here.
+    pub plan: Plan,
+}
+
+/// The end of a block, for the modules that check or complete what they read in it.
+pub struct BlockEnd<'a> {
+    /// The kind of the block.
+    pub kind: BlockKind,
+    /// Where it ends.
+    pub span: &'a conf::Span,
+    /// The names of the server that ends.
+    pub names: &'a [ServerName],
+}
+
+/// The kinds of blocks that have settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockKind {
+    /// `http`
+    Http,
+    /// `server`
+    Server,
+    /// `location`
+    Location,
+    /// `limit_except`
+    LimitExcept,
+    /// `if`
+    If,
+}
+
+/// What the process needs for the settings of all blocks.
+#[derive(Debug, Default)]
+pub struct Needs {
+    /// Log files, which are opened before the privileges go.
+    pub log_files: BTreeSet<PathBuf>,
+    /// Folders that workers write to.
+    pub temp_folders: BTreeSet<PathBuf>,
+    /// Whether connections may go out from addresses of others (`proxy_bind … transparent`), which the kernel lets
+    /// processes with `CAP_NET_RAW` alone do (ip(7)).
+    pub transparent_bind: bool,
+}
+
+impl Config {
+    /// The `main` context.
+    pub fn main(&self) -> &MainConf {
+        &self.main
+    }
+
+    /// The `events` context.
+    pub fn events(&self) -> &EventsConf {
+        &self.events
+    }
+
+    /// Each address to listen on, once.
+    pub fn listens(&self) -> impl Iterator<Item = &ListenSpec> {
+        self.http.listens.iter().map(|listen| &listen.spec)
+    }
+
+    /// The log files that are opened before the privileges go.
+    pub fn log_files(&self) -> Vec<PathBuf> {
+        let mut files = self.needs.log_files.clone();
+        files.extend(self.main.error_log.files().map(Path::to_owned));
+        files.into_iter().collect()
+    }
+
+    /// Folders that workers write to: for bodies that are too large for memory, and of caches.
+    pub fn temp_folders(&self) -> Vec<PathBuf> {
+        self.needs.temp_folders.iter().cloned().collect()
+    }
+
+    /// Directories of temporary files that directives name, each with the first place.
+    pub fn written_temp_folders(&self) -> BTreeMap<&Path, &conf::Span> {
+        self.http.temp_folders.iter().rev().map(|(path, span)| (path.as_path(), span)).collect()
+    }
+
+    /// Files beside the text that the configuration needs: with both it can be read again elsewhere.
+    pub fn data_files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
+        self.http.data.iter().map(|(path, bytes)| (path.as_path(), bytes.as_slice()))
+    }
+
+    /// Whether connections may go out from addresses of others.
+    pub fn binds_transparently(&self) -> bool {
+        self.needs.transparent_bind
+    }
+
+    /// One of the servers.
+    pub fn server(&self, id: ServerId) -> &Server {
+        &self.http.servers[id.0 as usize]
+    }
+
+    /// One of the locations.
+    pub fn location(&self, id: LocationId) -> &Location {
+        &self.http.locations[id.0 as usize]
+    }
+}

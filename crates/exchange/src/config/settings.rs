@@ -1,0 +1,188 @@
+//! The settings of modules for one block: a slot for each type, shared with the blocks around it until it is changed.
+//!
+//! A module says in its [`crate::module::Module`] that it has settings. It finds them in a
+//! [`Scope`](crate::config::Scope) by their type, which is private to the module, so that no module reads or changes
+//! the settings of another one.
+
+use std::any::{Any, TypeId};
+use std::fmt::{self, Debug};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::Http;
+
+/// The settings of one module in one block.
+pub trait Settings: Any + Clone + Debug + Default + Send + Sync {
+    /// What the outermost block starts with.
+    fn start(_: &mut Start<'_>) -> Self {
+        Self::default()
+    }
+
+    /// What an inner block starts with; `None` where it starts with the same.
+    fn inherit(&self, _: Inner) -> Option<Self> {
+        None
+    }
+}
+
+/// What settings may depend on before any directive is read.
+pub struct Start<'a> {
+    /// What relative paths in the configuration start from.
+    pub prefix: &'a Path,
+    /// The `http` block.
+    pub http: &'a mut Http,
+}
+
+/// The kind of a block that inherits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inner {
+    /// A `server` or a `location`.
+    Block,
+    /// An `if`. It is the block around it under a condition, so it keeps the module that makes the content.
+    If,
+    /// A `limit_except`. Requests are passed on as in the location around it.
+    LimitExcept,
+}
+
+type Value = Arc<dyn Any + Send + Sync>;
+
+/// One type of settings, for [`crate::module::Module::settings`].
+#[derive(Clone, Copy)]
+pub struct SettingsType {
+    id: fn() -> TypeId,
+    start: fn(&mut Start<'_>) -> Value,
+    inherit: fn(&Value, Inner) -> Option<Value>,
+    copy: fn(&Value) -> Value,
+    debug: fn(&Value) -> &dyn Debug,
+}
+
+impl SettingsType {
+    /// These settings.
+    pub const fn of<C: Settings>() -> SettingsType {
+        SettingsType {
+            id: TypeId::of::<C>,
+            start: |start| Arc::new(C::start(start)),
+            inherit: |value, inner| Some(Arc::new(cast::<C>(value).inherit(inner)?)),
+            copy: |value| Arc::new(cast::<C>(value).clone()),
+            debug: |value| cast::<C>(value),
+        }
+    }
+}
+
+fn cast<C: Settings>(value: &Value) -> &C {
+    value.downcast_ref().expect("the place was found by the type")
+}
+
+/// One type of values that belong to the whole of `http`, for [`crate::module::Module::http`].
+#[derive(Clone, Copy)]
+pub struct HttpType {
+    make: fn() -> Box<dyn Any + Send + Sync>,
+}
+
+impl HttpType {
+    /// This one, which starts as its default.
+    pub const fn of<T: Any + Default + Send + Sync>() -> HttpType {
+        HttpType { make: || Box::new(T::default()) }
+    }
+}
+
+/// What modules keep for the whole of `http`: one value of each type.
+#[derive(Default)]
+pub struct HttpValues(Vec<Box<dyn Any + Send + Sync>>);
+
+impl HttpValues {
+    /// One value of each of these types.
+    pub fn new(types: impl Iterator<Item = HttpType>) -> HttpValues {
+        HttpValues(types.map(|value| (value.make)()).collect())
+    }
+
+    /// The value of this type.
+    pub fn of<T: Any>(&self) -> &T {
+        let found = self.0.iter().find_map(|value| value.downcast_ref());
+        found.unwrap_or_else(|| panic!("no module has the value {}", std::any::type_name::<T>()))
+    }
+
+    /// The same, to be changed.
+    pub fn own<T: Any>(&mut self) -> &mut T {
+        let found = self.0.iter_mut().find_map(|value| value.downcast_mut());
+        found.unwrap_or_else(|| panic!("no module has the value {}", std::any::type_name::<T>()))
+    }
+}
+
+impl Debug for HttpValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HttpValues").field(&self.0.len()).finish()
+    }
+}
+
+/// The types of settings of all modules.
+pub struct SettingsTable {
+    /// Apart from the rest, because they are searched.
+    ids: Vec<TypeId>,
+    types: Vec<SettingsType>,
+}
+
+impl SettingsTable {
+    /// A table of these types.
+    pub fn new(types: impl Iterator<Item = SettingsType>) -> SettingsTable {
+        let types: Vec<_> = types.collect();
+        SettingsTable { ids: types.iter().map(|settings| (settings.id)()).collect(), types }
+    }
+}
+
+/// The settings of all modules in one block.
+#[derive(Clone)]
+pub(crate) struct Slots {
+    table: &'static SettingsTable,
+    values: Vec<Value>,
+}
+
+impl Slots {
+    /// What the outermost block starts with.
+    pub(crate) fn start(table: &'static SettingsTable, start: &mut Start<'_>) -> Slots {
+        Slots { table, values: table.types.iter().map(|settings| (settings.start)(start)).collect() }
+    }
+
+    /// What an inner block starts with.
+    pub(crate) fn inherit(&self, inner: Inner) -> Slots {
+        let pairs = self.table.types.iter().zip(&self.values);
+        let inherit = |(settings, value): (&SettingsType, &Value)| {
+            (settings.inherit)(value, inner).unwrap_or_else(|| Arc::clone(value))
+        };
+        Slots { table: self.table, values: pairs.map(inherit).collect() }
+    }
+
+    /// The settings of this type.
+    pub(crate) fn of<C: Settings>(&self) -> &C {
+        cast(&self.values[self.place::<C>()])
+    }
+
+    /// The settings of this type, counted.
+    pub(crate) fn shared<C: Settings>(&self) -> Arc<C> {
+        let value = Arc::clone(&self.values[self.place::<C>()]);
+        value.downcast().expect("the place was found by the type")
+    }
+
+    /// The settings of this type, to be changed for this block alone.
+    pub(crate) fn own<C: Settings>(&mut self) -> &mut C {
+        let place = self.place::<C>();
+        let value = &mut self.values[place];
+        if Arc::get_mut(value).is_none() {
+            *value = (self.table.types[place].copy)(value);
+        }
+        let value = Arc::get_mut(value).expect("it was copied where it was shared");
+        value.downcast_mut().expect("the place was found by the type")
+    }
+
+    fn place<C: Settings>(&self) -> usize {
+        let id = TypeId::of::<C>();
+        let place = self.table.ids.iter().position(|known| *known == id);
+        place.unwrap_or_else(|| panic!("no module has the settings {}", std::any::type_name::<C>()))
+    }
+}
+
+impl Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs = self.table.types.iter().zip(&self.values);
+        f.debug_list().entries(pairs.map(|(settings, value)| (settings.debug)(value))).finish()
+    }
+}

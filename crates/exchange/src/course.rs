@@ -1,0 +1,652 @@
+//! From a head to an answer: server, URI, location, phases, error pages.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use http::framing::BodyFraming;
+use http::request::{HeaderId, Method, Target};
+use io::op::Source;
+use rt::{Either, select};
+
+use crate::config::LocationId;
+use crate::files;
+use crate::phases::{Phase, Step};
+use crate::request::{REDIRECTS_MAX, Request};
+use crate::response::ContentType;
+use crate::settings::listen::Listen;
+use crate::{error_page, prepare};
+use telemetry::Level;
+
+/// What is to happen with a request that the phases are done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its response is to be sent.
+    Answer,
+    /// The connection ends without one.
+    Drop,
+}
+
+/// How far a request has come on its way through the phases. Held outside of any future, so that a request
+/// which waits for nothing passes them in one call.
+///
+/// ```text
+///    PostRead --> ServerRewrite --(location)--> Rewrite --> Preaccess --> Access --> Precontent --> Content
+///                   ^                 ^                                                                |
+///                   +-- Internal      +-- Named <------------- a handler's step or an error page ------+
+/// ```
+pub struct PhaseCursor {
+    phase: Phase,
+    /// The handler of the phase that is next.
+    handler: usize,
+    /// What a module that refuses access said, where another one may allow it.
+    refusal: Option<u16>,
+    /// Whether a question for a password is held back (`auth_delay`).
+    delay: Delay,
+    /// Whether the last handler is to be called again when the body was read, or is being read.
+    wants_body: Wants,
+}
+
+/// What a handler wants of the request's body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wants {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// All of it.
+    Whole,
+    /// All of it, or pieces where there is no temporary file for it.
+    Buffered,
+    /// Pieces while it comes.
+    Pieces,
+}
+
+/// Where a request stands with `auth_delay`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delay {
+    /// It was not refused.
+    None,
+    /// It is to wait before it is.
+    Due,
+    /// It has waited.
+    Over,
+}
+
+/// What a request on its way comes to.
+pub enum Progress {
+    /// To its end.
+    Decided(Outcome),
+    /// To something that has to be waited for; its step is to be given to [`PhaseCursor::take`].
+    Waits(Waiting),
+    /// To a handler that wants to have the request's body first.
+    WantsBody,
+}
+
+/// What a request waits for before its phases go on.
+#[derive(Clone, Copy, Debug)]
+pub enum Waiting {
+    /// A handler of this location and phase, by its place.
+    Handler(LocationId, Phase, usize),
+    /// The time of `auth_delay`.
+    AuthDelay,
+}
+
+impl Waiting {
+    /// Waits, and returns the step that follows.
+    pub async fn step(self, request: &mut Request) -> Step {
+        match self {
+            Waiting::Handler(location, phase, place) => {
+                let generation = Rc::clone(&request.generation);
+                generation.config.location(location).plan.of_phase(phase)[place].later(request).await
+            }
+            // Boxed: it is rare, and its state would be part of every request that waits.
+            Waiting::AuthDelay => Box::pin(hold_back(request)).await,
+        }
+    }
+}
+
+impl PhaseCursor {
+    /// At the start of a phase, with nothing behind it.
+    fn at(phase: Phase) -> PhaseCursor {
+        PhaseCursor { phase, handler: 0, refusal: None, delay: Delay::None, wants_body: Wants::Nothing }
+    }
+
+    /// The way of a request whose head was read on a connection to `listen`, which a reload may have removed.
+    /// An outcome at once where the head is all there is to it.
+    pub fn begin(request: &mut Request, listen: Option<&Listen>) -> (PhaseCursor, Option<Outcome>) {
+        let mut cursor = PhaseCursor::at(Phase::PostRead);
+        let outcome = match begin(request, listen) {
+            // No resource is meant, so no location answers (RFC 9110 section 9.3.7): the answer says that the server is there.
+            Ok(()) if request.head.target() == Target::Asterisk => {
+                request.response.status = 204;
+                cursor.take(request, Step::Done)
+            }
+            Ok(()) => None,
+            Err(status) => cursor.take(request, Step::Status(status)),
+        };
+        (cursor, outcome)
+    }
+
+    /// The way of a subrequest, which has its server and its URI.
+    pub fn of_subrequest(request: &mut Request) -> PhaseCursor {
+        let mut cursor = PhaseCursor::at(Phase::ServerRewrite);
+        cursor.go_to_server(request);
+        cursor
+    }
+
+    /// What is to be had of the body before this goes on.
+    pub fn take_wants(&mut self) -> Wants {
+        std::mem::take(&mut self.wants_body)
+    }
+
+    /// Goes on until there is something to wait for, or an outcome.
+    pub fn advance(&mut self, request: &mut Request) -> Progress {
+        // The handlers stay readable while the request is changed.
+        let generation = Rc::clone(&request.generation);
+        loop {
+            if self.wants_body != Wants::Nothing {
+                return Progress::WantsBody;
+            }
+            if self.delay == Delay::Due {
+                self.delay = Delay::Over;
+                return Progress::Waits(Waiting::AuthDelay);
+            }
+            let (location, place) = (request.location, self.handler);
+            self.handler += 1;
+            let step = match generation.config.location(location).plan.of_phase(self.phase).get(place) {
+                None => self.end_phase(request),
+                Some(handler) => match handler.now(request) {
+                    Some(step) => step,
+                    None => return Progress::Waits(Waiting::Handler(location, self.phase, place)),
+                },
+            };
+            if let Some(outcome) = self.take(request, step) {
+                return Progress::Decided(outcome);
+            }
+        }
+    }
+
+    /// Follows a step.
+    pub fn take(&mut self, request: &mut Request, step: Step) -> Option<Outcome> {
+        let mut step = step;
+        loop {
+            step = match step {
+                Step::Next => return None,
+                Step::Allow => {
+                    if self.phase == Phase::Access && request.scope().core.satisfy.any {
+                        self.refusal = None;
+                        // The module that had refused may have asked for a password.
+                        request.response.www_authenticate.clear();
+                        self.enter(Phase::Precontent);
+                    }
+                    return None;
+                }
+                Step::Status(status @ (401 | 403)) if self.may_be_allowed(request) => {
+                    // A question for a password is worth more than a plain no.
+                    self.refusal = Some(if self.refusal == Some(401) { 401 } else { status });
+                    return None;
+                }
+                Step::Status(401) if self.is_held_back(request) => {
+                    request.log(Level::Info, format_args!("delaying unauthorized request"));
+                    self.delay = Delay::Due;
+                    return None;
+                }
+                Step::ReadBody => return self.want(Wants::Whole),
+                Step::BufferBody => return self.want(Wants::Buffered),
+                Step::StreamBody => return self.want(Wants::Pieces),
+                Step::Done => return Some(Outcome::Answer),
+                Step::Drop => return Some(end_without_answer(request, 444)),
+                Step::Gone => return Some(end_without_answer(request, 499)),
+                // As in nginx: a client that took too long, or is gone, gets no page.
+                Step::Status(status @ (408 | 499)) => return Some(end_without_answer(request, status)),
+                Step::Status(status) => match error_page::special(request, status) {
+                    Some(step) => step,
+                    None => return Some(Outcome::Answer),
+                },
+                Step::Internal if request.redirects >= REDIRECTS_MAX => {
+                    let uri = String::from_utf8_lossy(&request.uri).into_owned();
+                    refuse_cycle(request, "internally redirecting to", &uri)
+                }
+                Step::Named(location) if request.redirects >= REDIRECTS_MAX => {
+                    let name = request.config().location(location).name.clone();
+                    refuse_cycle(request, "redirect to named location", &name)
+                }
+                Step::Internal => {
+                    request.redirects += 1;
+                    request.internal = true;
+                    // The URI is one that a location is searched for: whatever was changed before is over.
+                    request.left_location = false;
+                    request.facts.clear();
+                    request.uri_replaced = true;
+                    self.go_to_server(request);
+                    return None;
+                }
+                Step::Named(location) => {
+                    request.redirects += 1;
+                    request.internal = true;
+                    request.facts.leave_location();
+                    request.location = location;
+                    self.enter_location(request)
+                }
+            };
+        }
+    }
+
+    /// Has the handler called again when it can have what it wants.
+    fn want(&mut self, wants: Wants) -> Option<Outcome> {
+        self.handler -= 1;
+        self.wants_body = wants;
+        None
+    }
+
+    /// Whether another module of this phase may yet allow what one refuses.
+    fn may_be_allowed(&self, request: &Request) -> bool {
+        // At the end of the phase the count is one beyond its handlers: the refusal itself comes through here.
+        let handlers = request.location().plan.of_phase(Phase::Access).len();
+        self.phase == Phase::Access && self.handler <= handlers && request.scope().core.satisfy.any
+    }
+
+    /// Whether a refusal is to wait, so that passwords cannot be tried fast.
+    fn is_held_back(&self, request: &Request) -> bool {
+        self.phase == Phase::Access
+            && self.delay == Delay::None
+            && !request.scope().core.satisfy.auth_delay.is_zero()
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        (self.phase, self.handler, self.delay) = (phase, 0, Delay::None);
+    }
+
+    /// A URI that is new starts with the server's rewrites.
+    fn go_to_server(&mut self, request: &mut Request) {
+        request.location = request.server().root;
+        self.refusal = None;
+        self.enter(Phase::ServerRewrite);
+    }
+
+    /// All handlers of a phase have let the request go on.
+    fn end_phase(&mut self, request: &mut Request) -> Step {
+        match self.phase {
+            Phase::PostRead => self.go_to_server(request),
+            Phase::ServerRewrite => {
+                return match find_location(request) {
+                    Ok(()) => self.enter_location(request),
+                    Err(step) => step,
+                };
+            }
+            Phase::Rewrite if request.uri_changed => return self.search_again(request),
+            Phase::Rewrite => self.enter(Phase::Preaccess),
+            // A subrequest is part of a request that was asked.
+            Phase::Preaccess if request.depth > 0 => self.enter(Phase::Precontent),
+            Phase::Preaccess => self.enter(Phase::Access),
+            Phase::Access => {
+                if let Some(status) = self.refusal.take() {
+                    if status == 403 {
+                        request.log(Level::Error, format_args!("access forbidden by rule"));
+                    }
+                    return Step::Status(status);
+                }
+                self.enter(Phase::Precontent);
+            }
+            Phase::Precontent => self.enter(Phase::Content),
+            Phase::Content => return nobody_answers(request),
+        }
+        Step::Next
+    }
+
+    /// A rewrite in the location changed the URI, which may belong to another one, with rewrites of its own.
+    fn search_again(&mut self, request: &mut Request) -> Step {
+        if request.redirects >= REDIRECTS_MAX {
+            let uri = String::from_utf8_lossy(&request.uri).into_owned();
+            return refuse_cycle(request, "processing", &uri);
+        }
+        request.redirects += 1;
+        request.location = request.server().root;
+        request.uri_changed = false;
+        match find_location(request) {
+            Ok(()) => self.enter_location(request),
+            Err(step) => step,
+        }
+    }
+
+    /// The request is in a location that was found or named.
+    fn enter_location(&mut self, request: &mut Request) -> Step {
+        self.refusal = None;
+        request.uri_changed = false;
+        self.enter(Phase::Rewrite);
+        if request.scope().core.internal && !request.internal {
+            return Step::Status(404);
+        }
+        apply_limit_except(request);
+        too_large(request).map_or(Step::Next, Step::Status)
+    }
+}
+
+/// Ends the connection; the log has this status.
+fn end_without_answer(request: &mut Request, status: u16) -> Outcome {
+    request.response.status = status;
+    Outcome::Drop
+}
+
+/// The URI or the location was changed too often. As in nginx no `error_page` applies then: it would be one
+/// change more.
+fn refuse_cycle(request: &mut Request, doing: &str, what: &str) -> Step {
+    let message = format_args!("rewrite or internal redirection cycle while {doing} \"{what}\"");
+    request.log(Level::Error, message);
+    request.keepalive = false;
+    error_page::respond(request, 500);
+    Step::Done
+}
+
+/// Lets the time of `auth_delay` pass.
+async fn hold_back(request: &mut Request) -> Step {
+    let until = rt::now() + request.scope().core.satisfy.auth_delay;
+    match pause(request, until).await {
+        Step::Next => Step::Status(401),
+        step => step,
+    }
+}
+
+/// Lets a request wait until a moment, or until its client is gone.
+pub async fn pause(request: &Request, until: Instant) -> Step {
+    let client = request.conn.client.borrow().clone();
+    let Some(client) = client else { return Step::Gone };
+    match select(rt::sleep_until(until), client.hung_up()).await {
+        Either::Left(()) => Step::Next,
+        Either::Right(()) => {
+            request.log(Level::Info, format_args!("client prematurely closed connection"));
+            Step::Gone
+        }
+    }
+}
+
+/// Answers with an error that was found out beside the phases, or with its page.
+pub async fn refuse(request: &mut Request, status: u16) -> Outcome {
+    let mut cursor = PhaseCursor::at(Phase::Content);
+    match cursor.take(request, Step::Status(status)) {
+        Some(outcome) => outcome,
+        None => run_without_body(&mut cursor, request).await,
+    }
+}
+
+/// Puts an error in the place of an answer that was made. The fields of an upstream that are not about its content stay: a
+/// cookie, a permission for scripts of other sites.
+pub async fn replace(request: &mut Request, status: u16) -> Outcome {
+    // The length of the whole, for a range beyond it. The range of an upstream's answer says nothing of an error.
+    let content_range = request.response.content_range.take().filter(|_| status == 416);
+    let vary_accept_encoding = request.response.vary_accept_encoding;
+    let mut fields = std::mem::take(&mut request.response.fields);
+    fields.retain(|(name, _)| !is_of_content(name));
+    request.response.clear();
+    // What the client accepts chose the file whose condition failed.
+    request.response.vary_accept_encoding = vary_accept_encoding;
+    let outcome = refuse(request, status).await;
+    if request.error_status.unwrap_or(request.response.status) == status {
+        request.response.content_range = content_range;
+        request.response.fields.append(&mut fields);
+    }
+    outcome
+}
+
+/// Whether a field describes the content that it came with, or says how long that may be kept. The latter would let a cache
+/// keep the error under the URI of the whole (RFC 9111 section 3 asks for no more than a status that it knows).
+fn is_of_content(name: &[u8]) -> bool {
+    let is_content = name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"Content-"));
+    is_content
+        || matches!(
+            HeaderId::of(name),
+            HeaderId::Etag
+                | HeaderId::LastModified
+                | HeaderId::AcceptRanges
+                | HeaderId::CacheControl
+                | HeaderId::CdnCacheControl
+                | HeaderId::Expires
+                | HeaderId::Pragma
+                | HeaderId::Age
+        )
+}
+
+/// Decides on the answer to a subrequest.
+pub async fn run_subrequest(request: &mut Request) {
+    let mut cursor = PhaseCursor::of_subrequest(request);
+    if run_without_body(&mut cursor, request).await == Outcome::Drop {
+        let status = request.response.status;
+        error_page::respond(request, status);
+    }
+    prepare::filter(request);
+}
+
+/// Runs the last phase of a request that is in its location already.
+pub async fn run_content(request: &mut Request) {
+    let mut cursor = PhaseCursor::at(Phase::Content);
+    if run_without_body(&mut cursor, request).await == Outcome::Drop {
+        request.response.body = crate::response::Body::None;
+    }
+}
+
+/// Runs a subrequest whose answer nobody wants.
+pub async fn run_unfiltered(request: &mut Request) {
+    let mut cursor = PhaseCursor::of_subrequest(request);
+    // There is no connection that could be dropped for it.
+    let _ = run_without_body(&mut cursor, request).await;
+}
+
+/// Answers a subrequest with this text, in the place of what it had been answered with.
+pub fn answer_with(request: &mut Request, content_type: Option<String>, text: Vec<u8>) {
+    request.error_status = None;
+    request.response.clear();
+    request.response.status = 200;
+    request.response.content_type =
+        content_type.map_or(ContentType::None, |text| ContentType::Text(text.into()));
+    request.response.set_bytes(Source::Vec(text));
+    prepare::filter(request);
+}
+
+/// Runs `post_action` behind an answer that was sent. As in nginx the request goes on as an internal redirect and
+/// is logged where that ends; what it answers goes nowhere.
+pub async fn post_action(request: &mut Request) {
+    let Some(target) = request.scope().core.subrequests.post_action.clone() else { return };
+    let status = request.response.status;
+    request.error_status = None;
+    let step = if target.starts_with('/') {
+        request.uri = target.as_bytes().to_vec();
+        request.args.clear();
+        Step::Internal
+    } else {
+        match request.server().locations.named(&target) {
+            Some(location) => Step::Named(location),
+            None => {
+                request.log(Level::Error, format_args!("could not find named location \"{target}\""));
+                return;
+            }
+        }
+    };
+    let mut cursor = PhaseCursor::at(Phase::Content);
+    if cursor.take(request, step).is_none() {
+        // Boxed: few configurations have one, and the state of the phases is large.
+        Box::pin(run_without_body(&mut cursor, request)).await;
+    }
+    // The log is to tell what the client got.
+    request.response.status = status;
+}
+
+/// Takes a request through all its phases that has the body which was read, or none.
+async fn run_without_body(cursor: &mut PhaseCursor, request: &mut Request) -> Outcome {
+    loop {
+        match run(cursor, request).await {
+            Some(outcome) => return outcome,
+            None => {
+                cursor.take_wants();
+                request.body.get_or_insert_default();
+            }
+        }
+    }
+}
+
+/// Takes a request through all its phases; no outcome where its body is to be read first.
+pub async fn run(cursor: &mut PhaseCursor, request: &mut Request) -> Option<Outcome> {
+    loop {
+        let decided = match cursor.advance(request) {
+            Progress::Decided(outcome) => Some(outcome),
+            Progress::WantsBody => return None,
+            Progress::Waits(waiting) => {
+                let step = waiting.step(request).await;
+                cursor.take(request, step)
+            }
+        };
+        if decided.is_some() {
+            return decided;
+        }
+    }
+}
+
+/// Decodes and normalises the URI of the head; whether it has one that can be.
+pub fn read_uri(request: &mut Request) -> bool {
+    let (mut uri, mut args) = (std::mem::take(&mut request.uri), std::mem::take(&mut request.args));
+    let input = request.head.request_uri(request.bytes());
+    let parsed = http::uri::normalise(input, request.scope().core.reading.merge_slashes, &mut uri);
+    args.clear();
+    if let Ok(parsed) = &parsed {
+        if parsed.is_clean() {
+            uri.extend_from_slice(parsed.path(input, b""));
+        }
+        args.extend_from_slice(parsed.args.map_or(b"", |span| span.of(input)));
+    }
+    (request.uri, request.args) = (uri, args);
+    parsed.is_ok()
+}
+
+/// Chooses the server and normalises the URI.
+fn begin(request: &mut Request, listen: Option<&Listen>) -> Result<(), u16> {
+    request.method = request.head.method();
+    let mut host = std::mem::take(&mut request.host);
+    host.clear();
+    if let Some(found) = request.head.host() {
+        http::host::lowercase_into(found.name.of(request.bytes()), &mut host);
+    }
+    if let Some(listen) = listen {
+        let (default, names) = listen.lookup(&request.conn.local);
+        let named = names.find(&host).map_err(|gave_up| {
+            gave_up.tell(&host, request);
+            500_u16
+        })?;
+        request.server = named.as_ref().map_or(default, |named| named.server);
+        if let Some(matched) = named.and_then(|named| named.matched) {
+            matched.store(&host, request);
+        }
+    }
+    request.host = host;
+    request.location = request.server().root;
+    if request.head.target() == Target::Asterisk {
+        request.uri = b"*".to_vec();
+        return Ok(());
+    }
+    match read_uri(request) {
+        true => Ok(()),
+        false => {
+            request.log(
+                Level::Info,
+                format_args!("client sent invalid request while reading client request line"),
+            );
+            request.keepalive = false;
+            Err(400)
+        }
+    }
+}
+
+/// As nginx: a folder without an index is forbidden, anything else that nobody answers is not there.
+fn nobody_answers(request: &mut Request) -> Step {
+    if request.uri.last() != Some(&b'/') {
+        return Step::Status(404);
+    }
+    let mut path = Vec::new();
+    files::path_of(request, &request.uri, &mut path);
+    request.log(Level::Error, format_args!("directory index of \"{}\" is forbidden", files::display(&path)));
+    Step::Status(403)
+}
+
+/// Puts the request into the location of its URI, or sends the client to that with a slash behind it. Where a pattern
+/// took too long nobody can say which location that is.
+fn find_location(request: &mut Request) -> Result<(), Step> {
+    if let Some(location) = redirect_to_slash(request) {
+        request.response.location = Some(location);
+        return Err(Step::Status(301));
+    }
+    match search_location(request) {
+        true => Ok(()),
+        false => Err(Step::Status(500)),
+    }
+}
+
+/// The address of a location that only a slash is missing to, where that passes requests on: as in nginx relative links
+/// in what another server answers need it.
+fn redirect_to_slash(request: &mut Request) -> Option<Vec<u8>> {
+    let generation = Rc::clone(&request.generation);
+    let config = &generation.config;
+    let server = config.server(request.server);
+    let location = server.locations.with_slash(&config.http.locations, &request.uri)?;
+    request.location = location;
+    let mut target = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
+    http::uri::escape_uri(&request.uri, &mut target);
+    target.push(b'/');
+    if !request.args.is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(&request.args);
+    }
+    Some(target)
+}
+
+/// Puts the request into the location of its URI; `false` where nobody can say which one that is.
+fn search_location(request: &mut Request) -> bool {
+    let generation = Rc::clone(&request.generation);
+    let config = &generation.config;
+    let server = config.server(request.server);
+    if server.locations.has_predicates() {
+        let asked = server.locations.ask(&config.http.locations, request);
+        return asked.inspect_err(|gave_up| gave_up.tell(&request.uri, request)).is_ok();
+    }
+    let uri = std::mem::take(&mut request.uri);
+    let found = server.locations.find(&config.http.locations, &uri);
+    match &found {
+        Ok(found) => {
+            request.location = found.location.unwrap_or(request.location);
+            if let Some(matched) = &found.matched {
+                matched.store(&uri, request);
+            }
+        }
+        Err(gave_up) => gave_up.tell(&uri, request),
+    }
+    request.uri = uri;
+    found.is_ok()
+}
+
+/// Methods that `limit_except` does not name are served under its own settings.
+fn apply_limit_except(request: &mut Request) {
+    // A subrequest and an error page are fetched, whatever the method was that led to them.
+    let method = match request.method {
+        method if method == request.head.method() => request.method_text(),
+        Method::Head => b"HEAD",
+        _ => b"GET",
+    };
+    let limited = request.scope().core.limit_except.as_ref().filter(|limit| !limit.spares(method));
+    if let Some(location) = limited.map(|limit| limit.location) {
+        request.location = location;
+    }
+}
+
+/// A body that is announced to be above `client_max_body_size`.
+pub fn too_large(request: &mut Request) -> Option<u16> {
+    let most = request.scope().core.reading.client_max_body_size;
+    let BodyFraming::Length(length) = BodyFraming::of(&request.head) else { return None };
+    if most == 0 || length <= most || request.internal {
+        return None;
+    }
+    request.log(Level::Error, format_args!("client intended to send too large body: {length} bytes"));
+    Some(413)
+}
+
+/// Makes a request for an error page a GET, as nginx does; HEAD stays.
+pub fn become_get(request: &mut Request) {
+    if request.method != Method::Head {
+        (request.method, request.method_replaced) = (Method::Get, true);
+    }
+}

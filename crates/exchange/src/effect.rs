@@ -1,0 +1,90 @@
+//! What some settings come to for one request: limits of its head, the signature, the rate, the
+//! address in a redirect.
+
+use std::borrow::Cow;
+
+use http::request::{Policy, Version};
+use io::op::PeerAddr;
+
+use crate::request::{Address, Request};
+use crate::settings::answering::ServerTokens;
+use crate::settings::core::Core;
+use transfer::body::Rate;
+
+/// What the parser accepts of a request head under these settings.
+pub fn policy(conf: &Core) -> Policy {
+    let (count, bytes) = conf.reading.large_client_header_buffers;
+    let limit = |bytes: u64| bytes.min(u64::from(u32::MAX / 2)) as u32;
+    // One buffer of the pool holds the whole head.
+    let head_max = (conf.reading.client_header_buffer_size + count * bytes).min(1 << 20);
+    Policy {
+        ignore_invalid_headers: conf.reading.ignore_invalid_headers,
+        underscores_in_headers: conf.reading.underscores_in_headers,
+        strict: conf.reading.http_strict,
+        request_line_max: limit(bytes.max(conf.reading.client_header_buffer_size)),
+        field_line_max: limit(bytes.max(conf.reading.client_header_buffer_size)),
+        head_max: limit(head_max),
+        fields_max: conf.reading.max_headers.min(u64::from(u16::MAX)) as u16,
+        ..Policy::default()
+    }
+}
+
+/// What `server_tokens` lets the server say of itself; nothing when its text is empty.
+pub fn signature<'t>(tokens: &ServerTokens, request: &Request) -> Option<Cow<'t, [u8]>> {
+    const NAME: &str = http::response::PRODUCT;
+    const WITH_VERSION: &str = concat!("ringroad/", env!("CARGO_PKG_VERSION"));
+    debug_assert!(WITH_VERSION.starts_with(NAME));
+    match tokens {
+        ServerTokens::Off => Some(Cow::Borrowed(NAME.as_bytes())),
+        // There is no build name to add.
+        ServerTokens::On | ServerTokens::Build => Some(Cow::Borrowed(WITH_VERSION.as_bytes())),
+        ServerTokens::Text(text) => {
+            Some(text.rendered(request)).filter(|text| !text.is_empty()).map(Cow::Owned)
+        }
+    }
+}
+
+/// The rate that the answer is limited to: what was set for the request, else `limit_rate`.
+pub fn rate(conf: &Core, request: &Request) -> Option<Rate> {
+    let size = |template: &crate::template::Template| {
+        let text = String::from_utf8(template.rendered(request)).ok()?;
+        conf::value::size(&text).ok()
+    };
+    let bytes_per_second = request.limit_rate.or_else(|| conf.limit_rate.as_ref().and_then(size))?;
+    let after = conf.limit_rate_after.as_ref().and_then(size).unwrap_or(0);
+    (bytes_per_second > 0).then(|| Rate { bytes_per_second, after, since: rt::now() })
+}
+
+/// The `Location` field: a path gets scheme, host and port in front where the settings say so.
+pub fn location<'a>(conf: &Core, request: &Request, location: &'a [u8]) -> Cow<'a, [u8]> {
+    if location.first() != Some(&b'/') || !conf.answering.absolute_redirect {
+        return Cow::Borrowed(location);
+    }
+    let mut absolute = b"http://".to_vec();
+    let name = &request.server().name;
+    if conf.answering.server_name_in_redirect && !name.is_empty() {
+        absolute.extend_from_slice(name.as_bytes());
+    } else if !request.host.is_empty() {
+        absolute.extend_from_slice(&request.host);
+    } else if let Address::Inet(address) = &request.conn.local {
+        // A client of HTTP/1.0 need not say a host.
+        debug_assert_eq!(request.head.version(), Version::Http10);
+        absolute.extend_from_slice(address.ip().to_string().as_bytes());
+    }
+    let port = if let Address::Inet(address) = &request.conn.local { address.port() } else { 80 };
+    if conf.answering.port_in_redirect && port != 80 {
+        absolute.extend_from_slice(format!(":{port}").as_bytes());
+    }
+    absolute.extend_from_slice(location);
+    Cow::Owned(absolute)
+}
+
+impl From<PeerAddr> for Address {
+    fn from(address: PeerAddr) -> Address {
+        use std::os::unix::ffi::OsStringExt;
+        match address {
+            PeerAddr::Inet(address) => Address::Inet(address),
+            PeerAddr::Unix(path) => Address::Unix(path.into_os_string().into_vec()),
+        }
+    }
+}

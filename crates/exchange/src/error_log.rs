@@ -1,0 +1,223 @@
+//! Lines of the error log: in nginx's form, or as JSON objects.
+
+use std::fmt;
+use std::io::Write;
+use std::rc::Rc;
+
+use http::request::HeaderId;
+
+use crate::config::LocationId;
+use crate::request::{Generation, Request};
+use crate::thread::Thread;
+use telemetry::reports::Reporter;
+use telemetry::sink::LogTarget;
+use telemetry::{ErrorLog, Form, JsonLine, Level, Target, append_printable};
+
+/// Writes one line to the error log of the process.
+pub fn write(thread: &Thread, level: Level, message: fmt::Arguments<'_>) {
+    write_to_process(thread, None, level, message);
+}
+
+/// The same, but not through this target: the line is about it.
+pub fn write_beside(thread: &Thread, about: &Target, level: Level, message: fmt::Arguments<'_>) {
+    write_to_process(thread, Some(about), level, message);
+}
+
+/// The process's log is that of the configuration in force, whatever a request under way started with.
+fn write_to_process(thread: &Thread, skip: Option<&Target>, level: Level, message: fmt::Arguments<'_>) {
+    let generation = thread.generation();
+    let line = Line { level, connection: None, message, about: About::Nothing };
+    line.write(thread, &generation.config.main().error_log, &generation.sinks, skip);
+}
+
+/// A request as far as lines need it that are written after its end.
+struct Ended {
+    thread: Rc<Thread>,
+    /// The configuration of then: places of targets are its own.
+    generation: Rc<Generation>,
+    location: LocationId,
+    connection: u64,
+    /// `, client: …, server: …`
+    about: String,
+}
+
+impl Ended {
+    fn write(&self, level: Level, text: &str) {
+        let log = &self.generation.config.location(self.location).scope.core.error_log;
+        let (connection, about) = (Some(self.connection), About::Text(&self.about));
+        let line = Line { level, connection, message: format_args!("{text}"), about };
+        line.write(&self.thread, log, &self.generation.sinks, None);
+    }
+}
+
+impl Request {
+    /// Writes a line to the error log of the request's location, with what nginx says of the request.
+    pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        // Asked before the text is put together: most lines are below the level that is written.
+        let log = &self.scope().core.error_log;
+        if log.takes(level) {
+            self.write(level, message, About::Request(self));
+        }
+    }
+
+    /// The same without what it says of the request: there is none yet, or the message says it all.
+    pub fn log_plain(&self, level: Level, message: fmt::Arguments<'_>) {
+        self.write(level, message, About::Nothing);
+    }
+
+    /// To the targets of the location that the request is in now.
+    fn write(&self, level: Level, message: fmt::Arguments<'_>, about: About<'_>) {
+        let line = Line { level, connection: Some(self.conn.number), message, about };
+        line.write(&self.conn.thread, &self.scope().core.error_log, &self.generation.sinks, None);
+    }
+
+    /// What writes a line about this request, also after its end.
+    pub fn reporter(&self) -> Reporter {
+        let ended = Ended {
+            thread: Rc::clone(&self.conn.thread),
+            generation: Rc::clone(&self.generation),
+            location: self.location,
+            connection: self.conn.number,
+            about: About::Request(self).to_string(),
+        };
+        Box::new(move |level, text| ended.write(level, text))
+    }
+}
+
+/// A line before it has a form.
+struct Line<'a> {
+    level: Level,
+    connection: Option<u64>,
+    message: fmt::Arguments<'a>,
+    about: About<'a>,
+}
+
+/// Whom a line is about.
+enum About<'a> {
+    Nothing,
+    Request(&'a Request),
+    /// As it was put together before.
+    Text(&'a str),
+}
+
+impl Line<'_> {
+    /// Writes it to the targets of `log` that take its level.
+    fn write(&self, thread: &Thread, log: &ErrorLog, sinks: &[Rc<LogTarget>], skip: Option<&Target>) {
+        let takes = |target: &Target, level| self.level <= level && skip != Some(target);
+        for target in log.targets.items().iter().filter(|target| takes(&target.target, target.level)) {
+            sinks[target.id.place()].append(Some(self.level), |out| match target.form {
+                Form::Text => self.text(thread, out),
+                Form::Json => self.json(thread, out),
+            });
+        }
+    }
+
+    /// Time, level, process and thread as nginx writes them, so that tools which cut its log can cut this one.
+    fn text(&self, thread: &Thread, out: &mut Vec<u8>) {
+        out.extend_from_slice(thread.dates().error_log());
+        let (pid, tid) = (std::process::id(), thread.tid);
+        // A vector takes every write.
+        let _ = write!(out, " [{}] {pid}#{tid}: ", self.level);
+        if let Some(connection) = self.connection {
+            let _ = write!(out, "*{connection} ");
+        }
+        append_printable(out, format_args!("{}{}", self.message, self.about));
+    }
+
+    /// The same as fields; those that a line does not have are left out.
+    fn json(&self, thread: &Thread, out: &mut Vec<u8>) {
+        let time = String::from_utf8_lossy(thread.dates().iso_8601()).into_owned();
+        let mut object = JsonLine::open(out).text("time", time).text("level", self.level);
+        object = object.number("pid", std::process::id().into()).number("tid", thread.tid as u64);
+        if let Some(connection) = self.connection {
+            object = object.number("connection", connection);
+        }
+        // What was put together as text cannot be taken apart again, and stays with the message.
+        object = match &self.about {
+            About::Text(about) => object.text("message", format_args!("{}{about}", self.message)),
+            About::Nothing | About::Request(_) => object.text("message", self.message),
+        };
+        if let About::Request(request) = &self.about {
+            let facts = Facts::of(request);
+            object = object.text("client", request.client()).text("server", &request.server().name);
+            for (name, value) in facts.named() {
+                object = object.bytes(name, value);
+            }
+        }
+        object.close();
+    }
+}
+
+/// What of a request stands in a line, where the request has it. The bytes are the client's.
+struct Facts<'a> {
+    line: &'a [u8],
+    /// The URI of a subrequest; empty for a client's request.
+    subrequest: &'a [u8],
+    /// Which other server was asked; empty for none.
+    upstream: Vec<u8>,
+    host: &'a [u8],
+    referrer: Option<&'a [u8]>,
+}
+
+/// The URL of the server that a request is passed on to: only the module that does it knows.
+fn upstream_url(request: &Request) -> Option<Vec<u8>> {
+    let modules = request.config().modules.modules();
+    modules.iter().find_map(|module| (module.upstream_url)(request))
+}
+
+impl<'a> Facts<'a> {
+    fn of(request: &'a Request) -> Facts<'a> {
+        Facts {
+            line: request.line(),
+            subrequest: if request.depth > 0 { &request.uri } else { b"" },
+            upstream: upstream_url(request).unwrap_or_default(),
+            host: request.head.host_text().of(request.bytes()),
+            referrer: request.header(HeaderId::Referer),
+        }
+    }
+
+    /// Those that there are.
+    fn named(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
+        fn full(bytes: &[u8]) -> Option<&[u8]> {
+            Some(bytes).filter(|bytes| !bytes.is_empty())
+        }
+        let all = [
+            ("request", full(self.line)),
+            ("subrequest", full(self.subrequest)),
+            ("upstream", full(&self.upstream)),
+            ("host", full(self.host)),
+            ("referrer", self.referrer),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+}
+
+/// `, client: 127.0.0.1, server: _, request: "GET / HTTP/1.1", host: "a", referrer: "b"`
+impl fmt::Display for About<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let request = match self {
+            About::Nothing => return Ok(()),
+            About::Text(text) => return f.write_str(text),
+            About::Request(request) => request,
+        };
+        write!(f, ", client: {}, server: {}", request.client(), request.server().name)?;
+        for (name, value) in Facts::of(request).named() {
+            // Bytes that no terminal should see are escaped, because the client chose them.
+            write!(f, ", {name}: \"{}\"", value.escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_leave_their_line() {
+        let mut out = b"> ".to_vec();
+        append_printable(&mut out, format_args!("open() \"/a\n\u{1b}[2J\u{9b}m\u{7f}/{}\" \\ failed", "\rä"));
+        let expected = "> open() \"/a\\x0A\\x1B[2J\\xC2\\x9Bm\\x7F/\\x0Dä\" \\ failed";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+}

@@ -1,0 +1,108 @@
+//! What modules have found out about a request, by type, while it holds.
+//!
+//! `Extensions` keep what a handler stores. Variables are asked with a shared request, and some of them have to keep
+//! what they found. A fact is forgotten when the request moves to another location, or ends.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Something that a module has found out.
+pub trait Fact: Any {
+    /// Whether it still holds when the request moves to a named location and keeps its URI.
+    fn outlives_location(&self) -> bool {
+        false
+    }
+
+    /// What a subrequest starts with.
+    fn for_subrequest(&self) -> Option<Rc<dyn Fact>> {
+        None
+    }
+}
+
+/// Facts of different types, one of each.
+#[derive(Default)]
+pub struct Facts(RefCell<Vec<Rc<dyn Fact>>>);
+
+impl Facts {
+    /// The fact of this type.
+    pub fn get<T: Fact>(&self) -> Option<Rc<T>> {
+        let facts = self.0.borrow();
+        let fact: Rc<dyn Any> = Rc::clone(facts.iter().find(|fact| is::<T>(fact))?) as _;
+        fact.downcast().ok()
+    }
+
+    /// Keeps a fact in the place of one of the same type.
+    pub fn insert<T: Fact>(&self, fact: T) -> Rc<T> {
+        let fact = Rc::new(fact);
+        let mut facts = self.0.borrow_mut();
+        facts.retain(|known| !is::<T>(known));
+        facts.push(Rc::clone(&fact) as _);
+        fact
+    }
+
+    /// What a subrequest starts with.
+    pub fn for_subrequest(&self) -> Facts {
+        Facts(RefCell::new(self.0.borrow().iter().filter_map(|fact| fact.for_subrequest()).collect()))
+    }
+
+    /// The request moves to a named location.
+    pub fn leave_location(&mut self) {
+        self.0.get_mut().retain(|fact| fact.outlives_location());
+    }
+
+    /// Forgets all facts; the memory of the list stays.
+    pub fn clear(&mut self) {
+        self.0.get_mut().clear();
+    }
+}
+
+/// Whether a fact has this type.
+fn is<T: Fact>(fact: &Rc<dyn Fact>) -> bool {
+    let fact: &dyn Any = &**fact;
+    fact.is::<T>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Belongs to its location.
+    #[derive(Debug, PartialEq)]
+    struct Local(u8);
+
+    impl Fact for Local {
+        fn for_subrequest(&self) -> Option<Rc<dyn Fact>> {
+            Some(Rc::new(Local(self.0 + 1)))
+        }
+    }
+
+    /// Belongs to the URI.
+    #[derive(Debug, PartialEq)]
+    struct OfUri(u8);
+
+    impl Fact for OfUri {
+        fn outlives_location(&self) -> bool {
+            true
+        }
+    }
+
+    fn both(facts: &Facts) -> (Option<u8>, Option<u8>) {
+        (facts.get::<Local>().map(|fact| fact.0), facts.get::<OfUri>().map(|fact| fact.0))
+    }
+
+    #[test]
+    fn facts_hold_as_long_as_their_types_say() {
+        let mut facts = Facts::default();
+        assert_eq!((both(&facts), facts.0.borrow().capacity()), ((None, None), 0));
+        facts.insert(Local(1));
+        facts.insert(OfUri(2));
+        facts.insert(Local(3));
+        assert_eq!(both(&facts), (Some(3), Some(2)));
+        assert_eq!(both(&facts.for_subrequest()), (Some(4), None));
+        facts.leave_location();
+        assert_eq!(both(&facts), (None, Some(2)));
+        facts.clear();
+        assert_eq!(both(&facts), (None, None));
+    }
+}

@@ -1,0 +1,62 @@
+//! `disable_symlinks`: which symbolic links on the way to a file are followed.
+//!
+//! The kernel does the checking while it opens the file that is served, so nothing can be exchanged between a look
+//! and the use: `RESOLVE_NO_SYMLINKS` of openat2(2) for `on`, a walk through descriptors for `if_not_owner`
+//! ([`io::op::OpenHow::same_owner`]).
+
+use std::ffi::{CStr, CString};
+
+use io::Errno;
+use io::op::OpenHow;
+use rustix::fs::OFlags;
+
+use crate::files::open::{Via, open_path};
+use crate::request::Request;
+use crate::template::Template;
+use telemetry::links::{Refused, Rule};
+use transfer::files::Failure;
+use transfer::files::root::RootFacts;
+
+/// `disable_symlinks`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Links {
+    /// Which links are refused.
+    pub refused: Refused,
+    /// `from=`: the beginning of paths in which links are followed.
+    pub from: Option<Template>,
+}
+
+/// The rule for a path.
+pub fn rule_of(request: &Request, path: &[u8]) -> Rule {
+    let Some(links) = &request.scope().core.files.opening.links else { return Rule::default() };
+    let from = links.from.as_ref().map(|from| from.rendered(request)).unwrap_or_default();
+    Rule::below(links.refused, &from, path)
+}
+
+/// The folder from which links are checked, which `from` says. Links in its own path are followed.
+pub(super) async fn start(facts: &RootFacts, via: Via, rule: Rule, path: &[u8]) -> Result<rt::File, Failure> {
+    let failed = |errno| Failure { errno, call: "open()" };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
+    let folder = CString::new(&path[..rule.from]).map_err(|_| failed(Errno::INVAL))?;
+    open_path(facts, None, &folder, how, via).await.map_err(failed)
+}
+
+/// What nginx says of a refused link: one before the last name is not the folder that it has to be, which is
+/// answered like a missing file; as the last name it is forbidden.
+pub(super) async fn refine(
+    facts: &RootFacts,
+    dir: Option<&io::Fd>,
+    path: &CStr,
+    how: OpenHow,
+    via: Via,
+) -> Errno {
+    let above = memchr::memrchr(b'/', path.to_bytes()).filter(|&slash| slash > 0 && !how.same_owner);
+    let above = above.and_then(|slash| CString::new(&path.to_bytes()[..slash]).ok());
+    let Some(above) = above else { return Errno::LOOP };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match open_path(facts, dir, &above, OpenHow { flags: flags.bits() as i32, ..how }, via).await {
+        Err(Errno::LOOP) => Errno::NOTDIR,
+        _ => Errno::LOOP,
+    }
+}

@@ -1,0 +1,83 @@
+//! From a request to a path: the root or alias of its location, and what is below it.
+
+use crate::config::LocationId;
+use crate::request::Request;
+use crate::settings::files::Root;
+use telemetry::Level;
+
+/// Appends the path of `uri` under the root of the request's location (`$request_filename`).
+pub fn path_of(request: &Request, uri: &[u8], out: &mut Vec<u8>) {
+    root_of(request, out);
+    let core = &request.scope().core;
+    match &core.files.root {
+        Root::Root(_) => out.extend_from_slice(uri),
+        Root::Alias(_) if !core.files.by_pattern => {
+            out.extend_from_slice(uri.get(core.files.location_prefix.len()..).unwrap_or_default());
+        }
+        // The alias of a pattern stands for the whole URI, but for one that `try_files` has found below it.
+        Root::Alias(_) => {
+            if request.extensions.get::<FoundBelowAlias>().is_some_and(|found| found.holds(request)) {
+                out.extend_from_slice(uri);
+            }
+        }
+    }
+}
+
+/// Appends the root or alias that holds for the request. A root has no slash at its end, because URIs begin with
+/// one; an alias is taken as it is written.
+pub fn root_of(request: &Request, out: &mut Vec<u8>) {
+    let root = &request.scope().core.files.root;
+    let start = out.len();
+    root.template().render(request, out);
+    put_behind(&request.config().http.prefix, out, start);
+    if matches!(root, Root::Root(_)) {
+        let slashes = out[start..].iter().rev().take_while(|&&byte| byte == b'/').count();
+        out.truncate(out.len() - slashes);
+    }
+}
+
+/// Puts the path that begins at `start` behind a folder where it is relative. What is written without a variable at its
+/// start was put there when it was read.
+pub fn put_behind(folder: &[u8], out: &mut Vec<u8>, start: usize) {
+    if out.get(start) != Some(&b'/') {
+        out.splice(start..start, folder.iter().copied());
+    }
+}
+
+/// How many bytes at the start of [`path_of`]'s answer are the root.
+pub fn root_len(request: &Request) -> usize {
+    let mut root = Vec::new();
+    root_of(request, &mut root);
+    root.len() - root.iter().rev().take_while(|&&byte| byte == b'/').count()
+}
+
+/// A URI that was found below the alias of a pattern: it is no URI of the client's, so the alias does not stand
+/// for it.
+struct FoundBelowAlias {
+    location: LocationId,
+    uri: Vec<u8>,
+}
+
+impl FoundBelowAlias {
+    fn holds(&self, request: &Request) -> bool {
+        self.location == request.location && self.uri == request.uri
+    }
+}
+
+/// Makes `uri`, which was found below the alias of a pattern, that of the request.
+pub fn set_found_below_alias(request: &mut Request, uri: Vec<u8>) {
+    request.extensions.insert(FoundBelowAlias { location: request.location, uri: uri.clone() });
+    request.uri = uri;
+}
+
+/// Whether the path of a request cannot be told: an alias stands for the location's name at the start of the URI,
+/// and a rewrite has changed the URI without searching for its location. Whoever serves files answers with 500.
+pub fn alias_is_lost(request: &Request) -> bool {
+    let lost = request.left_location && matches!(request.scope().core.files.root, Root::Alias(_));
+    if lost {
+        let name = &request.location().name;
+        let what = format_args!("\"alias\" cannot be used in location \"{name}\" where URI was rewritten");
+        request.log(Level::Alert, what);
+    }
+    lost
+}

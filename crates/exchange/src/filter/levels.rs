@@ -1,0 +1,485 @@
+//! A body on its way through its filters, and the answers of subrequests that are put into it.
+//!
+//! Each request whose answer is under way is a level: the one of the client at the bottom, a subrequest that was
+//! made for it above, and so on. The top one goes on. They are a list and no recursion: fifty of them in each
+//! other are allowed, and a thread's stack is small.
+//!
+//! The filters of a level run ahead of its output while a subrequest is waited for: the subrequests of one page are carried
+//! out side by side, and their responses are sent in its order.
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut, Range};
+use std::time::Duration;
+
+use io::op::Source;
+use io::{Buf, DiskVia};
+use rt::{Either, select};
+
+use crate::course;
+use crate::filter::flow::Flow;
+use crate::filter::{BodyFilter, FilterError, Output, Piece, SLICE_MAX};
+use crate::request::Request;
+use crate::response::Body;
+use crate::subrequest::{self, Subrequest, UnderWay};
+use telemetry::Level as LogLevel;
+use transfer::body::choose::Mover;
+use transfer::body::read::{self, Chunks};
+use transfer::body::stream::{self, Next, Stream};
+use transfer::body::{self, BodyError, FileBody, turns};
+
+/// What a subrequest counts beside its bytes: its phases take about as long as copying so many.
+const SUBREQUEST_RUN: usize = 4 << 10;
+
+/// What a filter's turn counts: it may work for long and give nothing.
+const PUSH_RUN: usize = 4 << 10;
+
+/// Subrequests of one level that are under way at once: each may hold as much as a proxied response does
+/// (`proxy_buffers`). More of a page wait for the first of these.
+const UNDER_WAY_MAX: usize = 16;
+
+/// How long a subrequest may take before what precedes it is sent: one that is fast saves a send.
+const SUBREQUEST_PATIENCE: Duration = Duration::from_millis(5);
+
+/// One request whose body is under way.
+struct Level<'r> {
+    request: Owner<'r>,
+    filters: Vec<Box<dyn BodyFilter>>,
+    /// Bytes that the filters take at once.
+    slice: usize,
+    origin: Origin,
+    /// What was read and has not passed.
+    input: Option<(Held, Range<usize>)>,
+    /// Pieces between the filters, with the filter that is next for each; the next piece is the last one.
+    work: Vec<(usize, Piece)>,
+    /// What has passed the filters and waits for a subrequest before it.
+    out: VecDeque<Out>,
+    /// Filters that know that the body is over.
+    ended: usize,
+    purpose: Purpose,
+}
+
+/// Whose request it is.
+enum Owner<'r> {
+    Client(&'r mut Request),
+    Subrequest(Box<Request>),
+}
+
+/// Where a body is read from.
+enum Origin {
+    /// It has been read.
+    Done,
+    Bytes(Source, Range<usize>),
+    File {
+        file: FileBody,
+        pieces: smallvec::IntoIter<[body::Piece; 1]>,
+        chunks: Option<Chunks>,
+    },
+    Stream(Box<dyn Stream>),
+}
+
+/// Memory with bytes of a body.
+enum Held {
+    Source(Source),
+    Buf(Buf),
+}
+
+/// What has passed the filters of a level.
+enum Out {
+    Bytes(Vec<u8>),
+    Subrequest { under_way: UnderWay, wanted: Subrequest },
+}
+
+/// What becomes of an answer.
+enum Purpose {
+    /// It goes to the client.
+    Send,
+    /// It goes there in its place, or this does when the answer is empty.
+    Include { stub: Option<Vec<u8>>, before: u64 },
+    /// The filter below that asked for it gets it.
+    Capture { filter: usize, body: Vec<u8> },
+}
+
+/// Passes the body of `request` through its filters into the flow.
+pub(super) async fn pass(request: &mut Request, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+    let mut levels = Levels { list: vec![Level::new(Owner::Client(request), Purpose::Send)] };
+    let done = levels.run(flow).await;
+    // After an error those that are left are only told.
+    while levels.list.len() > 1 {
+        levels.leave();
+    }
+    done
+}
+
+/// All levels, top one last.
+struct Levels<'r> {
+    list: Vec<Level<'r>>,
+}
+
+impl<'r> Levels<'r> {
+    fn top(&mut self) -> &mut Level<'r> {
+        self.list.last_mut().expect("the client's request stays")
+    }
+
+    /// Goes on until the client's request has nothing left to send.
+    async fn run(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        loop {
+            let top = self.top();
+            if !top.out.is_empty() && !top.runs_ahead() {
+                self.give(flow).await?;
+            } else if let Some((stage, piece)) = top.work.pop() {
+                self.take(stage, piece, flow).await?;
+            } else if let Some((held, mut range)) = top.input.take() {
+                range.start += self.feed(&held.bytes()[range.clone()], flow).await?;
+                self.top().input = (!range.is_empty()).then_some((held, range));
+            } else if self.read(flow).await? || self.top().end_filter()? {
+                // There is something to do again.
+            } else if self.list.len() > 1 {
+                self.end(flow).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads on in the body of the top; `false` at its end.
+    async fn read(&mut self, flow: &mut Flow<'_, '_>) -> Result<bool, BodyError> {
+        let top = self.top();
+        let Origin::Stream(stream) = &mut top.origin else { return top.read().await };
+        let mut next = stream::next(&mut **stream, false).await?;
+        if let Next::Nothing = next {
+            // The task that reads the body has its turn first, so that an encoder is flushed for true pauses only.
+            rt::yield_now().await;
+            next = stream::next(&mut **stream, false).await?;
+        }
+        let pauses = matches!(next, Next::Nothing) && !stream.is_reading();
+        if pauses {
+            flow.pause(&self.list[0].request).await?;
+        }
+        let top = self.top();
+        let Origin::Stream(stream) = &mut top.origin else { return Ok(true) };
+        if let Next::Nothing = next {
+            next = stream::next(&mut **stream, true).await?;
+        }
+        match next {
+            Next::Piece(source) => top.hold(source),
+            Next::End | Next::Nothing => {
+                // Those of a subrequest end with it, as its head does.
+                top.request.response.sent_trailers = stream.trailers();
+                top.origin = Origin::Done;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the next bytes to the first filter; how many it took.
+    async fn feed(&mut self, bytes: &[u8], flow: &mut Flow<'_, '_>) -> Result<usize, BodyError> {
+        let top = self.top();
+        let slice = &bytes[..bytes.len().min(top.slice)];
+        if top.filters.is_empty() {
+            self.write(slice, flow).await?;
+            return Ok(slice.len());
+        }
+        let used = top.push(0, slice)?;
+        flow.take_turns(PUSH_RUN).await;
+        Ok(used)
+    }
+
+    /// Takes a piece to the filter that is next for it.
+    async fn take(&mut self, stage: usize, piece: Piece, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        let top = self.top();
+        let is_out = stage == top.filters.len();
+        match piece {
+            Piece::Bytes(bytes) if is_out && top.out.is_empty() => self.write(&bytes, flow).await?,
+            Piece::Bytes(bytes) if is_out => top.out.push_back(Out::Bytes(bytes)),
+            Piece::Bytes(bytes) => self.push_on(stage, bytes, 0, flow).await?,
+            Piece::Rest { bytes, start } => self.push_on(stage, bytes, start, flow).await?,
+            Piece::Subrequest(wanted) if wanted.capture => self.capture(stage, wanted, flow).await,
+            Piece::Subrequest(wanted) if is_out => {
+                flow.take_turns(SUBREQUEST_RUN).await;
+                let top = self.top();
+                let under_way = subrequest::begin(&top.request, &wanted);
+                top.out.extend(under_way.map(|under_way| Out::Subrequest { under_way, wanted }));
+            }
+            Piece::Subrequest(wanted) => {
+                top.work.push((stage + 1, Piece::Subrequest(wanted)));
+                let mut out = Output::default();
+                top.filters[stage].interrupt(&mut top.request, &mut out);
+                top.add(stage + 1, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives bytes from `start` on to a filter between others.
+    async fn push_on(
+        &mut self,
+        stage: usize,
+        bytes: Vec<u8>,
+        start: usize,
+        flow: &mut Flow<'_, '_>,
+    ) -> Result<(), BodyError> {
+        let top = self.top();
+        // The rest has its place in the list before what the filter makes, which goes first.
+        let place = top.work.len();
+        let start = start + top.push(stage, &bytes[start..])?;
+        if start < bytes.len() {
+            top.work.insert(place, (stage, Piece::Rest { bytes, start }));
+        }
+        flow.take_turns(PUSH_RUN).await;
+        Ok(())
+    }
+
+    /// Takes bytes that no filter of their level changes any more.
+    async fn write(&mut self, bytes: &[u8], flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        // What is inside of an answer that is captured belongs to it.
+        let capture = self.list.iter().rposition(|level| matches!(level.purpose, Purpose::Capture { .. }));
+        let Some(capture) = capture else { return flow.write(&mut self.list[0].request, bytes).await };
+        let Level { request, purpose, .. } = &mut self.list[capture];
+        let most = request.scope().core.subrequests.output_buffer_size;
+        if let Purpose::Capture { body, .. } = purpose {
+            let len = body.len() + bytes.len();
+            if len as u64 > most {
+                request.log(LogLevel::Error, format_args!("too big subrequest response: {len}"));
+                return Err(BodyError::Filter);
+            }
+            body.extend_from_slice(bytes);
+        }
+        flow.take_turns(bytes.len()).await;
+        Ok(())
+    }
+
+    /// Carries out a subrequest up to its answer, which is the new top and goes to the filter before `stage`.
+    async fn capture(&mut self, stage: usize, wanted: Subrequest, flow: &mut Flow<'_, '_>) {
+        flow.take_turns(SUBREQUEST_RUN).await;
+        let top = self.top();
+        top.let_go_of_buffers();
+        let filter = stage - 1;
+        let Some(child) = subrequest::answer(&top.request, &wanted).await else {
+            top.filters[filter].captured(&mut top.request, 500, Vec::new());
+            return;
+        };
+        let purpose = Purpose::Capture { filter, body: Vec::new() };
+        self.list.push(Level::new(Owner::Subrequest(child), purpose));
+    }
+
+    /// Sends the next that has passed the filters of the top. The answer of a subrequest is the new top.
+    async fn give(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        let (under_way, wanted) = match self.top().out.pop_front() {
+            Some(Out::Subrequest { under_way, wanted }) => (under_way, wanted),
+            Some(Out::Bytes(bytes)) => return self.write(&bytes, flow).await,
+            None => return Ok(()),
+        };
+        if !under_way.is_done() {
+            self.top().let_go_of_buffers();
+            let patience = rt::sleep_until(rt::now() + SUBREQUEST_PATIENCE);
+            if let Either::Right(()) = select(under_way.wait(), patience).await {
+                flow.pause(&self.list[0].request).await?;
+                under_way.wait().await;
+            }
+        }
+        let Some(mut child) = under_way.take() else { return Ok(()) };
+        let top = self.top();
+        let mut stub = wanted.stub;
+        if child.response.status >= 300 && stub.is_some() {
+            // As in nginx the text passes the filters of the subrequest, as its body would.
+            let content_type = top.request.response.content_type.of(&top.request).map(str::to_owned);
+            course::answer_with(&mut child, content_type, stub.take().unwrap_or_default());
+        }
+        let purpose = Purpose::Include { stub, before: flow.passed() };
+        self.list.push(Level::new(Owner::Subrequest(child), purpose));
+        Ok(())
+    }
+
+    /// The top is over.
+    async fn end(&mut self, flow: &mut Flow<'_, '_>) -> Result<(), BodyError> {
+        let stub = match &mut self.top().purpose {
+            Purpose::Include { stub, before } if flow.passed() == *before => stub.take(),
+            _ => None,
+        };
+        if let Some(stub) = stub {
+            self.write(&stub, flow).await?;
+        }
+        let (status, purpose) = self.leave();
+        if let Purpose::Capture { filter, body } = purpose {
+            let top = self.top();
+            top.filters[filter].captured(&mut top.request, status, body);
+        }
+        Ok(())
+    }
+
+    /// Takes the top away, and gives what it had borrowed to the one below.
+    fn leave(&mut self) -> (u16, Purpose) {
+        let Some(Level { request: Owner::Subrequest(child), purpose, .. }) = self.list.pop() else {
+            unreachable!("only subrequests are left")
+        };
+        let status = child.response.status;
+        subrequest::finish(child);
+        (status, purpose)
+    }
+}
+
+impl<'r> Level<'r> {
+    fn new(mut request: Owner<'r>, purpose: Purpose) -> Level<'r> {
+        let filters = std::mem::take(&mut request.response.filters);
+        let slice = filters.iter().map(|filter| filter.slice_max()).fold(SLICE_MAX, usize::min);
+        let origin = match std::mem::take(&mut request.response.body) {
+            Body::None => Origin::Done,
+            Body::Bytes(source) => {
+                let range = 0..source.bytes().len();
+                Origin::Bytes(source, range)
+            }
+            Body::Slice(source, range) => Origin::Bytes(source, range),
+            Body::Ranged(body) => Origin::Stream(body.into_stream()),
+            Body::File(mut file) => {
+                file.prepare();
+                let pieces = file.take_pieces().into_iter();
+                Origin::File { file, pieces, chunks: None }
+            }
+            Body::Stream(stream) => Origin::Stream(stream),
+            // A subrequest asks for no other protocol; its answer is then none.
+            Body::Tunnel(_) => Origin::Done,
+        };
+        let (work, out) = (Vec::new(), VecDeque::new());
+        Level { request, filters, slice, origin, input: None, work, out, ended: 0, purpose }
+    }
+
+    /// Whether the filters go on with what they have been given, while the subrequest that is next in the output is under
+    /// way.
+    fn runs_ahead(&self) -> bool {
+        let next_is_under_way =
+            matches!(self.out.front(), Some(Out::Subrequest { under_way, .. }) if !under_way.is_done());
+        let is_captured =
+            |(_, piece): &(usize, Piece)| matches!(piece, Piece::Subrequest(wanted) if wanted.capture);
+        let has_work = match self.work.last() {
+            // It is for a filter that has seen all before it, and so has the client.
+            Some(next) => !is_captured(next),
+            None => self.input.is_some(),
+        };
+        if !next_is_under_way || !has_work || turns::are_on() {
+            return false;
+        }
+        let (mut under_way, mut bytes) = (0, 0);
+        for out in &self.out {
+            match out {
+                Out::Subrequest { wanted, .. } if wanted.waits => return false,
+                Out::Subrequest { .. } => under_way += 1,
+                Out::Bytes(text) => bytes += text.len(),
+            }
+        }
+        under_way < UNDER_WAY_MAX && bytes < SLICE_MAX
+    }
+
+    /// Copies what was read, where buffers are short: a subrequest may wait for a buffer, and who waits for one holds none.
+    fn let_go_of_buffers(&mut self) {
+        if let Some((held, range)) = self.input.take_if(|(held, _)| held.is_buf() && turns::are_on()) {
+            self.hold(Source::Vec(held.bytes()[range].to_vec()));
+        }
+    }
+
+    /// Gives bytes to a filter, and puts what becomes of them on the list; how many it took.
+    fn push(&mut self, stage: usize, bytes: &[u8]) -> Result<usize, BodyError> {
+        let mut out = Output::default();
+        let pushed = self.filters[stage].push(&mut self.request, bytes, &mut out);
+        let used = pushed.map_err(|error| broken(&self.request, &error))?;
+        debug_assert!(used > 0 || bytes.is_empty(), "a filter that takes nothing would be asked for ever");
+        self.add(stage + 1, out);
+        Ok(used)
+    }
+
+    fn add(&mut self, stage: usize, out: Output) {
+        self.work.extend(out.into_reversed().map(|piece| (stage, piece)));
+    }
+
+    /// Tells the next filter that the body is over; `false` when all know it.
+    fn end_filter(&mut self) -> Result<bool, BodyError> {
+        let Some(filter) = self.filters.get_mut(self.ended) else { return Ok(false) };
+        self.ended += 1;
+        let mut out = Output::default();
+        filter.finish(&mut self.request, &mut out).map_err(|error| broken(&self.request, &error))?;
+        self.add(self.ended, out);
+        Ok(true)
+    }
+
+    /// Reads on, by the engine that would read it for a body that is not changed; `false` at the end.
+    async fn read(&mut self) -> Result<bool, BodyError> {
+        match &mut self.origin {
+            // A stream is waited for elsewhere, where it is known what is to be sent before.
+            Origin::Done | Origin::Stream(_) => return Ok(false),
+            Origin::Bytes(..) => {
+                if let Origin::Bytes(source, range) = std::mem::replace(&mut self.origin, Origin::Done) {
+                    self.input = (!range.is_empty()).then_some((Held::Source(source), range));
+                }
+            }
+            Origin::File { file, pieces, chunks } => {
+                if let Some(chunk) = chunks.as_mut().and_then(Iterator::next) {
+                    let buf = read::read_chunk(file, reader(file.mover), &chunk).await?;
+                    let start = chunk.skip as usize;
+                    self.input = Some((Held::Buf(buf), start..start + chunk.wanted() as usize));
+                    return Ok(true);
+                }
+                match pieces.next() {
+                    Some(body::Piece::Text(text)) => self.hold(Source::Vec(text)),
+                    Some(body::Piece::Range { start, end }) => {
+                        *chunks = Some(Chunks::new(start..end, SLICE_MAX as u64, file.direct));
+                    }
+                    None => self.origin = Origin::Done,
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes bytes that were read.
+    fn hold(&mut self, source: Source) {
+        let range = 0..source.bytes().len();
+        self.input = (!range.is_empty()).then_some((Held::Source(source), range));
+    }
+}
+
+/// The engine that reads where the mover would have read, or would have used sendfile.
+fn reader(mover: Mover) -> DiskVia {
+    match mover {
+        Mover::Read { via, .. } | Mover::Sendfile(via) | Mover::Shared { via, .. } => via,
+        Mover::Resident { otherwise } => otherwise,
+    }
+}
+
+/// A body cannot go on, and the log says why.
+pub(super) fn broken(request: &Request, error: &FilterError) -> BodyError {
+    request.log(LogLevel::Error, format_args!("{error} while sending response to client"));
+    BodyError::Filter
+}
+
+impl Held {
+    /// Whether it is a buffer of the pool.
+    fn is_buf(&self) -> bool {
+        matches!(self, Held::Buf(_) | Held::Source(Source::Buf(_)))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Held::Source(source) => source.bytes(),
+            Held::Buf(buf) => buf,
+        }
+    }
+}
+
+impl Deref for Owner<'_> {
+    type Target = Request;
+
+    fn deref(&self) -> &Request {
+        match self {
+            Owner::Client(request) => request,
+            Owner::Subrequest(request) => request,
+        }
+    }
+}
+
+impl DerefMut for Owner<'_> {
+    fn deref_mut(&mut self) -> &mut Request {
+        match self {
+            Owner::Client(request) => request,
+            Owner::Subrequest(request) => request,
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The life of one request: its phases, its error pages and the response that comes out of them. There is no socket here.
+//!
+//! [`course`] takes a request through its phases, [`error_page`] answers errors and redirects, [`effect`] works out
+//! what some settings mean for one request, [`prepare`] runs the filters and settles how the response is sent,
+//! [`facts`] are what modules have found out about it, [`client`] is what a request may ask of its connection, [`takeover`] is for connections that change their protocol.
+#![forbid(unsafe_code)]
+
+pub mod base64;
+pub mod client;
+pub mod config;
+pub mod course;
+pub mod effect;
+pub mod error_log;
+pub mod error_page;
+pub mod extensions;
+pub mod facts;
+pub mod files;
+pub mod filter;
+pub mod module;
+pub mod network;
+pub mod pattern;
+pub mod phases;
+pub mod prepare;
+pub mod request;
+pub mod response;
+pub mod room;
+pub mod settings;
+pub mod shared_zone;
+pub mod slots;
+pub mod streaming;
+pub mod subrequest;
+pub mod takeover;
+pub mod template;
+pub mod thread;
+pub mod variables;
+pub mod wildcard;

@@ -1,0 +1,147 @@
+//! Regular expressions of the configuration: PCRE, as in nginx, over bytes.
+//!
+//! Named groups become variables when the configuration is read; a match puts them, and the numbered ones,
+//! into the request.
+
+use conf::Error;
+use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+
+use crate::config::Cx;
+use crate::request::Request;
+use telemetry::Level;
+
+/// A compiled pattern.
+#[derive(Debug)]
+pub struct Pattern {
+    regex: Regex,
+    /// As it was written, for the log.
+    text: Box<str>,
+    /// Slots of variables and the groups that they take their values from.
+    named: Vec<(u32, usize)>,
+}
+
+/// A match that was found.
+#[derive(Debug)]
+pub struct Match<'p> {
+    pattern: &'p Pattern,
+    locations: CaptureLocations,
+}
+
+impl Pattern {
+    /// Compiles `text`; an error says what PCRE found, in nginx's words.
+    pub fn compile(text: &str, caseless: bool, cx: &mut Cx<'_>) -> Result<Pattern, Error> {
+        let mut builder = RegexBuilder::new();
+        builder.caseless(caseless).jit_if_available(cx.jit);
+        let regex = builder.build(text).map_err(|error| cx.error(Complaint { text, error }))?;
+        let mut named = Vec::new();
+        for (group, name) in regex.capture_names().iter().enumerate() {
+            if let Some(name) = name {
+                named.push((cx.http.registry.define_group(name, cx.statement)?, group));
+            }
+        }
+        Ok(Pattern { regex, text: text.into(), named })
+    }
+
+    /// Whether it matches, where nobody asks what and where.
+    pub fn is_match(&self, subject: &[u8]) -> bool {
+        self.regex.is_match(subject).unwrap_or(false)
+    }
+
+    /// The first match in `subject`. A search that PCRE gives up is none that found nothing: what a pattern keeps
+    /// out would come in by a text that takes too long.
+    pub fn find(&self, subject: &[u8]) -> Result<Option<Match<'_>>, GaveUp<'_>> {
+        let gave_up = |error: pcre2::Error| GaveUp { pattern: self, code: error.code() };
+        // A match needs memory of its own; most searches end without one.
+        if !self.regex.is_match(subject).map_err(gave_up)? {
+            return Ok(None);
+        }
+        let mut locations = self.regex.capture_locations();
+        let found = self.regex.captures_read(&mut locations, subject).map_err(gave_up)?;
+        Ok(found.map(|_| Match { pattern: self, locations }))
+    }
+}
+
+/// A search that met one of PCRE's limits, which end those that would take for ever.
+#[derive(Debug)]
+pub struct GaveUp<'p> {
+    pattern: &'p Pattern,
+    /// PCRE's number for the limit.
+    code: i32,
+}
+
+impl GaveUp<'_> {
+    /// Tells the log, in nginx's words.
+    pub fn tell(&self, subject: &[u8], request: &Request) {
+        let (code, subject, text) = (self.code, subject.escape_ascii(), &self.pattern.text);
+        let what = format_args!("pcre2_match() failed: {code} on \"{subject}\" using \"{text}\"");
+        request.log(Level::Alert, what);
+    }
+}
+
+impl Match<'_> {
+    /// Makes the groups known to the request as `$1` and by name.
+    pub fn store(&self, subject: &[u8], request: &Request) {
+        let spans = (0..self.locations.len()).map(|group| self.locations.get(group));
+        request.set_captures(subject, spans);
+        for &(slot, group) in &self.pattern.named {
+            // A group that took no part is empty, as in nginx.
+            let (start, end) = self.locations.get(group).unwrap_or_default();
+            request.set_slot(slot, subject[start..end].to_vec());
+        }
+    }
+}
+
+/// What a search found.
+pub struct Groups {
+    /// Start and end of the match and of each group.
+    pub spans: Vec<Option<(usize, usize)>>,
+    /// Names of groups, and their numbers.
+    pub names: Vec<(String, usize)>,
+}
+
+/// Searches for a pattern that did not come with the configuration, and is used once; an error says what PCRE
+/// found. Bytes that are no ASCII stand for themselves.
+pub fn search(pattern: &[u8], subject: &[u8]) -> Result<Option<Groups>, String> {
+    let mut text = String::with_capacity(pattern.len());
+    let mut escaped = false;
+    for &byte in pattern {
+        if byte.is_ascii() {
+            text.push(byte.into());
+        } else {
+            // The compiler takes text only: the byte is named, without a backslash that stands before it already.
+            if escaped {
+                text.pop();
+            }
+            text.push_str(&format!("\\x{byte:02x}"));
+        }
+        escaped = byte == b'\\' && !escaped;
+    }
+    let regex = RegexBuilder::new().build(&text);
+    let regex = regex.map_err(|error| Complaint { text: &text, error }.to_string())?;
+    let mut locations = regex.capture_locations();
+    let found = regex.captures_read(&mut locations, subject);
+    let found = found.map_err(|error| format!("pcre2_match() failed: {error} using \"{text}\""))?;
+    let spans = found.map(|_| (0..locations.len()).map(|group| locations.get(group)).collect());
+    let names = regex.capture_names().iter().enumerate();
+    let names = names.filter_map(|(group, name)| Some((name.clone()?, group))).collect();
+    Ok(spans.map(|spans| Groups { spans, names }))
+}
+
+/// What PCRE says about a pattern that it refuses.
+struct Complaint<'a> {
+    text: &'a str,
+    error: pcre2::Error,
+}
+
+impl std::fmt::Display for Complaint<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let said = self.error.to_string();
+        // The crate puts its own words and the offset in front of PCRE's.
+        let reason = said.splitn(3, ": ").last().unwrap_or(&said);
+        write!(f, "pcre2_compile() failed: {reason} in \"{}\"", self.text)?;
+        match self.error.offset().and_then(|offset| self.text.get(offset..)) {
+            None | Some("") => Ok(()),
+            Some(rest) => write!(f, " at \"{rest}\""),
+        }
+    }
+}

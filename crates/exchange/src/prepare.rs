@@ -1,0 +1,111 @@
+//! What is settled about a response before its first byte leaves: filters, framing, and whether all of it is in memory.
+
+use std::rc::Rc;
+
+use http::request::{HeaderId, Method, Version};
+use io::Segments;
+use io::op::Source;
+
+use crate::request::Request;
+use crate::response::Body;
+use crate::settings::core::Core;
+use transfer::body::{FileBody, OneRead};
+
+/// Bytes of a body that are copied behind their head.
+const COPIED_MAX: usize = 1 << 10;
+
+/// Lets the modules change the answer before it is sent. One of them may find that it is to be an error instead.
+pub fn filter(request: &mut Request) -> Option<u16> {
+    if let Some(status) = request.error_status.filter(|&status| status != 0) {
+        request.response.status = status;
+    }
+    // The file of an error page is no version of what was asked for: its date would let a cache keep it as one.
+    if !matches!(request.response.status, 200 | 206 | 304) {
+        request.response.last_modified = None;
+        request.response.allow_ranges = false;
+    }
+    // Those of this server are added to the error that takes the place of the answer, and not twice.
+    let given = (request.header(HeaderId::Range).is_some()).then(|| request.response.fields.clone());
+    let generation = Rc::clone(&request.generation);
+    for filter in generation.config.location(request.location).plan.filters() {
+        filter(request);
+        if let refusal @ Some(_) = request.response.refusal.take() {
+            request.response.fields = given.unwrap_or_else(|| std::mem::take(&mut request.response.fields));
+            return refusal;
+        }
+    }
+    None
+}
+
+/// Decides how the client finds the end of the body. Where its length is not known, or fields follow it, it
+/// goes out in chunks; clients of HTTP/1.0 know none, and then only the end of the connection tells.
+pub fn frame(request: &mut Request, core: &Core) {
+    let response = &request.response;
+    if !response.is_filtered() || response.has_no_content() || request.method == Method::Head {
+        return;
+    }
+    let has_length = response.content_length.is_some();
+    if has_length && response.trailers.is_empty() {
+        return;
+    }
+    if core.answering.chunked_transfer_encoding && request.head.version() != Version::Http10 {
+        (request.response.chunked, request.response.content_length) = (true, None);
+    } else if !has_length {
+        request.keepalive = false;
+    }
+}
+
+/// Head and body, when both are in memory; otherwise the head is given back.
+pub fn at_hand(request: &mut Request, core: &Core, mut head: Vec<u8>) -> Result<Segments, Vec<u8>> {
+    let mut data = Segments::new();
+    let has_none = request.method == Method::Head || request.response.has_no_content();
+    if request.response.is_filtered() && !has_none {
+        return Err(head);
+    }
+    match &mut request.response.body {
+        _ if has_none => data.push(Source::Vec(head)),
+        Body::None => data.push(Source::Vec(head)),
+        // A copy of a few bytes costs less than a second piece to send.
+        Body::Bytes(source) if source.bytes().len() <= COPIED_MAX => {
+            head.extend_from_slice(source.bytes());
+            data.push(Source::Vec(head));
+        }
+        Body::Bytes(source) => {
+            data.push(Source::Vec(head));
+            data.push(std::mem::replace(source, Source::Static(b"")));
+        }
+        Body::Slice(source, range) if range.len() <= COPIED_MAX => {
+            head.extend_from_slice(&source.bytes()[range.clone()]);
+            data.push(Source::Vec(head));
+        }
+        Body::Slice(source, range) => {
+            data.push(Source::Vec(head));
+            let source = std::mem::replace(source, Source::Static(b""));
+            data.push_range(source, range.start, range.end);
+        }
+        Body::File(file) => {
+            let Some(at_hand) = file.at_hand(&mut head, core.sending.output_buffers.map(|(_, bytes)| bytes))
+            else {
+                return Err(head);
+            };
+            request.keep_spare(head);
+            data = at_hand;
+        }
+        Body::Ranged(_) | Body::Stream(_) | Body::Tunnel(_) => return Err(head),
+    }
+    Ok(data)
+}
+
+/// The file that is the answer, and the read that brings all of it; otherwise the answer stays as it is.
+pub fn in_one_read(request: &mut Request, core: &Core) -> Option<(FileBody, OneRead)> {
+    let response = &mut request.response;
+    if request.method == Method::Head || response.has_no_content() || response.is_filtered() {
+        return None;
+    }
+    let Body::File(file) = &mut response.body else { return None };
+    let read = file.in_one_read(core.sending.output_buffers.map(|(_, bytes)| bytes))?;
+    match std::mem::take(&mut response.body) {
+        Body::File(file) => Some((file, read)),
+        _ => None,
+    }
+}

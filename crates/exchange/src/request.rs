@@ -1,0 +1,477 @@
+//! One request under way: what was asked, where it stands, what is answered.
+//!
+//! A connection has one `Request` and uses it again for each request it reads. Reading, sending and logging
+//! are the connection's; deciding is the phases'.
+
+use std::any::Any;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::request::{Head, HeaderId, Method};
+use io::op::Source;
+use rt::local::Gauge;
+
+use crate::client::Client;
+use crate::config::{Config, Location, LocationId, Scope, Server, ServerId};
+use crate::extensions::Extensions;
+use crate::facts::Facts;
+use crate::response::Response;
+use crate::slots::{Captures, Slots};
+use crate::thread::Thread;
+use telemetry::named::NamedLogs;
+use telemetry::sink::LogTarget;
+use transfer::body::choose::Mover;
+use transfer::files::Roots;
+use transfer::files::cache::Caches;
+use transfer::incoming::IncomingBody;
+use transfer::received::ReceivedBody;
+
+/// A configuration as one thread holds it: requests count on this thread only.
+pub struct Generation {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Facts about the roots, by location.
+    pub roots: Rc<Roots>,
+    /// `open_file_cache`
+    pub open_files: Caches,
+    /// Counts the reloads.
+    pub number: u64,
+    /// Dropped when the last thread and the last request are done with it.
+    pub _in_force: Arc<dyn Any + Send + Sync>,
+    /// Log targets, in the order of the configuration's list.
+    pub sinks: Vec<Rc<LogTarget>>,
+    /// Logs with variables in their names.
+    pub named: Rc<NamedLogs>,
+}
+
+impl fmt::Debug for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generation").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// Facts about a connection that its requests show.
+pub struct ConnInfo {
+    /// Whose connection it is.
+    pub thread: Rc<Thread>,
+    /// `$connection_requests`
+    pub requests: Cell<u64>,
+    /// For `$connection_time` and `keepalive_time`.
+    pub opened: Instant,
+    /// `$connection`
+    pub number: u64,
+    /// What else can be asked of it; taken away when the connection ends, because a request outlives it as memory
+    /// for the next one.
+    pub client: RefCell<Option<Rc<dyn Client>>>,
+    /// The client's address.
+    pub peer: Address,
+    /// The address that the client connected to.
+    pub local: Address,
+    /// What a proxy said before the first request (`listen … proxy_protocol`).
+    pub proxy: OnceCell<Box<http::proxy_protocol::Header>>,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// An address of IPv4 or IPv6.
+    Inet(SocketAddr),
+    /// A unix socket with the path it is bound to; empty for a client's.
+    Unix(Vec<u8>),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Inet(address) => address.ip().fmt(f),
+            Address::Unix(_) => f.write_str("unix:"),
+        }
+    }
+}
+
+impl Address {
+    /// Appends it as `$remote_addr` has it.
+    pub fn show_address(&self, out: &mut Vec<u8>) -> bool {
+        // A vector takes every write.
+        let _ = match self {
+            Address::Inet(address) => write!(out, "{}", address.ip()),
+            Address::Unix(path) => write!(out, "unix:").and_then(|()| out.write_all(path)),
+        };
+        true
+    }
+
+    /// Appends its port, which a unix socket does not have, nor an address that a proxy names without one.
+    pub fn show_port(&self, out: &mut Vec<u8>) -> bool {
+        if let Address::Inet(address) = self
+            && address.port() != 0
+        {
+            http::push_decimal(out, address.port().into());
+        }
+        true
+    }
+}
+
+/// One request.
+pub struct Request {
+    /// The configuration that it began under.
+    pub generation: Rc<Generation>,
+    /// The connection that it came by.
+    pub conn: Rc<ConnInfo>,
+    /// The server that answers it.
+    pub server: ServerId,
+    /// The location that it is in.
+    pub location: LocationId,
+    /// The address that `realip` found for the client behind a proxy.
+    pub real_client: Option<Address>,
+    /// The parsed head; its spans point into `raw`.
+    pub head: Head,
+    /// What the head was received in, and where it starts there.
+    raw: Option<Source>,
+    raw_start: usize,
+    /// The method that counts now: an internal redirect makes it GET.
+    pub method: Method,
+    /// Whether it was made GET, which variables show in subrequests too.
+    pub method_replaced: bool,
+    /// The host that was asked for, lower case, without port; empty without one.
+    pub host: Vec<u8>,
+    /// Decoded and normalised path; changed by internal redirects.
+    pub uri: Vec<u8>,
+    /// Query without the question mark.
+    pub args: Vec<u8>,
+    /// Whether the URI came from the server itself.
+    pub internal: bool,
+    /// Whether it goes on without the client: what it fetches is for others too.
+    pub is_detached: bool,
+    /// Whether a client waits for the head of its response nevertheless: interim responses go there.
+    pub is_awaited: bool,
+    /// How many requests this one was made inside of; 0 for a client's.
+    pub depth: u8,
+    /// Whether a rewrite in this location gave the URI that another location is to be searched for.
+    pub uri_changed: bool,
+    /// Whether a rewrite changed the URI without such a search, so that the location's name says nothing of it.
+    pub left_location: bool,
+    /// Whether path or query are other ones than those that were received, so that what was received does not say
+    /// any more what is asked for.
+    pub uri_replaced: bool,
+    /// Internal redirects so far.
+    pub redirects: u32,
+    /// The status whose error page is being made.
+    pub error_status: Option<u16>,
+    /// What it has together with the subrequests that are made for it.
+    pub shared: Rc<Shared>,
+    /// What the last regular expression matched, and where in it.
+    pub captures: Captures,
+    /// The response, as far as it is known.
+    pub response: Response,
+    /// When its first byte came.
+    pub started: Instant,
+    /// The same by the wall clock.
+    pub started_wall: SystemTime,
+    /// Bytes of the request, head and body.
+    pub received: u64,
+    /// Bytes of the answer, head and body.
+    pub sent: u64,
+    /// Bytes of the answer's head.
+    pub sent_head: u64,
+    /// Whether the head was here before the answer to the last request was sent.
+    pub pipelined: bool,
+    /// Whether the connection may serve another request.
+    pub keepalive: bool,
+    /// Whether the whole answer went out.
+    pub completed: bool,
+    /// What modules have found out about this request.
+    pub facts: Facts,
+    /// How the body of the answer moves, when it is a file.
+    pub mover: Option<Mover>,
+    /// `$limit_rate`, when it was set.
+    pub limit_rate: Option<u64>,
+    /// What modules keep with this request.
+    pub extensions: Extensions,
+    /// The body, where something asked for it; subrequests have the same one.
+    pub body: Option<Rc<ReceivedBody>>,
+    /// The body, while it comes to a handler that asked for it piece by piece.
+    pub incoming: Option<Rc<IncomingBody>>,
+    /// Whether the connection has read the body, or as much of it as could be read: then it is not in the way of
+    /// the next request. A handler that asks when the answer has gone out gets none, and it still is.
+    pub body_is_taken: bool,
+    /// Whether a handler had it piece by piece, so that nobody else can have it.
+    pub body_was_streamed: bool,
+    /// Subrequests that run beside this request.
+    pub background: Option<Gauge>,
+    /// Memory of response heads.
+    pub spare: Vec<u8>,
+    /// Memory of paths.
+    pub path: Vec<u8>,
+}
+
+/// What a request of a client and its subrequests have together, as in nginx. Several of them may be under way at once.
+#[derive(Default)]
+pub struct Shared {
+    /// Values of the configuration's variables.
+    pub slots: Slots,
+    /// What modules keep for all of them. It is not borrowed while anything is awaited.
+    pub extensions: RefCell<Extensions>,
+    /// Subrequests that were made so far, in whatever depth.
+    pub subrequests: Cell<u32>,
+    /// `$request_id`, made when asked for.
+    pub id: Cell<Option<[u8; 16]>>,
+}
+
+impl Shared {
+    /// For a request that goes its own way from here on: the same identifier, and nothing else.
+    pub fn apart(&self) -> Shared {
+        Shared { id: self.id.clone(), ..Shared::default() }
+    }
+
+    /// As [`Shared::apart`], with the values that the configuration's variables have by now.
+    pub fn apart_with_values(&self) -> Shared {
+        Shared { slots: self.slots.clone(), ..self.apart() }
+    }
+}
+
+/// nginx's limit on internal redirects; more are a loop.
+pub const REDIRECTS_MAX: u32 = 10;
+
+impl Request {
+    /// A request that has not been read yet.
+    pub fn new(generation: Rc<Generation>, conn: Rc<ConnInfo>, server: ServerId) -> Request {
+        Request::with_head(generation, conn, server, Head::new(), Rc::default())
+    }
+
+    fn with_head(
+        generation: Rc<Generation>,
+        conn: Rc<ConnInfo>,
+        server: ServerId,
+        head: Head,
+        shared: Rc<Shared>,
+    ) -> Request {
+        let location = generation.config.server(server).root;
+        Request {
+            generation,
+            conn,
+            server,
+            location,
+            real_client: None,
+            head,
+            raw: None,
+            raw_start: 0,
+            method: Method::Get,
+            method_replaced: false,
+            host: Vec::new(),
+            uri: Vec::new(),
+            args: Vec::new(),
+            internal: false,
+            uri_changed: false,
+            left_location: false,
+            uri_replaced: false,
+            is_detached: false,
+            is_awaited: false,
+            depth: 0,
+            redirects: 0,
+            error_status: None,
+            shared,
+            captures: Captures::default(),
+            response: Response::default(),
+            started: rt::now(),
+            started_wall: rt::wall(),
+            received: 0,
+            sent: 0,
+            sent_head: 0,
+            pipelined: false,
+            keepalive: false,
+            completed: false,
+            facts: Facts::default(),
+            mover: None,
+            limit_rate: None,
+            extensions: Extensions::default(),
+            body: None,
+            incoming: None,
+            body_is_taken: false,
+            body_was_streamed: false,
+            background: None,
+            spare: Vec::new(),
+            path: Vec::new(),
+        }
+    }
+
+    /// Makes one that was cleared ready for a request of `conn`, which starts under `generation`.
+    pub fn begin(&mut self, generation: &Rc<Generation>, conn: &Rc<ConnInfo>, server: ServerId) {
+        if !Rc::ptr_eq(&self.generation, generation) {
+            self.generation = Rc::clone(generation);
+        }
+        if !Rc::ptr_eq(&self.conn, conn) {
+            self.conn = Rc::clone(conn);
+        }
+        self.server = server;
+        self.location = generation.config.server(server).root;
+        self.started = rt::now();
+        self.started_wall = rt::wall();
+    }
+
+    /// Forgets everything but the memory.
+    pub fn clear(&mut self) {
+        self.real_client = None;
+        self.head.clear();
+        self.raw = None;
+        self.raw_start = 0;
+        self.host.clear();
+        self.uri.clear();
+        self.args.clear();
+        // A head that is refused says no method; HEAD from before would take the body from its answer.
+        (self.method, self.method_replaced) = (Method::Get, false);
+        (self.internal, self.uri_changed, self.left_location) = (false, false, false);
+        (self.is_detached, self.is_awaited) = (false, false);
+        self.uri_replaced = false;
+        self.redirects = 0;
+        self.error_status = None;
+        match Rc::get_mut(&mut self.shared) {
+            Some(Shared { slots, extensions, subrequests, id }) => {
+                slots.clear();
+                extensions.get_mut().clear();
+                subrequests.set(0);
+                id.set(None);
+            }
+            // A subrequest that was given up has not ended yet.
+            None => self.shared = Rc::default(),
+        }
+        self.clear_captures();
+        self.response.clear();
+        (self.received, self.sent, self.sent_head) = (0, 0, 0);
+        (self.pipelined, self.keepalive, self.completed) = (false, false, false);
+        self.facts.clear();
+        (self.mover, self.limit_rate) = (None, None);
+        self.extensions.clear();
+        (self.body, self.body_is_taken, self.background) = (None, false, None);
+        (self.incoming, self.body_was_streamed) = (None, false);
+    }
+
+    /// A subrequest with this one's head and variables, for the same server; `None` without memory for the head.
+    pub fn child(&self) -> Option<Box<Request>> {
+        let (generation, conn) = (Rc::clone(&self.generation), Rc::clone(&self.conn));
+        let shared = Rc::clone(&self.shared);
+        let mut child =
+            Box::new(Request::with_head(generation, conn, self.server, self.head.clone(), shared));
+        let bytes = self.bytes();
+        let mut raw = rt::pool().get(bytes.len())?;
+        raw.append(bytes);
+        child.take_head(Source::Buf(raw), 0);
+        child.leave_buffer_if_scarce();
+        child.real_client.clone_from(&self.real_client);
+        child.host.clone_from(&self.host);
+        child.limit_rate = self.limit_rate;
+        child.body.clone_from(&self.body);
+        child.method_replaced = self.method_replaced;
+        (child.received, child.pipelined, child.keepalive) = (self.received, self.pipelined, self.keepalive);
+        child.facts = self.facts.for_subrequest();
+        (child.internal, child.depth) = (true, self.depth + 1);
+        Some(child)
+    }
+
+    /// The configuration of this request, the same from its first byte to its last.
+    pub fn config(&self) -> &Config {
+        &self.generation.config
+    }
+
+    /// The server that was chosen.
+    pub fn server(&self) -> &Server {
+        self.config().server(self.server)
+    }
+
+    /// The location that was found.
+    pub fn location(&self) -> &Location {
+        self.config().location(self.location)
+    }
+
+    /// Whose request it is: the peer of the connection, or the one behind a proxy that is trusted. What judges,
+    /// counts or logs clients asks this.
+    pub fn client(&self) -> &Address {
+        self.real_client.as_ref().unwrap_or(&self.conn.peer)
+    }
+
+    /// The settings that hold.
+    pub fn scope(&self) -> &Scope {
+        &self.location().scope
+    }
+
+    /// Tells the modules of its location that it is over.
+    pub fn end(&self) {
+        self.location().plan.end(self);
+    }
+
+    /// Takes the buffer in which the head was parsed.
+    pub fn take_head(&mut self, raw: Source, start: usize) {
+        self.raw = Some(raw);
+        self.raw_start = start;
+    }
+
+    /// Keeps the head in memory of its own size, so that others have the buffer that it was received in: for a request
+    /// that may take long.
+    pub fn leave_buffer(&mut self) {
+        if let Some(Source::Buf(_)) = &self.raw {
+            let bytes = self.bytes().to_vec();
+            self.take_head(Source::Vec(bytes), 0);
+        }
+    }
+
+    /// The same where buffers are scarce: for each wait, of which most are short.
+    pub fn leave_buffer_if_scarce(&mut self) {
+        if rt::buffers_are_scarce() {
+            self.leave_buffer();
+        }
+    }
+
+    /// Keeps the memory of a head that was sent.
+    pub fn keep_spare(&mut self, mut head: Vec<u8>) {
+        head.clear();
+        self.spare = head;
+    }
+
+    /// The received head.
+    pub fn bytes(&self) -> &[u8] {
+        self.raw.as_ref().map(|raw| &raw.bytes()[self.raw_start..]).unwrap_or_default()
+    }
+
+    /// The request line for logs; of one that cannot be read what came of it, up to its end.
+    pub fn line(&self) -> &[u8] {
+        let bytes = self.bytes();
+        match self.head.request_line().of(bytes) {
+            b"" => &bytes[..memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len())],
+            line => line,
+        }
+    }
+
+    /// The first field of this name.
+    pub fn header(&self, id: HeaderId) -> Option<&[u8]> {
+        self.head.get(self.bytes(), id)
+    }
+
+    /// The method as it was written.
+    pub fn method_text(&self) -> &[u8] {
+        if self.method_replaced {
+            return b"GET";
+        }
+        self.head.method_span().of(self.bytes())
+    }
+
+    /// Whether the path that was received had escapes, or pluses, which stand for blanks to many: only then is
+    /// what was taken from it escaped where it goes into a query. nginx's rule; the path of a subrequest was never
+    /// received.
+    pub fn was_encoded(&self) -> bool {
+        if self.depth > 0 {
+            return false;
+        }
+        let input = self.head.request_uri(self.bytes());
+        let path = &input[..memchr::memchr2(b'?', b'#', input).unwrap_or(input.len())];
+        memchr::memchr2(b'%', b'+', path).is_some()
+    }
+
+    /// Since the first byte of the request.
+    pub fn elapsed(&self) -> Duration {
+        rt::now().saturating_duration_since(self.started)
+    }
+}

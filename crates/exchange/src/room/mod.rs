@@ -1,0 +1,345 @@
+//! What a thread may have open at once, and what it gives up to make room.
+//!
+//! Connections of clients and connections to upstreams share `worker_connections`, as in nginx. The process's
+//! descriptors have a reserve, which files, upstreams and temporary files of accepted connections use. Where either runs
+//! out, or buffers for received bytes do, the connections that cost least are given up first; `waiting` has the order.
+//!
+//! A thread stops accepting before it takes the last places for upstreams away from itself: a request that is refused
+//! an upstream ends soon, and gives its place back. Without that, a proxy that passes to itself waits for itself.
+
+pub mod disk;
+mod waiting;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use io::Fd;
+use io::descriptors::Descriptors;
+use rt::Timer;
+use rt::local::{Counted, Event, Gauge};
+use rt::net::Stopper;
+
+use crate::error_log;
+use crate::files;
+use crate::request::Generation;
+use crate::thread::Thread;
+pub use disk::DiskRoom;
+use telemetry::Level;
+use telemetry::limited::Limited;
+pub use waiting::Waits;
+use waiting::{Entry, GRACE, Lists, Rank, STALL};
+
+/// What there is no room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Another connection (`worker_connections`).
+    Connection,
+    /// Another descriptor.
+    Descriptor,
+}
+
+/// Of the connections of a thread, the part that upstreams leave to clients: nginx begins to close idle connections
+/// when as few are free.
+const CLIENTS_PART: usize = 16;
+
+/// Quiet connections that are given up at once at most, and the part of all that this is (nginx's numbers). Each
+/// accept would have to wait for one otherwise.
+const GIVEN_UP_MAX: usize = 32;
+const GIVEN_UP_PART: usize = 8;
+
+/// Descriptors that an accepted connection may need: its own, a file, an upstream, a temporary file.
+const DESCRIPTORS_EACH: u64 = 4;
+
+/// Descriptors that are left to accepted connections: an eighth, within these bounds, and never more than a quarter.
+const RESERVE_MIN: u64 = 16;
+const RESERVE_MAX: u64 = 512;
+
+/// Free places from which on an accept may stay armed in the ring: the kernel empties the whole queue of a listening
+/// socket then (default `backlog` 511), and more may come meanwhile.
+const WIDE: usize = 1024;
+
+/// How long a look for room waits for an end that it was not told of, such as a body that begins to stall.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long descriptors that were given up take to close: a few turns of the engine.
+const CLOSING: Duration = Duration::from_millis(1);
+
+/// The room of one thread.
+pub struct Room {
+    lists: Lists,
+    began: Instant,
+    /// Connections of clients and to upstreams.
+    places: Gauge,
+    places_max: usize,
+    /// The most since the last look.
+    most: Cell<usize>,
+    threads: u64,
+    descriptors: Option<Descriptors>,
+    /// Descriptors that were free when they were counted last, and accepts since.
+    free_then: Cell<u64>,
+    accepted_since: Cell<u64>,
+    /// Whether accepting waits for room.
+    is_awaited: Cell<bool>,
+    changed: Event,
+    listeners: RefCell<Vec<Stopper>>,
+    /// Requests for room on a file system that are under way.
+    making: Gauge,
+    /// The log lines about them.
+    pub alarms: Alarms,
+}
+
+/// Lines of the error log that a flood would repeat.
+#[derive(Default)]
+pub struct Alarms {
+    /// At `worker_connections`.
+    pub connections: Limited,
+    /// At `worker_connections`, for a connection to another server.
+    pub upstreams: Limited,
+    /// At the limit of descriptors.
+    pub descriptors: Limited,
+    /// At the limit of buffers.
+    pub buffers: Limited,
+    /// Where a temporary file cannot be made or written.
+    pub temp_files: Limited,
+}
+
+impl Room {
+    /// The room of one of so many threads.
+    pub fn new(places_max: usize, threads: usize) -> Room {
+        Room {
+            lists: Lists::default(),
+            began: rt::now(),
+            places: Gauge::new(),
+            places_max: places_max.max(1),
+            most: Cell::new(0),
+            threads: threads.max(1) as u64,
+            descriptors: Descriptors::open(),
+            free_then: Cell::new(0),
+            accepted_since: Cell::new(0),
+            is_awaited: Cell::new(false),
+            changed: Event::new(),
+            listeners: RefCell::default(),
+            making: Gauge::new(),
+            alarms: Alarms::default(),
+        }
+    }
+
+    /// A place for a connection, until the answer is dropped.
+    pub fn enter(&self) -> Counted {
+        let counted = self.places.enter();
+        self.most.set(self.most.get().max(self.places.count()));
+        counted
+    }
+
+    /// Says which sockets this thread accepts from.
+    pub fn set_listeners(&self, listeners: Vec<Stopper>) {
+        self.listeners.replace(listeners);
+    }
+
+    /// Marks a connection as waiting while the answer lives: it may be chosen to make room, which ends its timer.
+    pub fn waits(&self, kind: Waits, timer: &Timer, socket: &Fd) -> Waiting<'_> {
+        let entry = self.lists.insert(kind, timer, socket, self.now_ms());
+        if self.is_awaited.get() {
+            self.changed.pulse();
+        }
+        Waiting { room: self, entry }
+    }
+
+    /// Wakes connections that wait for a request: all, or the idle ones only.
+    pub fn wake(&self, wanted: impl Fn(Waits) -> bool) {
+        self.lists.wake(|kind| matches!(kind, Waits::First | Waits::Idle) && wanted(kind));
+    }
+
+    /// Whether an accept may bring in as many connections as the kernel has.
+    pub fn is_wide(&self) -> bool {
+        let wide = WIDE * self.listeners.borrow().len();
+        let free =
+            self.free_then.get().saturating_sub(self.accepted_since.get() * DESCRIPTORS_EACH * self.threads);
+        let has_descriptors = self.descriptors.is_none() || free >= self.reserve() + wide as u64;
+        self.free_places() >= wide && has_descriptors
+    }
+
+    /// Connections that are open, those to upstreams included, and the most that there were since the last call.
+    pub fn connections(&self) -> (usize, usize) {
+        let count = self.places.count();
+        (count, self.most.replace(count))
+    }
+
+    /// Gives the memory of lists back that were longer, and lets go of what keeps longer tables elsewhere.
+    pub async fn trim(&self) {
+        self.lists.trim();
+        self.listeners.borrow().iter().for_each(Stopper::rearm);
+        // One turn for the cancellation, one for the new accept.
+        rt::yield_now().await;
+        rt::yield_now().await;
+    }
+
+    /// What one more accepted connection would lack.
+    pub fn lacks(&self) -> Option<Want> {
+        if self.free_places() == 0 {
+            return Some(Want::Connection);
+        }
+        self.accepted_since.set(self.accepted_since.get() + 1);
+        let Some(descriptors) = &self.descriptors else { return None };
+        let needed = self.accepted_since.get() * DESCRIPTORS_EACH * self.threads;
+        if self.free_then.get() < self.reserve() + needed {
+            self.free_then.set(descriptors.free());
+            self.accepted_since.set(0);
+        }
+        (self.free_then.get() <= self.reserve()).then_some(Want::Descriptor)
+    }
+
+    fn reserve(&self) -> u64 {
+        let limit = self.descriptors.as_ref().map_or(0, Descriptors::limit);
+        (limit / 8).clamp(RESERVE_MIN, RESERVE_MAX).min(limit / 4)
+    }
+
+    fn free_places(&self) -> usize {
+        self.places_max.saturating_sub(self.places.count())
+    }
+
+    fn now_ms(&self) -> u32 {
+        rt::now().saturating_duration_since(self.began).as_millis() as u32
+    }
+
+    /// Chooses connections to be given up; whether there were any. They end when their tasks run.
+    fn give_up(&self, thread: &Thread) -> bool {
+        let now_ms = self.now_ms();
+        let most = (self.lists.quiet() / GIVEN_UP_PART).clamp(1, GIVEN_UP_MAX);
+        if self.lists.choose(Rank::Quiet, most, Duration::ZERO, now_ms) > 0 || thread.give_up_idle() {
+            return true;
+        }
+        // One that came just now may turn out to be silent in a moment.
+        if self.lists.quiet() > 0 {
+            return false;
+        }
+        [Rank::Head, Rank::Body]
+            .into_iter()
+            .any(|rank| self.lists.choose(rank, 1, Duration::ZERO, now_ms) > 0)
+    }
+}
+
+impl Thread {
+    /// Gives the cheapest connections up, and waits until they have ended; whether there were any.
+    pub async fn give_up(&self, want: Want) -> bool {
+        let any = self.room.give_up(self);
+        if any && want == Want::Descriptor {
+            rt::sleep_until(rt::now() + CLOSING).await;
+        } else if any {
+            rt::yield_now().await;
+        }
+        any
+    }
+
+    /// Gives up what holds descriptors: first files that are open for later requests only, which costs no client anything.
+    pub async fn give_up_descriptors(&self, generation: &Generation) -> bool {
+        files::close_unused(generation).await || self.give_up(Want::Descriptor).await
+    }
+
+    /// Waits until a connection may be accepted. What cannot be served waits in the kernel's queue.
+    pub async fn room_to_accept(&self) {
+        let room = &self.room;
+        while let Some(want) = room.lacks() {
+            if self.give_up(want).await {
+                continue;
+            }
+            self.tell_of(want);
+            room.is_awaited.set(true);
+            let pause = if room.lists.quiet() > 0 { GRACE } else { LOOK_AGAIN };
+            let until = rt::sleep_until(rt::now() + pause);
+            let ended =
+                rt::select(room.places.at_most(room.places.count().saturating_sub(1)), room.changed.wait());
+            rt::select(ended, until).await;
+            room.is_awaited.set(false);
+        }
+    }
+
+    /// A place for a connection to an upstream; `None` where only those are left that accepted connections need.
+    pub async fn place_for_upstream(&self) -> Option<Counted> {
+        let room = &self.room;
+        let kept = room.places_max / CLIENTS_PART;
+        let mut has_waited = false;
+        // Connections that come in meanwhile take what was given up: the number of tries has an end.
+        for _ in 0..=2 * kept {
+            if room.free_places() > kept {
+                break;
+            }
+            if self.give_up(Want::Connection).await {
+                continue;
+            }
+            if has_waited || room.lists.quiet() == 0 {
+                break;
+            }
+            has_waited = true;
+            rt::sleep_until(rt::now() + GRACE).await;
+        }
+        (room.free_places() > kept).then(|| room.enter())
+    }
+
+    fn tell_of(&self, want: Want) {
+        let room = &self.room;
+        match want {
+            Want::Connection => {
+                let Some(more) = room.alarms.connections.due(rt::now()) else { return };
+                let most = room.places_max;
+                error_log::write(
+                    self,
+                    Level::Alert,
+                    format_args!("{most} worker_connections are not enough{more}"),
+                );
+            }
+            Want::Descriptor => {
+                let Some(more) = room.alarms.descriptors.due(rt::now()) else { return };
+                let limit = room.descriptors.as_ref().map_or(0, Descriptors::limit);
+                let what = "descriptors are not enough, no connection is accepted until one is free";
+                error_log::write(self, Level::Alert, format_args!("{limit} {what}{more}"));
+            }
+        }
+    }
+}
+
+/// The shortest time between two looks for buffers: what was given up is back by then.
+const BUFFERS_AGAIN: Duration = Duration::from_millis(100);
+
+/// Ends half requests that stall where buffers for received bytes run out, for as long as the thread runs. A quiet
+/// connection has no buffer, and is left alone.
+pub async fn watch_buffers(thread: Rc<Thread>) {
+    loop {
+        rt::buffers_ran_out().await;
+        let (room, now_ms) = (&thread.room, thread.room.now_ms());
+        let choose = |rank| room.lists.choose(rank, GIVEN_UP_MAX, STALL, now_ms);
+        let ended = choose(Rank::Head) + choose(Rank::Body);
+        if let Some(more) = room.alarms.buffers.due(rt::now()) {
+            let bytes = rt::pool().bytes_max();
+            error_log::write(
+                &thread,
+                Level::Alert,
+                format_args!(
+                    "buffers of {bytes} bytes are not enough for received bytes, {ended} connections with half a \
+                     request were closed, remedy: a larger buffer_pool{more}"
+                ),
+            );
+        }
+        rt::sleep_until(rt::now() + BUFFERS_AGAIN).await;
+    }
+}
+
+/// A connection that may be chosen to make room.
+pub struct Waiting<'a> {
+    room: &'a Room,
+    entry: Entry,
+}
+
+impl Waiting<'_> {
+    /// Whether it has to end to make room for another.
+    pub fn is_chosen(&self) -> bool {
+        self.room.lists.is_chosen(self.entry)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.room.lists.remove(self.entry);
+    }
+}

@@ -1,0 +1,159 @@
+//! Connections that wait for their client, in the order in which they are given up.
+//!
+//! ```text
+//!   Quiet  idle, silent since accept, or lingering: no request is lost   least recent first, several at once
+//!   Head   a part of a header section has come                           oldest first
+//!   Body   a part of a body has come, and nothing more for a second      longest stall first
+//! ```
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use io::Fd;
+use rt::Timer;
+
+use transfer::recency::{Place, Recency};
+
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// The first bytes since it was accepted.
+    First,
+    /// Another request.
+    Idle,
+    /// Bytes that are thrown away, after its answer.
+    Lingering,
+    /// The rest of a header section.
+    Head,
+    /// More of a body.
+    Body,
+}
+
+/// How cheap it is to give a connection up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rank {
+    Quiet,
+    Head,
+    Body,
+}
+
+impl Waits {
+    fn rank(self) -> Rank {
+        match self {
+            Waits::First | Waits::Idle | Waits::Lingering => Rank::Quiet,
+            Waits::Head => Rank::Head,
+            Waits::Body => Rank::Body,
+        }
+    }
+
+    /// How long a client may take before its connection can be given up.
+    fn patience(self) -> Duration {
+        match self {
+            Waits::First => GRACE,
+            Waits::Body => STALL,
+            Waits::Idle | Waits::Lingering | Waits::Head => Duration::ZERO,
+        }
+    }
+}
+
+/// Bytes that come in pieces are no stall: a round trip around the world takes less than this.
+pub(super) const STALL: Duration = Duration::from_secs(1);
+
+/// The first bytes of most clients come with the end of the handshake. Before this has passed, a connection is not known
+/// to be silent.
+pub(super) const GRACE: Duration = Duration::from_millis(20);
+
+/// Connections that are looked at for one that may be given up. Those in which bytes wait are passed over, and a
+/// crowd of them must not take the thread's time.
+const LOOKS_MAX: usize = 64;
+
+/// All waiting connections of a thread.
+#[derive(Default)]
+pub(super) struct Lists {
+    quiet: RefCell<Recency<Wait>>,
+    heads: RefCell<Recency<Wait>>,
+    bodies: RefCell<Recency<Wait>>,
+}
+
+struct Wait {
+    kind: Waits,
+    /// Milliseconds since the thread's start.
+    since_ms: u32,
+    /// `None` once the connection has been chosen.
+    timer: Option<Timer>,
+    socket: Fd,
+}
+
+/// A place in one of the lists.
+#[derive(Clone, Copy)]
+pub(super) struct Entry(Rank, Place);
+
+impl Lists {
+    fn list(&self, rank: Rank) -> &RefCell<Recency<Wait>> {
+        match rank {
+            Rank::Quiet => &self.quiet,
+            Rank::Head => &self.heads,
+            Rank::Body => &self.bodies,
+        }
+    }
+
+    pub(super) fn insert(&self, kind: Waits, timer: &Timer, socket: &Fd, since_ms: u32) -> Entry {
+        let rank = kind.rank();
+        let wait = Wait { kind, since_ms, timer: Some(timer.clone()), socket: socket.clone() };
+        Entry(rank, self.list(rank).borrow_mut().insert(wait))
+    }
+
+    pub(super) fn remove(&self, Entry(rank, place): Entry) {
+        let wait = self.list(rank).borrow_mut().remove(place);
+        drop(wait);
+    }
+
+    pub(super) fn is_chosen(&self, Entry(rank, place): Entry) -> bool {
+        self.list(rank).borrow()[place].timer.is_none()
+    }
+
+    /// Chooses connections of a rank that have waited for long enough, the oldest first: the connection's task ends it.
+    /// Answers how many.
+    pub(super) fn choose(&self, rank: Rank, most: usize, least: Duration, now_ms: u32) -> usize {
+        let mut list = self.list(rank).borrow_mut();
+        let (mut chosen, mut next) = (0, list.oldest());
+        for _ in 0..LOOKS_MAX {
+            let Some(place) = next.filter(|_| chosen < most) else { break };
+            next = list.newer(place);
+            let wait = &list[place];
+            let waited = Duration::from_millis(now_ms.saturating_sub(wait.since_ms).into());
+            if waited < wait.kind.patience().max(least) {
+                continue;
+            }
+            // What has sent something is about to be served.
+            if !rt::net::is_silent(&list[place].socket) {
+                list.touch(place);
+                continue;
+            }
+            if let Some(timer) = list[place].timer.take() {
+                timer.expire_now();
+                chosen += 1;
+            }
+        }
+        chosen
+    }
+
+    /// Gives back memory of places at the end that are not in use.
+    pub(super) fn trim(&self) {
+        for list in [&self.quiet, &self.heads, &self.bodies] {
+            list.borrow_mut().trim();
+        }
+    }
+
+    /// How many wait in the first rank.
+    pub(super) fn quiet(&self) -> usize {
+        self.quiet.borrow().count()
+    }
+
+    /// Wakes those of the first rank that wait for this.
+    pub(super) fn wake(&self, wanted: impl Fn(Waits) -> bool) {
+        let list = self.quiet.borrow();
+        let waits = list.places().map(|place| &list[place]).filter(|wait| wanted(wait.kind));
+        waits.filter_map(|wait| wait.timer.as_ref()).for_each(Timer::expire_now);
+    }
+}

@@ -1,0 +1,58 @@
+//! Where files are: what the directives of `http_core` say, with nginx's defaults.
+
+use std::sync::Arc;
+
+use crate::files::Opening;
+use crate::settings::types::Types;
+use crate::template::Template;
+
+/// `root` or `alias`.
+#[derive(Clone, Debug)]
+pub enum Root {
+    /// The URI is appended.
+    Root(Template),
+    /// What follows the location's prefix in the URI is appended.
+    Alias(Template),
+}
+
+impl Root {
+    /// The path.
+    pub fn template(&self) -> &Template {
+        match self {
+            Root::Root(path) | Root::Alias(path) => path,
+        }
+    }
+}
+
+/// Where files are, and what is known of them.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// `root` or `alias`.
+    pub root: Root,
+    /// By which rules, and what is kept open.
+    pub opening: Opening,
+    /// `types`
+    pub types: Arc<Types>,
+    /// `default_type`
+    pub default_type: Arc<str>,
+    /// What an `alias` stands for: the prefix of the location that has it, which locations inside keep.
+    pub location_prefix: Arc<str>,
+    /// Whether the location with the `alias` is found by a regular expression.
+    pub by_pattern: bool,
+    /// The block that has the `root` or `alias`; 0 is none.
+    pub root_block: u32,
+}
+
+impl Default for Files {
+    fn default() -> Files {
+        Files {
+            root: Root::Root(Template::text("html")),
+            opening: Opening::default(),
+            types: Arc::default(),
+            default_type: "text/plain".into(),
+            location_prefix: "".into(),
+            by_pattern: false,
+            root_block: 0,
+        }
+    }
+}

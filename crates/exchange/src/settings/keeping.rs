@@ -1,0 +1,65 @@
+//! How long connections are kept: what the directives of `http_core` say, with nginx's defaults.
+
+use std::time::Duration;
+
+/// `keepalive_disable`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepaliveDisable {
+    /// `msie6`
+    pub msie6: bool,
+    /// `safari`
+    pub safari: bool,
+}
+
+/// `lingering_close`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LingeringClose {
+    /// `off`
+    Off,
+    /// `on`: where the client may still send.
+    On,
+    /// `always`
+    Always,
+}
+
+/// How long connections are kept.
+#[derive(Clone, Debug)]
+pub struct Keeping {
+    /// `keepalive_timeout`; zero closes after each response.
+    pub keepalive_timeout: Duration,
+    /// `keepalive_timeout`, second argument: what the `Keep-Alive` field says, seconds.
+    pub keepalive_header: Option<u64>,
+    /// `keepalive_min_timeout`
+    pub keepalive_min_timeout: Duration,
+    /// `keepalive_requests`
+    pub keepalive_requests: u64,
+    /// `keepalive_time`: age after which a connection is closed.
+    pub keepalive_time: Duration,
+    /// `keepalive_disable`
+    pub keepalive_disable: KeepaliveDisable,
+    /// `lingering_close`
+    pub lingering_close: LingeringClose,
+    /// `lingering_time`
+    pub lingering_time: Duration,
+    /// `lingering_timeout`
+    pub lingering_timeout: Duration,
+    /// `reset_timedout_connection`
+    pub reset_timedout_connection: bool,
+}
+
+impl Default for Keeping {
+    fn default() -> Keeping {
+        Keeping {
+            keepalive_timeout: Duration::from_secs(75),
+            keepalive_header: None,
+            keepalive_min_timeout: Duration::ZERO,
+            keepalive_requests: 1000,
+            keepalive_time: Duration::from_secs(3600),
+            keepalive_disable: KeepaliveDisable { msie6: true, safari: false },
+            lingering_close: LingeringClose::On,
+            lingering_time: Duration::from_secs(30),
+            lingering_timeout: Duration::from_secs(5),
+            reset_timedout_connection: false,
+        }
+    }
+}

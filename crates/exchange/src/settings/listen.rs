@@ -1,0 +1,482 @@
+//! `listen`: addresses, their options, and which servers are behind each.
+//!
+//! One [`Listen`] is one socket. Where a wildcard address and others share a port, nginx binds the wildcard
+//! alone and tells the others apart by the address that a connection came to; so does this file.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use conf::{Error, Span, value};
+
+use crate::config::{Cx, ServerId};
+use crate::request::Address;
+use crate::settings::main::started_as_root;
+use crate::settings::names::{NameTable, ServerName};
+
+/// Where a socket is bound.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddr {
+    /// IPv4 or IPv6.
+    Inet(SocketAddr),
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+/// nginx's form: `0.0.0.0:80`, `[::]:80`, `unix:/run/x`.
+impl fmt::Display for ListenAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddr::Inet(addr) => addr.fmt(f),
+            ListenAddr::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A socket to listen on and its options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenSpec {
+    /// Where.
+    pub addr: ListenAddr,
+    /// The address as it was written.
+    pub text: String,
+    /// `backlog`: connections that may wait to be accepted.
+    pub backlog: u32,
+    /// `rcvbuf`, bytes.
+    pub rcvbuf: Option<u64>,
+    /// `sndbuf`, bytes.
+    pub sndbuf: Option<u64>,
+    /// `fastopen`: connections that may wait with data before their handshake is done.
+    pub fastopen: Option<u32>,
+    /// `deferred`: accept only when data is there.
+    pub deferred: bool,
+    /// `reuseport`: a socket for each thread.
+    pub reuseport: bool,
+    /// `so_keepalive`; `None` leaves it to the system.
+    pub so_keepalive: Option<SoKeepalive>,
+    /// `ipv6only`; means something for IPv6 wildcards.
+    pub ipv6only: bool,
+    /// Whether any option of the socket was written.
+    set: bool,
+}
+
+/// `so_keepalive`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SoKeepalive {
+    /// `off`
+    Off,
+    /// `on`, or numbers of which each may be left to the system.
+    On {
+        /// Idle seconds before the first probe.
+        idle: Option<u32>,
+        /// Seconds between probes.
+        interval: Option<u32>,
+        /// Probes without an answer that end the connection.
+        count: Option<u32>,
+    },
+}
+
+/// Connections that wait, as in nginx on Linux.
+const BACKLOG_DEFAULT: u32 = 511;
+
+/// `sun_path` of unix(7), without the NUL at its end.
+const UNIX_PATH_LEN_MAX: usize = 107;
+
+/// One address of one `listen`.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    spec: ListenSpec,
+    default_server: bool,
+    proxy_protocol: bool,
+    place: Span,
+}
+
+impl Wanted {
+    /// What a server without `listen` gets.
+    pub fn default_address(place: Span) -> Wanted {
+        let port = if started_as_root() { 80 } else { 8000 };
+        let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        let spec = ListenSpec::of(ListenAddr::Inet(addr), "*");
+        Wanted { spec, default_server: false, proxy_protocol: false, place }
+    }
+}
+
+impl ListenSpec {
+    /// An address with nginx's options.
+    pub fn of(addr: ListenAddr, text: &str) -> ListenSpec {
+        ListenSpec {
+            addr,
+            text: text.to_owned(),
+            backlog: BACKLOG_DEFAULT,
+            rcvbuf: None,
+            sndbuf: None,
+            fastopen: None,
+            deferred: false,
+            reuseport: false,
+            so_keepalive: None,
+            ipv6only: true,
+            set: false,
+        }
+    }
+}
+
+/// The servers behind one address.
+#[derive(Debug)]
+pub struct Servers {
+    default_server: ServerId,
+    names: NameTable,
+    /// Whether connections start with a header of the PROXY protocol.
+    proxy_protocol: bool,
+}
+
+/// A socket and the servers behind it.
+#[derive(Debug)]
+pub struct Listen {
+    /// Where it is bound, and how.
+    pub spec: ListenSpec,
+    servers: Servers,
+    /// Addresses on the port of a wildcard that are told apart by where a connection came to.
+    inner: Vec<(IpAddr, Servers)>,
+}
+
+impl Listen {
+    /// The default server and the names for a connection to this local address.
+    pub fn lookup(&self, local: &Address) -> (ServerId, &NameTable) {
+        let servers = self.servers_at(local);
+        (servers.default_server, &servers.names)
+    }
+
+    /// Whether connections to this local address start with a header of the PROXY protocol.
+    pub fn is_behind_proxy(&self, local: &Address) -> bool {
+        self.servers_at(local).proxy_protocol
+    }
+
+    fn servers_at(&self, local: &Address) -> &Servers {
+        let inner = match local {
+            // The address need not be looked at then, which is another line of the connection's memory.
+            _ if self.inner.is_empty() => None,
+            Address::Inet(local) => self.inner.iter().find(|(addr, _)| *addr == local.ip()),
+            Address::Unix(_) => None,
+        };
+        inner.map_or(&self.servers, |(_, servers)| servers)
+    }
+}
+
+/// A server while its block is being read.
+#[derive(Debug)]
+pub struct ServerDraft {
+    /// The number of the server.
+    pub id: ServerId,
+    /// Its addresses.
+    pub listens: Vec<Wanted>,
+    /// Its names.
+    pub names: Vec<ServerName>,
+    /// The block's first line, for what is said about a `listen` that nobody wrote.
+    place: Span,
+}
+
+impl ServerDraft {
+    /// An empty server.
+    pub fn new(id: ServerId, statement: &conf::Statement) -> ServerDraft {
+        ServerDraft { id, listens: Vec::new(), names: Vec::new(), place: statement.span().clone() }
+    }
+
+    /// Adds what holds without `listen` and `server_name`.
+    pub fn complete(&mut self) {
+        if self.listens.is_empty() {
+            self.listens.push(Wanted::default_address(self.place.clone()));
+        }
+        // The empty name takes part in the search for a server like any other.
+        if self.names.is_empty() {
+            self.names.push(ServerName::default());
+        }
+    }
+
+    /// `$server_name`
+    pub fn first_name(&self) -> String {
+        self.names.first().map(ServerName::shown).unwrap_or_default()
+    }
+}
+
+/// The setter of `listen`.
+pub fn read(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let addrs = resolve(text)
+        .map_err(|fault| cx.error(format_args!("{fault} in \"{text}\" of the \"listen\" directive")))?;
+    let mut spec = ListenSpec::of(addrs[0].clone(), text);
+    let (mut default_server, mut proxy_protocol) = (false, false);
+    for option in cx.statement.texts().skip(1) {
+        match option {
+            "default_server" | "default" => default_server = true,
+            "proxy_protocol" => proxy_protocol = true,
+            _ => read_option(&mut spec, option, cx)?,
+        }
+    }
+    for (index, addr) in addrs.iter().enumerate() {
+        // A name may stand for the same address several times.
+        if !addrs[..index].contains(addr) {
+            let spec = ListenSpec { addr: addr.clone(), ..spec.clone() };
+            let place = cx.statement.span().clone();
+            draft.listens.push(Wanted { spec, default_server, proxy_protocol, place });
+        }
+    }
+    Ok(())
+}
+
+/// Every option but those two is one of the socket, and may be written once for an address.
+fn read_option(spec: &mut ListenSpec, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let (name, text) = option.split_once('=').map_or((option, None), |(name, text)| (name, Some(text)));
+    let wrong = |name: &str| cx.error(format_args!("invalid {name} \"{option}\""));
+    let number = |text: &str| value::number(text).ok().and_then(|number| u32::try_from(number).ok());
+    match (name, text) {
+        ("bind", None) => {}
+        ("deferred", None) => spec.deferred = true,
+        ("reuseport", None) => spec.reuseport = true,
+        ("backlog", Some(text)) => {
+            spec.backlog = number(text).filter(|&backlog| backlog > 0).ok_or_else(|| wrong("backlog"))?;
+        }
+        ("fastopen", Some(text)) => spec.fastopen = Some(number(text).ok_or_else(|| wrong("fastopen"))?),
+        ("rcvbuf", Some(text)) => spec.rcvbuf = Some(value::size(text).map_err(|_| wrong("rcvbuf"))?),
+        ("sndbuf", Some(text)) => spec.sndbuf = Some(value::size(text).map_err(|_| wrong("sndbuf"))?),
+        ("ipv6only", Some("on")) => spec.ipv6only = true,
+        ("ipv6only", Some("off")) => spec.ipv6only = false,
+        ("ipv6only", Some(_)) => return Err(wrong("parameter")),
+        ("so_keepalive", Some(text)) => {
+            let fault = || cx.error(format_args!("invalid so_keepalive value: \"{text}\""));
+            spec.so_keepalive = Some(read_keepalive(text).ok_or_else(fault)?);
+        }
+        ("accept_filter", Some(_)) => {
+            cx.warn(format_args!("accept filters \"{option}\" are not supported on this platform, ignored"));
+            return Ok(());
+        }
+        ("ssl" | "http2" | "quic" | "multipath", None) => return Err(cx.not_built(option)),
+        _ => return Err(wrong("parameter")),
+    }
+    spec.set = true;
+    Ok(())
+}
+
+/// `on`, `off` or `idle:interval:count`
+fn read_keepalive(text: &str) -> Option<SoKeepalive> {
+    if text == "on" {
+        return Some(SoKeepalive::On { idle: None, interval: None, count: None });
+    }
+    if text == "off" {
+        return Some(SoKeepalive::Off);
+    }
+    let parts: Vec<&str> = text.splitn(3, ':').collect();
+    let part = |index: usize| parts.get(index).copied().filter(|part| !part.is_empty());
+    let seconds =
+        |index| part(index).map(|text| value::seconds(text).ok().and_then(|time| time.try_into().ok()));
+    let count = part(2).map(|text| value::number(text).ok().and_then(|count| count.try_into().ok()));
+    let numbers = [seconds(0), seconds(1), count];
+    let [idle, interval, count] = numbers;
+    if numbers.contains(&Some(None)) || numbers == [None; 3] {
+        return None;
+    }
+    Some(SoKeepalive::On { idle: idle.flatten(), interval: interval.flatten(), count: count.flatten() })
+}
+
+/// The addresses that a text stands for; `Err` says what is wrong in nginx's words. Names are looked up by
+/// the system, which may wait: for start and reload.
+fn resolve(text: &str) -> Result<Vec<ListenAddr>, &'static str> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return match path.len() {
+            0 => Err("no path in the unix domain socket"),
+            len if len > UNIX_PATH_LEN_MAX => Err("too long path in the unix domain socket"),
+            _ => Ok(vec![ListenAddr::Unix(path.into())]),
+        };
+    }
+    let (ips, ports) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, tail) = rest.split_once(']').ok_or("invalid host")?;
+            let ip: Ipv6Addr = host.parse().map_err(|_| "invalid IPv6 address")?;
+            let ports = match (tail, tail.strip_prefix(':')) {
+                ("", _) => (80, 80),
+                (_, Some(ports)) => read_ports(ports)?,
+                _ => return Err("invalid host"),
+            };
+            (vec![ip.into()], ports)
+        }
+        None => match text.split_once(':') {
+            Some((host, ports)) => {
+                let ports = read_ports(ports)?;
+                (ips_of(host)?, ports)
+            }
+            None if text.starts_with(|first: char| first.is_ascii_digit()) && !text.contains('.') => {
+                (vec![Ipv4Addr::UNSPECIFIED.into()], read_ports(text)?)
+            }
+            None => (ips_of(text)?, (80, 80)),
+        },
+    };
+    let with_ports =
+        (ports.0..=ports.1).flat_map(|port| ips.iter().map(move |ip| SocketAddr::new(*ip, port)));
+    Ok(with_ports.map(ListenAddr::Inet).collect())
+}
+
+/// A port, or the first and the last of a range.
+fn read_ports(text: &str) -> Result<(u16, u16), &'static str> {
+    let port = |text: &str| match value::number(text).map(u16::try_from) {
+        // Unlike in nginx 0 is a port: the kernel chooses one, and the master logs which.
+        Ok(Ok(port)) => Ok(port),
+        _ => Err("invalid port"),
+    };
+    match text.split_once('-') {
+        None => port(text).map(|port| (port, port)),
+        Some((first, last)) => match (port(first)?, port(last)?) {
+            (first, last) if first > last => Err("invalid port range"),
+            ports => Ok(ports),
+        },
+    }
+}
+
+/// A literal address, `*`, or a name, which may stand for several addresses.
+fn ips_of(host: &str) -> Result<Vec<IpAddr>, &'static str> {
+    match host {
+        "" => return Err("no host"),
+        "*" => return Ok(vec![Ipv4Addr::UNSPECIFIED.into()]),
+        _ if host.contains('/') => return Err("invalid host"),
+        _ => {}
+    }
+    if let Ok(ip) = host.parse::<Ipv4Addr>() {
+        return Ok(vec![ip.into()]);
+    }
+    let found = (host, 0).to_socket_addrs().map_err(|_| "host not found")?;
+    let ips: Vec<IpAddr> = found.map(|addr| addr.ip()).collect();
+    if ips.is_empty() { Err("host not found") } else { Ok(ips) }
+}
+
+/// An address and what was said about it so far.
+struct Entry {
+    spec: ListenSpec,
+    default_server: Option<ServerId>,
+    /// Each server that listens here, by its place among the drafts.
+    servers: Vec<usize>,
+    /// Whether any of them asked for the PROXY protocol: one socket cannot do with it and without.
+    proxy_protocol: bool,
+    protocols: Protocols,
+}
+
+/// What the lines about an address said of its protocols, as far as nginx warns of it.
+#[derive(Clone, Copy, Default)]
+struct Protocols {
+    /// What the last line that counted said; nothing after the first.
+    said: Option<bool>,
+    /// Whether two lines differed.
+    changed: bool,
+}
+
+impl Protocols {
+    /// Takes note of another line; whether it contradicts an earlier one. A line that leaves the option out may
+    /// follow lines with it, and the other way round once, but not where options of the socket were written.
+    fn note(&mut self, before: bool, entry_set: bool, wanted: &Wanted) -> bool {
+        let now = wanted.proxy_protocol;
+        let differs_from_said = self.said.is_some_and(|said| said != now);
+        let (said, contradicts) = match (before, now) {
+            (false, true) => (before, (entry_set && !wanted.spec.set) || self.changed),
+            (true, false) => (now, wanted.spec.set || differs_from_said),
+            _ => (now, (wanted.spec.set && self.changed) || differs_from_said),
+        };
+        self.said = Some(said);
+        self.changed |= before != now;
+        contradicts
+    }
+}
+
+/// Groups the servers by address. Which options hold, and which server is the default, follows nginx.
+pub fn gather(drafts: Vec<ServerDraft>, warnings: &mut Vec<Error>) -> Result<Vec<Listen>, Error> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for (place, draft) in drafts.iter().enumerate() {
+        for wanted in &draft.listens {
+            add(&mut entries, wanted, place, draft.id, warnings)?;
+        }
+    }
+    let mut listens: Vec<Listen> = Vec::new();
+    let mut inner: Vec<(SocketAddr, Servers)> = Vec::new();
+    for index in 0..entries.len() {
+        let entry = &entries[index];
+        let servers = servers_of(entry, &drafts, warnings)?;
+        match entry.spec.addr {
+            ListenAddr::Inet(addr) if !entry.spec.set && has_wildcard(&entries, addr) => {
+                inner.push((addr, servers));
+            }
+            _ => listens.push(Listen { spec: entry.spec.clone(), servers, inner: Vec::new() }),
+        }
+    }
+    for (addr, servers) in inner {
+        let around = listens.iter_mut().find(|listen| is_wildcard_for(&listen.spec.addr, addr));
+        around.expect("it was set apart because its wildcard is there").inner.push((addr.ip(), servers));
+    }
+    Ok(listens)
+}
+
+/// Adds one address of one server, with nginx's rules for what may be said twice.
+fn add(
+    entries: &mut Vec<Entry>,
+    wanted: &Wanted,
+    place: usize,
+    id: ServerId,
+    warnings: &mut Vec<Error>,
+) -> Result<(), Error> {
+    let addr = &wanted.spec.addr;
+    let default_server = wanted.default_server.then_some(id);
+    let Some(entry) = entries.iter_mut().find(|entry| entry.spec.addr == *addr) else {
+        entries.push(Entry {
+            spec: wanted.spec.clone(),
+            default_server,
+            servers: vec![place],
+            proxy_protocol: wanted.proxy_protocol,
+            protocols: Protocols::default(),
+        });
+        return Ok(());
+    };
+    let fault = |what: &str| Err(Error::at(&wanted.place, format_args!("{what} {addr}")));
+    if entry.servers.contains(&place) {
+        return fault("a duplicate listen");
+    }
+    if wanted.spec.set && entry.spec.set {
+        return fault("duplicate listen options for");
+    }
+    if wanted.default_server && entry.default_server.is_some() {
+        return fault("a duplicate default server for");
+    }
+    if entry.protocols.note(entry.proxy_protocol, entry.spec.set, wanted) {
+        let message = format_args!("protocol options redefined for {addr}");
+        warnings.push(Error::at(&wanted.place, message).with_level(conf::Level::Warn));
+    }
+    entry.servers.push(place);
+    entry.proxy_protocol |= wanted.proxy_protocol;
+    entry.default_server = entry.default_server.or(default_server);
+    if wanted.spec.set {
+        entry.spec = wanted.spec.clone();
+    }
+    Ok(())
+}
+
+/// The names and the default of an address: the first server unless one was called the default.
+fn servers_of(entry: &Entry, drafts: &[ServerDraft], warnings: &mut Vec<Error>) -> Result<Servers, Error> {
+    let servers = entry.servers.iter().map(|&place| &drafts[place]);
+    let named: Vec<(&ServerName, ServerId)> =
+        servers.flat_map(|draft| draft.names.iter().map(|name| (name, draft.id))).collect();
+    let first = drafts[entry.servers[0]].id;
+    let default_server = entry.default_server.unwrap_or(first);
+    let several = entry.servers.len() > 1;
+    let names = NameTable::build(&named, default_server, &entry.spec.addr, several, warnings)?;
+    Ok(Servers { default_server, names, proxy_protocol: entry.proxy_protocol })
+}
+
+/// Whether a wildcard on the same port takes the connections of this address as well.
+fn has_wildcard(entries: &[Entry], addr: SocketAddr) -> bool {
+    !addr.ip().is_unspecified() && entries.iter().any(|entry| is_wildcard_for(&entry.spec.addr, addr))
+}
+
+fn is_wildcard_for(wildcard: &ListenAddr, addr: SocketAddr) -> bool {
+    match wildcard {
+        ListenAddr::Inet(wildcard) => {
+            wildcard.ip().is_unspecified()
+                && wildcard.is_ipv4() == addr.is_ipv4()
+                && wildcard.port() == addr.port()
+        }
+        ListenAddr::Unix(_) => false,
+    }
+}

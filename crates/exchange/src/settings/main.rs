@@ -1,0 +1,177 @@
+//! What the directives of `main` set, with nginx's defaults. Holds for the whole process.
+
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use conf::Error;
+
+use crate::config::Pools;
+use telemetry::ErrorLog;
+
+/// Settings of the `main` context.
+#[derive(Clone, Debug)]
+pub struct MainConf {
+    /// `user`: who serves, when started as root.
+    pub user: Option<UserSpec>,
+    /// `worker_processes`: threads that serve.
+    pub workers: Workers,
+    /// `worker_cpu_affinity`
+    pub affinity: Affinity,
+    /// `daemon`
+    pub daemon: bool,
+    /// `master_process`
+    pub master_process: bool,
+    /// `pid`
+    pub pid: PathBuf,
+    /// `worker_rlimit_nofile`: descriptors for each thread.
+    pub worker_rlimit_nofile: Option<u64>,
+    /// `worker_rlimit_core`, bytes.
+    pub worker_rlimit_core: Option<u64>,
+    /// `worker_shutdown_timeout`
+    pub worker_shutdown_timeout: Option<Duration>,
+    /// `worker_priority`, a nice value.
+    pub worker_priority: i32,
+    /// `working_directory`
+    pub working_directory: Option<PathBuf>,
+    /// `env`: names to keep, and names with values to set.
+    pub env: Vec<(String, Option<String>)>,
+    /// `error_log` of the process.
+    pub error_log: ErrorLog,
+    /// `thread_pool`; the pool `default` is always there.
+    pub thread_pools: Vec<ThreadPoolSpec>,
+    /// `pcre_jit`
+    pub pcre_jit: bool,
+}
+
+/// `user name [group]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserSpec {
+    /// The user's name.
+    pub user: String,
+    /// The group's name, when one was given.
+    pub group: Option<String>,
+}
+
+/// How many threads serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// As many as there are CPUs that the process may run on.
+    Auto,
+    /// So many.
+    Count(u32),
+}
+
+/// Which CPUs the threads are bound to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Affinity {
+    /// None.
+    #[default]
+    Free,
+    /// One each, in turn; of these when a mask was given.
+    Auto(Option<Vec<usize>>),
+    /// The CPUs of each thread; the last set serves further threads.
+    Sets(Vec<Vec<usize>>),
+}
+
+/// `thread_pool name threads=N [max_queue=N]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadPoolSpec {
+    /// Its name.
+    pub name: String,
+    /// Threads.
+    pub threads: u32,
+    /// Operations that may wait.
+    pub max_queue: u32,
+}
+
+impl Default for MainConf {
+    fn default() -> MainConf {
+        MainConf {
+            user: None,
+            workers: Workers::Count(1),
+            affinity: Affinity::Free,
+            daemon: true,
+            master_process: true,
+            pid: PathBuf::from("logs/nginx.pid"),
+            worker_rlimit_nofile: None,
+            worker_rlimit_core: None,
+            worker_shutdown_timeout: None,
+            worker_priority: 0,
+            working_directory: None,
+            env: Vec::new(),
+            error_log: ErrorLog::default(),
+            thread_pools: Vec::new(),
+            pcre_jit: false,
+        }
+    }
+}
+
+impl MainConf {
+    /// The defaults, with paths under this prefix.
+    pub fn under(prefix: &Path) -> MainConf {
+        let conf = MainConf::default();
+        MainConf { pid: prefix.join(&conf.pid), ..conf }
+    }
+
+    /// Fails when `aio threads=` names a pool that no `thread_pool` makes.
+    pub fn check_pools(&self, pools: &Pools) -> Result<(), Error> {
+        let made =
+            |name: &str| name == Pools::DEFAULT || self.thread_pools.iter().any(|pool| pool.name == name);
+        match pools.uses().find(|(name, _)| !made(name)) {
+            Some((name, span)) => Err(Error::at(span, format_args!("unknown thread pool \"{name}\""))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl MainConf {
+    /// Warns of threads that share the last set of CPUs.
+    pub fn check_affinity(&self, warnings: &mut Vec<Error>) {
+        if let (Affinity::Sets(sets), Workers::Count(count)) = (&self.affinity, self.workers)
+            && sets.len() != count as usize
+        {
+            let message = "the number of \"worker_processes\" is not equal to the number of \
+                           \"worker_cpu_affinity\" masks, using last mask for remaining worker processes";
+            warnings.push(Error::nowhere(message).with_level(conf::Level::Warn));
+        }
+    }
+}
+
+impl Default for ThreadPoolSpec {
+    /// nginx's pool `default`.
+    fn default() -> ThreadPoolSpec {
+        ThreadPoolSpec { name: Pools::DEFAULT.to_owned(), threads: 32, max_queue: 65536 }
+    }
+}
+
+impl Workers {
+    /// Threads that serve.
+    pub fn count(self) -> usize {
+        match self {
+            Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
+            Workers::Count(count) => count as usize,
+        }
+    }
+}
+
+impl Affinity {
+    /// The processors of a thread; none means all.
+    pub fn of_thread(&self, number: usize) -> Vec<usize> {
+        match self {
+            Affinity::Free => Vec::new(),
+            Affinity::Auto(None) => {
+                vec![number % std::thread::available_parallelism().map_or(1, usize::from)]
+            }
+            Affinity::Auto(Some(cpus)) => cpus.get(number % cpus.len().max(1)).copied().into_iter().collect(),
+            Affinity::Sets(sets) => sets.get(number).or(sets.last()).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+/// Whether this process began with super-user rights. A worker gives them up and must still read the same
+/// configuration the same way, so the first answer stays.
+pub fn started_as_root() -> bool {
+    static AS_ROOT: LazyLock<bool> = LazyLock::new(|| rustix::process::geteuid().is_root());
+    *AS_ROOT
+}

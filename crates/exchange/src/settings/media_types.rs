@@ -1,0 +1,123 @@
+//! Lists of media types, as `gzip_types`, `ssi_types`, `sub_filter_types`, `addition_types` and `charset_types`
+//! have them: which answers a module looks at.
+
+use std::sync::Arc;
+
+use conf::Error;
+
+use crate::config::Cx;
+use crate::request::Request;
+use crate::response::ContentType;
+
+/// The media types that a filter of bodies is for.
+///
+/// The first type of the default belongs to each list that the configuration makes, as in nginx: `gzip_types
+/// text/css` means HTML too.
+#[derive(Clone, Debug)]
+pub struct MediaTypes {
+    default: &'static [&'static str],
+    /// Which types the list has.
+    pub chosen: Chosen,
+    /// The block whose directive these are; 0 is nobody's.
+    block: u32,
+}
+
+/// The types of a list.
+#[derive(Clone, Debug)]
+pub enum Chosen {
+    /// Those that hold without a directive.
+    Default,
+    /// These, in lower case.
+    List(Arc<Vec<Box<str>>>),
+    /// `*`: all answers, those without a type too.
+    Any,
+}
+
+impl MediaTypes {
+    /// HTML, which is the default of all lists but one.
+    pub const HTML: MediaTypes = MediaTypes::new(&["text/html"]);
+
+    /// What holds without a directive; the first of them always does.
+    pub const fn new(default: &'static [&'static str]) -> MediaTypes {
+        MediaTypes { default, chosen: Chosen::Default, block: 0 }
+    }
+
+    /// Takes the arguments of the directive that `cx` is at. The first one in a block replaces what was
+    /// inherited, further ones add.
+    pub fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), Error> {
+        if self.block != cx.block {
+            (self.chosen, self.block) = (Chosen::Default, cx.block);
+        }
+        let mut list = match &self.chosen {
+            // nginx reads nothing further: no duplicate can matter.
+            Chosen::Any => return Ok(()),
+            Chosen::Default => self.default.iter().take(1).map(|&name| name.into()).collect(),
+            Chosen::List(list) => Vec::clone(list),
+        };
+        for text in cx.statement.texts() {
+            if text == "*" {
+                self.chosen = Chosen::Any;
+                return Ok(());
+            }
+            let name = text.to_ascii_lowercase().into_boxed_str();
+            if list.contains(&name) {
+                cx.warn(format_args!("duplicate MIME type \"{name}\""));
+                continue;
+            }
+            list.push(name);
+        }
+        self.chosen = Chosen::List(Arc::new(list));
+        Ok(())
+    }
+
+    /// Whether the answer of `request` is of one of these types. A charset that came with the type from
+    /// another server does not count, but what `types` and `default_type` say is compared as it was written.
+    pub fn matches(&self, request: &Request) -> bool {
+        let has = |name: &str| match &self.chosen {
+            Chosen::Any => true,
+            Chosen::Default => self.default.iter().any(|known| known.eq_ignore_ascii_case(name)),
+            Chosen::List(list) => list.iter().any(|known| known.eq_ignore_ascii_case(name)),
+        };
+        let content_type = &request.response.content_type;
+        match (content_type.of(request), content_type) {
+            (None, _) => matches!(self.chosen, Chosen::Any),
+            (Some(text), ContentType::Text(_)) => has(split_charset(text).0),
+            (Some(text), _) => has(text),
+        }
+    }
+}
+
+/// The type and its charset, where it has one: `text/html; charset="utf-8"` are `text/html` and `utf-8`.
+pub fn split_charset(text: &str) -> (&str, Option<&str>) {
+    const NAME: &str = "charset=";
+    for (semicolon, _) in text.match_indices(';') {
+        let parameter = text[semicolon + 1..].trim_start_matches(' ');
+        if !parameter.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)) {
+            continue;
+        }
+        let value = &parameter[NAME.len()..];
+        let value = value.strip_prefix('"').unwrap_or(value);
+        return (&text[..semicolon], Some(value.strip_suffix('"').unwrap_or(value)));
+    }
+    (text, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charset_is_told_from_other_parameters() {
+        for (text, expected) in [
+            ("text/html", ("text/html", None)),
+            ("text/html; charset=utf-8", ("text/html", Some("utf-8"))),
+            ("text/html;CHARSET=\"KOI8-R\"", ("text/html", Some("KOI8-R"))),
+            ("text/x; a=b;  charset=c", ("text/x; a=b", Some("c"))),
+            ("text/x; a=b", ("text/x; a=b", None)),
+            ("text/x;", ("text/x;", None)),
+            ("text/x; chars\u{e9}t=b", ("text/x; chars\u{e9}t=b", None)),
+        ] {
+            assert_eq!(split_charset(text), expected, "{text}");
+        }
+    }
+}

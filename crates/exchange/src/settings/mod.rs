@@ -1,0 +1,15 @@
+//! Settings of the core that the life of a request depends on. Their directives are in `http_core` of crate `modules`.
+
+pub mod answering;
+pub mod core;
+pub mod events;
+pub mod files;
+pub mod gzip_clients;
+pub mod keeping;
+pub mod listen;
+pub mod locations;
+pub mod main;
+pub mod media_types;
+pub mod names;
+pub mod reading;
+pub mod types;

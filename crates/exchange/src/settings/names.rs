@@ -1,0 +1,135 @@
+//! `server_name`: which server a host belongs to.
+//!
+//! In nginx's order: the exact name, the longest name that starts with a wildcard, the longest that ends
+//! with one, the first pattern that matches.
+
+use std::sync::Arc;
+
+use conf::{Error, Level};
+
+use crate::config::{Cx, ServerId};
+use crate::pattern::{GaveUp, Match, Pattern};
+use crate::settings::listen::ListenAddr;
+use crate::wildcard::{HostTable, Refusal};
+
+/// One name of a server.
+#[derive(Clone, Debug, Default)]
+pub struct ServerName {
+    /// In lower case, without the `~` of a pattern.
+    text: String,
+    pattern: Option<Arc<Pattern>>,
+}
+
+impl ServerName {
+    /// Reads one argument of `server_name`.
+    pub fn read(text: &str, cx: &mut Cx<'_>) -> Result<ServerName, Error> {
+        let bare_wildcard = text.starts_with('*') && (text.len() < 3 || !text.starts_with("*."));
+        if bare_wildcard || text == "." {
+            return Err(cx.error(format_args!("server name \"{text}\" is invalid")));
+        }
+        if text.contains('/') {
+            cx.warn(format_args!("server name \"{text}\" has suspicious symbols"));
+        }
+        if let Some(pattern) = text.strip_prefix('~') {
+            if pattern.is_empty() {
+                return Err(cx.error(format_args!("empty regex in server name \"{text}\"")));
+            }
+            // Hosts are compared in lower case; a pattern with capitals must not miss them.
+            let caseless = pattern.bytes().any(|byte| byte.is_ascii_uppercase());
+            let compiled = cx.pattern(pattern, caseless)?;
+            return Ok(ServerName { text: pattern.to_owned(), pattern: Some(Arc::new(compiled)) });
+        }
+        let text = match text.eq_ignore_ascii_case("$hostname") {
+            true => cx.http.hostname.clone(),
+            false => text.to_ascii_lowercase(),
+        };
+        Ok(ServerName { text, pattern: None })
+    }
+
+    /// In lower case; of a pattern, what follows its `~`.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The pattern, where it is one.
+    pub fn pattern(&self) -> Option<&Arc<Pattern>> {
+        self.pattern.as_ref()
+    }
+
+    /// As `$server_name` has it.
+    pub fn shown(&self) -> String {
+        match &self.pattern {
+            Some(_) => format!("~{}", self.text),
+            None => self.text.strip_prefix('.').unwrap_or(&self.text).to_owned(),
+        }
+    }
+}
+
+/// The names of the servers behind one address.
+#[derive(Debug, Default)]
+pub struct NameTable {
+    names: HostTable<ServerId>,
+    patterns: Vec<(Arc<Pattern>, ServerId)>,
+    /// Whether a name leads to another server than the default one, so that it is worth being looked up.
+    decides: bool,
+}
+
+impl NameTable {
+    /// The table of these names. Names that are taken already are left out with a warning. With a single
+    /// server (`!several`) its names decide nothing, and nginx does not look at them closely.
+    pub fn build(
+        names: &[(&ServerName, ServerId)],
+        default: ServerId,
+        addr: &ListenAddr,
+        several: bool,
+        warnings: &mut Vec<Error>,
+    ) -> Result<NameTable, Error> {
+        let decides = names.iter().any(|(name, server)| *server != default || name.pattern.is_some());
+        let mut table = NameTable { decides, ..NameTable::default() };
+        for &(name, server) in names {
+            let text = &name.text;
+            if let Some(pattern) = &name.pattern {
+                table.patterns.push((Arc::clone(pattern), server));
+                continue;
+            }
+            match table.names.add(text, server) {
+                Ok(()) => {}
+                Err(Refusal::Taken) => {
+                    let message = format_args!("conflicting server name \"{text}\" on {addr}, ignored");
+                    warnings.push(Error::nowhere(message).with_level(Level::Warn));
+                }
+                Err(Refusal::Invalid) if several => {
+                    let message = format_args!("invalid server name or wildcard \"{text}\" on {addr}");
+                    return Err(Error::nowhere(message));
+                }
+                Err(Refusal::Invalid) => {}
+            }
+        }
+        Ok(table)
+    }
+
+    /// The server of a host, given in lower case and without port.
+    pub fn find(&self, host: &[u8]) -> Result<Option<Named<'_>>, GaveUp<'_>> {
+        if !self.decides {
+            return Ok(None);
+        }
+        if let Some(server) = self.names.find(host) {
+            return Ok(Some(Named { server, matched: None }));
+        }
+        for (pattern, server) in &self.patterns {
+            if let Some(matched) = pattern.find(host)? {
+                return Ok(Some(Named { server: *server, matched: Some(matched) }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The server that a host belongs to.
+#[derive(Debug)]
+pub struct Named<'t> {
+    /// The server that the name leads to.
+    pub server: ServerId,
+    /// What a pattern matched; [`Match::store`] makes it known to a request.
+    pub matched: Option<Match<'t>>,
+}

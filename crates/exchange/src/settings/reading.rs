@@ -1,0 +1,57 @@
+//! How requests are read: what the directives of `http_core` say, with nginx's defaults.
+
+use std::time::Duration;
+
+use crate::config::Layered;
+use crate::template::Template;
+
+/// How requests are read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// `client_header_timeout`
+    pub client_header_timeout: Duration,
+    /// `client_header_buffer_size`, bytes.
+    pub client_header_buffer_size: u64,
+    /// `large_client_header_buffers`: count and bytes.
+    pub large_client_header_buffers: (u64, u64),
+    /// `connection_pool_size`, which bounds `large_client_header_buffers` and nothing else here.
+    pub connection_pool_size: u64,
+    /// `max_headers`: header lines.
+    pub max_headers: u64,
+    /// `ignore_invalid_headers`
+    pub ignore_invalid_headers: bool,
+    /// `underscores_in_headers`
+    pub underscores_in_headers: bool,
+    /// `http_strict`
+    pub http_strict: bool,
+    /// `merge_slashes`
+    pub merge_slashes: bool,
+    /// `client_max_body_size`, bytes; 0 is no limit.
+    pub client_max_body_size: u64,
+    /// `client_body_buffer_size`, bytes.
+    pub client_body_buffer_size: u64,
+    /// `client_body_timeout`
+    pub client_body_timeout: Duration,
+    /// `client_body_early_read`
+    pub client_body_early_read: Layered<Template>,
+}
+
+impl Default for Reading {
+    fn default() -> Reading {
+        Reading {
+            client_header_timeout: Duration::from_secs(60),
+            client_header_buffer_size: 1 << 10,
+            large_client_header_buffers: (4, 8 << 10),
+            connection_pool_size: 512,
+            max_headers: 1000,
+            ignore_invalid_headers: true,
+            underscores_in_headers: false,
+            http_strict: false,
+            merge_slashes: true,
+            client_max_body_size: 1 << 20,
+            client_body_buffer_size: 16 << 10,
+            client_body_timeout: Duration::from_secs(60),
+            client_body_early_read: Layered::default(),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `types`: media types by file extension.
+
+use std::sync::Arc;
+
+use conf::{Error, Level};
+use http::media_type;
+
+use crate::config::Cx;
+
+/// Media types by file extension, the letters' case aside.
+#[derive(Clone, Debug)]
+pub struct Types {
+    /// Sorted by extension, in lower case.
+    rows: Vec<(Box<[u8]>, Arc<str>)>,
+    /// The block whose `types` these are; 0 is nobody's.
+    block: u32,
+}
+
+impl Default for Types {
+    /// What holds without `types`.
+    fn default() -> Types {
+        let rows = media_type::DEFAULT_TYPES.iter();
+        let mut rows: Vec<(Box<[u8]>, Arc<str>)> =
+            rows.map(|(extension, name)| (extension.as_bytes().into(), (*name).into())).collect();
+        rows.sort();
+        Types { rows, block: 0 }
+    }
+}
+
+impl Types {
+    /// The type of a path by its extension.
+    pub fn find(&self, path: &[u8]) -> Option<&str> {
+        let extension = media_type::extension_of(path)?;
+        media_type::lookup(&self.rows, extension).map(|name| &**name)
+    }
+
+    /// `types { … }`: replaces what was inherited; a second one in the same block adds.
+    pub fn read(types: &mut Arc<Types>, cx: &mut Cx<'_>) -> Result<(), Error> {
+        let types = Arc::make_mut(types);
+        if types.block != cx.block {
+            *types = Types { rows: Vec::new(), block: cx.block };
+        }
+        for row in cx.statement.rows() {
+            let row = row?;
+            let name: Arc<str> = row.name.text.as_str().into();
+            for extension in row.texts() {
+                let extension: Box<[u8]> = extension.to_ascii_lowercase().into_bytes().into();
+                match types.rows.binary_search_by(|(known, _)| known.cmp(&extension)) {
+                    Err(place) => types.rows.insert(place, (extension, Arc::clone(&name))),
+                    Ok(place) => {
+                        let before = std::mem::replace(&mut types.rows[place].1, Arc::clone(&name));
+                        let extension = String::from_utf8_lossy(&extension);
+                        let message = format_args!(
+                            "duplicate extension \"{extension}\", content type: \"{name}\", \
+                             previous content type: \"{before}\""
+                        );
+                        cx.warnings.push(Error::at(row, message).with_level(Level::Warn));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! What `limit_conn` and `limit_req` share: the settings of a block beside the limits themselves, and the keys.
+
+use std::fmt::Debug;
+
+use conf::{Error, Statement};
+
+use crate::config::{Cx, Layered, Settings};
+use crate::request::Request;
+use crate::template::Template;
+use telemetry::Level;
+
+/// The settings of a block.
+#[derive(Clone, Debug)]
+pub struct Conf<L> {
+    /// As with all lists, the first one in a block replaces those of the block around it.
+    pub limits: Layered<L>,
+    /// Of lines about refused requests.
+    pub level: Level,
+    /// What a refused request is answered with.
+    pub status: u32,
+    /// Whether the limits only tell what they would do.
+    pub dry_run: bool,
+}
+
+impl<L: Clone + Debug + Send + Sync + 'static> Settings for Conf<L> {}
+
+impl<L> Default for Conf<L> {
+    fn default() -> Self {
+        Conf { limits: Layered::default(), level: Level::Error, status: 503, dry_run: false }
+    }
+}
+
+/// The levels that nginx takes for the lines of its limits.
+const LOG_LEVELS: &[(&str, Level)] =
+    &[("info", Level::Info), ("notice", Level::Notice), ("warn", Level::Warn), ("error", Level::Error)];
+
+impl<L> Conf<L> {
+    /// The setter of `limit_*_log_level`.
+    pub fn set_level(&mut self, cx: &Cx<'_>) -> Result<(), Error> {
+        cx.choice(&mut self.level, LOG_LEVELS)
+    }
+
+    /// The setter of `limit_*_status`.
+    pub fn set_status(&mut self, cx: &Cx<'_>) -> Result<(), Error> {
+        cx.number_in(&mut self.status, 400, 599)
+    }
+
+    /// What lines have behind their first words.
+    pub fn dry(&self) -> &'static str {
+        if self.dry_run { ", dry run" } else { "" }
+    }
+}
+
+/// nginx's words for a statement without the parameter.
+pub fn without_zone(statement: &Statement) -> Error {
+    Error::at(statement, format_args!("\"{}\" must have \"zone\" parameter", statement.name.text))
+}
+
+/// The key of a request by a template, which is written as `text`. An empty one is not limited; one that nginx could
+/// not store is told.
+pub fn key_of(request: &Request, key: &Template, text: &str, len_max: usize) -> Option<Vec<u8>> {
+    let key = key.rendered(request);
+    if key.len() > len_max {
+        let value = key.escape_ascii();
+        let what = format_args!("the value of the \"{text}\" key is more than {len_max} bytes: \"{value}\"");
+        request.log(Level::Error, what);
+        return None;
+    }
+    (!key.is_empty()).then_some(key)
+}

@@ -1,0 +1,317 @@
+//! A table of small states by key, for all threads, bounded in bytes.
+//!
+//! Each key belongs to a shard, a shard has a short lock, and no lock is held across a wait: threads meet
+//! only when they look at the same shard in the same moment. A shard knows which of its states was used
+//! longest ago, for modules that make room.
+//!
+//! What a state costs is what it costs in nginx's allocator (a power of two), so that a size means the same
+//! number of states. What it takes here is less: a node of at most 64 bytes, a place in the index, and long keys.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use transfer::recency::{Place, Recency};
+
+/// Bytes of a page, and of what nginx notes about one.
+const PAGE: u64 = 4096;
+const PAGE_NOTE: u64 = 24;
+
+/// Pages of a shard, at least: with fewer states in it, chance would fill one long before the others.
+const SHARD_PAGES: u64 = 64;
+
+/// More shards than this many threads rarely need.
+const SHARDS_MAX: u64 = 16;
+
+/// Least cost of a state: no smaller one is kept by a module.
+const COST_MIN: u64 = 64;
+
+/// The table.
+#[derive(Debug)]
+pub struct Table<T> {
+    shards: Box<[Mutex<Shard<T>>]>,
+    // Keys come from clients, who must not be able to choose the shard or the chain that they end in.
+    hasher: RandomState,
+}
+
+/// The states of some of the keys.
+#[derive(Debug)]
+pub struct Shard<T> {
+    /// First node of each chain.
+    index: Box<[Link]>,
+    nodes: Recency<Node<T>>,
+    /// What may still be spent.
+    bytes_left: u64,
+    /// What a state costs beside its key.
+    overhead: u64,
+}
+
+type Link = Option<Place>;
+
+#[derive(Debug)]
+struct Node<T> {
+    key: Key,
+    hash: u32,
+    /// The next one in the chain.
+    chain: Link,
+    value: T,
+}
+
+/// A key. Addresses fit without memory of their own.
+#[derive(Clone, Debug)]
+pub enum Key {
+    /// A key that fits in its place, with its length.
+    Short(u8, [u8; SHORT]),
+    /// A longer one.
+    Long(Box<[u8]>),
+}
+
+const SHORT: usize = 22;
+
+impl Key {
+    /// A copy of these bytes.
+    pub fn new(bytes: &[u8]) -> Key {
+        match bytes.len() {
+            len @ 0..=SHORT => {
+                let mut short = [0; SHORT];
+                short[..len].copy_from_slice(bytes);
+                Key::Short(len as u8, short)
+            }
+            _ => Key::Long(bytes.into()),
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Key::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Key::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl<T> Table<T> {
+    /// An empty table for a zone of `bytes`, whose states cost `overhead` and the length of their key.
+    pub fn new(bytes: u64, overhead: u64) -> Table<T> {
+        // A page goes for what nginx notes about the zone.
+        let pages = (bytes.saturating_sub(PAGE) / (PAGE + PAGE_NOTE)).max(1);
+        let shards = (pages / SHARD_PAGES).max(1).next_power_of_two().min(SHARDS_MAX);
+        let budget = pages * PAGE / shards;
+        let shards = (0..shards).map(|_| Mutex::new(Shard::new(budget, overhead))).collect();
+        Table { shards, hasher: RandomState::new() }
+    }
+
+    /// Calls `look` with the shard that has the key, locked.
+    pub fn with<R>(&self, key: &[u8], look: impl FnOnce(&mut Entry<'_, T>) -> R) -> R {
+        let hash = self.hasher.hash_one(key);
+        // The upper half chooses the shard, the lower one the chain in it.
+        let shard = (hash >> 32) as usize & (self.shards.len() - 1);
+        look(&mut Entry { shard: lock(&self.shards[shard]), key, hash: hash as u32 })
+    }
+
+    /// States that are kept now.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).nodes.places().count()).sum()
+    }
+}
+
+/// A panic of another thread leaves no shard half changed: nothing that can panic runs in between.
+fn lock<T>(shard: &Mutex<Shard<T>>) -> MutexGuard<'_, Shard<T>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A key and the shard that it belongs to.
+pub struct Entry<'a, T> {
+    shard: MutexGuard<'a, Shard<T>>,
+    key: &'a [u8],
+    hash: u32,
+}
+
+impl<T> Entry<'_, T> {
+    /// The state of the key.
+    pub fn get(&mut self) -> Option<&mut T> {
+        let place = self.shard.find(self.key, self.hash)?;
+        Some(&mut self.shard.nodes[place].value)
+    }
+
+    /// The state of the key, which counts as used now.
+    pub fn touch(&mut self) -> Option<&mut T> {
+        let place = self.shard.find(self.key, self.hash)?;
+        self.shard.nodes.touch(place);
+        Some(&mut self.shard.nodes[place].value)
+    }
+
+    /// Keeps a state for a key that has none; `false` when the shard is full.
+    pub fn insert(&mut self, value: T) -> bool {
+        self.shard.insert(self.key, self.hash, value)
+    }
+
+    /// Forgets the state of the key.
+    pub fn remove(&mut self) {
+        if let Some(place) = self.shard.find(self.key, self.hash) {
+            self.shard.remove(place);
+        }
+    }
+
+    /// The state in this shard that was used longest ago.
+    pub fn oldest(&self) -> Option<&T> {
+        let nodes = &self.shard.nodes;
+        nodes.oldest().map(|place| &nodes[place].value)
+    }
+
+    /// Forgets that one; `false` when there is none.
+    pub fn remove_oldest(&mut self) -> bool {
+        self.shard.nodes.oldest().map(|place| self.shard.remove(place)).is_some()
+    }
+}
+
+impl<T> Shard<T> {
+    fn new(budget: u64, overhead: u64) -> Shard<T> {
+        let most = (budget / cost(overhead, 1).max(COST_MIN)).min(u64::from(u32::MAX) - 1) as usize;
+        // Memory of both is the system's until a page of it is written to, and no state ever moves.
+        let chains = most.next_power_of_two().min(CHAINS_MAX);
+        Shard {
+            index: vec![None; chains].into(),
+            nodes: Recency::with_room_for(most),
+            bytes_left: budget,
+            overhead,
+        }
+    }
+
+    fn chain(&mut self, hash: u32) -> &mut Link {
+        let mask = self.index.len() - 1;
+        &mut self.index[hash as usize & mask]
+    }
+
+    fn find(&mut self, key: &[u8], hash: u32) -> Link {
+        let mut at = *self.chain(hash);
+        while let Some(place) = at {
+            let node = &self.nodes[place];
+            if node.hash == hash && node.key.bytes() == key {
+                return at;
+            }
+            at = node.chain;
+        }
+        None
+    }
+
+    fn insert(&mut self, key: &[u8], hash: u32, value: T) -> bool {
+        let Some(left) = self.bytes_left.checked_sub(cost(self.overhead, key.len())) else { return false };
+        let chain = *self.chain(hash);
+        let place = self.nodes.insert(Node { key: Key::new(key), hash, chain, value });
+        *self.chain(hash) = Some(place);
+        self.bytes_left = left;
+        true
+    }
+
+    fn remove(&mut self, place: Place) {
+        let node = self.nodes.remove(place);
+        self.bytes_left += cost(self.overhead, node.key.bytes().len());
+        let first = self.chain(node.hash);
+        if *first == Some(place) {
+            *first = node.chain;
+            return;
+        }
+        let mut at = *first;
+        while let Some(before) = at {
+            let before = &mut self.nodes[before];
+            if before.chain == Some(place) {
+                before.chain = node.chain;
+                return;
+            }
+            at = before.chain;
+        }
+    }
+}
+
+/// Chains of a shard, at most: 16 MiB of index.
+const CHAINS_MAX: usize = 1 << 22;
+
+/// Bytes of nginx's allocator for a state: a power of two, or whole pages.
+fn cost(overhead: u64, key: usize) -> u64 {
+    let bytes = overhead + key as u64;
+    if bytes > PAGE / 2 { bytes.next_multiple_of(PAGE) } else { bytes.next_power_of_two() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(table: &Table<u32>) -> Vec<Vec<u8>> {
+        let shard = lock(&table.shards[0]);
+        shard.nodes.places().map(|place| shard.nodes[place].key.bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn states_are_found_changed_and_forgotten() {
+        let table = Table::<u32>::new(32 << 10, 80);
+        let long = vec![b'x'; 300];
+        for key in [&b"a"[..], b"b", &long] {
+            assert!(table.with(key, |entry| entry.get().is_none() && entry.insert(1)));
+        }
+        table.with(b"a", |entry| *entry.get().expect("it is there") += 1);
+        assert_eq!(table.with(b"a", |entry| entry.get().copied()), Some(2));
+        assert_eq!(keys(&table), [b"a".to_vec(), b"b".to_vec(), long.clone()]);
+        table.with(b"a", |entry| entry.touch().is_some());
+        assert_eq!(table.with(b"", |entry| entry.oldest().copied()), Some(1));
+        table.with(&long, |entry| entry.remove());
+        assert_eq!(keys(&table), [b"b", b"a"]);
+        assert!(table.with(b"", |entry| entry.remove_oldest()));
+        assert_eq!(keys(&table), [b"a"]);
+        assert!(
+            table.with(b"", |entry| entry.remove_oldest()) && !table.with(b"", |entry| entry.remove_oldest())
+        );
+    }
+
+    #[test]
+    fn a_size_means_as_many_states_as_in_nginx() {
+        // The documentation of limit_req_zone: about 8 thousand states of 128 bytes in a megabyte.
+        let fill = |bytes: u64, overhead: u64| {
+            let table = Table::<u64>::new(bytes, overhead);
+            let number = |number: u32| number.to_ne_bytes();
+            let mut refused = 0;
+            for key in 0..40_000 {
+                refused += u32::from(!table.with(&number(key), |entry| entry.insert(0)));
+            }
+            assert!(refused > 0, "it is full");
+            table.count()
+        };
+        assert_eq!(fill(32 << 10, 80), 6 * 32);
+        assert_eq!(fill(1 << 20, 80), 253 * 32);
+        assert_eq!(fill(1 << 20, 36), 253 * 64);
+    }
+
+    #[test]
+    fn memory_is_bounded_by_the_size() {
+        // An index entry and a node are less than what is counted, also with a key that has its own memory.
+        assert!(Recency::<Node<[i64; 2]>>::NODE_LEN + 2 * size_of::<Link>() <= 128);
+        assert!(Recency::<Node<u32>>::NODE_LEN + 2 * size_of::<Link>() <= 64);
+        let table = Table::<u32>::new(32 << 10, 80);
+        assert!(!table.with(&vec![0; 65_535], |entry| entry.insert(0)), "longer than the zone");
+        let key = |number: u32| [number.to_ne_bytes(); 100].concat();
+        for number in 0..10_000 {
+            while !table.with(&key(number), |entry| entry.insert(0)) {
+                assert!(table.with(b"", |entry| entry.remove_oldest()));
+            }
+        }
+        let shard = lock(&table.shards[0]);
+        assert_eq!(shard.nodes.places().count(), 48, "512 bytes each");
+        assert_eq!(shard.bytes_left, 0);
+    }
+
+    #[test]
+    fn every_key_is_in_its_shard() {
+        let table = Table::<u32>::new(10 << 20, 36);
+        assert_eq!(table.shards.len(), SHARDS_MAX as usize);
+        for number in 0..1000_u32 {
+            assert!(table.with(&number.to_ne_bytes(), |entry| entry.insert(number)));
+        }
+        for number in (0..1000_u32).step_by(2) {
+            table.with(&number.to_ne_bytes(), |entry| entry.remove());
+        }
+        for number in 0..1000_u32 {
+            let found = table.with(&number.to_ne_bytes(), |entry| entry.get().copied());
+            assert_eq!(found, (number % 2 == 1).then_some(number));
+        }
+        assert_eq!(table.count(), 500);
+    }
+}

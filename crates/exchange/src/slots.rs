@@ -1,0 +1,172 @@
+//! What a request remembers of the configuration's variables: the slots that `set`, `map` and their like
+//! fill, and the groups of the last match.
+//!
+//! Both change while a template is rendered, from a request that is only looked at, so the cells are inside.
+//! A request that uses neither has empty vectors and pays for nothing else.
+
+use std::cell::{Cell, RefCell};
+
+use crate::request::Request;
+use crate::variables::Origin;
+use telemetry::Level;
+
+/// How many values may be computed inside of one another. nginx's number; chains in real configurations have
+/// a few links, so this is met by loops, and by nothing else before the stack is full.
+const DEPTH_MAX: u32 = 100;
+
+/// The values of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Slots {
+    values: RefCell<Vec<Value>>,
+    /// Values that are being computed, each inside of the one before.
+    depth: Cell<u32>,
+}
+
+/// One value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Value {
+    /// Nobody has asked, or nobody has assigned.
+    #[default]
+    Unset,
+    /// It is being computed, so whoever asks now is part of it.
+    Pending,
+    /// It was computed, and there is none.
+    Nothing,
+    /// Assigned, or computed.
+    Text(Vec<u8>),
+}
+
+/// What a slot has for somebody who asks.
+enum Look {
+    /// The answer; whether there was a value that is now in the output.
+    Answer(bool),
+    /// It has to be made.
+    Unset,
+    /// It is being made.
+    Pending,
+}
+
+impl Slots {
+    /// Forgets all values but not the memory of the table.
+    pub fn clear(&mut self) {
+        self.values.get_mut().clear();
+        self.depth.set(0);
+    }
+
+    fn look(&self, slot: u32, out: &mut Vec<u8>) -> Look {
+        match self.values.borrow().get(slot as usize) {
+            None | Some(Value::Unset) => Look::Unset,
+            Some(Value::Pending) => Look::Pending,
+            Some(Value::Nothing) => Look::Answer(false),
+            Some(Value::Text(text)) => {
+                out.extend_from_slice(text);
+                Look::Answer(true)
+            }
+        }
+    }
+
+    /// `len` is that of the configuration's table: the vector grows once, to its final length.
+    fn put(&self, slot: u32, value: Value, len: usize) {
+        let mut values = self.values.borrow_mut();
+        if values.len() <= slot as usize {
+            values.resize(len.max(slot as usize + 1), Value::Unset);
+        }
+        values[slot as usize] = value;
+    }
+}
+
+/// What the last regular expression matched, and where in it.
+#[derive(Clone, Debug, Default)]
+pub struct Captures(RefCell<Matched>);
+
+#[derive(Clone, Debug, Default)]
+struct Matched {
+    subject: Vec<u8>,
+    /// Start and end of `$0`, `$1`, …
+    spans: Vec<Option<(usize, usize)>>,
+}
+
+impl Request {
+    /// Appends the value of a variable that the configuration defines, which is made now if need be; `false`
+    /// when there is none.
+    pub fn slot(&self, slot: u32, out: &mut Vec<u8>) -> bool {
+        match self.shared.slots.look(slot, out) {
+            Look::Answer(found) => found,
+            Look::Unset => self.make(slot, out),
+            Look::Pending => self.refuse_cycle(self.config().http.registry.name(slot)),
+        }
+    }
+
+    /// Gives a variable of the configuration a value, which it keeps to the end of the request.
+    pub fn set_slot(&self, slot: u32, value: Vec<u8>) {
+        self.shared.slots.put(slot, Value::Text(value), self.config().http.registry.count());
+    }
+
+    /// The value of a slot that nothing has assigned.
+    fn make(&self, slot: u32, out: &mut Vec<u8>) -> bool {
+        let registry = &self.config().http.registry;
+        match registry.origin(slot) {
+            Origin::Computed(compute) => {
+                let start = out.len();
+                self.shared.slots.put(slot, Value::Pending, registry.count());
+                let found = self.nested(registry.name(slot), || compute.value(self, out));
+                let value = match found {
+                    _ if compute.is_volatile() => Value::Unset,
+                    true => Value::Text(out[start..].to_vec()),
+                    false => Value::Nothing,
+                };
+                self.shared.slots.put(slot, value, registry.count());
+                found
+            }
+            Origin::Family(variable) => variable.value(self, out),
+            Origin::Group => false,
+            Origin::Assigned | Origin::Unknown => {
+                if self.scope().core.uninitialized_variable_warn {
+                    let name = registry.name(slot);
+                    self.log(Level::Warn, format_args!("using uninitialized \"{name}\" variable"));
+                }
+                // Kept, so that the warning comes once.
+                self.set_slot(slot, Vec::new());
+                true
+            }
+        }
+    }
+
+    /// Computes a value out of others, which may lead back to it: behind too many steps there is no value.
+    pub fn nested(&self, name: &str, compute: impl FnOnce() -> bool) -> bool {
+        let depth = self.shared.slots.depth.get();
+        if depth >= DEPTH_MAX {
+            return self.refuse_cycle(name);
+        }
+        self.shared.slots.depth.set(depth + 1);
+        let found = compute();
+        self.shared.slots.depth.set(depth);
+        found
+    }
+
+    fn refuse_cycle(&self, name: &str) -> bool {
+        self.log(Level::Error, format_args!("cycle while evaluating variable \"{name}\""));
+        false
+    }
+
+    /// Appends what a group of the last match captured.
+    pub fn capture(&self, number: u8, out: &mut Vec<u8>) -> bool {
+        let Matched { subject, spans } = &*self.captures.0.borrow();
+        let span = spans.get(number as usize).copied().flatten();
+        span.map(|(start, end)| out.extend_from_slice(&subject[start..end])).is_some()
+    }
+
+    /// Remembers a match of `subject`.
+    pub fn set_captures(&self, subject: &[u8], groups: impl Iterator<Item = Option<(usize, usize)>>) {
+        let mut matched = self.captures.0.borrow_mut();
+        matched.subject.clear();
+        matched.subject.extend_from_slice(subject);
+        matched.spans.clear();
+        matched.spans.extend(groups);
+    }
+
+    /// Forgets the last match, as conditions and rewrites do that find none.
+    pub fn clear_captures(&self) {
+        self.captures.0.borrow_mut().spans.clear();
+    }
+}

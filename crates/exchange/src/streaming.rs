@@ -1,0 +1,194 @@
+//! Sends a body while it arrives.
+
+use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, chunk_header};
+use io::Errno;
+use io::op::{SEGMENTS_MAX, Source};
+use rt::{Either, select};
+use smallvec::SmallVec;
+
+use crate::client;
+use crate::filter::flow;
+use crate::request::Request;
+use transfer::body::stream::{Next, Stream, next};
+use transfer::body::{BodyError, SendError, Sink, turns};
+
+/// Pieces of one send, so that head, framing and the last chunk have room beside them.
+const PIECES_MAX: usize = SEGMENTS_MAX - 5;
+
+/// Sends `head` and the body behind it, which nothing changes on its way: its pieces are passed on without a copy.
+pub async fn send(
+    sink: &mut Sink<'_>,
+    head: Vec<u8>,
+    stream: &mut dyn Stream,
+    request: &mut Request,
+) -> Result<(), BodyError> {
+    let mut framing = Framing::of(request);
+    sink.begin(head);
+    // The header section of a stream of events does not wait for the first event. A body of known length is no such stream.
+    let mut waits = !stream.is_unbuffered() && matches!(framing, Framing::Length(_));
+    if !waits {
+        // The task that reads the body goes first: often the first piece is received already.
+        rt::step_aside().await;
+    }
+    let (mut ahead, mut had_a_turn) = (None, false);
+    loop {
+        let takes_turns = stream.is_read_at_will() && turns::are_on();
+        if takes_turns {
+            let room = turns::wait(sink, turns::TURN_BYTES).await?;
+            stream.set_room(room);
+        }
+        let gone = client::gone(request, stream.minds_client());
+        // In turns nothing is read that has to wait for what is sent before it.
+        let most = if takes_turns { Some(1) } else { sink.chunk_bytes() };
+        let gathering = Gathering { first: ahead.take(), waits, most, looks_ahead: !takes_turns };
+        let gathered = select(gathering.run(stream), gone).await;
+        let (pieces, state) = match gathered {
+            Either::Left(gathered) => gathered,
+            // Where nothing is sent, nothing would tell.
+            Either::Right(()) => return Err(SendError::Gone(Errno::CONNRESET).into()),
+        };
+        if let (State::Pause, true, false) = (&state, pieces.is_empty(), had_a_turn) {
+            // What is received in this turn leaves along with the header section.
+            had_a_turn = true;
+            rt::yield_now().await;
+            continue;
+        }
+        framing.take(sink, pieces).await?;
+        match state {
+            State::More(piece) => {
+                ahead = Some(piece);
+                sink.flush(true).await?;
+            }
+            State::Pause => sink.pause().await?,
+            State::Over => break,
+            State::Broken(error) => {
+                // What came before is as good as it would have been without the error.
+                sink.pause().await?;
+                return Err(error);
+            }
+        }
+        waits = true;
+    }
+    if !framing.is_complete() {
+        return Err(BodyError::Broken);
+    }
+    // A client of HTTP/1.0 does not get them. As in nginx the log shows them all the same.
+    request.response.sent_trailers = stream.trailers();
+    if framing.is_chunked() {
+        sink.push(Source::Vec(flow::last_chunk(request, &request.response.sent_trailers)));
+    }
+    Ok(sink.flush(false).await?)
+}
+
+/// What follows the pieces of one send.
+enum State {
+    /// This piece, which is at hand.
+    More(Source),
+    /// A piece that is not at hand. It may take the origin a moment or an hour.
+    Pause,
+    Over,
+    Broken(BodyError),
+}
+
+/// How the pieces of one send are collected.
+struct Gathering {
+    /// A piece that is at hand.
+    first: Option<Source>,
+    /// Whether the first piece is waited for.
+    waits: bool,
+    /// Bytes from which on no further piece is added.
+    most: Option<u64>,
+    /// Whether the piece behind a full send is taken from the stream.
+    looks_ahead: bool,
+}
+
+impl Gathering {
+    /// The pieces that are at hand, and what follows them.
+    async fn run(self, stream: &mut dyn Stream) -> (SmallVec<[Source; 4]>, State) {
+        let mut pieces: SmallVec<[Source; 4]> = self.first.into_iter().collect();
+        let mut bytes: usize = pieces.iter().map(|piece| piece.bytes().len()).sum();
+        let most = self.most.map_or(usize::MAX, |most| most as usize).min(stream.send_bytes());
+        loop {
+            let is_full = pieces.len() >= PIECES_MAX || bytes >= most;
+            if is_full && !self.looks_ahead {
+                return (pieces, State::Pause);
+            }
+            match next(stream, self.waits && pieces.is_empty()).await {
+                Ok(Next::Piece(source)) if is_full => return (pieces, State::More(source)),
+                Ok(Next::Piece(source)) => {
+                    bytes += source.bytes().len();
+                    pieces.push(source);
+                }
+                Ok(Next::End) => return (pieces, State::Over),
+                Ok(Next::Nothing) => return (pieces, State::Pause),
+                Err(error) => return (pieces, State::Broken(error)),
+            }
+        }
+    }
+}
+
+/// How the client finds the end of the body, and whether it was kept to.
+enum Framing {
+    /// So many bytes are left.
+    Length(u64),
+    Chunks,
+    /// By the end of the connection.
+    Close,
+}
+
+impl Framing {
+    fn of(request: &Request) -> Framing {
+        match request.response.content_length {
+            _ if request.response.chunked => Framing::Chunks,
+            Some(length) => Framing::Length(length),
+            None => Framing::Close,
+        }
+    }
+
+    fn is_chunked(&self) -> bool {
+        matches!(self, Framing::Chunks)
+    }
+
+    fn is_complete(&self) -> bool {
+        !matches!(self, Framing::Length(1..))
+    }
+
+    /// Adds pieces to the next send. Together they are one chunk.
+    async fn take(&mut self, sink: &mut Sink<'_>, pieces: SmallVec<[Source; 4]>) -> Result<(), BodyError> {
+        let bytes: u64 = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        match self {
+            Framing::Length(left) => *left = left.checked_sub(bytes).ok_or(BodyError::Broken)?,
+            Framing::Chunks => {
+                let mut buf = [0; CHUNK_HEADER_LEN_MAX];
+                sink.push(Source::Vec(chunk_header(bytes, &mut buf).to_vec()));
+            }
+            Framing::Close => {}
+        }
+        for piece in pieces {
+            add(sink, piece).await?;
+        }
+        if self.is_chunked() {
+            sink.push(Source::Static(CHUNK_END));
+        }
+        Ok(())
+    }
+}
+
+/// Adds a piece; one that is longer than the rate allows at once goes in parts.
+async fn add(sink: &mut Sink<'_>, piece: Source) -> Result<(), BodyError> {
+    let most = sink.chunk_bytes().map_or(usize::MAX, |bytes| bytes as usize);
+    if piece.bytes().len() <= most {
+        sink.push(piece);
+        return Ok(());
+    }
+    for (index, part) in piece.bytes().chunks(most).enumerate() {
+        if index > 0 {
+            sink.flush(true).await?;
+        }
+        sink.push(Source::Vec(part.to_vec()));
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Requests that the server makes of itself while it answers one: for `auth_request`, `mirror`, `ssi`,
+//! `addition`.
+//!
+//! As in nginx a subrequest has the client's head, a URI of its own, and shares the variables of the
+//! configuration with the request that made it. It passes the phases from the server's rewrites on, but is not
+//! asked for access, and ends with an answer that whoever made it may use or throw away.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use http::request::{Head, HeaderId, Method, Progress, Version};
+use rt::local::Event;
+use rt::{Either, select};
+
+use crate::request::Request;
+use crate::{course, effect};
+use telemetry::Level;
+
+/// What is asked of the server itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subrequest {
+    /// The path, decoded.
+    pub uri: Vec<u8>,
+    /// The query without question mark.
+    pub args: Vec<u8>,
+    /// Whether the filter that asks wants to see the answer instead of having it in the body.
+    pub capture: bool,
+    /// What takes the place of an answer that is empty or an error.
+    pub stub: Option<Vec<u8>>,
+    /// Whether it is made with the method of the request, and not fetched.
+    pub keeps_method: bool,
+    /// Whether nothing that follows it in the body is looked at before its response is here.
+    pub waits: bool,
+}
+
+/// A subrequest that is carried out up to its response, beside whatever else is done. To drop it is to give it up.
+pub struct UnderWay {
+    child: Rc<RefCell<Option<Box<Request>>>>,
+    done: Event,
+    given_up: Event,
+}
+
+/// Sets an event when it is dropped, so that a task that panics leaves no one waiting.
+struct SetOnDrop(Event);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+impl UnderWay {
+    /// Whether the response is here, or there will be none.
+    pub fn is_done(&self) -> bool {
+        self.done.is_set()
+    }
+
+    /// Waits until the response is here, or there will be none.
+    pub async fn wait(&self) {
+        self.done.wait().await;
+    }
+
+    /// The response. [`finish`] is to be called with it.
+    pub fn take(self) -> Option<Box<Request>> {
+        self.child.take()
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.given_up.set();
+    }
+}
+
+/// Subrequests inside of each other; more are a loop (nginx's limit).
+const DEPTH_MAX: u8 = 51;
+
+/// Subrequests of one request of a client, counted together (what nginx's counter of references allows). Without
+/// it a page that includes itself twice would be 2 to the power of 50.
+const COUNT_MAX: u32 = 64_535;
+
+/// Carries out a subrequest up to its response, which is in the result and not sent. `None` when it must not be.
+/// [`finish`] is to be called with the result.
+pub async fn answer(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
+    let mut child = start(parent, wanted)?;
+    carry_out(&mut child).await;
+    Some(child)
+}
+
+/// As [`answer`], beside whatever else is done for `parent`.
+pub fn begin(parent: &Request, wanted: &Subrequest) -> Option<UnderWay> {
+    let mut child = start(parent, wanted)?;
+    let under_way = UnderWay { child: Rc::default(), done: Event::new(), given_up: Event::new() };
+    let (place, given_up) = (Rc::clone(&under_way.child), under_way.given_up.clone());
+    let done = SetOnDrop(under_way.done.clone());
+    rt::spawn(async move {
+        let carried = select(carry_out(&mut child), given_up.wait()).await;
+        if let Either::Left(()) = carried {
+            place.replace(Some(child));
+        }
+        drop(done);
+    });
+    Some(under_way)
+}
+
+/// Carries out a subrequest beside the request, with a copy of the variables, and throws its answer away. The
+/// connection waits for it before its next request. `false` when it must not be.
+pub fn in_background(parent: &mut Request, wanted: &Subrequest) -> bool {
+    let Some(mut child) = start(parent, wanted) else { return false };
+    child.shared = Rc::new(parent.shared.apart_with_values());
+    child.shared.subrequests.set(parent.shared.subrequests.get());
+    detach(parent, &mut child);
+    let counted = parent.background.get_or_insert_default().enter();
+    rt::spawn(async move {
+        carry_out(&mut child).await;
+        write_log(&child);
+        drop(counted);
+    });
+    true
+}
+
+/// Has the modules prepare a request that shares nothing with its parent.
+fn detach(parent: &Request, child: &mut Request) {
+    for detach in parent.config().http.subrequest_hooks.iter().filter_map(|hooks| hooks.detach) {
+        detach(parent, child);
+    }
+}
+
+/// The response of a subrequest was used: writes the log.
+pub fn finish(child: Box<Request>) {
+    write_log(&child);
+}
+
+/// Sends a request through the phases that looks as if the client had fetched `target`, a path with its query, and throws
+/// its answer away. The handler that it is meant for knows it by `errand`, which is among its extensions; nothing is
+/// done where `target` cannot be asked for.
+pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
+    let Some(mut child) = fetching(parent, target) else { return };
+    detach(parent, &mut child);
+    child.extensions.insert(errand);
+    let child = &mut child;
+    let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_unfiltered(child));
+    run.await;
+}
+
+/// A request of its own with a head that was never received: the parent's fields behind another request line, without
+/// those that are about a body, about a part, or about what the client has already.
+fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
+    let bytes = parent.bytes();
+    let mut text = [b"GET ", target, b" "].concat();
+    text.extend_from_slice(match parent.head.version() {
+        Version::Http10 => b"HTTP/1.0\r\n",
+        Version::Http11 => b"HTTP/1.1\r\n",
+    });
+    for field in parent.head.fields().iter().filter(|field| !is_of_one_request(field.id)) {
+        let (name, value) = (field.name.of(bytes), field.value.of(bytes));
+        text.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+    }
+    text.extend_from_slice(b"\r\n");
+    let mut child = parent.child()?;
+    child.shared = Rc::new(parent.shared.apart());
+    let policy = effect::policy(&parent.scope().core);
+    child.head = Head::new();
+    match http::request::parse(&mut child.head, &text, &policy) {
+        Ok(Progress::Complete { .. }) => {}
+        _ => return None,
+    }
+    let mut raw = rt::pool().get(text.len())?;
+    raw.append(&text);
+    child.take_head(io::op::Source::Buf(raw), 0);
+    (child.method, child.internal, child.is_detached, child.body) = (Method::Get, false, true, None);
+    course::read_uri(&mut child).then_some(child)
+}
+
+fn is_of_one_request(id: HeaderId) -> bool {
+    matches!(
+        id,
+        HeaderId::ContentLength
+            | HeaderId::TransferEncoding
+            | HeaderId::Expect
+            | HeaderId::Range
+            | HeaderId::IfRange
+            | HeaderId::IfMatch
+            | HeaderId::IfNoneMatch
+            | HeaderId::IfModifiedSince
+            | HeaderId::IfUnmodifiedSince
+    )
+}
+
+/// Whether `parent` may make a subrequest to this URI; the log says why not.
+pub fn is_allowed(parent: &Request, uri: &[u8]) -> bool {
+    let what = match (parent.depth, parent.shared.subrequests.get()) {
+        (DEPTH_MAX.., _) => "subrequests cycle",
+        (_, COUNT_MAX..) => "request reference counter overflow",
+        _ => return true,
+    };
+    parent.log(Level::Error, format_args!("{what} while processing \"{}\"", uri.escape_ascii()));
+    false
+}
+
+/// Takes a URI from a page apart into path, decoded, and query; `None`, with a line in the log, where it leads out
+/// of the root.
+pub fn parse_uri(request: &Request, text: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let question = memchr::memchr(b'?', text);
+    let (coded, args) = match question {
+        Some(place) => (&text[..place], &text[place + 1..]),
+        None => (text, &b""[..]),
+    };
+    let mut path = Vec::with_capacity(coded.len());
+    http::uri::unescape(coded, &mut path);
+    let climbs = |path: &[u8]| path.split(|&byte| byte == b'/').any(|segment| segment == b"..");
+    if coded.is_empty() || climbs(coded) || climbs(&path) || path.contains(&0) {
+        request.log(Level::Error, format_args!("unsafe URI \"{}\" was detected", text.escape_ascii()));
+        return None;
+    }
+    Some((path, args.to_vec()))
+}
+
+fn start(parent: &Request, wanted: &Subrequest) -> Option<Box<Request>> {
+    if !is_allowed(parent, &wanted.uri) {
+        return None;
+    }
+    let mut child = parent.child()?;
+    child.uri.clone_from(&wanted.uri);
+    child.args.clone_from(&wanted.args);
+    // As in nginx: it is fetched, whatever the method was that led to it.
+    child.method = if wanted.keeps_method { parent.method } else { Method::Get };
+    let made = &parent.shared.subrequests;
+    made.set(made.get() + 1);
+    for begin in parent.config().http.subrequest_hooks.iter().filter_map(|hooks| hooks.begin) {
+        begin(parent, &mut child);
+    }
+    Some(child)
+}
+
+/// Runs a subrequest to its answer. Boxed, because the phases of a request may run those of another.
+fn carry_out(child: &mut Request) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+    Box::pin(course::run_subrequest(child))
+}
+
+fn write_log(child: &Request) {
+    if child.scope().core.subrequests.log {
+        child.end();
+    }
+}

@@ -1,0 +1,40 @@
+//! A connection that leaves HTTP behind (101 Switching Protocols).
+
+use std::fmt;
+use std::pin::Pin;
+
+use io::Errno;
+use rt::{Socket, Timer};
+
+/// Takes over a client's connection after the head of the response was sent.
+pub trait Takeover: fmt::Debug {
+    /// Runs to the end of the connection. `early` is what the client has sent behind its request.
+    fn run<'a>(
+        self: Box<Self>,
+        client: &'a mut Socket,
+        timer: &'a Timer,
+        early: &'a [u8],
+    ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>>;
+}
+
+/// How a connection that was taken over came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakeoverEnd {
+    /// Why it ended.
+    pub reason: Ended,
+    /// Bytes that went to the client.
+    pub sent: u64,
+}
+
+/// Why such a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Both ends have closed their sides.
+    Closed,
+    /// Nothing came for too long.
+    Idle,
+    /// The upstream's connection broke.
+    Upstream(Errno),
+    /// The client's did.
+    Client(Errno),
+}

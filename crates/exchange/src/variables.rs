@@ -1,0 +1,384 @@
+//! Variables: values of a request by name, computed when they are asked for.
+//!
+//! Most belong to a module and are functions. Those that the configuration defines (`set`, named groups,
+//! `map` and its like) get a numbered slot in each request ([`crate::slots`]). Which is which is decided when
+//! the configuration is read.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use conf::{Error, Span, Statement};
+
+use crate::request::Request;
+use crate::template::{Start, Template};
+
+/// A module's variable.
+pub struct Variable {
+    /// The name without `$`.
+    pub name: &'static str,
+    /// Appends the value; `false` when there is none.
+    pub get: fn(&Request, &mut Vec<u8>) -> bool,
+    /// What `set` does to it, where that is allowed.
+    pub set: Option<fn(&mut Request, &[u8])>,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+/// Values that `set` gave to variables in the place of what their modules say.
+#[derive(Default)]
+struct Replaced(Vec<(&'static str, Vec<u8>)>);
+
+impl Request {
+    /// Gives a module's variable another value, for modules whose variables nginx lets be set.
+    pub fn replace_variable(&mut self, name: &'static str, value: &[u8]) {
+        // Shared, because subrequests have the variables of the request that makes them.
+        let mut shared = self.shared.extensions.borrow_mut();
+        let replaced = shared.get_or_default::<Replaced>();
+        replaced.0.retain(|(known, _)| *known != name);
+        replaced.0.push((name, value.to_vec()));
+    }
+
+    /// Appends such a value, if it was given.
+    pub fn replaced_variable(&self, name: &str, out: &mut Vec<u8>) -> bool {
+        let shared = self.shared.extensions.borrow();
+        let found =
+            shared.get::<Replaced>().and_then(|replaced| replaced.0.iter().find(|(known, _)| *known == name));
+        found.map(|(_, value)| out.extend_from_slice(value)).is_some()
+    }
+}
+
+/// A family of variables whose names share their beginning.
+pub struct Prefixed {
+    /// The beginning, such as `http_`.
+    pub prefix: &'static str,
+    /// Appends the value for the rest of the name; `false` when there is none.
+    pub get: fn(&Request, &str, &mut Vec<u8>) -> bool,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+/// How the value of a variable is made that the configuration defines, such as a `map`.
+pub trait Compute: fmt::Debug + Send + Sync {
+    /// Appends the value; `false` when there is none. It is asked once for a request.
+    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool;
+
+    /// Whether the value is to be made anew each time that it is asked for.
+    fn is_volatile(&self) -> bool {
+        false
+    }
+}
+
+/// The variables of all modules.
+#[derive(Default)]
+pub struct ModuleVariables {
+    single: HashMap<&'static str, &'static Variable>,
+    families: Vec<&'static Prefixed>,
+}
+
+impl ModuleVariables {
+    /// Of several variables with one name the first counts.
+    pub fn new(
+        single: impl Iterator<Item = &'static Variable>,
+        families: impl Iterator<Item = &'static Prefixed>,
+    ) -> ModuleVariables {
+        let mut by_name = HashMap::new();
+        for variable in single {
+            by_name.entry(variable.name).or_insert(variable);
+        }
+        ModuleVariables { single: by_name, families: families.collect() }
+    }
+
+    /// A module's variable, or one of a module's family; `None` when no module has it.
+    pub fn named(&self, name: &str) -> Option<VarRef> {
+        let single = self.single.get(name).map(|variable| VarRef::Module(variable));
+        single.or_else(|| Some(VarRef::Member(Arc::new(self.member(name)?))))
+    }
+
+    /// One of a family, of the one with the longest beginning that fits.
+    fn member(&self, name: &str) -> Option<Member> {
+        let fits = |family: &&&Prefixed| name.starts_with(family.prefix);
+        let family = self.families.iter().filter(fits).max_by_key(|family| family.prefix.len())?;
+        Some(Member { family, rest: name[family.prefix.len()..].into(), slot: OnceLock::new() })
+    }
+
+    /// A module's variable of this name, if there is one; an error when it cannot be changed.
+    fn changeable(&self, name: &str, statement: &Statement) -> Result<Option<&'static Variable>, Error> {
+        match self.single.get(name) {
+            Some(variable) if variable.set.is_none() => {
+                Err(Error::at(statement, format_args!("the duplicate \"{name}\" variable")))
+            }
+            variable => Ok(variable.copied()),
+        }
+    }
+}
+
+/// A variable as a template holds it.
+#[derive(Clone)]
+pub enum VarRef {
+    /// One of a module.
+    Module(&'static Variable),
+    /// One of a family, such as `http_name`.
+    Member(Arc<Member>),
+    /// Of the configuration.
+    Slot(u32),
+    /// `$1` to `$9`.
+    Capture(u8),
+}
+
+/// One variable of a family.
+pub struct Member {
+    family: &'static Prefixed,
+    /// The name without the beginning that the family shares.
+    rest: Box<str>,
+    /// The slot that goes before the family, when a directive further on in the configuration assigns to this
+    /// name: `set $http_x` is possible in nginx, also behind a log format that has `$http_x`.
+    slot: OnceLock<u32>,
+}
+
+impl VarRef {
+    /// Appends the value; `false` when there is none.
+    pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        match self {
+            VarRef::Module(variable) => (variable.get)(request, out),
+            VarRef::Member(member) => match member.slot.get() {
+                Some(&slot) => request.slot(slot, out),
+                None => member.value(request, out),
+            },
+            VarRef::Slot(slot) => request.slot(*slot, out),
+            VarRef::Capture(number) => request.capture(*number, out),
+        }
+    }
+
+    /// Gives it a value, as `set` does. Only what [`Registry::define`] answers can be given one; the others stay
+    /// as they are.
+    pub fn assign(&self, request: &mut Request, value: &[u8]) {
+        match self {
+            VarRef::Module(Variable { set: Some(set), .. }) => set(request, value),
+            VarRef::Slot(slot) => request.set_slot(*slot, value.to_vec()),
+            VarRef::Module(_) | VarRef::Member(_) | VarRef::Capture(_) => {}
+        }
+    }
+}
+
+impl Member {
+    /// What the family has for this name, whatever was assigned to it. The empty name is allowed as in nginx: text may
+    /// follow a variable such as `$arg_`. It never has a value.
+    pub fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        !self.rest.is_empty() && (self.family.get)(request, &self.rest, out)
+    }
+}
+
+impl fmt::Debug for VarRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VarRef::Module(variable) => write!(f, "${}", variable.name),
+            VarRef::Member(member) => write!(f, "${}{}", member.family.prefix, member.rest),
+            VarRef::Slot(slot) => write!(f, "$slot {slot}"),
+            VarRef::Capture(number) => write!(f, "${number}"),
+        }
+    }
+}
+
+impl PartialEq for VarRef {
+    fn eq(&self, other: &VarRef) -> bool {
+        format!("{self:?}") == format!("{other:?}")
+    }
+}
+
+/// The variables that a configuration defines, beside those of the modules.
+#[derive(Default)]
+pub struct Registry {
+    modules: Arc<ModuleVariables>,
+    slots: Vec<Slot>,
+    by_name: HashMap<String, u32>,
+    /// Members of families that are used, by their whole names.
+    members: HashMap<String, Arc<Member>>,
+    /// What the values of slots begin with that `set` and `map` write.
+    written: HashMap<u32, Schemes>,
+}
+
+/// Which kinds of values are written for a variable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Schemes {
+    /// Those that begin with `https://`.
+    pub https: bool,
+    /// Others, among them those that are known with a request only.
+    pub others: bool,
+}
+
+struct Slot {
+    name: String,
+    /// Where it was first used, while nothing has defined it.
+    wanted: Option<Span>,
+    origin: Origin,
+}
+
+/// Where the value of a slot comes from before something is assigned to it.
+pub enum Origin {
+    /// It is used; what defines it may follow.
+    Unknown,
+    /// From nowhere: it is for `set` alone.
+    Assigned,
+    /// From the family that its name belongs to.
+    Family(Arc<Member>),
+    /// From a match: it is a named group.
+    Group,
+    /// From this.
+    Computed(Arc<dyn Compute>),
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.slots.iter().map(|slot| &slot.name)).finish()
+    }
+}
+
+impl Registry {
+    /// No definitions yet, and these variables of modules.
+    pub fn over(modules: Arc<ModuleVariables>) -> Registry {
+        Registry { modules, ..Registry::default() }
+    }
+
+    /// The variable of this name; a definition may follow.
+    pub fn reference(&mut self, name: &str, statement: &Statement) -> VarRef {
+        if let [digit @ b'1'..=b'9'] = name.as_bytes() {
+            return VarRef::Capture(digit - b'0');
+        }
+        self.reference_named(name, statement)
+    }
+
+    /// As [`Registry::reference`], but a number is a name like others.
+    pub fn reference_named(&mut self, name: &str, statement: &Statement) -> VarRef {
+        // Names are compared without case, as in nginx.
+        let name = name.to_ascii_lowercase();
+        match self.known(&name) {
+            Some(VarRef::Member(member)) => {
+                self.members.insert(name, Arc::clone(&member));
+                VarRef::Member(member)
+            }
+            Some(variable) => variable,
+            None => VarRef::Slot(self.add(name, Some(statement.span().clone()))),
+        }
+    }
+
+    /// The variable of this name in a configuration that was read: for names that come with a request.
+    pub fn find(&self, name: &str) -> Option<VarRef> {
+        match name.as_bytes() {
+            [digit @ b'1'..=b'9'] => Some(VarRef::Capture(digit - b'0')),
+            _ => self.known(&name.to_ascii_lowercase()),
+        }
+    }
+
+    /// What the configuration defines goes before a family.
+    fn known(&self, name: &str) -> Option<VarRef> {
+        if let Some(&slot) = self.by_name.get(name) {
+            return Some(VarRef::Slot(slot));
+        }
+        let member = self.members.get(name).map(|member| VarRef::Member(Arc::clone(member)));
+        member.or_else(|| self.modules.named(name))
+    }
+
+    /// A variable that statements like `set` assign to. Until one has, a value comes from elsewhere if it can.
+    pub fn define(&mut self, name: &str, statement: &Statement) -> Result<VarRef, Error> {
+        let name = name.to_ascii_lowercase();
+        if let Some(variable) = self.modules.changeable(&name, statement)? {
+            return Ok(VarRef::Module(variable));
+        }
+        let slot = self.own(name);
+        let slot_named = &mut self.slots[slot as usize];
+        if matches!(slot_named.origin, Origin::Unknown) {
+            let member = self.modules.member(&slot_named.name);
+            slot_named.origin = member.map_or(Origin::Assigned, |member| Origin::Family(Arc::new(member)));
+        }
+        Ok(VarRef::Slot(slot))
+    }
+
+    /// The slot of a named group of a pattern. Unlike `set`, a match changes nothing that a module has.
+    pub fn define_group(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
+        self.claim(name, statement, Origin::Group)
+    }
+
+    /// The slot of a variable whose value [`Registry::compute`] is told how to make.
+    pub fn define_computed(&mut self, name: &str, statement: &Statement) -> Result<u32, Error> {
+        self.claim(name, statement, Origin::Assigned)
+    }
+
+    /// Notes a value that a directive writes for a variable, so that a wrong address is seen before the first request.
+    pub fn note_value(&mut self, slot: u32, value: Option<&Template>) {
+        let schemes = self.written.entry(slot).or_default();
+        match value.and_then(Template::start) {
+            Some(Start::Text(text)) if is_https(text) => schemes.https = true,
+            _ => schemes.others = true,
+        }
+    }
+
+    /// What is written for a slot.
+    pub fn schemes(&self, slot: u32) -> Schemes {
+        self.written.get(&slot).copied().unwrap_or_default()
+    }
+
+    /// Says how the value of a slot is made.
+    pub fn compute(&mut self, slot: u32, compute: Arc<dyn Compute>) {
+        self.slots[slot as usize].origin = Origin::Computed(compute);
+    }
+
+    fn claim(&mut self, name: &str, statement: &Statement, origin: Origin) -> Result<u32, Error> {
+        let name = name.to_ascii_lowercase();
+        self.modules.changeable(&name, statement)?;
+        let slot = self.own(name);
+        self.slots[slot as usize].origin = origin;
+        Ok(slot)
+    }
+
+    /// A slot that is defined from now on.
+    fn own(&mut self, name: String) -> u32 {
+        let slot = match self.by_name.get(&name) {
+            Some(&slot) => slot,
+            None => self.add(name, None),
+        };
+        self.slots[slot as usize].wanted = None;
+        slot
+    }
+
+    fn add(&mut self, name: String, wanted: Option<Span>) -> u32 {
+        let slot = self.slots.len() as u32;
+        if let Some(member) = self.members.get(&name) {
+            // Nothing has set it: a name gets a slot once.
+            let _ = member.slot.set(slot);
+        }
+        self.by_name.insert(name.clone(), slot);
+        self.slots.push(Slot { name, wanted, origin: Origin::Unknown });
+        slot
+    }
+
+    /// Fails when something is used that nothing defines.
+    pub fn finish(&self) -> Result<(), Error> {
+        let missing = self.slots.iter().find_map(|slot| Some((slot.wanted.as_ref()?, &slot.name)));
+        match missing {
+            Some((span, name)) => Err(Error::at(span, format_args!("unknown \"{name}\" variable"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Number of slots.
+    pub fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The name of a slot, without `$`.
+    pub fn name(&self, slot: u32) -> &str {
+        &self.slots[slot as usize].name
+    }
+
+    /// Where the value of a slot comes from before something is assigned to it.
+    pub fn origin(&self, slot: u32) -> &Origin {
+        &self.slots[slot as usize].origin
+    }
+}
+
+/// Whether an address asks for TLS.
+pub fn is_https(address: &str) -> bool {
+    const SCHEME: &[u8] = b"https://";
+    address.as_bytes().get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME))
+}

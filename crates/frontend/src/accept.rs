@@ -1,0 +1,131 @@
+//! Listening sockets of one thread, and the connections that come in through them.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use io::Errno;
+use rt::Listener;
+use rt::local::Gauge;
+use rt::net::Stopper;
+
+use crate::h1::{self, Entrance};
+use exchange::error_log;
+use exchange::request::Address;
+use exchange::settings::listen::ListenAddr;
+use exchange::thread::Thread;
+use telemetry::{Level, Reason};
+
+/// How long accepting pauses when descriptors or memory have run out (nginx: `accept_mutex_delay`).
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The listening sockets of one thread.
+pub struct Doors {
+    thread: Rc<Thread>,
+    alone: bool,
+    open: Vec<(ListenAddr, Stopper)>,
+    /// Tasks that accept. One that was stopped may still bring in a connection.
+    accepting: Gauge,
+}
+
+impl Doors {
+    /// No listeners yet; `alone` where the process has one thread.
+    pub fn new(thread: &Rc<Thread>, alone: bool) -> Doors {
+        Doors { thread: Rc::clone(thread), alone, open: Vec::new(), accepting: Gauge::new() }
+    }
+
+    /// Starts to accept from these sockets, unless their address is served already.
+    pub fn open(&mut self, listeners: Vec<(ListenAddr, Vec<OwnedFd>)>) {
+        for (address, fds) in listeners {
+            if self.open.iter().any(|(open, _)| *open == address) {
+                continue;
+            }
+            let generation = self.thread.generation();
+            let spec = generation.config.listens().find(|spec| spec.addr == address);
+            let own = self.alone || spec.is_some_and(|spec| spec.reuseport);
+            for fd in fds {
+                let listener = Listener::new(fd, false);
+                self.open.push((address.clone(), listener.stopper()));
+                let accepting = accept(Rc::clone(&self.thread), listener, address.clone(), own);
+                let counted = self.accepting.enter();
+                rt::spawn(async move {
+                    accepting.await;
+                    drop(counted);
+                });
+            }
+        }
+        self.tell_room();
+    }
+
+    /// Tells what limits connections which listeners there are.
+    fn tell_room(&self) {
+        let listeners = self.open.iter().map(|(_, stopper)| stopper.clone()).collect();
+        self.thread.room.set_listeners(listeners);
+    }
+
+    /// Stops at addresses that the configuration does not have any more.
+    pub fn close_unconfigured(&mut self) {
+        let generation = self.thread.generation();
+        let is_configured =
+            |address: &ListenAddr| generation.config.listens().any(|spec| spec.addr == *address);
+        self.open.retain(|(address, stopper)| {
+            let keep = is_configured(address);
+            if !keep {
+                stopper.stop();
+            }
+            keep
+        });
+        self.tell_room();
+    }
+
+    /// Waits until nothing more comes in after a stop: a connection that the kernel had handed over by then is
+    /// served, not reset.
+    pub async fn closed(&self) {
+        self.accepting.none_left().await;
+    }
+
+    /// Stops everywhere.
+    pub fn close_all(&mut self) {
+        for (_, stopper) in self.open.drain(..) {
+            stopper.stop();
+        }
+    }
+}
+
+/// Takes connections from one socket until it is stopped. `own` says that no other thread accepts from it: on a shared
+/// socket a multishot accept would give every connection to one thread.
+async fn accept(thread: Rc<Thread>, mut listener: Listener, address: ListenAddr, own: bool) {
+    let bound = match listener.local() {
+        Ok(bound) => Address::from(bound),
+        Err(errno) => return complain(&thread, Level::Emerg, "getsockname()", errno),
+    };
+    let entrance = Rc::new(Entrance::new(address, bound));
+    loop {
+        if thread.room.lacks().is_some() {
+            // Nothing is given up before a client waits.
+            listener.ready().await;
+            thread.room_to_accept().await;
+        }
+        listener.set_multishot(own && thread.room.is_wide());
+        match listener.accept().await {
+            Ok(fd) => {
+                // Counted before its task first runs: a thread that ends must not overlook it.
+                let counted = thread.enter();
+                rt::spawn(h1::serve(Rc::clone(&thread), Rc::clone(&entrance), fd, counted));
+            }
+            Err(Errno::CANCELED) => return,
+            Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => {}
+            Err(errno) => {
+                complain(&thread, Level::Crit, "accept4()", errno);
+                let is_full = matches!(errno, Errno::MFILE | Errno::NFILE);
+                if !is_full || !thread.give_up_descriptors(&thread.generation()).await {
+                    rt::sleep_until(rt::now() + PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+fn complain(thread: &Thread, level: Level, call: &str, errno: Errno) {
+    error_log::write(thread, level, format_args!("{call} failed ({})", Reason(errno)));
+}

@@ -1,0 +1,463 @@
+//! Reading the body of a request for a handler that asked for it.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::connection::{CONTINUE_RESPONSE, Expect};
+use io::op::Source;
+use io::{Buf, Errno, Segments};
+use rt::net::Behind;
+
+use crate::h1::Connection;
+use crate::h1::rest::Rest;
+use exchange::course;
+use exchange::request::Request;
+use exchange::room::{DiskRoom, Waits};
+use exchange::settings::core::Core;
+use telemetry::{Level, Reason};
+use transfer::body;
+use transfer::body::choose;
+use transfer::incoming::{BodyAborted, IncomingBody, PIECE_BYTES_MAX};
+use transfer::received::BodyInFile;
+use transfer::received::ReceivedBody;
+
+/// Why a body was not read.
+pub(super) enum BodyFailure {
+    /// This status answers the request.
+    Refused(u16),
+    /// As in nginx the connection ends without an answer, and this status is logged.
+    Abandoned(u16),
+}
+
+impl Connection {
+    /// Reads the whole body: into memory up to `client_body_buffer_size`, and what is larger into a file. Where that file
+    /// fails and the handler can do with pieces, what has come and the rest are handed out to be fed to it.
+    pub(super) async fn read_body(
+        &mut self,
+        request: &mut Request,
+        takes_pieces: bool,
+    ) -> Result<Option<Box<Feed>>, BodyFailure> {
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        // A second handler that asks, or one behind the error page of a body that could not be read.
+        if request.body.is_some() {
+            return Ok(None);
+        }
+        let mut body = ReceivedBody::default();
+        let done = match Rest::of(request) {
+            None => Ok(()),
+            // A location has compared it, but the server's own settings may hold still.
+            Some(_) if course::too_large(request).is_some() => Err(BodyFailure::Refused(413)),
+            Some(mut rest) => {
+                match self.receive_body(request, core, &mut rest, &mut body, takes_pieces).await {
+                    Ok(Received::Whole) => Ok(()),
+                    Ok(Received::Part { has_rest }) => {
+                        let rest = has_rest.then_some(rest);
+                        return Ok(Some(Box::new(Feed { held: Some(body), rest, ..Feed::of(core) })));
+                    }
+                    Err(failure) => Err(failure),
+                }
+            }
+        };
+        if done.is_err() {
+            body.clean().await;
+            // A part of a body is none, and nobody can read the rest again.
+            body = ReceivedBody::default();
+            request.keepalive = false;
+        }
+        (request.body, request.body_is_taken) = (Some(body.into()), true);
+        done.map(|()| None)
+    }
+
+    /// Whether all of the body is here, and in memory as a whole.
+    pub(super) fn has_whole_body(&self, request: &Request) -> bool {
+        let (here, held_max) = (self.input.bytes(), request.scope().core.reading.client_body_buffer_size);
+        let is_whole = |mut rest: Rest| matches!(rest.take(here, |_| {}), Ok((_, true)));
+        here.len() as u64 <= held_max && Rest::of(request).is_none_or(is_whole)
+    }
+
+    async fn receive_body(
+        &mut self,
+        request: &mut Request,
+        core: &Core,
+        rest: &mut Rest,
+        body: &mut ReceivedBody,
+        takes_pieces: bool,
+    ) -> Result<Received, BodyFailure> {
+        let held_max = usize::try_from(core.reading.client_body_buffer_size).unwrap_or(usize::MAX);
+        let in_file = core.body_files.in_file_only != BodyInFile::Off;
+        self.tell_to_go_on(request, core).await?;
+        self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
+        loop {
+            // What came along with the head is a part of the body, and may be all of it.
+            let taken = self.take_input(rest, body);
+            let (used, done) = taken.map_err(|()| invalid(request))?;
+            request.received += used;
+            check(rest, request, core.reading.client_max_body_size)?;
+            // A body that has a file is in it as a whole: nobody has to put two parts together.
+            if body.held() > held_max || done && (in_file || body.path().is_some()) {
+                // With `client_body_in_file_only` the file itself is wanted.
+                let does_without = takes_pieces && !in_file;
+                if !spill(request, core, body, does_without).await? {
+                    return Ok(Received::Part { has_rest: !done });
+                }
+            }
+            if done {
+                body.seal();
+                return Ok(Received::Whole);
+            }
+            // For each piece and not for the whole: a large body over a slow line takes as long as it takes.
+            self.timer.set(rt::now() + core.reading.client_body_timeout);
+            let most = match rest.left() {
+                // It goes to a file, in pieces of that size.
+                Some(left) if body.path().is_some() || body.byte_count() + left > held_max as u64 => {
+                    PIECE_BYTES_MAX
+                }
+                _ => BUFFER_MAX,
+            };
+            match self.receive_body_bytes(rest, body, most).await {
+                Ok(Some(count)) => request.received += count,
+                Err(Errno::CANCELED) => {
+                    let what = "connection was closed to make room for another";
+                    request.log(Level::Info, format_args!("{what} while reading client request body"));
+                    return Err(BodyFailure::Abandoned(408));
+                }
+                Err(Errno::TIMEDOUT) => {
+                    let what = "client timed out (110: Connection timed out)";
+                    request.log(Level::Info, format_args!("{what} while reading client request body"));
+                    return Err(BodyFailure::Abandoned(408));
+                }
+                Ok(None) | Err(_) => {
+                    request.log(Level::Info, format_args!("client prematurely closed connection"));
+                    return Err(BodyFailure::Abandoned(400));
+                }
+            }
+        }
+    }
+
+    /// Moves what was received of a body into it; how many bytes of the input that was, and whether it was the end.
+    fn take_input(&mut self, rest: &mut Rest, body: &mut impl Collect) -> Result<(u64, bool), ()> {
+        if let Rest::Bytes(left) = rest
+            && let Some(buf) = self.input.take_buf(*left)
+        {
+            let count = buf.len() as u64;
+            *left -= count;
+            body.take(buf);
+            return Ok((count, *left == 0));
+        }
+        let (used, done) = rest.take(self.input.bytes(), |bytes| body.add(bytes))?;
+        self.input.consume(used);
+        Ok((used as u64, done))
+    }
+
+    /// The next body of this client is likely to be as long: its head is not received by what would take the body too.
+    fn expect_body(&mut self) {
+        self.had_long_body = true;
+        self.socket.set_multishot(false);
+    }
+
+    /// Receives more of a body whose head is here: what is known to come goes to where it stays, at most so many bytes of it,
+    /// as long as the client sends as fast as it is read. How many bytes came so; `None` at the end of the stream. Other
+    /// bytes are in the input. `ECANCELED` where the connection is given up meanwhile to make room.
+    async fn receive_body_bytes(
+        &mut self,
+        rest: &mut Rest,
+        body: &mut impl Collect,
+        most: usize,
+    ) -> Result<Option<u64>, Errno> {
+        let thread = Rc::clone(&self.thread);
+        let waiting = thread.room.waits(Waits::Body, &self.timer, self.socket.fd());
+        match self.receive_bytes(rest, body, most).await {
+            Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
+            received => received,
+        }
+    }
+
+    async fn receive_bytes(
+        &mut self,
+        rest: &mut Rest,
+        body: &mut impl Collect,
+        most: usize,
+    ) -> Result<Option<u64>, Errno> {
+        self.expect_body();
+        let Rest::Bytes(left) = rest else { return self.receive(0).await.map(|came| came.then_some(0)) };
+        let wanted = (*left).min(most as u64) as usize;
+        let is_fast = std::mem::replace(&mut self.body_is_fast, false);
+        let may_wait = is_fast && !rt::buffers_are_scarce();
+        let Some(buf) = may_wait.then(|| body.room(wanted)).flatten() else {
+            let came = self.receive(0).await?;
+            self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
+            return Ok(came.then_some(0));
+        };
+        let held = buf.len();
+        let received = self.timer.limit(self.socket.recv_behind(buf)).await;
+        match received.map_err(|rt::Elapsed| Errno::TIMEDOUT)?? {
+            Behind::Grown(mut buf) => {
+                let count = (buf.len() - held).min((*left).min(usize::MAX as u64) as usize);
+                let end = held + count;
+                if buf.len() > end {
+                    // A request that follows the body.
+                    let mut next = rt::pool().get(buf.len() - end).ok_or(Errno::NOBUFS)?;
+                    next.append(&buf[end..]);
+                    self.input.add(next, 0);
+                    buf.set_len(end);
+                }
+                *left -= count as u64;
+                self.body_is_fast = count >= FAST_BYTES;
+                body.put(buf);
+                Ok(Some(count as u64))
+            }
+            Behind::Apart(buf, received) => {
+                self.body_is_fast = received.len() >= FAST_BYTES;
+                body.put(buf);
+                match self.input.add(received, 0) {
+                    true => Ok(Some(0)),
+                    false => Err(Errno::NOBUFS),
+                }
+            }
+            Behind::End => Ok(None),
+        }
+    }
+
+    /// A client that waits to be told gets to know that its body is wanted.
+    async fn tell_to_go_on(&mut self, request: &Request, core: &Core) -> Result<(), BodyFailure> {
+        let waits = http::connection::expect(&request.head, request.bytes()) == Expect::Continue;
+        if !waits || !self.input.bytes().is_empty() {
+            return Ok(());
+        }
+        // It has nothing else to read meanwhile, so the send waits for nobody but a client that is gone.
+        let mut data = Segments::new();
+        data.push(Source::Static(CONTINUE_RESPONSE));
+        let sent =
+            body::send_at_once(&mut self.socket, &self.timer, core.sending.send_timeout, data, false).await;
+        sent.map(drop).map_err(|_| BodyFailure::Abandoned(400))
+    }
+}
+
+/// How much of a body was received.
+enum Received {
+    /// All of it.
+    Whole,
+    /// What memory and file have taken before the file failed.
+    Part { has_rest: bool },
+}
+
+/// A body on its way to a handler that takes it piece by piece.
+pub(super) struct Feed {
+    incoming: Rc<IncomingBody>,
+    /// What was received before, and goes first.
+    held: Option<ReceivedBody>,
+    /// What is still to come, where there is a body.
+    rest: Option<Rest>,
+    /// `client_max_body_size`
+    most: u64,
+    /// `client_body_timeout`
+    patience: Duration,
+}
+
+/// Bytes of one receive that tell a client which sends as fast as it is read: half of an engine's buffer, since a head may
+/// be the other half. For one that takes its time no buffer waits.
+const FAST_BYTES: usize = 2 << 10;
+
+/// The largest buffer that a body is received into.
+const BUFFER_MAX: usize = 1 << 20;
+
+/// What takes a body as it comes.
+trait Collect {
+    /// Takes a copy of bytes.
+    fn add(&mut self, bytes: &[u8]);
+
+    /// Takes a buffer.
+    fn take(&mut self, buf: Buf);
+
+    /// A buffer to receive about so many bytes into, behind its content; `None` where memory is short.
+    fn room(&mut self, bytes: usize) -> Option<Buf>;
+
+    /// Takes the buffer of [`Collect::room`] back.
+    fn put(&mut self, buf: Buf);
+}
+
+impl Collect for ReceivedBody {
+    fn add(&mut self, bytes: &[u8]) {
+        ReceivedBody::add(self, bytes);
+    }
+
+    fn take(&mut self, buf: Buf) {
+        ReceivedBody::take(self, buf);
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<Buf> {
+        ReceivedBody::room(self, bytes)
+    }
+
+    fn put(&mut self, buf: Buf) {
+        ReceivedBody::put(self, buf);
+    }
+}
+
+impl Collect for Rc<IncomingBody> {
+    fn add(&mut self, bytes: &[u8]) {
+        IncomingBody::add(self, bytes);
+    }
+
+    fn take(&mut self, buf: Buf) {
+        IncomingBody::take(self, buf);
+    }
+
+    fn room(&mut self, bytes: usize) -> Option<Buf> {
+        rt::pool().get(bytes)
+    }
+
+    fn put(&mut self, buf: Buf) {
+        IncomingBody::take(self, buf);
+    }
+}
+
+impl Feed {
+    /// One of nothing.
+    fn of(core: &Core) -> Feed {
+        let (most, patience) = (core.reading.client_max_body_size, core.reading.client_body_timeout);
+        Feed { incoming: Rc::default(), held: None, rest: None, most, patience }
+    }
+
+    /// Where the handler takes it.
+    pub(super) fn incoming(&self) -> &Rc<IncomingBody> {
+        &self.incoming
+    }
+
+    /// Hands out what was received before, at the pace at which it is taken.
+    async fn give_held(&mut self) -> Result<(), BodyAborted> {
+        let Some(mut held) = self.held.take() else { return Ok(()) };
+        held.seal();
+        let mut taken = 0;
+        while let Some(piece) = held.next_piece(&mut taken).await.map_err(BodyAborted::Lost)? {
+            self.incoming.add_source(piece);
+            if !self.incoming.has_room() {
+                self.incoming.taken().await;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Makes everything ready for [`Connection::feed`].
+    pub(super) async fn begin_feed(&mut self, request: &mut Request) -> Result<Feed, BodyFailure> {
+        if course::too_large(request).is_some() {
+            return Err(BodyFailure::Refused(413));
+        }
+        let generation = Rc::clone(&request.generation);
+        let core = &generation.config.location(request.location).scope.core;
+        let rest = Rest::of(request);
+        if rest.is_some() {
+            self.tell_to_go_on(request, core).await?;
+        }
+        Ok(Feed { rest, ..Feed::of(core) })
+    }
+
+    /// Reads the body as fast as it is taken. It never comes back: whoever takes the body is done first.
+    pub(super) async fn feed(&mut self, mut feed: Feed) -> Infallible {
+        let result = self.feed_to_end(&mut feed).await;
+        feed.incoming.end(result);
+        std::future::pending().await
+    }
+
+    async fn feed_to_end(&mut self, feed: &mut Feed) -> Result<(), BodyAborted> {
+        feed.give_held().await?;
+        let Feed { incoming, rest: Some(rest), most, patience, .. } = feed else { return Ok(()) };
+        self.body_is_fast = self.input.bytes().len() >= FAST_BYTES;
+        loop {
+            let (used, done) = self.take_input(rest, incoming).map_err(|()| BodyAborted::Invalid)?;
+            incoming.count(used);
+            if let Some((total, more)) = exceeds(rest, *most) {
+                return Err(BodyAborted::TooLarge(total, more));
+            }
+            if done {
+                return Ok(());
+            }
+            let here = match incoming.has_room() {
+                true => self.socket.try_recv(),
+                false => None,
+            };
+            match here {
+                Some(Ok(Some(buf))) => {
+                    if !self.input.add(buf, 0) {
+                        return Err(BodyAborted::Closed);
+                    }
+                    continue;
+                }
+                Some(_) => return Err(BodyAborted::Closed),
+                None => {}
+            }
+            incoming.taken().await;
+            self.timer.set(rt::now() + *patience);
+            match self.receive_body_bytes(rest, incoming, PIECE_BYTES_MAX).await {
+                Ok(Some(count)) => incoming.count(count),
+                Err(Errno::TIMEDOUT) => return Err(BodyAborted::TimedOut),
+                Ok(None) | Err(_) => return Err(BodyAborted::Closed),
+            }
+        }
+    }
+}
+
+/// What a chunked body has brought and announced, when that is more than it may be. The announced size of a chunk
+/// counts: what is too large is not waited for.
+fn exceeds(rest: &Rest, most: u64) -> Option<(u64, u64)> {
+    let Rest::Chunks(decoder) = rest else { return None };
+    let (total, announced) = (decoder.total(), decoder.announced());
+    (most > 0 && announced > most).then(|| (total, announced - total))
+}
+
+/// A chunked body shows its size only while it comes. A length was compared before.
+fn check(rest: &Rest, request: &Request, most: u64) -> Result<(), BodyFailure> {
+    let Some((total, more)) = exceeds(rest, most) else { return Ok(()) };
+    let what = format_args!("client intended to send too large chunked body: {total}+{more} bytes");
+    request.log(Level::Error, what);
+    Err(BodyFailure::Refused(413))
+}
+
+fn invalid(request: &Request) -> BodyFailure {
+    request.log(Level::Error, format_args!("client sent invalid chunked body"));
+    BodyFailure::Refused(400)
+}
+
+/// Moves what was read to a file, and says so the first time: it is slower than a larger buffer. `false` where that failed
+/// and the request does without.
+async fn spill(
+    request: &Request,
+    core: &Core,
+    body: &mut ReceivedBody,
+    does_without: bool,
+) -> Result<bool, BodyFailure> {
+    let is_first = body.path().is_none();
+    let via = choose::path_engine(core.sending.aio, &rt::caps());
+    let mut room = DiskRoom::new(&request.conn.thread, &core.body_files.temp_path.0);
+    let mut spilled = body.spill(&core.body_files, via).await;
+    while let Err((_, _, errno)) = &spilled
+        && room.make(*errno).await
+    {
+        spilled = body.spill(&core.body_files, via).await;
+    }
+    if let Err((call, path, errno)) = spilled {
+        if let Some(more) = request.conn.thread.room.alarms.temp_files.due(rt::now()) {
+            let (path, reason) = (path.display(), Reason(errno));
+            let then = match does_without {
+                true => "; the body goes on without a temporary file, and its client waits for the upstream",
+                false => "",
+            };
+            let what = format_args!(
+                "{call}() \"{path}\" failed ({reason}) while reading client request body{then}{more}"
+            );
+            request.log(Level::Crit, what);
+        }
+        return if does_without { Ok(false) } else { Err(BodyFailure::Refused(500)) };
+    }
+    if let (true, Some(path)) = (is_first, body.path()) {
+        let is_asked = core.body_files.in_file_only != BodyInFile::Off;
+        let level = if is_asked { Level::Notice } else { Level::Warn };
+        let path = path.display();
+        request.log(level, format_args!("a client request body is buffered to a temporary file {path}"));
+    }
+    Ok(true)
+}

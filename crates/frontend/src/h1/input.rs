@@ -1,0 +1,306 @@
+//! Reading request heads: from the bytes that came with the last request on, into a buffer that grows as
+//! `large_client_header_buffers` allows.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use http::request::Progress;
+use io::op::Source;
+use io::{Buf, Errno};
+use rt::{Socket, Timer};
+
+use crate::h1::Connection;
+use exchange::request::Request;
+use exchange::room::Waits;
+use exchange::{course, effect};
+use telemetry::{Level, Reason};
+
+/// Bytes that were received and not yet used.
+#[derive(Default)]
+pub(super) struct Input {
+    held: Option<Source>,
+    /// Where the unused ones start.
+    start: usize,
+}
+
+/// How reading a head ended.
+pub(super) enum Head {
+    /// It is in the request.
+    Complete,
+    /// It is wrong; this is the status to answer with.
+    Refused(u16),
+    /// It did not come in time, or the client went away in the middle of it. As in nginx that is logged with this
+    /// status and not answered.
+    Abandoned(u16),
+    /// The client is gone, or it was time to end.
+    Closed,
+}
+
+impl Input {
+    /// The unused bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.held.as_ref().map(|held| &held.bytes()[self.start..]).unwrap_or_default()
+    }
+
+    /// Keeps the unused bytes in memory of their own size.
+    pub(super) fn leave_buffer(&mut self) {
+        if let Some(Source::Buf(_)) = &self.held {
+            *self = Input { held: Some(Source::Vec(self.bytes().to_vec())), start: 0 };
+        }
+    }
+
+    /// Takes `count` bytes off the front.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.bytes().is_empty() {
+            *self = Input::default();
+        }
+    }
+
+    /// Takes the whole buffer, where none of its unused bytes is beyond this many.
+    pub(super) fn take_buf(&mut self, most: u64) -> Option<Buf> {
+        let count = self.bytes().len();
+        if count == 0 || count as u64 > most {
+            return None;
+        }
+        let Input { held: Some(Source::Buf(buf)), start } = self else { return None };
+        buf.advance(*start);
+        match std::mem::take(self).held {
+            Some(Source::Buf(buf)) => Some(buf),
+            _ => None,
+        }
+    }
+
+    /// Puts newly received bytes behind the unused ones; `false` when there is no memory for both. `most`
+    /// is the largest buffer that they may need together.
+    pub(super) fn add(&mut self, received: Buf, most: usize) -> bool {
+        if self.bytes().is_empty() {
+            *self = Input { held: Some(Source::Buf(received)), start: 0 };
+            return true;
+        }
+        let new = received.len();
+        if let Some(Source::Buf(held)) = &mut self.held
+            && self.start == 0
+            && held.capacity() - held.len() >= new
+        {
+            held.append(&received);
+            return true;
+        }
+        let unused = self.bytes();
+        let needed = (unused.len() + new).max((unused.len() * 2).min(most));
+        let Some(mut larger) = rt::pool().get(needed) else { return false };
+        let fits = larger.append(unused) == unused.len() && larger.append(&received) == new;
+        *self = Input { held: Some(Source::Buf(larger)), start: 0 };
+        fits
+    }
+}
+
+/// How long a connection that is to end waits for bytes that the kernel has.
+const HERE_MAX: Duration = Duration::from_secs(1);
+
+impl Connection {
+    /// Takes the head of a request, as far as it is here, into the request; `None` while it is not whole.
+    pub(super) fn parse_head(&mut self, request: &mut Request) -> Option<Head> {
+        let policy = effect::policy(&request.scope().core);
+        match http::request::parse(&mut request.head, self.input.bytes(), &policy) {
+            Ok(Progress::Complete { head_len }) => Some(self.take_head(request, head_len as usize)),
+            Ok(Progress::Incomplete) => None,
+            Err(error) => {
+                self.keep_for_messages(request);
+                request.log(
+                    Level::Info,
+                    format_args!("{} while reading client request headers", error.message()),
+                );
+                Some(Head::Refused(error.status().code()))
+            }
+        }
+    }
+
+    /// Reads what is missing of a head.
+    pub(super) async fn read_rest_of_head(&mut self, request: &mut Request) -> Head {
+        let most = effect::policy(&request.scope().core).head_max as usize;
+        // From here on the head has this long, however many pieces it comes in.
+        self.timer.set(rt::now() + request.scope().core.reading.client_header_timeout);
+        let thread = Rc::clone(&self.thread);
+        let waiting = thread.room.waits(Waits::Head, &self.timer, self.socket.fd());
+        loop {
+            match self.receive(most).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    return self.give_up_head(
+                        request,
+                        400,
+                        format_args!("client prematurely closed connection"),
+                    );
+                }
+                Err(Errno::TIMEDOUT) if waiting.is_chosen() => {
+                    let why = format_args!("connection was closed to make room for another");
+                    return self.give_up_head(request, 408, why);
+                }
+                Err(errno @ Errno::TIMEDOUT) => {
+                    let why = format_args!("client timed out ({})", Reason(errno));
+                    return self.give_up_head(request, 408, why);
+                }
+                // Of our own making: there was no memory for more.
+                Err(Errno::NOBUFS) => return Head::Closed,
+                Err(errno) => {
+                    let why = format_args!("recv() failed ({})", Reason(errno));
+                    return self.give_up_head(request, 400, why);
+                }
+            }
+            if let Some(head) = self.parse_head(request) {
+                return head;
+            }
+        }
+    }
+
+    /// Waits for the first bytes of a request. `None` when it is time to end, `Some(false)` when the client
+    /// has closed.
+    pub(super) async fn wait_for_request(&mut self) -> Option<bool> {
+        let (end, kind) = match self.begin_to_wait() {
+            ControlFlow::Continue(wait) => wait,
+            ControlFlow::Break(early) => {
+                // What others have sent is received before this is answered, so that a look at a file serves all of them.
+                rt::step_aside().await;
+                return early;
+            }
+        };
+        loop {
+            self.timer.set(end);
+            let waiting = self.thread.room.waits(kind, &self.timer, self.socket.fd());
+            let received = receive_in_time(&mut self.socket, &self.timer).await;
+            let may_stay = !waiting.is_chosen() && !self.thread.is_draining() && rt::now() < end;
+            drop(waiting);
+            match received {
+                Ok(Ok(received)) => {
+                    self.socket.set_multishot(true);
+                    return Some(received.is_some_and(|buf| self.input.add(buf, usize::MAX)));
+                }
+                // Woken to let go of a configuration: without that it would live as long as the client waits.
+                Err(rt::Elapsed) if may_stay && self.renew() => {}
+                Ok(Err(_)) | Err(rt::Elapsed) => return None,
+            }
+        }
+    }
+
+    /// Until when a request is waited for, and as what; an answer where nothing is to be waited for.
+    fn begin_to_wait(&mut self) -> ControlFlow<Option<bool>, (Instant, Waits)> {
+        let first = self.info.requests.get() == 0;
+        // Many connections end with their first answer: a receive that stays armed would have to be taken back then. Where
+        // long bodies come, it would take the next one in small pieces before its length is known.
+        let had_body = std::mem::take(&mut self.had_long_body);
+        self.socket.set_multishot(!first && !had_body);
+        // The kernel has held it back until its first bytes were here.
+        if first
+            && self.thread.calls_directly
+            && self.entrance.listen(&self.generation).is_some_and(|listen| listen.spec.deferred)
+            && let Some(Ok(Some(received))) = self.socket.recv_now()
+        {
+            self.socket.set_multishot(true);
+            return ControlFlow::Break(Some(self.input.add(received, usize::MAX)));
+        }
+        let mut patience = match (first, self.thread.is_draining()) {
+            (true, _) => self.core().reading.client_header_timeout,
+            // A client that was told to go on may be sending already: it gets a moment.
+            (false, true) => self.kept.min_timeout,
+            (false, false) => self.kept.timeout,
+        };
+        if !first && patience == Duration::ZERO && self.thread.is_draining() {
+            if self.socket.is_quiet() {
+                return ControlFlow::Break(None);
+            }
+            // What is here is a request that the last answer allowed, but it may take a turn of the engine to come.
+            patience = HERE_MAX;
+        }
+        ControlFlow::Continue((rt::now() + patience, if first { Waits::First } else { Waits::Idle }))
+    }
+
+    /// Receives more bytes of the request; `false` at the end of the stream.
+    pub(super) async fn receive(&mut self, most: usize) -> Result<bool, Errno> {
+        match receive_in_time(&mut self.socket, &self.timer).await {
+            Err(rt::Elapsed) => Err(Errno::TIMEDOUT),
+            Ok(Err(errno)) => Err(errno),
+            Ok(Ok(None)) => Ok(false),
+            Ok(Ok(Some(buf))) => match self.input.add(buf, most) {
+                true => Ok(true),
+                false => Err(Errno::NOBUFS),
+            },
+        }
+    }
+
+    /// As [`Connection::receive`], where the connection may be given up meanwhile to make room: `ECANCELED` then.
+    pub(super) async fn receive_unless_given_up(&mut self, kind: Waits, most: usize) -> Result<bool, Errno> {
+        let thread = Rc::clone(&self.thread);
+        let waiting = thread.room.waits(kind, &self.timer, self.socket.fd());
+        match self.receive(most).await {
+            Err(Errno::TIMEDOUT) if waiting.is_chosen() => Err(Errno::CANCELED),
+            received => received,
+        }
+    }
+
+    /// Gives the head's bytes to the request; what follows them stays.
+    fn take_head(&mut self, request: &mut Request, head_len: usize) -> Head {
+        let Input { held, start } = std::mem::take(&mut self.input);
+        let mut held = held.expect("a head was parsed in it");
+        let rest = start + head_len;
+        let left = &held.bytes()[rest..];
+        if !left.is_empty() {
+            // Bytes of a body or of the next request came along: they move to a buffer of their own.
+            let Some(mut own) = rt::pool().get(left.len()) else { return Head::Closed };
+            own.append(left);
+            self.input = Input { held: Some(Source::Buf(own)), start: 0 };
+        }
+        match &mut held {
+            Source::Buf(buf) => buf.set_len(rest),
+            Source::Vec(bytes) => bytes.truncate(rest),
+            _ => {}
+        }
+        request.received = head_len as u64;
+        request.take_head(held, start);
+        if let Some(line) = request.head.first_ignored() {
+            let line = line.of(request.bytes()).escape_ascii();
+            request.log(Level::Info, format_args!("client sent invalid header line: \"{line}\""));
+        }
+        Head::Complete
+    }
+
+    /// Tells why a head will not be whole.
+    fn give_up_head(&mut self, request: &mut Request, status: u16, why: fmt::Arguments<'_>) -> Head {
+        self.keep_for_messages(request);
+        // What came of the last line is not counted.
+        request.received = request.received.min(request.head.line_start().into());
+        let part = if request.head.in_request_line() { "line" } else { "headers" };
+        request.log(Level::Info, format_args!("{why} while reading client request {part}"));
+        Head::Abandoned(status)
+    }
+
+    /// Lets the log show what was received of a head that is not whole: as in nginx the request line as far as it
+    /// came, and where that is right, its parts.
+    fn keep_for_messages(&mut self, request: &mut Request) {
+        if let Input { held: Some(held), start } = std::mem::take(&mut self.input) {
+            let received = (held.bytes().len() - start) as u64;
+            request.take_head(held, start);
+            if !request.head.request_line().is_empty() {
+                request.received = received;
+                // The head is refused already; what the URI is worth makes no difference.
+                let _ = course::read_uri(request);
+            }
+        }
+    }
+}
+
+/// What comes before the deadline. As [`Timer::limit`], but no state machine around another one: what a connection waits
+/// with is fetched anew at each request where there are many.
+fn receive_in_time(
+    socket: &mut Socket,
+    timer: &Timer,
+) -> impl Future<Output = Result<Result<Option<Buf>, Errno>, rt::Elapsed>> {
+    poll_fn(|context| match socket.poll_recv(context) {
+        Poll::Ready(received) => Poll::Ready(Ok(received)),
+        Poll::Pending => timer.poll_elapsed(context).map(Err),
+    })
+}

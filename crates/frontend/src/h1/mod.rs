@@ -1,0 +1,242 @@
+//! One HTTP/1 connection: reads a request, lets the phases decide, sends the answer, and again.
+//!
+//! ```text
+//! wait for a head --> phases --> filters --> send head and body --> log --> discard what is left --+
+//!        ^                                                                                         |
+//!        +------------------------------------- keep-alive ----------------------------------------+
+//! ```
+//!
+//! [`proxy`] reads what a proxy says first, [`exchange`] takes a request to its answer, for which [`input`] reads heads,
+//! `exchange::course` runs the phases and [`respond`] writes; [`rest`] deals with request bodies that nobody wanted and with the end of the connection.
+
+mod body;
+mod client;
+pub mod input;
+mod proxy;
+mod pump;
+pub mod respond;
+mod rest;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rt::local::Counted;
+use rt::{Socket, Timer};
+
+use client::Http1Client;
+use exchange::config::ServerId;
+use exchange::request::{Address, ConnInfo, Generation};
+use exchange::settings::core::Core;
+use exchange::settings::listen::{Listen, ListenAddr};
+use exchange::thread::Thread;
+use input::Input;
+use telemetry::tally::{self, Stage};
+
+/// What a connection came in through: one per listening socket and thread.
+#[derive(Debug)]
+pub struct Entrance {
+    /// The address as it was configured, by which it is found in each configuration.
+    pub address: ListenAddr,
+    /// The address that was bound.
+    pub bound: Address,
+    /// Where it stands in the configuration of this number.
+    place: Cell<(u64, usize)>,
+}
+
+impl Entrance {
+    /// What is told apart by the address in the configuration and the one that is bound.
+    pub fn new(address: ListenAddr, bound: Address) -> Entrance {
+        Entrance { address, bound, place: Cell::new((0, 0)) }
+    }
+
+    /// The servers behind this address; `None` when a reload took it away.
+    fn listen<'g>(&self, generation: &'g Generation) -> Option<&'g Listen> {
+        let listens = &generation.config.http.listens;
+        if self.place.get().0 != generation.number {
+            let place = listens.iter().position(|listen| listen.spec.addr == self.address);
+            self.place.set((generation.number, place.unwrap_or(usize::MAX)));
+        }
+        listens.get(self.place.get().1)
+    }
+}
+
+/// One connection. While it waits it is small: a request with its memory is taken when the first bytes of one
+/// are here, and given back with its end, so that a few of them serve many connections and stay in the cache.
+struct Connection {
+    thread: Rc<Thread>,
+    entrance: Rc<Entrance>,
+    info: Rc<ConnInfo>,
+    /// The configuration that the next request starts under, and the server that answers before a host is known.
+    generation: Rc<Generation>,
+    server: ServerId,
+    input: Input,
+    /// Whether the last request had a body that did not come along with its head.
+    had_long_body: bool,
+    /// Whether the client sends a body as fast as it is read.
+    body_is_fast: bool,
+    timer: Timer,
+    /// Where it stands in the numbers of its thread.
+    stage: tally::Counted,
+    socket: Socket,
+    kept: Kept,
+}
+
+/// How long the connection is kept after its last answer, as the location of that answer has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    /// `keepalive_timeout`
+    timeout: Duration,
+    /// `keepalive_min_timeout`
+    min_timeout: Duration,
+}
+
+/// What follows an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// Another request may come.
+    KeepAlive,
+    /// The connection ends, after the client had time to read.
+    Close,
+    /// The connection ends at once.
+    Drop,
+}
+
+/// Serves a connection to its end.
+pub async fn serve(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd, _counted: (Counted, Counted)) {
+    let Some(mut connection) = Connection::open(thread, entrance, fd) else { return };
+    if !connection.is_behind_proxy() || Box::pin(connection.read_proxy_header()).await {
+        connection.run().await;
+    }
+    // Requests that are kept for later ones still know whose they were; the socket closes with its last owner.
+    connection.info.client.take();
+    if connection.thread.calls_directly {
+        connection.socket.close_directly();
+    }
+}
+
+impl Connection {
+    /// `None` when the client is gone already.
+    fn open(thread: Rc<Thread>, entrance: Rc<Entrance>, fd: OwnedFd) -> Option<Connection> {
+        let mut socket = Socket::new(fd);
+        let peer = Address::from(socket.peer().ok()?);
+        let local = match &entrance.bound {
+            // A wildcard says nothing of the address that was reached.
+            Address::Inet(bound) if !bound.ip().is_unspecified() => entrance.bound.clone(),
+            Address::Inet(_) => Address::from(socket.local().ok()?),
+            Address::Unix(_) => entrance.bound.clone(),
+        };
+        let generation = thread.generation();
+        if !is_same_machine(&peer, &local) {
+            socket.set_zero_copy(generation.config.events().zero_copy.map(|bytes| bytes as usize));
+        }
+        let info = Rc::new(ConnInfo {
+            thread: Rc::clone(&thread),
+            number: thread.shared.next_connection(),
+            peer,
+            local,
+            requests: Cell::new(0),
+            opened: rt::now(),
+            client: RefCell::new(Some(Rc::new(Http1Client(socket.fd().clone())))),
+            proxy: OnceCell::new(),
+        });
+        let server = default_server(&generation, &entrance, &info.local);
+        let (input, timer, stage) = (Input::default(), Timer::new(), thread.tally.connection());
+        let (had_long_body, body_is_fast) = (false, false);
+        let kept = Kept::default();
+        Some(Connection {
+            thread,
+            entrance,
+            info,
+            generation,
+            server,
+            input,
+            had_long_body,
+            body_is_fast,
+            timer,
+            stage,
+            socket,
+            kept,
+        })
+    }
+
+    /// Requests one after the other.
+    async fn run(&mut self) {
+        let mut after = After::KeepAlive;
+        while after == After::KeepAlive {
+            // While it waits it must not hold a configuration that was replaced.
+            self.renew();
+            let is_here = !self.input.bytes().is_empty();
+            if !is_here {
+                self.stage.set(Stage::Waiting);
+            }
+            if !is_here && self.wait_for_request().await != Some(true) {
+                return;
+            }
+            // Behind a proxy the first request may come along with what the proxy says.
+            let pipelined = is_here && self.info.requests.get() > 0;
+            if !pipelined {
+                // What came into force since the last request holds for this one.
+                self.renew();
+            }
+            let mut request = self.thread.take_request(&self.generation, &self.info, self.server);
+            request.pipelined = pipelined;
+            after = self.exchange(&mut request).await;
+            let core = &request.scope().core;
+            self.kept = Kept {
+                timeout: core.keeping.keepalive_timeout,
+                min_timeout: core.keeping.keepalive_min_timeout,
+            };
+            match after {
+                // As in nginx not before the connection is kept: the first answer of most goes out at their end.
+                // A unix socket has no such option.
+                After::KeepAlive
+                    if self.info.requests.get() == 1 && request.scope().core.sending.tcp_nodelay =>
+                {
+                    let _ = self.socket.set_nodelay(true);
+                }
+                After::KeepAlive | After::Drop => {}
+                After::Close => self.linger(&request).await,
+            }
+            // As in nginx, which keeps a client from starting more of them than it makes requests. They count as a
+            // part of the connection, so that a worker that ends lets them end.
+            if let Some(background) = request.background.take() {
+                background.none_left().await;
+            }
+            if let Some(body) = request.body.take() {
+                body.clean().await;
+            }
+            self.thread.keep_request(request);
+        }
+    }
+
+    /// The settings that hold before a request says which server it wants.
+    fn core(&self) -> &Core {
+        let config = &self.generation.config;
+        &config.location(config.server(self.server).root).scope.core
+    }
+
+    /// Goes over to the configuration in force; whether it was another one.
+    fn renew(&mut self) -> bool {
+        let is_old = !self.thread.is_in_force(&self.generation);
+        if is_old {
+            self.generation = self.thread.generation();
+            self.server = default_server(&self.generation, &self.entrance, &self.info.local);
+        }
+        is_old
+    }
+}
+
+/// Loopback copies what is sent without a copy, and tells only then.
+fn is_same_machine(peer: &Address, local: &Address) -> bool {
+    match (peer, local) {
+        (Address::Inet(peer), Address::Inet(local)) => peer.ip().is_loopback() || peer.ip() == local.ip(),
+        _ => true,
+    }
+}
+
+/// The server that answers before a host is known.
+fn default_server(generation: &Generation, entrance: &Entrance, local: &Address) -> ServerId {
+    entrance.listen(generation).map_or(ServerId(0), |listen| listen.lookup(local).0)
+}

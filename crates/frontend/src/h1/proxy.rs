@@ -1,0 +1,104 @@
+//! What a proxy says of a connection before its first request: `listen … proxy_protocol`.
+
+use std::fmt;
+
+use http::proxy_protocol::{self, Progress, ProxyError, V2_LEN_MAX};
+
+use crate::h1::Connection;
+use exchange::room::Waits;
+use telemetry::{Level, Reason};
+
+impl Connection {
+    /// Whether a header of the PROXY protocol has to come first.
+    pub(super) fn is_behind_proxy(&self) -> bool {
+        let listen = self.entrance.listen(&self.generation);
+        listen.is_some_and(|listen| listen.is_behind_proxy(&self.info.local))
+    }
+
+    /// Reads the header; `false` when there is none, and the connection has to end. It may come in pieces of any
+    /// size, but all of them within `client_header_timeout`.
+    pub(super) async fn read_proxy_header(&mut self) -> bool {
+        let end = rt::now() + self.core().reading.client_header_timeout;
+        loop {
+            match proxy_protocol::parse(self.input.bytes()) {
+                Ok(Progress::Complete { len, header }) => {
+                    self.input.consume(len);
+                    if let Some(header) = header {
+                        // The cell is empty: this runs once for a connection.
+                        let _ = self.info.proxy.set(Box::new(header));
+                    }
+                    return true;
+                }
+                Ok(Progress::Incomplete) => {}
+                Err(error) => {
+                    self.complain(Level::Error, Complaint { error, input: self.input.bytes() });
+                    return false;
+                }
+            }
+            // A reload may wake it meanwhile, so the end is set each time.
+            self.timer.set(end);
+            let waiting = self.thread.room.waits(Waits::First, &self.timer, self.socket.fd());
+            let received = self.timer.limit(self.socket.recv()).await;
+            let is_given_up = waiting.is_chosen();
+            drop(waiting);
+            match received {
+                Err(rt::Elapsed) if is_given_up => return false,
+                Ok(Ok(Some(buf))) => match self.input.add(buf, V2_LEN_MAX) {
+                    true => {}
+                    false => return false,
+                },
+                // A peer that goes without a byte may only have looked whether anybody listens.
+                Ok(Ok(None)) if self.input.bytes().is_empty() => {
+                    self.complain(Level::Info, format_args!("client closed connection"));
+                    return false;
+                }
+                Ok(Ok(None)) => {
+                    let (error, input) = (ProxyError::Broken, self.input.bytes());
+                    self.complain(Level::Error, Complaint { error, input });
+                    return false;
+                }
+                Ok(Err(errno)) => {
+                    self.complain(Level::Info, format_args!("recv() failed ({})", Reason(errno)));
+                    return false;
+                }
+                // Woken to let go of a configuration, not because the time is up.
+                Err(rt::Elapsed) if rt::now() < end && self.renew() => {}
+                Err(rt::Elapsed) => {
+                    let what = format_args!("client timed out (110: Connection timed out)");
+                    self.complain(Level::Info, what);
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// There is no request yet, so the line is about the socket, as in nginx.
+    fn complain(&self, level: Level, what: impl fmt::Display) {
+        let (client, server) = (&self.info.peer, &self.entrance.address);
+        let message = format_args!("{what} while reading PROXY protocol, client: {client}, server: {server}");
+        let request = self.thread.take_request(&self.generation, &self.info, self.server);
+        request.log_plain(level, message);
+        self.thread.keep_request(request);
+    }
+}
+
+/// A header that cannot be used, in nginx's words.
+struct Complaint<'a> {
+    error: ProxyError,
+    /// What was received instead of a header.
+    input: &'a [u8],
+}
+
+impl fmt::Display for Complaint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error {
+            ProxyError::Broken => {
+                let line = proxy_protocol::first_line(self.input);
+                write!(f, "broken header: \"{}\"", line.escape_ascii())
+            }
+            ProxyError::Version(version) => write!(f, "unknown PROXY protocol version: {version}"),
+            ProxyError::TooLarge => f.write_str("header is too large"),
+            ProxyError::TooSmall => f.write_str("header is too small for its addresses"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What a connection costs: its size, and in the steady state of requests no allocation.
+
+use std::net::{TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use io::Segments;
+use io::engine::{EngineConfig, NetKind};
+use io::op::Source;
+use rt::{Runtime, Socket};
+use testkit::TempDir;
+
+use exchange::config::Config;
+use exchange::request::Address;
+use exchange::settings::listen::ListenAddr;
+use exchange::thread::{ConfigVersion, Thread};
+use frontend::h1::{Entrance, serve};
+use modules::testing;
+use telemetry::files::{LogFiles, Opened};
+use telemetry::shared::Shared;
+
+const ROUNDS: u32 = 500;
+
+/// Rounds until every buffer has its size and every file that stays open is open.
+const WARM_UP: u32 = 100;
+
+/// A client on a connection of its own that is served by the same thread.
+struct Client {
+    socket: Socket,
+    request: &'static [u8],
+    answer_len: usize,
+}
+
+impl Client {
+    /// Connects, asks once, and learns how long the answer is.
+    #[expect(clippy::disallowed_methods, reason = "to a listening socket of this test")]
+    async fn connect(config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Client {
+        let version = ConfigVersion::new(config, 1, Arc::new(()));
+        let logs = LogFiles::new(None, 1);
+        let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, logs, Opened::default()));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        let peer = TcpStream::connect(address).expect("a listening socket");
+        let (served, _) = listener.accept().expect("a connection that was made");
+        for socket in [&peer, &served] {
+            socket.set_nonblocking(true).expect("a socket");
+        }
+        let configured = ListenAddr::Inet(([127, 0, 0, 1], 80).into());
+        let entrance = Rc::new(Entrance::new(configured, Address::Inet(address)));
+        let counted = thread.enter();
+        rt::spawn(serve(Rc::clone(&thread), entrance, served.into(), counted));
+        let mut client = Client { socket: Socket::new(peer.into()), request, answer_len: 0 };
+        client.ask().await;
+        let first = client.socket.recv().await.expect("an answer").expect("an answer");
+        assert!(first.starts_with(b"HTTP/1.1 200 OK\r\n"), "{}", first.escape_ascii());
+        let head_len = first.windows(4).position(|end| end == b"\r\n\r\n").expect("a whole head") + 4;
+        client.answer_len = head_len + body_len;
+        client.receive(client.answer_len - first.len()).await;
+        client
+    }
+
+    async fn ask(&mut self) {
+        let mut data = Segments::new();
+        data.push(Source::Static(self.request));
+        let (sent, _) = self.socket.send(data, false).await;
+        sent.expect("a connection that is kept");
+    }
+
+    async fn receive(&mut self, len: usize) {
+        let mut left = len;
+        while left > 0 {
+            let bytes = self.socket.recv().await.expect("an answer").expect("the whole of it");
+            left = left.checked_sub(bytes.len()).expect("no more than the answer");
+        }
+    }
+
+    async fn rounds(&mut self, count: u32) {
+        for _ in 0..count {
+            self.ask().await;
+            self.receive(self.answer_len).await;
+        }
+    }
+}
+
+/// Allocations of [`ROUNDS`] requests with this network engine; `None` where it cannot be had.
+fn allocations(net: NetKind, config: &Arc<Config>, request: &'static [u8], body_len: usize) -> Option<u64> {
+    let mut runtime = Runtime::new(io::build(EngineConfig { net, ..EngineConfig::default() }).ok()?);
+    let mut client = runtime.block_on(async {
+        let mut client = Client::connect(config, request, body_len).await;
+        client.rounds(WARM_UP).await;
+        client
+    });
+    let counted = allocation_counter::measure(|| runtime.block_on(client.rounds(ROUNDS)));
+    runtime.block_on(async { drop(client) });
+    Some(counted.count_total)
+}
+
+#[test]
+fn a_request_of_what_is_at_hand_allocates_nothing() {
+    let folder = TempDir::new("request-allocations");
+    std::fs::write(folder.path().join("small"), [b'x'; 1024]).expect("a file in a folder of its own");
+    std::fs::write(folder.path().join("large"), vec![b'x'; 300_000]).expect("a file in a folder of its own");
+    let config = testing::loaded(&format!(
+        "access_log off; keepalive_requests 1000000; server {{
+            listen 127.0.0.1:80; root {0};
+            location = /return {{ return 200 'a text'; }}
+            location = /moved {{ sendfile on; alias {0}/large; }}
+        }}",
+        folder.path().display()
+    ));
+    for net in [NetKind::Uring, NetKind::Epoll] {
+        // The state of a response that is sent in pieces has a box of its own, and so has the one of its reads. Its header
+        // section leaves the receive buffer for memory of its own size.
+        for (request, body_len, each) in [
+            (&b"GET /return HTTP/1.1\r\nHost: here\r\nUser-Agent: test\r\n\r\n"[..], 6, 0),
+            (b"GET /small HTTP/1.1\r\nHost: here\r\n\r\n", 1024, 0),
+            (b"HEAD /small HTTP/1.1\r\nHost: here\r\n\r\n", 0, 0),
+            (b"GET /moved HTTP/1.1\r\nHost: here\r\n\r\n", 300_000, 2),
+            (b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n", 300_000, 3),
+        ] {
+            let what = request.split(|&byte| byte == b'\r').next().unwrap_or_default().escape_ascii();
+            match allocations(net, &config, request, body_len) {
+                // A wall clock that goes on, a timer wheel that turns and the waker of `block_on` may be worth a few.
+                Some(count) => assert!(
+                    count <= 8 + each * u64::from(ROUNDS),
+                    "{count} allocations in {ROUNDS} times {what} on {net:?}"
+                ),
+                None => println!("skipped: {net:?} cannot be had here"),
+            }
+        }
+    }
+}
+
+/// Many thousands of them wait at the same time, and those at work share the processor's cache.
+#[test]
+fn a_connection_is_small() {
+    fn bytes<A, B, C, D, F: Future>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+    assert!(bytes(serve) <= 768, "{} bytes", bytes(serve));
+}

@@ -1,0 +1,189 @@
+//! `allow` and `deny`: access by the client's address.
+
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::network::Network;
+use exchange::phases::{Phase, Step};
+use exchange::request::{Address, Request};
+use telemetry::Level;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        // Locations without rules do not pay for the module.
+        if !scope.of::<Conf>().rules.items().is_empty() {
+            plan.now(Phase::Access, scope.shared::<Conf>(), run);
+        }
+    },
+    ..Module::named("http_access")
+};
+
+/// Also where some methods are set apart.
+const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
+
+const DIRECTIVES: &[Directive] = &[
+    // Without any rule everybody is let in.
+    Directive::scope(
+        Spec::new(
+            "http_access",
+            "allow",
+            CONTEXTS,
+            Args::Exactly(1),
+            "Lets clients of this address or network in.",
+        )
+        .many(),
+        |scope, cx| add_rule(scope, cx, true),
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_access",
+            "deny",
+            CONTEXTS,
+            Args::Exactly(1),
+            "Keeps clients of this address or network out.",
+        )
+        .many(),
+        |scope, cx| add_rule(scope, cx, false),
+    ),
+];
+
+/// The rules of a block; the first that applies decides.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    rules: Layered<Rule>,
+}
+
+impl Settings for Conf {}
+
+/// One line of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rule {
+    who: Who,
+    allow: bool,
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// Whoever comes, from wherever.
+    All,
+    /// Addresses that belong together.
+    Network(Network),
+}
+
+/// The order of the rules is that of the text, `allow` and `deny` mixed.
+fn add_rule(scope: &mut Scope, cx: &mut Cx<'_>, allow: bool) -> Result<(), Error> {
+    // Host names are not looked up: the answer could be another one with each request, and would have to be
+    // waited for.
+    let text = cx.arg(0);
+    let who = match text {
+        "all" => Who::All,
+        _ => {
+            let network = Network::read(text, cx);
+            Who::Network(network.ok_or_else(|| cx.error(format_args!("invalid parameter \"{text}\"")))?)
+        }
+    };
+    scope.own::<Conf>().rules.own(cx.block).push(Rule { who, allow });
+    Ok(())
+}
+
+impl Who {
+    /// Whether a client is one of these.
+    fn includes(self, client: &Address) -> bool {
+        match self {
+            Who::All => true,
+            Who::Network(network) => network.includes(client),
+        }
+    }
+}
+
+impl Conf {
+    /// What the rules say about a client; `None` when none applies.
+    fn judge(&self, peer: &Address) -> Option<bool> {
+        self.rules.items().iter().find(|rule| rule.who.includes(peer)).map(|rule| rule.allow)
+    }
+}
+
+/// An answer for this module alone; `satisfy` puts it together with the others.
+fn run(conf: &Conf, request: &mut Request) -> Step {
+    match conf.judge(request.client()) {
+        // Nothing said is not the same as allowed: with `satisfy any` only a rule that allows opens the door.
+        None => Step::Next,
+        Some(true) => Step::Allow,
+        Some(false) => {
+            // With `satisfy any` another module may still let the client in.
+            if !request.scope().core.satisfy.any {
+                request.log(Level::Error, format_args!("access forbidden by rule"));
+            }
+            Step::Status(403)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::testing::{error, loaded, warnings};
+
+    fn judge(rules: &str, peer: &str) -> Option<bool> {
+        let config = loaded(&format!("server {{ location / {{ {rules} }} }}"));
+        let peer = match peer {
+            "unix:" => Address::Unix(Vec::new()),
+            ip => Address::Inet((ip.parse::<IpAddr>().expect("an address"), 1).into()),
+        };
+        config.http.locations.last().expect("there is a location").scope.of::<Conf>().judge(&peer)
+    }
+
+    #[test]
+    fn the_first_rule_that_applies_decides() {
+        let rules =
+            "deny 192.168.1.1; allow 192.168.1.0/24; allow 10.1.1.0/16; allow 2001:db8::/32; deny all;";
+        for (peer, expected) in [
+            ("192.168.1.1", false),
+            ("192.168.1.2", true),
+            ("10.1.255.1", true),
+            ("10.2.0.1", false),
+            ("2001:db8:1::1", true),
+            ("2001:db9::1", false),
+            ("::ffff:192.168.1.2", true),
+            ("unix:", false),
+        ] {
+            assert_eq!(judge(rules, peer), Some(expected), "{peer}");
+        }
+        assert_eq!(judge("allow 10.0.0.0/8;", "11.0.0.1"), None);
+        assert_eq!(judge("allow unix:; deny all;", "unix:"), Some(true));
+        assert_eq!(judge("deny 0.0.0.0/0;", "1.2.3.4"), Some(false));
+        assert_eq!(judge("deny 0.0.0.0/0;", "::1"), None);
+        assert_eq!(judge("deny ::/0;", "::1"), Some(false));
+    }
+
+    #[test]
+    fn rules_of_a_block_replace_inherited_ones() {
+        let config = loaded("deny all; server { location /a {} location /b { allow all; } }");
+        let peer = Address::Inet(([127, 0, 0, 1], 1).into());
+        let judged = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.expect("it is there").scope.of::<Conf>().judge(&peer)
+        };
+        assert_eq!((judged("/a"), judged("/b")), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn wrong_addresses() {
+        for text in ["x", "1.2.3", "::1/129", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8"] {
+            let found = error(&format!("http {{\nallow {text}; }}"));
+            assert_eq!(found, format!("invalid parameter \"{text}\" in /conf/nginx.conf:2"));
+            let found = error(&format!("http {{ server {{ location / {{\ndeny {text}; }} }} }}"));
+            assert_eq!(found, format!("invalid parameter \"{text}\" in /conf/nginx.conf:2"));
+        }
+        let found = warnings("http {\nallow 1.2.3.4/24; }");
+        assert_eq!(found, ["low address bits of 1.2.3.4/24 are meaningless in /conf/nginx.conf:2"]);
+    }
+}

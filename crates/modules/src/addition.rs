@@ -1,0 +1,209 @@
+//! `add_before_body` and `add_after_body`: the answers of subrequests around a body.
+//!
+//! The subrequests are made while the body is sent, not before: a client sees the first part while the last one
+//! is still worked on, and where one fails its error page takes the place, as in nginx.
+
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Settings, SettingsType};
+use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::request::Request;
+use exchange::settings::media_types::MediaTypes;
+use exchange::subrequest::Subrequest;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().is_active() {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_addition")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_addition", name, LEVELS, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    // An empty text is how nginx lets a location do without what it inherits.
+    Directive::scope(
+        spec("add_before_body", Args::Exactly(1), "A URI whose answer is put before bodies; empty for none."),
+        |scope, cx| set(&mut scope.own::<Conf>().before, cx),
+    ),
+    Directive::scope(
+        spec("add_after_body", Args::Exactly(1), "A URI whose answer is put behind bodies; empty for none."),
+        |scope, cx| set(&mut scope.own::<Conf>().after, cx),
+    ),
+    Directive::scope(
+        spec("addition_types", Args::AtLeast(1), "Types that text is added to, beside HTML.")
+            .many()
+            .default("text/html"),
+        |scope, cx: &mut Cx<'_>| scope.own::<Conf>().types.parse(cx),
+    ),
+];
+
+/// What is added to bodies.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    /// `add_before_body`
+    before: Option<Arc<str>>,
+    /// `add_after_body`
+    after: Option<Arc<str>>,
+    /// `addition_types`
+    types: MediaTypes,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { before: None, after: None, types: MediaTypes::HTML }
+    }
+}
+
+impl Conf {
+    /// The types that something is added to.
+    #[cfg(test)]
+    pub(crate) fn types(&self) -> &MediaTypes {
+        &self.types
+    }
+
+    /// Types alone add nothing.
+    fn is_active(&self) -> bool {
+        self.before.is_some() || self.after.is_some()
+    }
+}
+
+/// nginx takes the text as it is: no variables, no query.
+fn set(field: &mut Option<Arc<str>>, cx: &mut Cx<'_>) -> Result<(), Error> {
+    *field = Some(cx.arg(0)).filter(|uri| !uri.is_empty()).map(Arc::from);
+    Ok(())
+}
+
+/// The client's answer alone, and only where it is what was asked for.
+fn filter(conf: &Conf, request: &mut Request) {
+    if request.depth > 0 || request.response.status != 200 || !conf.types.matches(request) {
+        return;
+    }
+    let wanted = |uri: &Option<Arc<str>>| {
+        let uri = uri.as_ref()?.as_bytes().to_vec();
+        Some(Subrequest { uri, ..Subrequest::default() })
+    };
+    let addition = Addition { before: wanted(&conf.before), after: wanted(&conf.after) };
+    let response = &mut request.response;
+    // The date stays: the page is as new as what it is put around.
+    response.becomes_another(true);
+    response.filters.push(Box::new(addition));
+}
+
+/// What is still to be added.
+struct Addition {
+    before: Option<Subrequest>,
+    after: Option<Subrequest>,
+}
+
+impl BodyFilter for Addition {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        // Taken, so that it comes before the first piece only.
+        if let Some(before) = self.before.take() {
+            out.subrequest(before);
+        }
+        out.extend(input);
+        Ok(input.len())
+    }
+
+    /// A body without a byte has both around it.
+    fn finish(&mut self, _: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+        for subrequest in [self.before.take(), self.after.take()].into_iter().flatten() {
+            out.subrequest(subrequest);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded, warnings};
+    use exchange::settings::media_types::Chosen;
+
+    #[test]
+    fn blocks_inherit_each_side_alone() {
+        let config = loaded(
+            "add_before_body /a; server { add_after_body /b; location /x { add_before_body ''; }
+             location /y { add_after_body ''; add_before_body \"\"; } }",
+        );
+        let sides = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let conf = location.expect("it is there").scope.of::<Conf>();
+            (conf.before.as_deref(), conf.after.as_deref(), conf.is_active())
+        };
+        assert_eq!(sides("server"), (Some("/a"), Some("/b"), true));
+        assert_eq!(sides("/x"), (None, Some("/b"), true));
+        assert_eq!(sides("/y"), (None, None, false));
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        for (text, expected) in [
+            ("add_before_body /a; add_before_body /b;", "\"add_before_body\" directive is duplicate"),
+            ("add_after_body /a; add_after_body /b;", "\"add_after_body\" directive is duplicate"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+        for name in ["add_before_body", "add_after_body", "addition_types"] {
+            let found = error(&format!("http {{\n{name}; }}"));
+            let expected =
+                format!("invalid number of arguments in \"{name}\" directive in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{found}");
+        }
+        let found = warnings("http {\naddition_types text/html; }");
+        assert_eq!(found, ["duplicate MIME type \"text/html\" in /conf/nginx.conf:2"]);
+    }
+
+    /// What `addition_types` lists in a location, for all directives of the kind.
+    fn listed(http: &str, name: &str) -> Vec<String> {
+        let config = loaded(http);
+        let location = config.http.locations.iter().find(|location| location.name == name);
+        match &location.expect("it is there").scope.of::<Conf>().types().chosen {
+            Chosen::Default => vec!["default".to_owned()],
+            Chosen::Any => vec!["*".to_owned()],
+            Chosen::List(list) => list.iter().map(|name| name.to_string()).collect(),
+        }
+    }
+
+    #[test]
+    fn lists_add_up_in_a_block_and_replace_inherited_ones() {
+        let http = "addition_types text/A; addition_types text/b; server { location /in { }
+            location /own { addition_types text/c; } location /any { addition_types text/c *; addition_types text/d; } }";
+        assert_eq!(listed(http, "/in"), ["text/html", "text/a", "text/b"]);
+        assert_eq!(listed(http, "/own"), ["text/html", "text/c"]);
+        assert_eq!(listed(http, "/any"), ["*"]);
+        assert_eq!(
+            listed("addition_types *; server { addition_types text/x; }", "server"),
+            ["text/html", "text/x"]
+        );
+        assert_eq!(listed("server { }", "server"), ["default"]);
+    }
+
+    #[test]
+    fn wrong_lists() {
+        let found = warnings("http {\naddition_types text/a TEXT/A text/html; }");
+        let duplicate = |name: &str| format!("duplicate MIME type \"{name}\" in /conf/nginx.conf:2");
+        assert_eq!(found, [duplicate("text/a"), duplicate("text/html")]);
+        for name in ["addition_types", "charset_types", "sub_filter_types"] {
+            let found = error(&format!("http {{\n{name}; }}"));
+            let expected =
+                format!("invalid number of arguments in \"{name}\" directive in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{found}");
+        }
+    }
+}

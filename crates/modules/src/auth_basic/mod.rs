@@ -1,0 +1,263 @@
+//! Names and passwords (RFC 7617): `auth_basic` asks, `auth_basic_user_file` knows.
+//!
+//! `user_file` finds what is stored of a user, `crypt` compares it; comparisons that are slow on purpose are made on
+//! threads of their own.
+
+mod crypt;
+mod des;
+mod user_file;
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Spec};
+use http::request::HeaderId;
+use io::Errno;
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::base64;
+use exchange::config::{Settings, SettingsType};
+use exchange::files;
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::template::Template;
+use telemetry::{Level, Reason};
+use user_file::FileError;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().is_active() {
+            // A client that gives no name is asked for it at once.
+            plan.now_or_later(Phase::Access, scope.shared::<Conf>(), ask, |conf, request| {
+                Box::pin(check(conf, request))
+            });
+        }
+    },
+    ..Module::named("http_auth_basic")
+};
+
+const CONTEXTS: Contexts = LEVELS.or(Contexts::LIMIT_EXCEPT);
+
+const DIRECTIVES: &[Directive] = &[
+    // The text is shown by browsers, and tells them which password to send.
+    Directive::scope(
+        Spec::new(
+            "http_auth_basic",
+            "auth_basic",
+            CONTEXTS,
+            Args::Exactly(1),
+            "Asks for a name and a password for this realm; `off` does not.",
+        )
+        .default("off"),
+        |scope, cx| {
+            scope.own::<Conf>().realm = Some(Arc::new(cx.template(cx.arg(0))?));
+            Ok(())
+        },
+    ),
+    // Read for each request, so that a changed password counts at once.
+    Directive::scope(
+        Spec::new(
+            "http_auth_basic",
+            "auth_basic_user_file",
+            CONTEXTS,
+            Args::Exactly(1),
+            "The file with names and passwords.",
+        ),
+        |scope, cx| {
+            let text = cx.arg(0);
+            // Beside the configuration, as in nginx. What starts with a variable is put there when its value is known.
+            let path = match text.starts_with('$') {
+                true => cx.template(text)?,
+                false => cx.template(&cx.conf_prefix.join(text).to_string_lossy())?,
+            };
+            scope.own::<Conf>().user_file = Some(Arc::new(path));
+            Ok(())
+        },
+    ),
+];
+
+/// Whom to ask, and where the answers are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    /// What is shown to the user, or `off`.
+    realm: Option<Arc<Template>>,
+    user_file: Option<Arc<Template>>,
+}
+
+impl Settings for Conf {}
+
+/// With either directive alone nginx asks nobody.
+impl Conf {
+    fn is_active(&self) -> bool {
+        self.user_file.is_some() && self.realm.as_ref().is_some_and(|realm| realm.constant() != Some("off"))
+    }
+}
+
+/// What was given with the request.
+pub(crate) struct Credentials {
+    /// Name and password, out of their Base64.
+    decoded: Vec<u8>,
+    /// Where the name ends and its colon is.
+    colon: usize,
+}
+
+impl Credentials {
+    /// RFC 7617 section 2. A name must not be empty; that is nginx's rule.
+    pub(crate) fn of(request: &Request) -> Option<Credentials> {
+        let (scheme, encoded) = request.header(HeaderId::Authorization)?.split_at_checked(6)?;
+        if !scheme.eq_ignore_ascii_case(b"basic ") {
+            return None;
+        }
+        let decoded = base64::decode(encoded.trim_ascii(), base64::Alphabet::Standard)?;
+        let colon = memchr::memchr(b':', &decoded).filter(|&colon| colon > 0)?;
+        Some(Credentials { decoded, colon })
+    }
+
+    /// The name.
+    pub(crate) fn user(&self) -> &[u8] {
+        &self.decoded[..self.colon]
+    }
+
+    /// All behind the first colon; it may have colons of its own.
+    fn password(&self) -> &[u8] {
+        &self.decoded[self.colon + 1..]
+    }
+}
+
+/// The realm that holds; `None` where it is `off` for this request.
+fn realm_of(conf: &Conf, request: &Request) -> Option<Vec<u8>> {
+    let realm = conf.realm.as_ref()?.rendered(request);
+    (realm != b"off").then_some(realm)
+}
+
+/// What can be said without a look into the file.
+fn ask(conf: &Conf, request: &mut Request) -> Option<Step> {
+    if Credentials::of(request).is_some() {
+        return None;
+    }
+    let Some(realm) = realm_of(conf, request) else { return Some(Step::Next) };
+    // Every browser asks like this first, so it is no error.
+    let what = format_args!("no user/password was provided for basic authentication");
+    request.log(Level::Info, what);
+    Some(refuse(request, &realm))
+}
+
+/// Looks the user up and compares the password.
+async fn check(conf: &Conf, request: &mut Request) -> Step {
+    let Some(credentials) = Credentials::of(request) else { return Step::Next };
+    let Some(realm) = realm_of(conf, request) else { return Step::Next };
+    let path = conf.user_file.as_ref().map(|path| path.rendered(request));
+    let mut path = path.unwrap_or_default();
+    files::put_behind(&request.config().http.conf_prefix, &mut path, 0);
+    let stored = match user_file::find(request, &path, credentials.user()).await {
+        Ok(stored) => stored,
+        Err(error) => return fail(request, &path, error),
+    };
+    // The client chose it: no terminal should see its bytes as they are.
+    let user = credentials.user().escape_ascii();
+    let Some(stored) = stored else {
+        let path = files::display(&path);
+        request.log(Level::Error, format_args!("user \"{user}\" was not found in \"{path}\""));
+        return refuse(request, &realm);
+    };
+    match matches(credentials.password(), stored).await {
+        Some(true) => Step::Allow,
+        Some(false) => {
+            request.log(Level::Error, format_args!("user \"{user}\": password mismatch"));
+            refuse(request, &realm)
+        }
+        None => {
+            request.log(Level::Alert, format_args!("checking the password of user \"{user}\" panicked"));
+            Step::Status(500)
+        }
+    }
+}
+
+/// Whether this is the stored password, without holding the thread up for longer than a quick hash takes; `None`
+/// after a panic.
+async fn matches(password: &[u8], stored: Vec<u8>) -> Option<bool> {
+    // A copy and a way to another thread and back cost more than these.
+    if !crypt::Form::of(&stored).is_slow() {
+        return Some(crypt::verify(password, &stored));
+    }
+    let password = password.to_vec();
+    rt::offload(move || crypt::verify(&password, &stored)).await
+}
+
+/// Asks for a name and a password (RFC 7235 section 4.1).
+fn refuse(request: &mut Request, realm: &[u8]) -> Step {
+    // The realm is the operator's text and stands there as it is, as in nginx.
+    let challenge = [b"Basic realm=\"", realm, b"\""].concat();
+    request.response.www_authenticate = vec![challenge];
+    Step::Status(401)
+}
+
+/// A file that is not there lets nobody in; one that cannot be read is a fault of the server.
+fn fail(request: &Request, path: &[u8], error: FileError) -> Step {
+    let path = files::display(path);
+    let (level, status) = match error {
+        FileError::Open(Errno::NOENT) => (Level::Error, 403),
+        _ => (Level::Crit, 500),
+    };
+    match error {
+        FileError::Open(errno) | FileError::Read(errno) => {
+            request.log(level, format_args!("{error} \"{path}\" failed ({})", Reason(errno)));
+        }
+        FileError::NoMemory => {
+            request.log(
+                level,
+                format_args!("no buffer for \"{path}\": the pool of this thread is at its limit"),
+            );
+        }
+    }
+    Step::Status(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn settings_are_inherited_and_switched_off() {
+        let config = loaded(
+            "auth_basic_user_file users; server { auth_basic $host; location /a { auth_basic off; }
+             location /b { auth_basic_user_file /abs/$host; } location /c { auth_basic_user_file $host/x; }
+             location /d { limit_except GET { auth_basic own; } } } server { location /e { } }",
+        );
+        let scope = |name: &str| {
+            let mut locations = config.http.locations.iter();
+            &locations.find(|location| location.name == name).expect("it is there").scope
+        };
+        let file = |name: &str| {
+            let file = scope(name).of::<Conf>().user_file.as_ref();
+            file.and_then(|file| file.constant()).map(str::to_owned)
+        };
+        assert_eq!(file("/a").as_deref(), Some("/conf/users"));
+        assert_eq!((file("/b"), file("/c")), (None, None), "they have variables");
+        let active: Vec<bool> = ["server", "/a", "/b", "limit_except", "/e"]
+            .map(|name| scope(name).of::<Conf>().is_active())
+            .to_vec();
+        assert_eq!(active, [true, false, true, true, false]);
+    }
+
+    #[test]
+    fn wrong_values() {
+        for (text, expected) in [
+            ("auth_basic a; auth_basic b;", "\"auth_basic\" directive is duplicate"),
+            (
+                "auth_basic_user_file a; auth_basic_user_file b;",
+                "\"auth_basic_user_file\" directive is duplicate",
+            ),
+            ("auth_basic;", "invalid number of arguments in \"auth_basic\" directive"),
+            ("auth_basic $none;", "unknown \"none\" variable"),
+            ("auth_basic_user_file ${x;", "the closing bracket in \"x\" variable is missing"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The stored password of a user, from a file with lines `name:password[:comment]`.
+//!
+//! The file is read for each request, through the engine: a line that was changed counts at once, as in nginx, and
+//! no thread waits for the disk meanwhile. Only a piece of it is in memory.
+
+use std::ffi::CString;
+use std::fmt;
+
+use io::op::{DeviceId, OpenHow};
+use io::{DiskVia, Errno};
+use rustix::fs::OFlags;
+
+use exchange::request::Request;
+use transfer::body::choose;
+
+/// Bytes that are read at a time.
+const PIECE: usize = 16 << 10;
+
+/// Bytes of a stored password; no form has nearly as many, and nginx does not take more.
+const PASSWORD_LEN_MAX: usize = 2048;
+
+/// Attempts to open a file that a signal interrupts.
+const OPEN_TRIES: u32 = 8;
+
+/// Why a file could not be searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileError {
+    /// It is not there, or not for this process.
+    Open(Errno),
+    /// It is a folder, or the disk fails.
+    Read(Errno),
+    /// The buffers of this thread are at their limit.
+    NoMemory,
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileError::Open(_) => "open()",
+            FileError::Read(_) | FileError::NoMemory => "pread()",
+        })
+    }
+}
+
+/// The stored password of `user`; `None` when the file has no such line.
+pub(super) async fn find(request: &Request, path: &[u8], user: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
+    // A folder of the configuration need not be on the device of the root, so none is counted.
+    let device = DeviceId::default();
+    let via = choose::path_engine(request.scope().core.sending.aio, &rt::caps());
+    let file = open(path, device, via).await.map_err(FileError::Open)?;
+    let mut search = Search::new(user);
+    let mut offset = 0;
+    let mut buf = rt::pool().get(PIECE).ok_or(FileError::NoMemory)?;
+    loop {
+        let (read, rest) = file.read_at(offset, PIECE as u32, buf, device, via).await;
+        let count = read.map_err(FileError::Read)? as usize;
+        buf = rest.ok_or(FileError::Read(Errno::IO))?;
+        if count == 0 {
+            return Ok(search.end());
+        }
+        if let Some(found) = search.take(&buf[..count]) {
+            return Ok(Some(found));
+        }
+        offset += count as u64;
+    }
+}
+
+/// Opens the file for reading.
+async fn open(path: &[u8], device: DeviceId, via: DiskVia) -> Result<rt::File, Errno> {
+    let path = CString::new(path).map_err(|_| Errno::NOENT)?;
+    // Without O_NONBLOCK the open of a FIFO would wait for a writer.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let how = OpenHow { flags: flags.bits() as i32, ..OpenHow::default() };
+    let mut tries = OPEN_TRIES;
+    loop {
+        tries -= 1;
+        match rt::File::open(None, path.clone(), how, device, via).await {
+            Err(Errno::INTR) if tries > 0 => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// A file that is being searched, piece by piece.
+struct Search<'u> {
+    user: &'u [u8],
+    state: State,
+}
+
+/// Where in a line the search is.
+enum State {
+    /// So many bytes of the name fit.
+    Name(usize),
+    /// Behind the name's colon: the password so far.
+    Password(Vec<u8>),
+    /// In a line of somebody else, or a comment.
+    Skip,
+}
+
+impl<'u> Search<'u> {
+    fn new(user: &'u [u8]) -> Search<'u> {
+        Search { user, state: State::Name(0) }
+    }
+
+    /// Looks at the next piece; the password when all of it has come.
+    fn take(&mut self, piece: &[u8]) -> Option<Vec<u8>> {
+        for &byte in piece {
+            match &mut self.state {
+                State::Skip if byte == b'\n' => self.state = State::Name(0),
+                State::Skip => {}
+                State::Name(0) if matches!(byte, b'#' | b'\r') => self.state = State::Skip,
+                State::Name(0) if byte == b'\n' => {}
+                State::Name(matched) if *matched == self.user.len() && byte == b':' => {
+                    self.state = State::Password(Vec::new());
+                }
+                State::Name(matched) if self.user.get(*matched) == Some(&byte) => *matched += 1,
+                // A line that ends within the name must not take the next one with it.
+                State::Name(_) => self.state = if byte == b'\n' { State::Name(0) } else { State::Skip },
+                State::Password(password) if matches!(byte, b'\n' | b'\r' | b':') => {
+                    return Some(std::mem::take(password));
+                }
+                State::Password(password) if password.len() == PASSWORD_LEN_MAX => self.state = State::Skip,
+                State::Password(password) => password.push(byte),
+            }
+        }
+        None
+    }
+
+    /// The password of a last line that has no line end.
+    fn end(self) -> Option<Vec<u8>> {
+        match self.state {
+            State::Password(password) => Some(password),
+            State::Name(_) | State::Skip => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(file: &str, user: &str, piece: usize) -> Option<String> {
+        let mut search = Search::new(user.as_bytes());
+        let found =
+            file.as_bytes().chunks(piece).find_map(|piece| search.take(piece)).or_else(|| search.end());
+        found.map(|password| String::from_utf8(password).expect("it is text"))
+    }
+
+    #[test]
+    fn lines_are_found_however_they_are_cut() {
+        let long = "x".repeat(PASSWORD_LEN_MAX);
+        let file = format!(
+            "# me:comment\n\nann:first\nan:short:with a comment\r\nann:second\n\r\nme\nyou:a\nlong:{long}\ntoo:{long}x\nempty:\nlast:one"
+        );
+        for piece in [1, 2, 3, 7, 10_000] {
+            for (user, expected) in [
+                ("ann", Some("first")),
+                ("an", Some("short")),
+                ("you", Some("a")),
+                ("a", None),
+                ("me", None),
+                ("# me", None),
+                ("long", Some(long.as_str())),
+                ("too", None),
+                ("empty", Some("")),
+                ("last", Some("one")),
+                ("las", None),
+            ] {
+                assert_eq!(find(&file, user, piece).as_deref(), expected, "{user} in pieces of {piece}");
+            }
+        }
+    }
+}

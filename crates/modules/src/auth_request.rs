@@ -1,0 +1,154 @@
+//! `auth_request`: a subrequest decides on access.
+//!
+//! Only the status of its answer counts; `auth_request_set` takes values out of the rest of it.
+
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::subrequest::{self, Subrequest};
+use exchange::template::Template;
+use exchange::variables::VarRef;
+use telemetry::Level;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().uri.is_some() {
+            plan.later(Phase::Access, scope.shared::<Conf>(), |conf, request| Box::pin(run(conf, request)));
+        }
+    },
+    ..Module::named("http_auth_request")
+};
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "http_auth_request",
+            "auth_request",
+            LEVELS,
+            Args::Exactly(1),
+            "The URI of a subrequest that decides on access by its status, or `off`.",
+        )
+        .default("off"),
+        |scope, cx| {
+            scope.own::<Conf>().uri = Some(cx.arg(0)).filter(|uri| *uri != "off").map(Arc::from);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_auth_request",
+            "auth_request_set",
+            LEVELS,
+            Args::Exactly(2),
+            "Gives a variable a value when the subrequest was answered, with the variables of that answer.",
+        )
+        .many(),
+        add_variable,
+    ),
+];
+
+/// Who is asked, and what is kept of the answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    uri: Option<Arc<str>>,
+    variables: Layered<(VarRef, Template)>,
+}
+
+impl Settings for Conf {}
+
+/// A name without its dollar sign is a slip of the pen: nginx refuses it rather than guess.
+fn add_variable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let name = text.strip_prefix('$').filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| cx.error(format_args!("invalid variable name \"{text}\"")))?;
+    let variable = cx.http.registry.define(name, cx.statement)?;
+    let value = cx.template(cx.arg(1))?;
+    scope.own::<Conf>().variables.own(cx.block).push((variable, value));
+    Ok(())
+}
+
+/// Asks, takes the values, and decides.
+async fn run(conf: &Conf, request: &mut Request) -> Step {
+    let Some(uri) = &conf.uri else { return Step::Next };
+    // As in nginx without the client's query; who needs it finds it in `$request_uri`.
+    let wanted = Subrequest { uri: uri.as_bytes().to_vec(), ..Subrequest::default() };
+    let Some(mut child) = subrequest::answer(request, &wanted).await else { return Step::Status(500) };
+    let mut values = Vec::new();
+    for (variable, value) in conf.variables.items() {
+        let value = value.rendered(&child);
+        // It has the variables of the configuration now, and a later value may be made of this one.
+        variable.assign(&mut child, &value);
+        values.push((variable, value));
+    }
+    let status = child.response.status;
+    let questions = std::mem::take(&mut child.response.www_authenticate);
+    subrequest::finish(child);
+    // Once more for those that are part of the request itself, such as `$limit_rate`.
+    for (variable, value) in values {
+        variable.assign(request, &value);
+    }
+    match status {
+        200..300 => Step::Allow,
+        401 => {
+            // The client is to know what it is asked for.
+            request.response.www_authenticate.extend(questions);
+            Step::Status(401)
+        }
+        403 => Step::Status(403),
+        _ => {
+            request.log(Level::Error, format_args!("auth request unexpected status: {status}"));
+            Step::Status(500)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded};
+    use exchange::phases::Phase;
+
+    #[test]
+    fn the_uri_is_inherited_and_can_be_taken_back() {
+        let config = loaded(
+            "auth_request /a; auth_request_set $x $status; server { location /1 { } location /2 { auth_request off; }
+             location /3 { auth_request /b; auth_request_set $y 1; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let location = location.expect("it is there");
+            let conf = location.scope.of::<Conf>();
+            let handlers = location.plan.of_phase(Phase::Access).len();
+            (conf.uri.clone(), conf.variables.items().len(), handlers)
+        };
+        assert_eq!(conf("/1"), (Some("/a".into()), 1, 1));
+        assert_eq!(conf("/2"), (None, 1, 0));
+        assert_eq!(conf("/3"), (Some("/b".into()), 1, 1));
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        for (text, expected) in [
+            ("auth_request_set x 1;", "invalid variable name \"x\""),
+            ("auth_request_set $uri 1;", "the duplicate \"uri\" variable"),
+            ("auth_request_set $x $nonexist;", "unknown \"nonexist\" variable"),
+            ("auth_request /a; auth_request /b;", "\"auth_request\" directive is duplicate"),
+            ("auth_request;", "invalid number of arguments in \"auth_request\" directive"),
+        ] {
+            let found = error(&format!("http {{ server {{\n{text} }} }}"));
+            assert!(
+                found.starts_with(expected) && found.contains("in /conf/nginx.conf:2"),
+                "{text}: {found}"
+            );
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! `autoindex`: a list of the files in a folder.
+//!
+//! This file has the directives and the way of a request; [`listing`] reads a folder and brings its entries in
+//! order, [`format`] writes them down.
+
+mod format;
+pub(crate) mod listing;
+
+use conf::{Args, Spec};
+use http::request::Method;
+use io::op::Source;
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module, charset};
+use exchange::config::{Settings, SettingsType};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::response::ContentType;
+use format::{Form, Writer};
+use listing::Listing;
+use telemetry::Level;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().on {
+            plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
+                Box::pin(run(conf, request))
+            });
+        }
+    },
+    ..Module::named("http_autoindex")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_autoindex", name, LEVELS, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    // It stands behind the index: a folder that has one never shows its other files.
+    Directive::scope(
+        spec("autoindex", Args::Flag, "Lists the files of a folder that has no index.").default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
+    ),
+    // For HTML alone, too: a program can round for itself.
+    Directive::scope(
+        spec("autoindex_exact_size", Args::Flag, "Sizes in bytes; otherwise rounded to K, M and G.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().exact_size),
+    ),
+    // JSONP without a function is JSON, so that one location can serve both.
+    Directive::scope(
+        spec("autoindex_format", Args::Exactly(1), "The form of the list: html, xml, json or jsonp.")
+            .default("html"),
+        |scope, cx| cx.choice(&mut scope.own::<Conf>().form, FORMS),
+    ),
+    // For HTML alone, as in nginx: programs read the others.
+    Directive::scope(
+        spec("autoindex_localtime", Args::Flag, "Times of the machine's zone instead of UTC.").default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().localtime),
+    ),
+];
+
+const FORMS: &[(&str, Form)] =
+    &[("html", Form::Html), ("json", Form::Json), ("jsonp", Form::Jsonp), ("xml", Form::Xml)];
+
+/// What blocks inherit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conf {
+    on: bool,
+    exact_size: bool,
+    form: Form,
+    localtime: bool,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { on: false, exact_size: true, form: Form::Html, localtime: false }
+    }
+}
+
+/// Only folders are listed, and only for methods that read.
+fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
+    let is_wanted = request.uri.last() == Some(&b'/') && matches!(request.method, Method::Get | Method::Head);
+    (!is_wanted).then_some(Step::Next)
+}
+
+/// Reads the folder, then writes the list, and lets other requests go on between parts of both.
+async fn run(conf: &Conf, request: &mut Request) -> Step {
+    let (form, callback) = match conf.form {
+        Form::Jsonp => match callback(request) {
+            Err(step) => return step,
+            Ok(None) => (Form::Json, Vec::new()),
+            Ok(Some(callback)) => (Form::Jsonp, callback),
+        },
+        form => (form, Vec::new()),
+    };
+    let listing = match Listing::open(request).await {
+        Ok(listing) => listing,
+        Err(step) => return step,
+    };
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_type = ContentType::Text(form.media_type().into());
+    // Nobody sees the list, and nginx does not tell its length either.
+    if request.method == Method::Head {
+        return Step::Done;
+    }
+    let entries = match listing.entries(request).await {
+        Ok(entries) => entries,
+        Err(step) => return step,
+    };
+    // The offset of now for all times, as in nginx, be they of summer or winter.
+    let offset_s = if conf.localtime { request.conn.thread.clock.utc_offset_s() } else { 0 };
+    let mut writer = Writer {
+        form,
+        exact_size: conf.exact_size,
+        offset_s: offset_s.into(),
+        utf8: charset::is_utf8(request),
+        out: Vec::new(),
+    };
+    writer.begin(&request.uri, &callback);
+    let mut count = 0;
+    // Merging and writing is the work that grows with the folder, so it stops for others now and then.
+    for entry in entries {
+        writer.entry(&entry);
+        count += 1;
+        if count % ENTRIES_AT_ONCE == 0 {
+            rt::yield_now().await;
+        }
+        if writer.out.len() > LISTING_BYTES_MAX {
+            let uri = request.uri.escape_ascii();
+            request.log(Level::Crit, format_args!("the list of \"{uri}\" is too long"));
+            return Step::Status(500);
+        }
+    }
+    writer.end();
+    request.response.set_bytes(Source::Vec(writer.out));
+    Step::Done
+}
+
+/// Entries that are written before others have a turn: some hundred microseconds of the thread.
+const ENTRIES_AT_ONCE: usize = 500;
+
+/// The longest list: it is in memory until it is sent, and about seven million names are beyond any reader.
+const LISTING_BYTES_MAX: usize = 1 << 30;
+
+/// Longest name of a function.
+const CALLBACK_BYTES_MAX: usize = 128;
+
+/// The function that `callback` in the query names; nothing without one. It becomes code in a page of somebody
+/// else, so only what can be a name passes.
+fn callback(request: &Request) -> Result<Option<Vec<u8>>, Step> {
+    let name = http::uri::arg(&request.args, b"callback").unwrap_or_default();
+    let refused = |what: &str| {
+        let name = name.escape_ascii();
+        request.log(Level::Info, format_args!("client sent {what} callback name: \"{name}\""));
+        Err(Step::Status(400))
+    };
+    if name.len() > CALLBACK_BYTES_MAX {
+        return refused("too long");
+    }
+    if !name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.')) {
+        return refused("invalid");
+    }
+    Ok((!name.is_empty()).then(|| name.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn settings_are_inherited_one_by_one() {
+        let config = loaded(
+            "autoindex on; autoindex_exact_size off; autoindex_format json; autoindex_localtime on;
+             server { location /a { autoindex off; autoindex_localtime off; }
+               location /b { autoindex_exact_size on; autoindex_format xml; } }",
+        );
+        let conf = |place: usize| config.http.locations[place].scope.of::<Conf>();
+        let outer = Conf { on: true, exact_size: false, form: Form::Json, localtime: true };
+        assert_eq!(*conf(0), outer);
+        assert_eq!(*conf(1), Conf { on: false, localtime: false, ..outer });
+        assert_eq!(*conf(2), Conf { exact_size: true, form: Form::Xml, ..outer });
+        assert_eq!(*loaded("server {}").http.locations[0].scope.of::<Conf>(), Conf::default());
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for name in ["autoindex", "autoindex_exact_size", "autoindex_localtime"] {
+            let found = error(&format!("http {{ server {{\n{name} yes; }} }}"));
+            let message =
+                format!("invalid value \"yes\" in \"{name}\" directive, it must be \"on\" or \"off\"");
+            assert_eq!(found, format!("{message} in /conf/nginx.conf:2"));
+        }
+        let found = error("http { server {\nautoindex_format text; } }");
+        assert_eq!(
+            found,
+            "invalid value \"text\" in /conf/nginx.conf:2; it must be one of html, json, jsonp, xml"
+        );
+    }
+}

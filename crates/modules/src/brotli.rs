@@ -1,0 +1,173 @@
+//! `brotli`: answers are compressed on their way with brotli, by the directives of Google's module for nginx.
+//!
+//! Which answers are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names
+//! this coding can read it. A client that takes several gets the first of zstd, brotli and gzip.
+
+use conf::{Args, Spec, State};
+
+use crate::coding::{accept, apply};
+use crate::gzip::power_of_two;
+use crate::http_core::{LEVELS, LEVELS_AND_IF};
+use crate::{Directive, Module};
+use exchange::config::{Settings, SettingsType};
+use exchange::filter::encoder;
+use exchange::request::Request;
+use exchange::settings::media_types::MediaTypes;
+use exchange::variables::Variable;
+use transfer::coding;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: &[Variable {
+        name: "brotli_ratio",
+        get: |request, out| encoder::ratio(request, "br", out),
+        set: None,
+        help: "How many times smaller brotli made the body of the answer.",
+    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_brotli_filter")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_brotli_filter", name, LEVELS, args, help)
+}
+
+const BUFFERS_WHY: &str = "what was compressed is sent as soon as it fills a send";
+
+const DIRECTIVES: &[Directive] = &[
+    // In an `if` too, for clients that are known by something else than what they accept.
+    Directive::scope(
+        Spec::new(
+            "http_brotli_filter",
+            "brotli",
+            LEVELS_AND_IF,
+            Args::Flag,
+            "Compresses answers with brotli.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+    ),
+    // HTML is always among them.
+    Directive::scope(
+        spec("brotli_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
+            .many()
+            .default("text/html"),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
+    ),
+    // From four on other threads do the work for all but short answers.
+    Directive::scope(
+        spec("brotli_comp_level", Args::Exactly(1), "How hard to compress, from 0 to 11.").default("6"),
+        |scope, cx| {
+            let mut quality = u32::from(scope.own::<Conf>().settings.quality);
+            cx.number_in(&mut quality, 0, 11)?;
+            scope.own::<Conf>().settings.quality = quality as u8;
+            Ok(())
+        },
+    ),
+    // What is shorter would not fit into fewer packets.
+    Directive::scope(
+        spec("brotli_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
+            .default("20"),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
+    ),
+    // An answer that says it is shorter gets a window of its own size, which saves memory at both ends.
+    Directive::scope(
+        spec("brotli_window", Args::Exactly(1), "How far back repetitions are looked for.").default("512k"),
+        |scope, cx| {
+            let (min, max) = (coding::brotli::WINDOW_BITS_MIN, coding::brotli::WINDOW_BITS_MAX);
+            scope.own::<Conf>().settings.window_bits = power_of_two(cx, min, max, WINDOWS)?;
+            Ok(())
+        },
+    ),
+    // Without effect in the module for nginx as well.
+    Directive::scope(
+        spec("brotli_buffers", Args::Exactly(2), "Number and bytes of the buffers for what is compressed.")
+            .state(State::Accepted(BUFFERS_WHY)),
+        |_, cx| cx.statement.buffers().map(drop),
+    ),
+];
+
+/// The words for all other sizes.
+const WINDOWS: &str = "must be 1k, 2k, 4k, 8k, 16k, 32k, 64k, 128k, 256k, 512k, 1m, 2m, 4m, 8m or 16m";
+
+/// What is compressed, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    /// Whether anything is.
+    enabled: bool,
+    /// What the encoder is told.
+    settings: coding::brotli::Settings,
+    /// Bytes of the shortest answer, where its length is known beforehand.
+    min_length: u64,
+    /// Media types of the answers.
+    types: MediaTypes,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        let settings = coding::brotli::Settings { quality: 6, window_bits: 19 };
+        Conf { enabled: false, settings, min_length: 20, types: MediaTypes::HTML }
+    }
+}
+
+fn filter(conf: &Conf, request: &mut Request) {
+    // The answers of subrequests are parts of one that may be compressed as a whole.
+    if request.depth > 0 {
+        return;
+    }
+    if apply::is_eligible(request, conf.min_length, &conf.types) && accept::coding(request, "br") {
+        apply::apply(request, coding::Settings::Brotli(conf.settings));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    fn conf_of(http: &str) -> Conf {
+        loaded(http).http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
+    }
+
+    #[test]
+    fn settings_are_inherited_and_replaced() {
+        let conf = conf_of("server {}");
+        assert_eq!((conf.enabled, conf.min_length), (false, 20));
+        assert_eq!((conf.settings.quality, conf.settings.window_bits), (6, 19));
+        let outer =
+            "brotli on; brotli_comp_level 11; brotli_min_length 1k; brotli_window 16m; brotli_buffers 4 8k;";
+        let conf = conf_of(&format!("{outer} server {{ location / {{}} }}"));
+        assert_eq!((conf.enabled, conf.min_length), (true, 1024));
+        assert_eq!((conf.settings.quality, conf.settings.window_bits), (11, 24));
+        let inner = "brotli off; brotli_comp_level 0; brotli_min_length 0; brotli_window 1k;";
+        let conf = conf_of(&format!("{outer} server {{ {inner} }}"));
+        assert_eq!((conf.enabled, conf.min_length), (false, 0));
+        assert_eq!((conf.settings.quality, conf.settings.window_bits), (0, 10));
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for (text, expected) in [
+            (
+                "brotli 1;",
+                "invalid value \"1\" in \"brotli\" directive, it must be \"on\" or \"off\"".to_owned(),
+            ),
+            ("brotli_comp_level 12;", "value must be between 0 and 11".to_owned()),
+            ("brotli_min_length x;", "\"brotli_min_length\" directive invalid value".to_owned()),
+            ("brotli_window 32m;", format!("\"brotli_window\" directive {WINDOWS}")),
+            ("brotli_buffers 1;", "invalid number of arguments in \"brotli_buffers\" directive".to_owned()),
+            ("brotli_types;", "invalid number of arguments in \"brotli_types\" directive".to_owned()),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{found}");
+        }
+    }
+}

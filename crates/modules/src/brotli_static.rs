@@ -1,0 +1,48 @@
+//! `brotli_static`: files that were compressed with brotli before, sent in the place of the originals.
+//!
+//! The file next to the original has its own date, length and entity tag, and ranges of it can be asked for; only the
+//! media type is that of the original. Nobody looks whether it holds what the original does. Everything else is
+//! the same for all codings and stands in [`crate::coding::precompressed`].
+
+use conf::{Args, Spec, value};
+
+use crate::coding::accept;
+use crate::coding::precompressed::{self, Sibling, WORDS, Wanted};
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Settings, SettingsType};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: precompressed::take_part::<Conf>,
+    ..Module::named("http_brotli_static")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_brotli_static",
+        "brotli_static",
+        LEVELS,
+        Args::Exactly(1),
+        "Sends the file with .br behind its name: on for clients that accept brotli, or always.",
+    )
+    .default("off"),
+    |scope, cx| cx.set(&mut scope.own::<Conf>().0, value::choice(WORDS)),
+)];
+
+/// When the compressed file is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conf(Wanted);
+
+impl Settings for Conf {}
+
+impl precompressed::Conf for Conf {
+    const SIBLING: Sibling =
+        Sibling { coding: "br", suffix: ".br", is_accepted: |request| accept::coding(request, "br") };
+
+    fn wanted(&self) -> Wanted {
+        self.0
+    }
+}

@@ -1,0 +1,247 @@
+//! `charset_map`: how the characters of one charset are written in another.
+//!
+//! The tables are made when the configuration is read and shared by all threads; a text then costs a look into
+//! a table for each character.
+
+use std::sync::Arc;
+
+use conf::{Error, Statement};
+
+use exchange::config::Cx;
+
+/// The charsets of a configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Charsets {
+    /// As they were written first: names are compared without case, and sent in one spelling.
+    names: Vec<Arc<str>>,
+    maps: Vec<Arc<Map>>,
+}
+
+/// A `charset_map`, which serves both ways.
+#[derive(Debug)]
+pub(super) struct Map {
+    /// The charset of the first column.
+    from: Arc<str>,
+    /// That of the second one.
+    to: Arc<str>,
+    pub(super) tables: Tables,
+}
+
+/// What bytes become.
+#[derive(Debug)]
+pub(super) enum Tables {
+    /// Both charsets have a byte for each character.
+    Bytes { forth: Box<[u8; 256]>, back: Box<[u8; 256]> },
+    /// The second one is UTF-8.
+    Utf8 { forth: Box<[Utf8; 256]>, back: Box<Utf8Table> },
+}
+
+/// A character of the basic plane, or what stands for one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Utf8 {
+    bytes: [u8; UTF8_LEN_MAX],
+    len: u8,
+}
+
+/// Bytes of a character in UTF-8: maps end with the basic plane, as in nginx.
+const UTF8_LEN_MAX: usize = 3;
+
+/// The bytes of characters, in pages of 256; zero where there is none.
+#[derive(Debug)]
+pub(super) struct Utf8Table([Option<Box<[u8; 256]>>; 256]);
+
+/// The name that makes a charset one with several bytes.
+const UTF8_NAME: &str = "utf-8";
+
+/// A map and its direction.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    pub(super) map: Arc<Map>,
+    /// From the second charset to the first.
+    pub(super) is_back: bool,
+}
+
+impl Charsets {
+    /// The spelling that all directives with this charset share.
+    pub(super) fn intern(&mut self, name: &str) -> Arc<str> {
+        if let Some(known) = self.names.iter().find(|known| known.eq_ignore_ascii_case(name)) {
+            return Arc::clone(known);
+        }
+        let name: Arc<str> = name.into();
+        self.names.push(Arc::clone(&name));
+        name
+    }
+
+    /// Whether a directive names this charset.
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        self.names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// The map between these charsets, whichever it has first.
+    pub(super) fn way(&self, from: &[u8], to: &[u8]) -> Option<Way> {
+        let is = |name: &str, wanted: &[u8]| name.as_bytes().eq_ignore_ascii_case(wanted);
+        self.maps.iter().find_map(|map| {
+            let forth = is(&map.from, from) && is(&map.to, to);
+            let back = is(&map.from, to) && is(&map.to, from);
+            (forth || back).then(|| Way { map: Arc::clone(map), is_back: back })
+        })
+    }
+}
+
+impl Utf8 {
+    const UNKNOWN: Utf8 = Utf8::of_byte(b'?');
+
+    const fn of_byte(byte: u8) -> Utf8 {
+        Utf8 { bytes: [byte, 0, 0], len: 1 }
+    }
+
+    /// As it is sent.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// From hexadecimal digits, two for a byte; they must be one character.
+    fn parse(text: &str) -> Option<(Utf8, char)> {
+        if text.is_empty()
+            || !text.len().is_multiple_of(2)
+            || text.len() > 2 * UTF8_LEN_MAX
+            || !text.is_ascii()
+        {
+            return None;
+        }
+        let mut found = Utf8 { bytes: [0; UTF8_LEN_MAX], len: (text.len() / 2) as u8 };
+        for (place, byte) in found.bytes.iter_mut().take(text.len() / 2).enumerate() {
+            *byte = hex(&text[2 * place..2 * place + 2])?;
+        }
+        let mut characters = std::str::from_utf8(found.as_bytes()).ok()?.chars();
+        let character = characters.next()?;
+        characters.next().is_none().then_some((found, character))
+    }
+}
+
+impl Utf8Table {
+    /// The byte for a character.
+    pub(super) fn byte(&self, character: char) -> Option<u8> {
+        let [page, place] = u16::try_from(u32::from(character)).ok()?.to_be_bytes();
+        let byte = self.0[usize::from(page)].as_ref()?[usize::from(place)];
+        (byte != 0).then_some(byte)
+    }
+
+    fn set(&mut self, character: char, byte: u8) {
+        // Three bytes of UTF-8 end with the basic plane.
+        let [page, place] = (u32::from(character) as u16).to_be_bytes();
+        let page = self.0[usize::from(page)].get_or_insert_with(|| Box::new([0; 256]));
+        page[usize::from(place)] = byte;
+    }
+}
+
+impl Tables {
+    /// What holds before the rows are read: ASCII is the same everywhere, so that maps need not list it, and the
+    /// rest is unknown.
+    fn start(is_utf8: bool) -> Tables {
+        let ascii = |byte: usize| byte < 128;
+        if is_utf8 {
+            let forth = std::array::from_fn(|byte| match ascii(byte) {
+                true => Utf8::of_byte(byte as u8),
+                false => Utf8::UNKNOWN,
+            });
+            let mut back = Utf8Table(std::array::from_fn(|_| None));
+            (0..128).for_each(|byte: u8| back.set(byte.into(), byte));
+            return Tables::Utf8 { forth: Box::new(forth), back: Box::new(back) };
+        }
+        let same: [u8; 256] = std::array::from_fn(|byte| if ascii(byte) { byte as u8 } else { b'?' });
+        Tables::Bytes { forth: Box::new(same), back: Box::new(same) }
+    }
+
+    /// A row: a byte of the first charset, and the same character in the second one.
+    fn read(&mut self, row: &Statement) -> Result<(), Error> {
+        let [to] = row.args.as_slice() else { return Err(Error::at(row, "invalid parameters number")) };
+        let invalid = |text: &str| Error::at(row, format_args!("invalid value \"{text}\""));
+        let (from, to) = (row.name.text.as_str(), to.text.as_str());
+        let source = hex(from).ok_or_else(|| invalid(from))?;
+        match self {
+            Tables::Bytes { forth, back } => {
+                let target = hex(to).ok_or_else(|| invalid(to))?;
+                forth[usize::from(source)] = target;
+                back[usize::from(target)] = source;
+            }
+            Tables::Utf8 { forth, back } => {
+                let (target, character) = Utf8::parse(to).ok_or_else(|| invalid(to))?;
+                forth[usize::from(source)] = target;
+                back.set(character, source);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A byte in hexadecimal digits.
+fn hex(text: &str) -> Option<u8> {
+    // The parser of numbers would take a sign.
+    let is_hex = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    u8::from_str_radix(text, 16).ok().filter(|_| is_hex)
+}
+
+/// `charset_map A B { … }`.
+pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let (from, to) = (cx.arg(0), cx.arg(1));
+    let pair = format!("\"{from}\" and \"{to}\"");
+    let charsets = cx.http.own::<Charsets>();
+    let map = (charsets.intern(from), charsets.intern(to));
+    if map.0 == map.1 {
+        return Err(cx.error(format_args!("\"charset_map\" between the same charsets {pair}")));
+    }
+    if charsets.way(from.as_bytes(), to.as_bytes()).is_some() {
+        return Err(cx.error(format_args!("duplicate \"charset_map\" between {pair}")));
+    }
+    // nginx takes it and reads beyond its table when it meets a text.
+    if from.eq_ignore_ascii_case(UTF8_NAME) {
+        return Err(cx.error("\"utf-8\" must be the second charset of \"charset_map\""));
+    }
+    let mut tables = Tables::start(to.eq_ignore_ascii_case(UTF8_NAME));
+    for row in cx.statement.rows() {
+        tables.read(row?)?;
+    }
+    cx.http.own::<Charsets>().maps.push(Arc::new(Map { from: map.0, to: map.1, tables }));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::charset::map::Charsets;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn maps_are_found_in_both_directions() {
+        let config =
+            loaded("charset_map koi8-r KOI8-U { }  charset_map Koi8-R utf-8 { E1 D090; 80 E29480; }");
+        let charsets = config.http.of::<Charsets>();
+        let way = |from: &str, to: &str| charsets.way(from.as_bytes(), to.as_bytes()).map(|way| way.is_back);
+        assert_eq!(way("koi8-r", "koi8-u"), Some(false));
+        assert_eq!(way("UTF-8", "KOI8-R"), Some(true));
+        assert_eq!(way("koi8-u", "utf-8"), None);
+        // The spelling of the first one is for all.
+        assert_eq!(charsets.maps[1].from.as_ref(), "koi8-r");
+    }
+
+    #[test]
+    fn wrong_maps_are_refused() {
+        for (text, expected) in [
+            ("charset_map A a {}", "\"charset_map\" between the same charsets \"A\" and \"a\""),
+            ("charset_map a b {} charset_map B A {}", "duplicate \"charset_map\" between \"B\" and \"A\""),
+            ("charset_map utf-8 a {}", "\"utf-8\" must be the second charset of \"charset_map\""),
+            ("charset_map a b { 80; }", "invalid parameters number"),
+            ("charset_map a b { 80 81 82; }", "invalid parameters number"),
+            ("charset_map a b { 100 81; }", "invalid value \"100\""),
+            ("charset_map a b { +8 81; }", "invalid value \"+8\""),
+            ("charset_map a b { 80 8x; }", "invalid value \"8x\""),
+            ("charset_map a utf-8 { 80 D0; }", "invalid value \"D0\""),
+            ("charset_map a utf-8 { 80 D090D0; }", "invalid value \"D090D0\""),
+            ("charset_map a utf-8 { 80 4142; }", "invalid value \"4142\""),
+            ("charset_map a utf-8 { 80 F09F9880; }", "invalid value \"F09F9880\""),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! `charset`: says in which charset a text is, and writes it in another one.
+//!
+//! Without `source_charset` nothing is known of the text, and the name is only put behind its type. With it, or
+//! where another server named the charset of its answer, the text is recoded by a `charset_map` ([`map`]) on its
+//! way ([`recode`]). Nothing is guessed from the text itself.
+
+mod map;
+mod recode;
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Span, Spec};
+
+pub(crate) use map::Charsets;
+use recode::Recode;
+
+use crate::http_core::{LEVELS, LEVELS_AND_IF};
+use crate::{Directive, Module};
+use exchange::config::{Cx, Http, HttpType, Scope, Settings, SettingsType};
+use exchange::module::SubrequestHooks;
+use exchange::request::Request;
+use exchange::response::ContentType;
+use exchange::settings::media_types::{MediaTypes, split_charset};
+use exchange::variables::VarRef;
+use telemetry::Level;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    // Everywhere: another server may say the charset (`X-Accel-Charset`) of what it leads to.
+    settings: &[SettingsType::of::<Conf>()],
+    http: &[HttpType::of::<Charsets>()],
+    take_part: |_, scope, plan| plan.filter(scope.shared::<Conf>(), filter),
+    subrequest: SubrequestHooks { begin: Some(hand_down), detach: None },
+    check: |http, _| check(http),
+    ..Module::named("http_charset")
+};
+
+const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_charset", name, contexts, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    // `off` is a word here and would be a charset in `source_charset`, as in nginx.
+    Directive::scope(
+        spec(
+            "charset",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "The charset that is sent behind the type of texts.",
+        )
+        .default("off"),
+        set_charset,
+    ),
+    Directive::scope(
+        spec(
+            "source_charset",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "The charset that texts are in before they are sent.",
+        ),
+        set_source,
+    ),
+    Directive::scope(
+        spec(
+            "override_charset",
+            LEVELS_AND_IF,
+            Args::Flag,
+            "Whether answers of other servers that name a charset are recoded too.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().overrides),
+    ),
+    Directive::scope(
+        spec("charset_types", LEVELS, Args::AtLeast(1), "Types that `charset` holds for, beside HTML.")
+            .many()
+            .default(
+                "text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml",
+            ),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
+    ),
+    Directive::http(
+        spec(
+            "charset_map",
+            Contexts::HTTP,
+            Args::Exactly(2),
+            "How characters of one charset are written in another.",
+        )
+        .raw()
+        .many(),
+        map::read,
+    ),
+];
+
+/// What a block says of charsets.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    /// What the client is to get; `None` is `off`.
+    charset: Option<Charset>,
+    /// What the files are in.
+    source: Option<Charset>,
+    /// `override_charset`
+    overrides: bool,
+    /// `charset_types`; they do not matter for answers that came with a charset.
+    types: MediaTypes,
+    /// The directive that spoke last, for the complaint that there is no map.
+    span: Option<Span>,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        const TYPES: MediaTypes = MediaTypes::new(&[
+            "text/html",
+            "text/xml",
+            "text/plain",
+            "text/vnd.wap.wml",
+            "application/javascript",
+            "application/rss+xml",
+        ]);
+        Conf { charset: None, source: None, overrides: false, types: TYPES, span: None }
+    }
+}
+
+/// A charset of the configuration.
+#[derive(Clone, Debug)]
+enum Charset {
+    /// The one that nearly everybody names, which then costs no memory with each answer.
+    Utf8,
+    /// In the spelling that was first.
+    Name(Arc<str>),
+    /// Named by each request; whether there is a map is known only then.
+    Variable(VarRef),
+}
+
+/// What a subrequest's answer is recoded to: its text becomes a part of another one.
+struct Wanted(Cow<'static, [u8]>);
+
+impl Conf {
+    /// A location that says nothing of the sort has its subrequests' answers as they are.
+    fn is_active(&self) -> bool {
+        self.charset.is_some() || self.source.is_some()
+    }
+}
+
+impl Charset {
+    /// The usual spelling; another one is sent as it was written.
+    const UTF8: &str = "utf-8";
+
+    /// A name, or a variable with one.
+    fn parse(cx: &mut Cx<'_>) -> Result<Charset, Error> {
+        let text = cx.arg(0);
+        if let Some(name) = text.strip_prefix('$') {
+            if name.is_empty() {
+                return Err(cx.error(format_args!("invalid variable name \"{text}\"")));
+            }
+            return Ok(Charset::Variable(cx.http.registry.reference(name, cx.statement)));
+        }
+        let name = cx.http.own::<Charsets>().intern(text);
+        Ok(if *name == *Charset::UTF8 { Charset::Utf8 } else { Charset::Name(name) })
+    }
+
+    /// Its name for a request; a variable may have none.
+    fn name(&self, request: &Request) -> Option<Cow<'static, [u8]>> {
+        Some(match self {
+            Charset::Utf8 => Cow::Borrowed(Charset::UTF8.as_bytes()),
+            Charset::Name(name) => Cow::Owned(name.as_bytes().to_vec()),
+            Charset::Variable(variable) => {
+                let mut name = Vec::new();
+                variable.value(request, &mut name);
+                Cow::Owned(name)
+            }
+        })
+        .filter(|name| !name.is_empty())
+    }
+
+    /// Its name where that is known without a request.
+    fn constant(&self) -> Option<&str> {
+        match self {
+            Charset::Utf8 => Some(Charset::UTF8),
+            Charset::Name(name) => Some(name),
+            Charset::Variable(_) => None,
+        }
+    }
+}
+
+/// Remembers the place too, since what is missing is found when all maps are read.
+fn set_charset(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    scope.own::<Conf>().charset = if cx.arg(0) == "off" { None } else { Some(Charset::parse(cx)?) };
+    scope.own::<Conf>().span = Some(cx.statement.span().clone());
+    Ok(())
+}
+
+fn set_source(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    scope.own::<Conf>().source = Some(Charset::parse(cx)?);
+    scope.own::<Conf>().span = Some(cx.statement.span().clone());
+    Ok(())
+}
+
+/// Fails where a location asks for what no map can do.
+fn check(http: &Http) -> Result<(), Error> {
+    for conf in http.locations.iter().map(|location| location.scope.of::<Conf>()) {
+        // What a variable names is looked at with each request.
+        let constant =
+            |charset: &Option<Charset>| charset.as_ref().and_then(Charset::constant).map(str::to_owned);
+        let (Some(from), Some(to), Some(span)) =
+            (constant(&conf.source), constant(&conf.charset), &conf.span)
+        else {
+            continue;
+        };
+        if !from.eq_ignore_ascii_case(&to)
+            && http.of::<Charsets>().way(from.as_bytes(), to.as_bytes()).is_none()
+        {
+            let message = format_args!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"");
+            return Err(Error::at(span.clone(), message));
+        }
+    }
+    Ok(())
+}
+
+/// Names the charset, and has the text recoded where it is in another one.
+fn filter(conf: &Conf, request: &mut Request) {
+    if request.response.charset_override.is_none() && !conf.is_active() {
+        return;
+    }
+    let named = named(request);
+    let wanted = match request.depth {
+        0 => wanted(request, conf, named.is_some()).unwrap_or_else(|unknown| {
+            let unknown = unknown.escape_ascii();
+            request.log(Level::Error, format_args!("unknown charset \"{unknown}\" to override"));
+            None
+        }),
+        _ => request.extensions.get::<Wanted>().map(|Wanted(name)| name.clone()),
+    };
+    let Some(wanted) = wanted else { return };
+    let source = named.or_else(|| conf.source.as_ref()?.name(request));
+    // Nothing is known of the text: it is taken to be what the client is told.
+    let Some(source) = source else { return name(request, wanted) };
+    if source.eq_ignore_ascii_case(&wanted) {
+        return name(request, wanted);
+    }
+    // What is encoded is no text any more.
+    if request.response.field(b"Content-Encoding").is_some_and(|encoding| !encoding.is_empty()) {
+        return;
+    }
+    let generation = Rc::clone(&request.generation);
+    let Some(way) = generation.config.http.of::<Charsets>().way(&source, &wanted) else {
+        let (source, wanted) = (source.escape_ascii(), wanted.escape_ascii());
+        let what = format_args!("no \"charset_map\" between the charsets \"{source}\" and \"{wanted}\"");
+        return request.log(Level::Error, what);
+    };
+    let recode = Recode::new(way);
+    // Ranges need no more than this: without a length there are none.
+    if request.depth == 0 && !recode.keeps_length() {
+        request.response.content_length = None;
+    }
+    request.response.filters.push(Box::new(recode));
+    name(request, wanted);
+}
+
+/// Whether the answer, whose type is known, will go out as UTF-8.
+pub(crate) fn is_utf8(request: &Request) -> bool {
+    let conf = request.scope().of::<Conf>();
+    let named = named(request);
+    let charset = wanted(request, conf, named.is_some()).ok().flatten().or(named);
+    charset.is_some_and(|charset| charset.eq_ignore_ascii_case(Charset::UTF8.as_bytes()))
+}
+
+/// The charset that the answer came with: said by who made it, or put behind the type by another server.
+fn named(request: &Request) -> Option<Cow<'static, [u8]>> {
+    let response = &request.response;
+    let behind_type = || match &response.content_type {
+        ContentType::Text(text) => split_charset(text).1.map(|name| Cow::Owned(name.as_bytes().to_vec())),
+        ContentType::None | ContentType::OfUri => None,
+    };
+    response.charset.clone().or_else(behind_type)
+}
+
+/// The charset that the client is to get.
+///
+/// # Errors
+/// Another server has asked for one (`X-Accel-Charset`) that the configuration does not know.
+fn wanted<'r>(
+    request: &'r Request,
+    conf: &Conf,
+    is_named: bool,
+) -> Result<Option<Cow<'static, [u8]>>, &'r [u8]> {
+    if request.response.content_type.of(request).is_none() {
+        return Ok(None);
+    }
+    if let Some(name) = &request.response.charset_override {
+        let is_known = request.config().http.of::<Charsets>().has(name);
+        return if is_known { Ok(Some(Cow::Owned(name.to_vec()))) } else { Err(name) };
+    }
+    // A charset that came with the answer is left alone, whatever the type, unless the configuration insists.
+    let concerned = if is_named { conf.overrides } else { conf.types.matches(request) };
+    Ok(conf.charset.as_ref().filter(|_| concerned).and_then(|charset| charset.name(request)))
+}
+
+/// Puts the charset behind the type, in the place of one that is there.
+fn name(request: &mut Request, charset: Cow<'static, [u8]>) {
+    // What a subrequest is answered with has no head.
+    if request.depth > 0 {
+        return;
+    }
+    let response = &mut request.response;
+    if let ContentType::Text(text) = &mut response.content_type {
+        let len = split_charset(text).0.len();
+        if len < text.len() {
+            text.to_mut().truncate(len);
+        }
+    }
+    // As in nginx, for browsers that took it for the charset of the page behind the redirect.
+    response.charset = Some(charset).filter(|_| !matches!(response.status, 301 | 302));
+}
+
+/// Tells a subrequest which charset its answer becomes a part of.
+fn hand_down(parent: &Request, child: &mut Request) {
+    let wanted = match parent.extensions.get::<Wanted>() {
+        Some(Wanted(name)) => Some(name.clone()),
+        None if parent.depth > 0 => None,
+        None => named(parent),
+    };
+    if let Some(name) = wanted {
+        child.extensions.insert(Wanted(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded, warnings};
+
+    #[test]
+    fn blocks_inherit_and_change_what_outer_ones_say() {
+        let config = loaded(
+            "charset koi8-r; charset_types text/css; server { location /a { } location /b { charset off; }
+             location /c { charset KOI8-R; charset_types *; override_charset on; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.expect("it is there").scope.of::<Conf>().clone()
+        };
+        let charset =
+            |name: &str| conf(name).charset.and_then(|charset| charset.constant().map(str::to_owned));
+        assert_eq!(charset("/a").as_deref(), Some("koi8-r"));
+        assert_eq!(charset("/b"), None);
+        assert!(!conf("/b").is_active());
+        // The first spelling is the one that is sent.
+        assert_eq!(charset("/c").as_deref(), Some("koi8-r"));
+        assert!(conf("/c").overrides && !conf("/a").overrides);
+        let config = loaded(
+            "charset_map a b { } source_charset a; override_charset on; server { location /in { }
+             location /own { source_charset b; override_charset off; } }",
+        );
+        let found = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let conf = location.expect("it is there").scope.of::<Conf>();
+            (conf.source.as_ref().and_then(Charset::constant).map(str::to_owned), conf.overrides)
+        };
+        assert_eq!(found("/in"), (Some("a".to_owned()), true));
+        assert_eq!(found("/own"), (Some("b".to_owned()), false));
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        for (text, expected) in [
+            ("charset $; server { }", "invalid variable name \"$\""),
+            ("charset $nobody; server { }", "unknown \"nobody\" variable"),
+            ("charset a; charset b;", "\"charset\" directive is duplicate"),
+            (
+                "override_charset yes;",
+                "invalid value \"yes\" in \"override_charset\" directive, it must be \"on\" or \"off\"",
+            ),
+            (
+                "source_charset a; charset b; server { }",
+                "no \"charset_map\" between the charsets \"a\" and \"b\"",
+            ),
+            ("source_charset a; source_charset b; server { }", "\"source_charset\" directive is duplicate"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+        loaded("charset_map b a { } source_charset a; charset b; server { }");
+        loaded("source_charset a; charset A; server { } ");
+        let found = warnings("http {\ncharset_types text/css TEXT/CSS text/html; }");
+        let duplicate = |name: &str| format!("duplicate MIME type \"{name}\" in /conf/nginx.conf:2");
+        assert_eq!(found, [duplicate("text/css"), duplicate("text/html")]);
+    }
+}

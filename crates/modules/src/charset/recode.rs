@@ -1,0 +1,147 @@
+//! The body in another charset.
+//!
+//! The result does not depend on where the pieces of the body are cut: only UTF-8 has characters that a cut can
+//! divide, and their beginning waits for the rest.
+
+use std::io::Write;
+
+use crate::charset::map::{Tables, Utf8Table, Way};
+use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::request::Request;
+
+/// Writes a text in another charset.
+pub(super) struct Recode {
+    /// The tables and the direction.
+    way: Way,
+    /// The beginning of a character whose end is not here yet.
+    held: Vec<u8>,
+}
+
+impl Recode {
+    pub(super) fn new(way: Way) -> Recode {
+        Recode { way, held: Vec::new() }
+    }
+
+    /// Whether the text keeps its length: each byte becomes one byte.
+    pub(super) fn keeps_length(&self) -> bool {
+        matches!(self.way.map.tables, Tables::Bytes { .. })
+    }
+
+    /// Appends `input` in the other charset.
+    fn recode(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        match (&self.way.map.tables, self.way.is_back) {
+            (Tables::Bytes { forth: table, .. }, false) | (Tables::Bytes { back: table, .. }, true) => {
+                out.extend(input.iter().map(|&byte| table[usize::from(byte)]));
+            }
+            (Tables::Utf8 { forth, .. }, false) => {
+                for &byte in input {
+                    out.extend_from_slice(forth[usize::from(byte)].as_bytes());
+                }
+            }
+            // A copy is made only where a character was divided.
+            (Tables::Utf8 { back, .. }, true) if self.held.is_empty() => {
+                self.held = from_utf8(back, input, out);
+            }
+            (Tables::Utf8 { back, .. }, true) => {
+                let mut whole = std::mem::take(&mut self.held);
+                whole.extend_from_slice(input);
+                self.held = from_utf8(back, &whole, out);
+            }
+        }
+    }
+}
+
+/// Appends what the charset has no byte for as an entity, and what is no character as a question mark. The
+/// answer is a character that is not complete.
+fn from_utf8(table: &Utf8Table, input: &[u8], out: &mut Vec<u8>) -> Vec<u8> {
+    let mut rest = input.len();
+    for chunk in input.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match table.byte(character) {
+                // As in nginx ASCII is never looked up in this direction.
+                _ if character.is_ascii() => out.push(character as u8),
+                Some(byte) => out.push(byte),
+                None => {
+                    // A vector takes every write.
+                    let _ = write!(out, "&#{};", u32::from(character));
+                }
+            }
+        }
+        let wrong = chunk.invalid();
+        rest -= chunk.valid().len() + wrong.len();
+        let is_incomplete = || std::str::from_utf8(wrong).is_err_and(|error| error.error_len().is_none());
+        match wrong {
+            [] => {}
+            _ if rest == 0 && is_incomplete() => return wrong.to_vec(),
+            _ => out.push(b'?'),
+        }
+    }
+    Vec::new()
+}
+
+impl BodyFilter for Recode {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        self.recode(input, out.bytes());
+        Ok(input.len())
+    }
+
+    /// As in nginx a character that never ends is left out.
+    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), FilterError> {
+        self.held.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::charset::map::Charsets;
+    use crate::testing::loaded;
+
+    fn recode(from: &str, to: &str) -> Recode {
+        let config = loaded(
+            "charset_map koi8-r utf-8 { C1 D0B0; C2 D0B1; 80 E29480; }
+             charset_map koi8-r windows-1251 { C1 E0; C2 E1; }",
+        );
+        Recode::new(config.http.of::<Charsets>().way(from.as_bytes(), to.as_bytes()).expect("there is a map"))
+    }
+
+    /// The result, which must not depend on where the input is cut.
+    fn text(from: &str, to: &str, input: &[u8]) -> Vec<u8> {
+        let mut whole = Vec::new();
+        recode(from, to).recode(input, &mut whole);
+        for piece in 1..5 {
+            let (mut filter, mut out) = (recode(from, to), Vec::new());
+            for bytes in input.chunks(piece) {
+                filter.recode(bytes, &mut out);
+            }
+            assert_eq!(out, whole, "in pieces of {piece}");
+        }
+        whole
+    }
+
+    #[test]
+    fn bytes_become_bytes() {
+        assert!(recode("koi8-r", "windows-1251").keeps_length());
+        assert_eq!(text("koi8-r", "windows-1251", b"a\xc1\xc2\x80\r\n"), b"a\xe0\xe1?\r\n");
+        assert_eq!(text("windows-1251", "koi8-r", b"a\xe0\xe1\xff"), b"a\xc1\xc2?");
+    }
+
+    #[test]
+    fn bytes_become_utf_8() {
+        assert!(!recode("koi8-r", "utf-8").keeps_length());
+        assert_eq!(text("koi8-r", "utf-8", b"a\xc1\xc2\x80\xff"), "a\u{430}\u{431}\u{2500}?".as_bytes());
+    }
+
+    #[test]
+    fn utf_8_becomes_bytes_and_entities() {
+        let input = "a\u{430}\u{431}\u{2500}\u{44f}\u{1f600}b";
+        assert_eq!(text("utf-8", "koi8-r", input.as_bytes()), b"a\xc1\xc2\x80&#1103;&#128512;b");
+    }
+
+    #[test]
+    fn what_is_no_utf_8_is_a_question_mark() {
+        assert_eq!(text("utf-8", "koi8-r", b"a\xff\xd0<b>\xd0"), b"a??<b>");
+        assert_eq!(text("utf-8", "koi8-r", b"\x80\xd0\xb0\xc0\xc1"), b"?\xc1??");
+    }
+}

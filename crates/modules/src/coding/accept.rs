@@ -1,0 +1,244 @@
+//! Which codings a client takes (RFC 9110 section 12.5.3), read as nginx and its modules read it.
+//!
+//! An asterisk names no coding here: nginx does not look for it, and whoever can gzip says so.
+
+use http::date::parse_http;
+use http::request::{HeaderId, Version};
+
+use exchange::request::Request;
+use exchange::settings::gzip_clients::Proxied;
+
+/// Whether the answer of `request` may be compressed with gzip for its client: by what it accepts, by its
+/// version and name, and for a proxy by what the answer says about being kept.
+pub(crate) fn gzip(request: &Request) -> bool {
+    if request.depth > 0 {
+        return false;
+    }
+    // Only the first field of this name counts, as in nginx.
+    let Some(accepted) = request.header(HeaderId::AcceptEncoding) else { return false };
+    if !has_gzip(accepted) {
+        return false;
+    }
+    let conf = &request.scope().core.answering.gzip_clients;
+    let agent = request.header(HeaderId::UserAgent);
+    if conf.disable_msie6 && agent.is_some_and(|agent| http::connection::Browser::detect(agent).msie6) {
+        return false;
+    }
+    if !conf.http_10 && request.head.version() == Version::Http10 {
+        return false;
+    }
+    // The proxy may keep the answer and hand it to clients that cannot read it.
+    if request.header(HeaderId::Via).is_some() && !for_proxy(request, conf.proxied) {
+        return false;
+    }
+    !agent.is_some_and(|agent| conf.disable.items().iter().any(|pattern| pattern.is_match(agent)))
+}
+
+/// Whether the client takes another coding than gzip, by its name. The modules for those codings ask nothing
+/// else; a quality of zero refuses.
+pub(crate) fn coding(request: &Request, name: &str) -> bool {
+    request.depth == 0
+        && request
+            .header(HeaderId::AcceptEncoding)
+            .is_some_and(|accepted| has_coding(accepted, name.as_bytes()))
+}
+
+/// `gzip_proxied`: a request that came through a proxy gets compressed answers where the proxy will not keep
+/// them for others.
+fn for_proxy(request: &Request, allowed: Proxied) -> bool {
+    if allowed.has(Proxied::OFF) {
+        return false;
+    }
+    if allowed.has(Proxied::ANY) {
+        return true;
+    }
+    if allowed.has(Proxied::AUTH) && request.header(HeaderId::Authorization).is_some() {
+        return true;
+    }
+    // A date decides before `Cache-Control` is looked at.
+    let response = &request.response;
+    if let Some(expires) = response.field(b"Expires") {
+        let now = telemetry::time_zone::since_1970(rt::wall()).0;
+        return allowed.has(Proxied::EXPIRED) && parse_http(expires).is_some_and(|expires| expires < now);
+    }
+    if response.field(b"Cache-Control").is_some() {
+        let named =
+            [(Proxied::NO_CACHE, "no-cache"), (Proxied::NO_STORE, "no-store"), (Proxied::PRIVATE, "private")];
+        let fields = response.fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
+        let values: Vec<&[u8]> = fields.map(|(_, value)| value.as_slice()).collect();
+        let says = |token: &str| values.iter().any(|value| has_token(value, token.as_bytes()));
+        return named.iter().any(|&(bit, token)| allowed.has(bit) && says(token));
+    }
+    !(allowed.has(Proxied::NO_LAST_MODIFIED) && response.last_modified.is_some()
+        || allowed.has(Proxied::NO_ETAG) && response.etag.is_some())
+}
+
+/// Whether a list has this member, without a value.
+fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|&byte| byte == b',').any(|members| {
+        // What stands behind a semicolon is looked at as well, but a member that ends at one has more to it.
+        let last = members.rsplit(|&byte| byte == b';').next().unwrap_or_default();
+        last.trim_ascii().eq_ignore_ascii_case(token)
+    })
+}
+
+/// nginx's search for gzip, with its quirks, since a client that is read otherwise gets another answer: the first that stands at the start of a member counts, with its quality.
+fn has_gzip(accepted: &[u8]) -> bool {
+    let mut start = 0;
+    let behind = loop {
+        let Some(place) = find(&accepted[start..], b"gzip") else { return false };
+        let place = start + place;
+        if place == start || matches!(accepted[place - 1], b',' | b' ') {
+            break &accepted[place + 4..];
+        }
+        start = place + 4;
+    };
+    let behind = skip_spaces(behind);
+    match behind.split_first() {
+        None | Some((b',', _)) => true,
+        Some((b';', parameter)) => has_quality(skip_spaces(parameter)),
+        Some(_) => false,
+    }
+}
+
+/// `q=0.001` to `q=1.000`, or nothing at all; everything else refuses.
+fn has_quality(parameter: &[u8]) -> bool {
+    let value = match parameter {
+        [] => return true,
+        [b'q' | b'Q', b'=', value @ ..] if !value.is_empty() => value,
+        _ => return false,
+    };
+    let end = value.iter().position(|byte| matches!(byte, b',' | b' ')).unwrap_or(value.len());
+    match &value[..end] {
+        [b'0'] => false,
+        [b'1'] => true,
+        [whole @ (b'0' | b'1'), b'.', digits @ ..] => {
+            let is_number = digits.len() <= 3 && digits.iter().all(u8::is_ascii_digit);
+            let some = digits.iter().any(|&digit| digit != b'0');
+            is_number && (*whole == b'1') != some
+        }
+        _ => false,
+    }
+}
+
+/// The search that the modules for brotli and zstd share: any member of this name counts, and the first that
+/// does decides by its quality. What is no quality of zero accepts.
+fn has_coding(accepted: &[u8], name: &[u8]) -> bool {
+    let mut start = 0;
+    while let Some(place) = find(&accepted[start..], name) {
+        let place = start + place;
+        start = place + name.len();
+        let begins = place == 0 || matches!(accepted[place - 1], b',' | b' ');
+        let ends = matches!(accepted.get(start), None | Some(b',' | b' ' | b';'));
+        if begins && ends {
+            return !is_refused(&accepted[start..]);
+        }
+    }
+    false
+}
+
+/// `;q=0`, `;q=0.0` and so on; spaces may stand anywhere.
+fn is_refused(behind: &[u8]) -> bool {
+    let mut rest = behind;
+    for wanted in [b";", b"q", b"=", b"0"] {
+        match skip_spaces(rest).strip_prefix(wanted) {
+            Some(next) => rest = next,
+            None => return false,
+        }
+    }
+    let Some(digits) = rest.strip_prefix(b".") else { return true };
+    let digits = digits.iter().take(3).take_while(|digit| digit.is_ascii_digit());
+    digits.copied().all(|digit| digit == b'0')
+}
+
+fn skip_spaces(text: &[u8]) -> &[u8] {
+    &text[text.iter().take_while(|&&byte| byte == b' ').count()..]
+}
+
+/// The first place of `name`, which is lower case, in any case.
+fn find(text: &[u8], name: &[u8]) -> Option<usize> {
+    text.windows(name.len()).position(|window| window.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_read_as_nginx_reads_it() {
+        for accepted in [
+            "gzip",
+            "GZIP",
+            "gzip, deflate",
+            "deflate, gzip",
+            "deflate,gzip;q=1",
+            "gzip;q=0.001",
+            "gzip; q=0.5, x",
+            "gzip ;Q=1.000",
+            "gzip;q=1.",
+            "gzip;",
+            "gzip; ",
+            "br, gzip;q=0.2",
+            "xgzipgzip",
+            "gzip ,x",
+        ] {
+            assert!(has_gzip(accepted.as_bytes()), "{accepted}");
+        }
+        for accepted in [
+            "",
+            "gzi",
+            "*",
+            "deflate",
+            "gzip;q=0",
+            "gzip;q=0.000",
+            "gzip;q=0.",
+            "gzip;q=2",
+            "gzip;q=1.001",
+            "gzip;q=0.1234",
+            "gzip;q=",
+            "gzip;q",
+            "gzip;q = 1",
+            "gzip;x=1",
+            "gzipx",
+            "xgzip",
+            "gzip/2",
+            "gzip;q=0.5x",
+        ] {
+            assert!(!has_gzip(accepted.as_bytes()), "{accepted}");
+        }
+    }
+
+    #[test]
+    fn other_codings_are_refused_by_a_quality_of_zero() {
+        for accepted in
+            ["br", "gzip, br", "BR;q=0.5", "br ;q=1", "xbr, br", "br;q=0.001", "br;x=0", "br;q=x", "abr,br"]
+        {
+            assert!(has_coding(accepted.as_bytes(), b"br"), "{accepted}");
+        }
+        for accepted in [
+            "",
+            "b",
+            "*",
+            "brx",
+            "xbr",
+            "br;q=0",
+            "br; q=0.",
+            "br;q=0.0",
+            "br ; q = 0.000, gzip",
+            "br;q=0.0009",
+        ] {
+            assert!(!has_coding(accepted.as_bytes(), b"br"), "{accepted}");
+        }
+        assert!(has_coding(b"gzip, deflate, br, zstd", b"zstd") && !has_coding(b"zst", b"zstd"));
+    }
+
+    #[test]
+    fn tokens_of_cache_control_stand_alone() {
+        for list in ["no-cache", "a, no-cache", "NO-CACHE ,x", "max-age=0; no-cache"] {
+            assert!(has_token(list.as_bytes(), b"no-cache"), "{list}");
+        }
+        for list in ["", "no-cache=\"x\"", "no-cachex", "x no-cache", "no-cache;x"] {
+            assert!(!has_token(list.as_bytes(), b"no-cache"), "{list}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Whether an answer is to be compressed, and what becomes of its head then: the same for all codings.
+
+use http::request::Method;
+
+use exchange::filter::encoder::Encoder;
+use exchange::request::Request;
+use exchange::settings::media_types::MediaTypes;
+use transfer::coding::Settings;
+
+/// Whether the answer of `request` is one that compressing is for, whoever asks. It depends on what the client
+/// accepts then, and says so.
+pub(crate) fn is_eligible(request: &mut Request, min_length: u64, types: &MediaTypes) -> bool {
+    let response = &request.response;
+    let eligible = matches!(response.status, 200 | 403 | 404)
+        && response.content_length.is_none_or(|length| length >= min_length)
+        && response.field(b"Content-Encoding").is_none_or(<[u8]>::is_empty)
+        && types.matches(request);
+    request.response.vary_accept_encoding |= eligible;
+    eligible
+}
+
+/// The answer goes out compressed. Its length is not known before the end, so neither can there be ranges of it.
+pub(crate) fn apply(request: &mut Request, settings: Settings) {
+    let name = settings.name().as_bytes().to_vec();
+    request.response.fields.push((b"Content-Encoding".to_vec(), name));
+    if request.method != Method::Head {
+        request.response.encoder = Some(Box::new(Encoder::new(settings, request)));
+    }
+    request.response.becomes_another(true);
+}

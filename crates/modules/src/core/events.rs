@@ -1,0 +1,217 @@
+//! The directives of `events`: nginx's, and this server's own for the ring and the buffers.
+
+use conf::value;
+use conf::{Args, Contexts, Error, Spec, State};
+
+use crate::Directive;
+use exchange::config::Cx;
+use exchange::settings::events::{BUFFER_POOL_MIN, EventsConf, Method};
+
+const EVENTS: Contexts = Contexts::EVENTS;
+
+/// Own directives carry this instead of a module of nginx.
+const OWN: &str = "ringroad";
+
+/// A row of nginx's event module.
+const fn event(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("event", name, EVENTS, args, help)
+}
+
+/// A row of this server's own; each has a default that needs no touching.
+const fn own(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new(OWN, name, EVENTS, args, help)
+}
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // Asked for and not to be had is an error at start; without it the probe decides.
+    Directive::events(
+        event("use", Args::Exactly(1), "The network engine; without it io_uring, or epoll where there is no ring."),
+        set_method,
+    ),
+    // As in nginx: a number that small machines can serve.
+    Directive::events(
+        event(
+            "worker_connections",
+            Args::Exactly(1),
+            "Most connections of one thread, those to upstreams included.",
+        )
+        .default("512"),
+        set_worker_connections,
+    ),
+    Directive::nothing(
+        event("multi_accept", Args::Flag, "Accepts all waiting connections at once with epoll.").default("off"),
+        "each turn accepts what waits, up to a number that leaves time for the others",
+    ),
+    Directive::events(
+        event("accept_mutex", Args::Flag, "Lets workers take turns at accepting.")
+            .default("off")
+            .state(State::Accepted("the engines spread new connections without a lock")),
+        |_, cx| cx.flag(&mut false),
+    ),
+    Directive::nothing(
+        event("accept_mutex_delay", Args::Exactly(1), "How long a worker waits for its turn at accepting.")
+            .default("500ms"),
+        "there is no accept mutex to wait for",
+    ),
+    Directive::nothing(
+        event("debug_connection", Args::Exactly(1), "Clients whose connections are logged in detail.").many(),
+        "there is no debug log for single clients; use `error_log … debug`",
+    ),
+    // What a queue of a disk holds; more only wait in the kernel.
+    Directive::events(
+        Spec::new("epoll", "worker_aio_requests", EVENTS, Args::Exactly(1), "Reads in flight in libaio, for each thread.")
+            .default("32"),
+        set_aio_requests,
+    ),
+    Directive::nothing(
+        Spec::new("epoll", "epoll_events", EVENTS, Args::Exactly(1), "Events taken from the kernel at once.")
+            .default("512"),
+        "the engine sizes its table of events by itself",
+    ),
+    // Enough for a turn of a thousand connections; the ring is entered early when it is full.
+    Directive::events(
+        own(
+            "ring_entries",
+            Args::Exactly(1),
+            "Entries of the submission queue of each thread's ring, a power of two up to 32768.",
+        )
+        .default("1024"),
+        |events, cx| {
+            // The upper bound is the kernel's (IORING_MAX_ENTRIES); the lower one leaves room for one turn of
+            // one connection.
+            cx.number_in(&mut events.ring_entries, 8, 32768)?;
+            power_of_two(cx, 0, events.ring_entries)
+        },
+    ),
+    // A buffer is held only from the arrival of bytes to their use, so connections may be many more.
+    Directive::events(
+        own(
+            "ring_recv_buffers",
+            Args::Exactly(2),
+            "Buffers that wait in the ring for bytes from clients: their number, a power of two up to 32768, and bytes. Responses of upstreams have up to 256 buffers of 16 KiB beside them.",
+        )
+        .default("1024 4k"),
+        set_recv_buffers,
+    ),
+    // A device gets a quarter of them, enough for the queues of a fast disk. The kernel makes them when they are
+    // needed and ends them when they have been idle.
+    Directive::events(
+        own(
+            "ring_io_workers",
+            Args::Exactly(1),
+            "Kernel workers for operations on files, for each thread: 1 to 1024 threads.",
+        )
+        .default("128"),
+        |events, cx| cx.number_in(&mut events.io_workers, 1, 1024),
+    ),
+    // With a quarter, one disk that hangs leaves three quarters of the workers to the others.
+    Directive::events(
+        own(
+            "device_share",
+            Args::Exactly(1),
+            "One device may hold one in so many workers or pool threads; 1 lets it hold all.",
+        )
+        .default("4"),
+        |events, cx| cx.number_in(&mut events.device_share, 1, 1024),
+    ),
+    // Memory comes and goes in pieces of a megabyte; this is where a thread stops asking for more.
+    Directive::events(
+        own("buffer_pool", Args::Exactly(1), "Most bytes of buffers for each thread; less by default where a control group limits memory: a quarter of that for all threads.").default("256m"),
+        set_buffer_pool,
+    ),
+    // Below it, pinning pages costs more than copying them.
+    Directive::events(
+        own(
+            "zero_copy",
+            Args::Exactly(1),
+            "Sends of at least so many bytes go out without a copy, except on loopback; `off` copies always.",
+        )
+        .default("16k"),
+        |events, cx| {
+            // Zero would be another way to write "always"; `off` has a word of its own so that the two are not
+            // mixed up.
+            let off = cx.arg(0).eq_ignore_ascii_case("off");
+            events.zero_copy = if off { None } else { Some(cx.statement.value(0, value::size)?) };
+            Ok(())
+        },
+    ),
+    // Off to measure or test the engines themselves: a warm file would not reach them.
+    Directive::events(
+        own(
+            "try_cached",
+            Args::Flag,
+            "Opens and reads at once, with calls that cannot block, what is in memory; the engine does the rest.",
+        )
+        .default("on"),
+        |events, cx| cx.flag(&mut events.try_cached),
+    ),
+    // The text is read by the engine itself, so that faults and their names have one home.
+    Directive::events(
+        own("engine_fault", Args::AtLeast(1), "Faults that the engine injects, for tests; one rule for each directive (docs/engines.md).")
+            .many(),
+        |events, cx| {
+            events.faults.push(cx.statement.texts().collect::<Vec<_>>().join(" "));
+            Ok(())
+        },
+    ),
+];
+
+/// nginx knows more methods; on Linux these two are all that is needed.
+fn set_method(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    events.method = Some(match cx.arg(0) {
+        "io_uring" => Method::Uring,
+        "epoll" => Method::Epoll,
+        other => {
+            let message = format_args!("invalid event type \"{other}\"; there are io_uring and epoll");
+            return Err(cx.error(message));
+        }
+    });
+    Ok(())
+}
+
+/// Zero would refuse every client.
+fn set_worker_connections(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let count = value::number(text).ok().and_then(|count| u32::try_from(count).ok());
+    events.worker_connections = count
+        .filter(|&count| count > 0)
+        .ok_or_else(|| cx.error(format_args!("invalid number \"{text}\"")))?;
+    Ok(())
+}
+
+/// The bound is that of io_setup(2) on common systems (`fs.aio-max-nr`).
+fn set_aio_requests(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    cx.number_in(&mut events.aio_requests, 1, 65536)
+}
+
+/// The ring wants a power of two (io_uring_register_buf_ring(3)).
+fn set_recv_buffers(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let (count, bytes) = cx.statement.buffers()?;
+    if count > 32768 {
+        return Err(cx.invalid(cx.arg(0)));
+    }
+    // The least that holds a usual request line, and no more than the largest buffer of the pool.
+    if !(512..=1 << 20).contains(&bytes) {
+        return Err(cx.invalid(cx.arg(1)));
+    }
+    events.recv_buffers = (count as u32, bytes as u32);
+    power_of_two(cx, 0, events.recv_buffers.0)
+}
+
+/// Bounded from below only: how much a machine can spare is not ours to know.
+fn set_buffer_pool(events: &mut EventsConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let bytes = cx.statement.value(0, value::offset)?;
+    if bytes < BUFFER_POOL_MIN {
+        return Err(cx.error(format_args!("value must be equal to or greater than {BUFFER_POOL_MIN}")));
+    }
+    events.buffer_pool = Some(usize::try_from(bytes).map_err(|_| cx.invalid(cx.arg(0)))?);
+    Ok(())
+}
+
+/// The kernel would round up silently; a number that is not the one in force would mislead.
+fn power_of_two(cx: &Cx<'_>, index: usize, number: u32) -> Result<(), Error> {
+    match number.is_power_of_two() {
+        true => Ok(()),
+        false => Err(cx.error(format_args!("\"{}\" is not a power of two", cx.arg(index)))),
+    }
+}

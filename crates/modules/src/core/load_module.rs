@@ -1,0 +1,173 @@
+//! `load_module`: nothing is ever loaded, because what is built stands in the binary. A configuration that
+//! works without the module, or with the one that is built in, works all the same; distributions load modules
+//! in every configuration, whether it uses them or not.
+
+use std::path::Path;
+
+use conf::{Error, ErrorKind, Span, Statement, Verdict};
+
+use exchange::config::Cx;
+use exchange::module::ModuleTable;
+
+/// Words in the names of directives of modules that are not nginx's own, by the name of their file: of those that
+/// distributions have as packages. A directive of another one is an unknown directive, at its own line.
+const FOREIGN: &[(&str, &[&str])] = &[
+    ("http_auth_pam", &["auth_pam"]),
+    ("http_cache_purge", &["_cache_purge"]),
+    ("http_dav_ext", &["dav_ext"]),
+    ("http_echo", &["echo"]),
+    ("http_fancyindex", &["fancyindex"]),
+    ("http_geoip2", &["geoip2"]),
+    ("http_headers_more", &["more_"]),
+    ("http_js", &["js_"]),
+    ("http_lua", &["lua_", "_by_lua"]),
+    ("http_modsecurity", &["modsecurity"]),
+    ("http_subs", &["subs_filter"]),
+    ("http_uploadprogress", &["upload_progress", "track_uploads", "report_uploads"]),
+    ("http_vhost_traffic_status", &["vhost_traffic_status"]),
+    ("nchan", &["nchan_"]),
+    ("rtmp", &["rtmp"]),
+    ("stream_js", &["js_"]),
+];
+
+/// The setter.
+pub(super) fn read(cx: &mut Cx<'_>) -> Result<(), Error> {
+    // nginx counts its modules when it comes to a block of one of these.
+    let is_counted = |name: &str| matches!(name, "events" | "http" | "mail" | "stream");
+    let mut before = cx.tree.statements.iter().take_while(|other| !std::ptr::eq(*other, cx.statement));
+    if before.any(|other| is_counted(&other.name.text)) {
+        return Err(Error::directive(cx.statement, "is specified too late"));
+    }
+    let path = cx.arg(0);
+    let module = module_of(path);
+    if is_built_in(cx.modules, &module) {
+        cx.warn(format_args!("\"{path}\" is not loaded, what it holds is built in"));
+        return Ok(());
+    }
+    if let Some((directive, place)) = first_use(cx, &module) {
+        let what = format_args!(
+            "\"{path}\" cannot be loaded, and \"{directive}\" directive in {place} needs it; modules are built in or not there"
+        );
+        return Err(cx.error(what));
+    }
+    cx.warn(format_args!("\"{path}\" is not loaded, no directive of it is used"));
+    Ok(())
+}
+
+/// nginx's name of the module in a file: `http_image` for `/x/ngx_http_image_filter_module.so`.
+fn module_of(path: &str) -> String {
+    // Only the name counts: nobody looks whether the file is there, because nobody reads it.
+    let file = Path::new(path).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    let name = file.strip_suffix(".so").unwrap_or(&file);
+    let name = name.strip_suffix("_module").unwrap_or(name);
+    let name = name.strip_prefix("ngx_").unwrap_or(name);
+    name.strip_suffix("_filter").unwrap_or(name).to_owned()
+}
+
+/// Whether one of our modules is that one.
+fn is_built_in(modules: &ModuleTable, module: &str) -> bool {
+    // By the names of directives too: one of our modules may hold what are several in nginx.
+    let name = |name: &'static str| name.strip_suffix("_filter").unwrap_or(name);
+    modules.modules().iter().any(|ours| name(ours.name) == module)
+        || modules.specs().specs().any(|ours| name(ours.module) == module)
+}
+
+/// The first directive in the configuration that this module would bring, and its place.
+fn first_use<'t>(cx: &Cx<'t>, module: &str) -> Option<(&'t str, &'t Span)> {
+    // The whole text is looked at, because what needs a module stands below the line that loads it.
+    let mut first: Option<&Statement> = None;
+    conf::visit(cx.tree, cx.modules.specs(), &mut |visit| {
+        let Verdict::Fault(error) = &visit.verdict else { return };
+        let is_of_it = match error.kind() {
+            ErrorKind::NotBuilt { module: of, .. } => is_part(of, module),
+            ErrorKind::Unknown { name, .. } => is_foreign(name, module),
+            _ => false,
+        };
+        if is_of_it {
+            first.get_or_insert(visit.statement);
+        }
+    });
+    first.map(|statement| (statement.name.text.as_str(), statement.span()))
+}
+
+/// Whether nginx's module `part` comes in the file of `module`: those of mail and stream hold many.
+fn is_part(part: &str, module: &str) -> bool {
+    let rest = part.strip_prefix(module);
+    rest.is_some_and(|rest| rest.is_empty() || matches!(module, "mail" | "stream") && rest.starts_with('_'))
+}
+
+/// Whether a directive that nobody here knows has a name as those of a module that is not nginx's own.
+fn is_foreign(directive: &str, module: &str) -> bool {
+    let words = FOREIGN.iter().find(|(name, _)| *name == module).map(|(_, words)| *words);
+    words.is_some_and(|words| words.iter().any(|word| directive.contains(word)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, warnings};
+
+    #[test]
+    fn a_module_that_is_built_in_or_not_used_is_told_and_passed_over() {
+        for (path, expected) in [
+            ("modules/ngx_http_realip_module.so", "what it holds is built in"),
+            ("modules/ngx_http_brotli_filter_module.so", "what it holds is built in"),
+            ("modules/ngx_http_brotli_static_module.so", "what it holds is built in"),
+            ("/usr/lib/nginx/modules/ngx_http_geoip_module.so", "no directive of it is used"),
+            ("modules/ngx_http_image_filter_module.so", "no directive of it is used"),
+            ("modules/ngx_stream_module.so", "no directive of it is used"),
+            ("modules/ngx_http_echo_module.so", "no directive of it is used"),
+            ("whatever", "no directive of it is used"),
+        ] {
+            let found = warnings(&format!("\nload_module {path}; http {{ server {{ root /x; }} }}"));
+            assert_eq!(found, [format!("\"{path}\" is not loaded, {expected} in /conf/nginx.conf:2")]);
+        }
+    }
+
+    #[test]
+    fn a_module_that_is_needed_is_an_error_that_names_the_directive() {
+        for (file, directive) in [
+            ("ngx_http_image_filter_module", "image_filter resize 1 2"),
+            ("ngx_http_xslt_filter_module", "xslt_stylesheet x"),
+            ("ngx_http_echo_module", "echo hello"),
+            ("ngx_http_headers_more_filter_module", "more_set_headers x"),
+        ] {
+            let text = format!(
+                "load_module modules/{file}.so;\nhttp {{ server {{ location / {{\n{directive}; }} }} }}"
+            );
+            let name = directive.split(' ').next().expect("there is a first word");
+            let expected = format!(
+                "\"modules/{file}.so\" cannot be loaded, and \"{name}\" directive in /conf/nginx.conf:3 needs it; \
+                 modules are built in or not there in /conf/nginx.conf:1"
+            );
+            assert_eq!(error(&text), expected);
+        }
+        let found = error("load_module ngx_stream_module.so;\nstream { }");
+        assert!(found.contains("\"stream\" directive in /conf/nginx.conf:2 needs it"), "{found}");
+    }
+
+    #[test]
+    fn it_comes_before_the_blocks() {
+        for text in ["http { }\nload_module ngx_http_geoip_module.so;", "events { }\nload_module x;"] {
+            let found = error(text);
+            assert_eq!(found, "\"load_module\" directive is specified too late in /conf/nginx.conf:2");
+        }
+        let found = error("load_module a b;");
+        assert!(found.starts_with("invalid number of arguments in \"load_module\" directive"), "{found}");
+    }
+
+    #[test]
+    fn names_are_those_of_files() {
+        for (path, expected) in [
+            ("/x/ngx_http_image_filter_module.so", "http_image"),
+            ("ngx_http_brotli_static_module.so", "http_brotli_static"),
+            ("ndk_http_module.so", "ndk_http"),
+            ("x", "x"),
+            ("", ""),
+        ] {
+            assert_eq!(module_of(path), expected);
+        }
+        assert!(is_part("stream_core", "stream") && is_part("mail", "mail"));
+        assert!(!is_part("http_geoip", "http") && !is_part("http_geoip", "http_geo"));
+    }
+}

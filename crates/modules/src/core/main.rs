@@ -1,0 +1,310 @@
+//! The directives of `main`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::value::{self, ValueError};
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::core::load_module;
+use crate::{Directive, Walk};
+use exchange::config::Cx;
+use exchange::settings::main::{Affinity, MainConf, ThreadPoolSpec, UserSpec, Workers, started_as_root};
+use telemetry::syslog::Peer;
+use telemetry::{ErrorLog, ErrorTarget, Form, Kind, Level, Target};
+
+const fn nginx(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("nginx", name, Contexts::MAIN, args, help)
+}
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // The default is what nginx is built with; a group that does not exist is the master's to deal with.
+    Directive::main(
+        nginx("user", Args::Between(1, 2), "User and group that serve, when started as root.")
+            .default("nobody nobody"),
+        set_user,
+    ),
+    // Threads of one process here; each does what a worker process of nginx does.
+    Directive::main(
+        nginx("worker_processes", Args::Exactly(1), "Threads that serve; `auto` is one for each CPU.")
+            .default("1"),
+        set_workers,
+    ),
+    // A thread without a mask of its own takes the last one, as in nginx.
+    Directive::main(
+        nginx("worker_cpu_affinity", Args::AtLeast(1), "CPUs that each thread is bound to, as masks."),
+        set_affinity,
+    ),
+    // All threads share one table of descriptors, so the process gets this times their number.
+    Directive::main(
+        nginx("worker_rlimit_nofile", Args::Exactly(1), "Open files that each thread may have."),
+        |main, cx| cx.set(&mut main.worker_rlimit_nofile, |text| value::number(text).map(Some)),
+    ),
+    // Without it the limit stays what the master was started with.
+    Directive::main(
+        nginx("worker_rlimit_core", Args::Exactly(1), "Largest core file in bytes."),
+        |main, cx| cx.set(&mut main.worker_rlimit_core, |text| value::offset(text).map(Some)),
+    ),
+    // Set in the worker before it gives up its rights, because a negative value needs them.
+    Directive::main(
+        nginx("worker_priority", Args::Exactly(1), "Scheduling priority, a nice value.").default("0"),
+        |main, cx| cx.set(&mut main.worker_priority, priority),
+    ),
+    // Without it a connection may keep a retired worker for as long as it lives.
+    Directive::main(
+        nginx(
+            "worker_shutdown_timeout",
+            Args::Exactly(1),
+            "Milliseconds that a retired worker may go on with its connections.",
+        ),
+        |main, cx| {
+            let milliseconds = cx.statement.value(0, value::milliseconds)?;
+            main.worker_shutdown_timeout = Some(Duration::from_millis(milliseconds));
+            Ok(())
+        },
+    ),
+    // Relative paths do not start here but at the prefix; only what the kernel writes does.
+    Directive::main(nginx("working_directory", Args::Exactly(1), "Where core files go."), |main, cx| {
+        main.working_directory = Some(cx.path(cx.arg(0)));
+        Ok(())
+    }),
+    // Tools that supervise processes want it off.
+    Directive::main(nginx("daemon", Args::Flag, "Goes to the background.").default("on"), |main, cx| {
+        cx.flag(&mut main.daemon)
+    }),
+    // Off is for debugging: nothing brings a worker back that died.
+    Directive::main(
+        nginx("master_process", Args::Flag, "Runs a worker process under a master.").default("on"),
+        |main, cx| cx.flag(&mut main.master_process),
+    ),
+    // Written when every socket listens, so that its being there means that clients can connect.
+    Directive::main(
+        nginx("pid", Args::Exactly(1), "The file that holds the master's process number.")
+            .default("logs/nginx.pid"),
+        |main, cx| {
+            main.pid = cx.path(cx.arg(0));
+            Ok(())
+        },
+    ),
+    // Before everything that needs a module, as in nginx.
+    Directive::main(
+        nginx(
+            "load_module",
+            Args::Exactly(1),
+            "A module in a file: passed over, or an error where it is needed.",
+        )
+        .many()
+        .state(conf::State::Differs("modules are built in")),
+        |_, cx| load_module::read(cx),
+    ),
+    Directive::nothing(
+        nginx("lock_file", Args::Exactly(1), "The file that workers lock.").default("logs/nginx.lock"),
+        "threads need no lock file",
+    ),
+    // Workers keep only TZ and what is named here, as in nginx.
+    Directive::main(
+        nginx("env", Args::Exactly(1), "An environment variable that workers keep or get.").many(),
+        |main, cx| {
+            let (name, value) = match cx.arg(0).split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (cx.arg(0), None),
+            };
+            main.env.push((name.to_owned(), value));
+            Ok(())
+        },
+    ),
+    // Both words are checked, so that a configuration with a misspelt one is refused here as it is by nginx.
+    Directive::main(
+        nginx("debug_points", Args::Exactly(1), "What happens at an internal fault: stop or abort.")
+            .state(conf::State::Accepted("an internal fault ends the request that met it")),
+        |_, cx| cx.set(&mut (), value::choice(&[("stop", ()), ("abort", ())])),
+    ),
+    // nginx saves calls of the clock with it; one reading a turn needs no saving.
+    Directive::main(
+        nginx("timer_resolution", Args::Exactly(1), "How often the clock is read.")
+            .state(conf::State::Accepted("the clock is read once in each turn")),
+        |_, cx| cx.milliseconds(&mut Duration::default()),
+    ),
+    // Several are possible; each has its own level.
+    Directive::main(
+        Spec::new(
+            "log",
+            "error_log",
+            Contexts::MAIN,
+            Args::AtLeast(1),
+            "Where errors go, from which level on, and with `format=json` as JSON.",
+        )
+        .many()
+        .default("logs/error.log error"),
+        |main, cx| read_error_log(&mut main.error_log, cx),
+    ),
+    // The pool `default` is there without being written, and may be given other numbers.
+    Directive::main(
+        Spec::new(
+            "thread_pool",
+            "thread_pool",
+            Contexts::MAIN,
+            Args::Between(2, 3),
+            "A pool of threads for files.",
+        )
+        .many()
+        .default("default threads=32 max_queue=65536"),
+        add_thread_pool,
+    ),
+    // Off as in nginx: some systems forbid memory that is writable and executable.
+    Directive::main(
+        Spec::new("regex", "pcre_jit", Contexts::MAIN, Args::Flag, "Compiles patterns to machine code.")
+            .default("off"),
+        |main, cx| cx.flag(&mut main.pcre_jit),
+    ),
+    Directive::walk(
+        Spec::new("event", "events", Contexts::MAIN, Args::None, "Settings of connections and engines.")
+            .block(Contexts::EVENTS),
+        Walk::Events,
+    ),
+    Directive::walk(
+        Spec::new("http", "http", Contexts::MAIN, Args::None, "The HTTP server.").block(Contexts::HTTP),
+        Walk::Http,
+    ),
+];
+
+/// As many bits as `cpu_set_t` of sched_setaffinity(2) has.
+const CPUS_MAX: usize = 1024;
+
+/// The names are looked up by the master, which alone can change them.
+fn set_user(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    if !started_as_root() {
+        cx.warn(
+            "the \"user\" directive makes sense only if the master process runs with super-user privileges, ignored",
+        );
+    }
+    let group = cx.statement.args.get(1).map(|word| word.text.clone());
+    main.user = Some(UserSpec { user: cx.arg(0).to_owned(), group });
+    Ok(())
+}
+
+fn set_workers(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    cx.set(&mut main.workers, |text| match text {
+        // What it comes to is found when the threads are made, since the processors of a process may be
+        // restricted.
+        "auto" => Ok(Workers::Auto),
+        // Zero would never serve anybody, which nobody can want.
+        _ => match value::number(text).ok().and_then(|count| u32::try_from(count).ok()) {
+            Some(count) if count > 0 => Ok(Workers::Count(count)),
+            _ => Err(ValueError::Invalid),
+        },
+    })
+}
+
+/// `auto [mask]`, or a mask for each thread.
+fn set_affinity(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    main.affinity = match texts.as_slice() {
+        ["auto"] => Affinity::Auto(None),
+        ["auto", mask] => Affinity::Auto(Some(cpus(mask, cx)?)),
+        // The table allows any number of masks, but `auto` takes one at most.
+        ["auto", ..] => {
+            return Err(cx.error("invalid number of arguments in \"worker_cpu_affinity\" directive"));
+        }
+        masks => Affinity::Sets(masks.iter().map(|mask| cpus(mask, cx)).collect::<Result<_, _>>()?),
+    };
+    Ok(())
+}
+
+/// The CPUs of a mask such as `0101`, whose last digit is CPU 0.
+fn cpus(mask: &str, cx: &Cx<'_>) -> Result<Vec<usize>, Error> {
+    if let Some(wrong) = mask.chars().find(|digit| !matches!(digit, '0' | '1')) {
+        return Err(cx.error(format_args!("invalid character \"{wrong}\" in \"worker_cpu_affinity\"")));
+    }
+    // A longer mask could not be given to the kernel.
+    if mask.len() > CPUS_MAX {
+        return Err(cx.error(format_args!("\"worker_cpu_affinity\" supports up to {CPUS_MAX} CPUs only")));
+    }
+    let bits = mask.bytes().rev().enumerate();
+    Ok(bits.filter(|(_, digit)| *digit == b'1').map(|(cpu, _)| cpu).collect())
+}
+
+/// A nice value with an optional sign; the kernel bounds it.
+fn priority(text: &str) -> Result<i32, ValueError> {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let value = i32::try_from(value::number(digits)?).map_err(|_| ValueError::InvalidNumber)?;
+    Ok(if text.starts_with('-') { -value } else { value })
+}
+
+/// Numbers as in nginx: threads are required, the queue is not.
+fn add_thread_pool(main: &mut MainConf, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let name = cx.arg(0);
+    if main.thread_pools.iter().any(|pool| pool.name == name) {
+        return Err(cx.error(format_args!("duplicate thread pool \"{name}\"")));
+    }
+    // The queue keeps its default when it is not written; threads do not, so that none is forgotten.
+    let mut pool = ThreadPoolSpec { name: name.to_owned(), threads: 0, ..ThreadPoolSpec::default() };
+    for text in cx.statement.texts().skip(1) {
+        let number = |digits| value::number(digits).ok().and_then(|number| u32::try_from(number).ok());
+        if let Some(digits) = text.strip_prefix("threads=") {
+            let threads = number(digits).filter(|&threads| threads > 0);
+            pool.threads =
+                threads.ok_or_else(|| cx.error(format_args!("invalid threads value \"{text}\"")))?;
+        } else if let Some(digits) = text.strip_prefix("max_queue=") {
+            let max_queue = number(digits);
+            pool.max_queue =
+                max_queue.ok_or_else(|| cx.error(format_args!("invalid max_queue value \"{text}\"")))?;
+        } else {
+            // nginx says nothing at all.
+            cx.warn(format_args!("invalid parameter \"{text}\", ignored"));
+        }
+    }
+    // Asked at the end, because the arguments come in any order.
+    if pool.threads == 0 {
+        return Err(cx.error("\"thread_pool\" must have \"threads\" parameter"));
+    }
+    main.thread_pools.push(pool);
+    Ok(())
+}
+
+/// `error_log target [level …] [format=text|json]`, for the process and for blocks of `http`.
+pub(crate) fn read_error_log(log: &mut ErrorLog, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let target = if text == "stderr" {
+        Target::Stderr
+    } else if text.starts_with("memory:") {
+        // It is there in builds for debugging, which this is not either.
+        return Err(cx.error("nginx was built without debug support"));
+    } else if let Some(options) = text.strip_prefix("syslog:") {
+        Target::Syslog(Arc::new(Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?))
+    } else {
+        Target::File(cx.path(text))
+    };
+    let (mut level, mut form) = (None, None);
+    for name in cx.statement.texts().skip(1) {
+        // Own: nginx has one form. It is found by its name, so that it may stand anywhere.
+        if let Some(name) = name.strip_prefix("format=") {
+            let known = Form::NAMES.iter().find(|(known, _)| *known == name);
+            let found = known.ok_or_else(|| cx.error(format_args!("invalid error log format \"{name}\"")))?;
+            if form.replace(found.1).is_some() {
+                return Err(cx.error("duplicate error log format"));
+            }
+            continue;
+        }
+        let debug_part = name.strip_prefix("debug_").is_some_and(|part| DEBUG_PARTS.contains(&part));
+        let known = Level::NAMES.iter().find(|(known, _)| *known == name).map(|(_, level)| *level);
+        let found = known.or(debug_part.then_some(Level::Debug));
+        let found = found.ok_or_else(|| cx.error(format_args!("invalid log level \"{name}\"")))?;
+        // nginx takes one level, or several parts of `debug`; a level and parts of another one contradict each
+        // other.
+        match level {
+            Some(Level::Debug) if debug_part => {}
+            Some(_) if debug_part => return Err(cx.error(format_args!("invalid log level \"{name}\""))),
+            Some(_) => return Err(cx.error(format_args!("duplicate log level \"{name}\""))),
+            None => level = Some(found),
+        }
+    }
+    let id = cx.http.targets.intern(Kind::Error, &target);
+    // `error` is what nginx takes when no level is written.
+    let (level, form) = (level.unwrap_or(Level::Error), form.unwrap_or_default());
+    log.targets.own(cx.block).push(ErrorTarget { target, id, level, form });
+    Ok(())
+}
+
+/// What nginx's debug log can be narrowed down to; here each means all of it.
+const DEBUG_PARTS: [&str; 7] = ["core", "alloc", "mutex", "event", "http", "mail", "stream"];

@@ -1,0 +1,96 @@
+//! `empty_gif`: a picture of one transparent pixel, from memory.
+
+use conf::{Args, Contexts, Spec};
+use http::request::Method;
+use io::op::Source;
+
+use crate::{Directive, Module};
+use exchange::config::{Inner, Settings, SettingsType};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::response::ContentType;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().0 {
+            plan.now(Phase::Content, scope.shared::<Conf>(), answer);
+        }
+    },
+    ..Module::named("http_empty_gif")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_empty_gif",
+        "empty_gif",
+        Contexts::LOCATION,
+        Args::None,
+        "Answers with a picture of one transparent pixel.",
+    ),
+    |scope, _| {
+        *scope.own() = Conf(true);
+        Ok(())
+    },
+)];
+
+/// Whether the location is one. Holds for one block only.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conf(bool);
+
+impl Settings for Conf {
+    fn inherit(&self, _: Inner) -> Option<Conf> {
+        Some(Conf(false))
+    }
+}
+
+/// 1 by 1 pixels, the colours black and white, of which white is transparent.
+const PICTURE: &[u8] = b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
+
+/// The picture's date: any will do that never changes, so that browsers ask for it once; this is nginx's, the 28th
+/// of September 1970.
+const MODIFIED: i64 = 23_349_600;
+
+/// It is not taken from a file, so there is nothing that ranges or an entity tag would be for.
+fn answer(_: &Conf, request: &mut Request) -> Step {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Status(405);
+    }
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_type = ContentType::Text("image/gif".into());
+    response.last_modified = Some(MODIFIED);
+    response.set_bytes(Source::Static(PICTURE));
+    Step::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PICTURE;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn holds_for_its_own_location() {
+        let config = loaded("server { location / { empty_gif; location /in {} } }");
+        let set: Vec<bool> =
+            config.http.locations.iter().map(|location| location.scope.of::<super::Conf>().0).collect();
+        assert_eq!(set, [false, true, false]);
+        assert_eq!(PICTURE.len(), 43);
+    }
+
+    #[test]
+    fn takes_no_arguments_and_no_server() {
+        let found = error("http { server { location / {\nempty_gif on; } } }");
+        assert_eq!(
+            found,
+            "invalid number of arguments in \"empty_gif\" directive in /conf/nginx.conf:2; it takes no arguments, not 1"
+        );
+        let found = error("http { server {\nempty_gif; } }");
+        assert_eq!(
+            found,
+            "\"empty_gif\" directive is not allowed here in /conf/nginx.conf:2; it is allowed in location"
+        );
+    }
+}

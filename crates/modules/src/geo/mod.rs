@@ -1,0 +1,405 @@
+//! `geo`: a variable whose value follows from an address, the client's or another one.
+//!
+//! `table` holds what addresses are looked up in.
+
+mod table;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec, Statement};
+use http::request::HeaderId;
+
+use crate::realip::Search;
+use crate::{Directive, Module};
+use exchange::config::Cx;
+use exchange::network::Network;
+use exchange::request::{Address, Request};
+use exchange::variables::{Compute, VarRef};
+use table::{Added, Networks, Place, Ranges, Stretches};
+
+/// The module.
+pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_geo") };
+
+/// Its value is made when somebody asks, so a `geo` that a request does not need costs it nothing.
+const DIRECTIVES: &[Directive] = &[Directive::http(
+    Spec::new(
+        "http_geo",
+        "geo",
+        Contexts::HTTP,
+        Args::Between(1, 2),
+        "Defines a variable by networks, or ranges of addresses, that the client or another address belongs to.",
+    )
+    .raw()
+    .many(),
+    add_geo,
+)];
+
+/// One `geo`.
+#[derive(Debug)]
+struct Geo {
+    /// Where the address comes from; without it, it is the client's.
+    source: Option<VarRef>,
+    table: Table,
+    /// As they are written: there are no variables in them, as in nginx.
+    values: Vec<Box<str>>,
+    /// Whose word on the client's address is taken.
+    proxies: Vec<Network>,
+    /// Whether the search for the client goes on behind a trusted proxy that another one names.
+    recursive: bool,
+    /// Whether the value is made anew for each use.
+    volatile: bool,
+}
+
+/// The two ways of writing rows, which do not mix.
+#[derive(Debug)]
+enum Table {
+    /// The value of IPv4 addresses, and that of IPv6 addresses.
+    Networks(Stretches<u32>, Stretches<u128>),
+    /// IPv4 alone.
+    Ranges(Stretches<u32>),
+}
+
+/// Stands for what is no address of IPv4, as in nginx: rows that have it are met by unix sockets too.
+const NO_ADDRESS: u32 = u32::MAX;
+
+/// The place of the empty value, which holds for what is in no row.
+const EMPTY: Place = 0;
+
+/// An address by name or not, then the name of the variable.
+fn add_geo(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let statement = cx.statement;
+    let (source, name) = match statement.args.as_slice() {
+        [source, name] => {
+            let source = cx.variable_name(&source.text)?;
+            (Some(cx.http.registry.reference_named(source, statement)), name.text.as_str())
+        }
+        _ => (None, cx.arg(0)),
+    };
+    let name = cx.variable_name(name)?;
+    // Before the rows: a name that cannot be had is told with the line of the block.
+    let slot = cx.http.registry.define_computed(name, statement)?;
+    let mut reader = Reader::new();
+    for row in statement.rows() {
+        let row = row?;
+        reader.row(row, &mut cx.at(row))?;
+    }
+    cx.http.registry.compute(slot, Arc::new(reader.finish(source)));
+    Ok(())
+}
+
+/// A `geo` while its rows are read.
+#[derive(Default)]
+struct Reader<'a> {
+    /// The empty value first, then in the order of their first rows.
+    values: Vec<Box<str>>,
+    /// Values by their text: tables are long, and their values few.
+    known: HashMap<&'a str, Place>,
+    /// Networks of IPv4, with addresses in the low bits.
+    v4: Networks,
+    /// Networks of IPv6.
+    v6: Networks,
+    /// Whether there was a row of networks, which keeps `ranges` out.
+    has_networks: bool,
+    /// With `ranges`, which says what the rows behind it are.
+    ranges: Option<Ranges>,
+    /// `default` of ranges; that of networks is a network.
+    default: Option<Place>,
+    proxies: Vec<Network>,
+    recursive: bool,
+    volatile: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// Before the first row.
+    fn new() -> Reader<'a> {
+        Reader { values: vec!["".into()], known: HashMap::from([("", EMPTY)]), ..Reader::default() }
+    }
+
+    /// Words alone are switches; of the others only `proxy` is no row of the table.
+    fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
+        let key = row.name.text.as_str();
+        match (key, row.args.as_slice()) {
+            ("ranges", []) if self.has_networks => {
+                return Err(
+                    cx.error("the \"ranges\" directive must be the first directive inside \"geo\" block")
+                );
+            }
+            ("ranges", []) => drop(self.ranges.get_or_insert_default()),
+            ("proxy_recursive", []) => self.recursive = true,
+            ("volatile", []) => self.volatile = true,
+            // Also where there are ranges: it is no row of theirs.
+            ("proxy", [network]) => self.proxies.push(network_of(&network.text, cx)?),
+            // Words are told apart by what was read so far, as in nginx.
+            (_, [value]) if self.ranges.is_some() => return self.range_row(key, &value.text, cx),
+            (_, [value]) => return self.network_row(key, &value.text, cx),
+            _ => return Err(cx.error("invalid number of the geo parameters")),
+        }
+        Ok(())
+    }
+
+    /// `default`, `delete` or a network, with what belongs to it.
+    fn network_row(&mut self, key: &str, value: &'a str, cx: &mut Cx<'_>) -> Result<(), Error> {
+        self.has_networks = true;
+        if key == "default" {
+            let value = self.value(value);
+            // The network of all addresses, twice: it can be written, and deleted, as such too.
+            self.insert((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), key, value, cx);
+            self.insert((IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED), 0), key, value, cx);
+            return Ok(());
+        }
+        if key == "delete" {
+            let removed = match network_of(value, cx)? {
+                Network::V4(start, bits) => self.v4.remove(start.to_bits().into(), bits),
+                Network::V6(start, bits) => self.v6.remove(start.to_bits(), bits),
+                Network::Unix => false,
+            };
+            // A slip in a network would leave the row that was meant in force.
+            if !removed {
+                cx.warn(format_args!("no network \"{value}\" to delete"));
+            }
+            return Ok(());
+        }
+        let network = match network_of(key, cx)? {
+            Network::V4(start, bits) => (IpAddr::V4(start), bits),
+            Network::V6(start, bits) => (IpAddr::V6(start), bits),
+            Network::Unix => return Err(invalid_network(key, cx)),
+        };
+        let value = self.value(value);
+        self.insert(network, key, value, cx);
+        Ok(())
+    }
+
+    /// Adds a network. One that is there already gets the value that comes last.
+    fn insert(&mut self, (start, bits): (IpAddr, u32), key: &str, value: Place, cx: &mut Cx<'_>) {
+        let before = match start {
+            IpAddr::V4(start) => self.v4.insert(start.to_bits().into(), bits, value),
+            IpAddr::V6(start) => self.v6.insert(start.to_bits(), bits, value),
+        };
+        // Large files are put together from several sources, so this is no error.
+        if let Some(before) = before {
+            let (value, before) = (&self.values[value as usize], &self.values[before as usize]);
+            cx.warn(format_args!("duplicate network \"{key}\", value: \"{value}\", old value: \"{before}\""));
+        }
+    }
+
+    /// `default`, `delete` or a range, with what belongs to it.
+    fn range_row(&mut self, key: &str, value: &'a str, cx: &mut Cx<'_>) -> Result<(), Error> {
+        if key == "default" {
+            let place = self.value(value);
+            if let Some(before) = self.default.replace(place) {
+                let before = &self.values[before as usize];
+                cx.warn(format_args!(
+                    "duplicate default geo range value: \"{value}\", old value: \"{before}\""
+                ));
+            }
+            return Ok(());
+        }
+        let text = if key == "delete" { value } else { key };
+        let range = range_of(text).ok_or_else(|| cx.error(format_args!("invalid range \"{text}\"")));
+        let (first, last) = range?;
+        if key == "delete" {
+            if !self.ranges.get_or_insert_default().remove(first, last) {
+                cx.warn(format_args!("no address range \"{text}\" to delete"));
+            }
+            return Ok(());
+        }
+        let place = self.value(value);
+        match self.ranges.get_or_insert_default().insert(first, last, place) {
+            Added::Done(None) => Ok(()),
+            Added::Done(Some(before)) => {
+                let before = &self.values[before as usize];
+                cx.warn(format_args!(
+                    "duplicate range \"{text}\", value: \"{value}\", old value: \"{before}\""
+                ));
+                Ok(())
+            }
+            // Nobody could say whose the addresses are that both have.
+            Added::Overlaps(first, last) => {
+                Err(cx.error(format_args!("range \"{text}\" overlaps \"{first}-{last}\"")))
+            }
+        }
+    }
+
+    /// The place of a value.
+    fn value(&mut self, text: &'a str) -> Place {
+        let next = self.values.len() as Place;
+        let place = *self.known.entry(text).or_insert(next);
+        if place == next {
+            self.values.push(text.into());
+        }
+        place
+    }
+
+    /// The rows become the table that requests look into.
+    fn finish(self, source: Option<VarRef>) -> Geo {
+        let table = match self.ranges {
+            Some(ranges) => Table::Ranges(ranges.flatten(self.default.unwrap_or(EMPTY))),
+            None => Table::Networks(self.v4.flatten(32, EMPTY).into(), self.v6.flatten(128, EMPTY)),
+        };
+        let Reader { values, proxies, recursive, volatile, .. } = self;
+        Geo { source, table, values, proxies, recursive, volatile }
+    }
+}
+
+/// A network of addresses; unix sockets are none here.
+fn network_of(text: &str, cx: &mut Cx<'_>) -> Result<Network, Error> {
+    // nginx has the last address of all for "none", and takes it where nothing else stands with it.
+    if text == "unix:" || text.starts_with("255.255.255.255/") {
+        return Err(invalid_network(text, cx));
+    }
+    Network::read(text, cx).ok_or_else(|| invalid_network(text, cx))
+}
+
+/// nginx's words for what is no network.
+fn invalid_network(text: &str, cx: &Cx<'_>) -> Error {
+    cx.error(format_args!("invalid network \"{text}\""))
+}
+
+/// `10.0.0.1-10.0.0.9`; the last address of all is none here either.
+fn range_of(text: &str) -> Option<(u32, u32)> {
+    let (first, last) = text.split_once('-')?;
+    // nginx takes dotted decimals here and nothing else.
+    let address = |text: &str| Some(text.parse::<Ipv4Addr>().ok()?.to_bits());
+    let (first, last) = (address(first)?, address(last)?);
+    (first <= last && last != NO_ADDRESS).then_some((first, last))
+}
+
+impl Geo {
+    /// The address that counts: what the variable says, or the client's; where a trusted proxy says another one,
+    /// that.
+    fn address(&self, request: &Request) -> Option<Address> {
+        let start = match &self.source {
+            None => request.client().clone(),
+            Some(variable) => {
+                let mut text = Vec::new();
+                let found = variable.value(request, &mut text);
+                let ip: IpAddr = std::str::from_utf8(&text).ok().filter(|_| found)?.parse().ok()?;
+                Address::Inet(SocketAddr::new(ip, 0))
+            }
+        };
+        // Nobody is trusted, so nobody's fields are looked at.
+        if self.proxies.is_empty() {
+            return Some(start);
+        }
+        let trusted = |address: &Address| self.proxies.iter().any(|network| network.includes(address));
+        let search = Search { trusted: &trusted, recursive: self.recursive };
+        let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
+        Some(search.back(&start, values.into_iter().rev()).map_or(start, Address::Inet))
+    }
+}
+
+impl Compute for Geo {
+    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        let ip = match self.address(request) {
+            // A client of IPv4 on an IPv6 socket is looked up by its own address.
+            Some(Address::Inet(address)) => address.ip().to_canonical(),
+            Some(Address::Unix(_)) | None => IpAddr::V4(NO_ADDRESS.into()),
+        };
+        // Ranges are of IPv4 alone: other addresses are none to them.
+        let place = match (&self.table, ip) {
+            (Table::Networks(v4, _), IpAddr::V4(ip)) => v4.find(ip.to_bits()),
+            (Table::Networks(_, v6), IpAddr::V6(ip)) => v6.find(ip.to_bits()),
+            (Table::Ranges(v4), IpAddr::V4(ip)) => v4.find(ip.to_bits()),
+            (Table::Ranges(v4), IpAddr::V6(_)) => v4.find(NO_ADDRESS),
+        };
+        out.extend_from_slice(self.values[place as usize].as_bytes());
+        true
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{error, load_with, loaded, warnings};
+
+    fn geo(rows: &str) -> String {
+        format!("http {{ geo $g {{\n{rows}\n}} }}")
+    }
+
+    #[test]
+    fn wrong_rows_are_refused_with_their_line() {
+        for (rows, expected) in [
+            ("a b c;", "invalid number of the geo parameters"),
+            ("a;", "invalid number of the geo parameters"),
+            ("x a;", "invalid network \"x\""),
+            ("1.2.3.4/33 a;", "invalid network \"1.2.3.4/33\""),
+            ("1.2.3/8 a;", "invalid network \"1.2.3/8\""),
+            ("255.255.255.255 a; 255.255.255.255/32 b;", "invalid network \"255.255.255.255/32\""),
+            ("unix: a;", "invalid network \"unix:\""),
+            ("::1/129 a;", "invalid network \"::1/129\""),
+            ("delete x;", "invalid network \"x\""),
+            ("proxy x;", "invalid network \"x\""),
+            ("proxy unix:;", "invalid network \"unix:\""),
+            (
+                "default a; ranges;",
+                "the \"ranges\" directive must be the first directive inside \"geo\" block",
+            ),
+            ("ranges; x a;", "invalid range \"x\""),
+            ("ranges; 1.0.0.5 a;", "invalid range \"1.0.0.5\""),
+            ("ranges; 1.0.0.5-1.0.0.1 a;", "invalid range \"1.0.0.5-1.0.0.1\""),
+            ("ranges; 1.0.0.0-255.255.255.255 a;", "invalid range \"1.0.0.0-255.255.255.255\""),
+            ("ranges; ::1-::2 a;", "invalid range \"::1-::2\""),
+            ("ranges; delete x;", "invalid range \"x\""),
+            (
+                "ranges; 1.0.0.0-1.0.0.5 a; 1.0.0.3-1.0.0.9 b;",
+                "range \"1.0.0.3-1.0.0.9\" overlaps \"1.0.0.0-1.0.0.5\"",
+            ),
+            (
+                "ranges; 1.0.0.3-1.0.0.5 a; 1.0.0.0-1.0.0.9 b;",
+                "range \"1.0.0.0-1.0.0.9\" overlaps \"1.0.0.3-1.0.0.5\"",
+            ),
+            ("a { }", "unexpected \"{\""),
+        ] {
+            assert_eq!(error(&geo(rows)), format!("{expected} in /conf/nginx.conf:2"), "{rows}");
+        }
+        for (head, expected) in [
+            ("g", "invalid variable name \"g\""),
+            ("g $g", "invalid variable name \"g\""),
+            ("$uri g", "invalid variable name \"g\""),
+            ("$uri $uri", "the duplicate \"uri\" variable"),
+            ("$nonexist $g", "unknown \"nonexist\" variable"),
+        ] {
+            let found = error(&format!("http {{\ngeo {head} {{ }} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{head}");
+        }
+    }
+
+    #[test]
+    fn conflicts_are_told() {
+        for (rows, expected) in [
+            ("1.0.0.1/8 a;", "low address bits of 1.0.0.1/8 are meaningless"),
+            ("1.0.0.0/8 a; 1.0.0.0/8 b;", "duplicate network \"1.0.0.0/8\", value: \"b\", old value: \"a\""),
+            ("::1 a; ::1/128 a;", "duplicate network \"::1/128\", value: \"a\", old value: \"a\""),
+            ("default a; 0.0.0.0/0 b;", "duplicate network \"0.0.0.0/0\", value: \"b\", old value: \"a\""),
+            ("1.0.0.0/8 a; delete 1.0.0.0/9;", "no network \"1.0.0.0/9\" to delete"),
+            (
+                "ranges; 1.0.0.0-1.1.255.255 a; 1.0.0.0-1.1.255.255 b;",
+                "duplicate range \"1.0.0.0-1.1.255.255\", value: \"b\", old value: \"a\"",
+            ),
+            ("ranges; default a; default b;", "duplicate default geo range value: \"b\", old value: \"a\""),
+            ("ranges; delete 1.0.0.0-1.0.0.5;", "no address range \"1.0.0.0-1.0.0.5\" to delete"),
+        ] {
+            assert_eq!(warnings(&geo(rows)), [format!("{expected} in /conf/nginx.conf:2")], "{rows}");
+        }
+        assert_eq!(warnings(&geo("proxy 10.0.0.0/8; ranges; proxy_recursive; volatile;")), [""; 0]);
+        assert_eq!(warnings(&geo("1.0.0.0/8 a; delete 1.0.0.0/8; 1.0.0.0/8 b;")), [""; 0]);
+    }
+
+    #[test]
+    fn large_tables_come_from_files() {
+        let rows: String = (0..100_000_u32)
+            .map(|row| format!("{}/24 value{};\n", std::net::Ipv4Addr::from_bits(row << 8), row % 7))
+            .collect();
+        load_with("http { geo $g { include rows; } }", &[("/conf/rows", &rows)]).expect("it is right");
+        let rows = format!("{rows}x y;\n");
+        let found = load_with("http { geo $g { include rows; } }", &[("/conf/rows", &rows)]).map(|_| ());
+        let found = found.expect_err("it is wrong").to_string();
+        assert_eq!(found, "invalid network \"x\" in /conf/rows:100001");
+        loaded("geo $arg_a $a { } geo $b { default $notread; }");
+    }
+}

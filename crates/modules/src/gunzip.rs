@@ -1,0 +1,138 @@
+//! `gunzip`: answers that are stored or come compressed with gzip, for clients that cannot read that.
+//!
+//! One copy that is stored compressed is enough then: `gzip_static always` finds it, and this module undoes it for
+//! the few that do not accept it. What is broken ends with the connection, so that no client takes a part of a body
+//! for all of it.
+
+use conf::{Args, Spec, State};
+use http::request::Method;
+
+use crate::coding::accept;
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Settings, SettingsType};
+use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::request::Request;
+use transfer::coding::gzip::Decoder;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_gunzip")
+};
+
+const BUFFERS_WHY: &str = "what was decompressed is sent before more is";
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "http_gunzip",
+            "gunzip",
+            LEVELS,
+            Args::Flag,
+            "Decompresses answers with gzip for clients that do not accept it.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_gunzip",
+            "gunzip_buffers",
+            LEVELS,
+            Args::Exactly(2),
+            "Number and bytes of the buffers for what is decompressed.",
+        )
+        .default("32 4k")
+        .state(State::Accepted(BUFFERS_WHY)),
+        |_, cx| cx.statement.buffers().map(drop),
+    ),
+];
+
+/// Whether it is on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    enabled: bool,
+}
+
+impl Settings for Conf {}
+
+fn filter(_: &Conf, request: &mut Request) {
+    // Several codings on top of each other are left alone, as in nginx.
+    let is_gzip = |coding: &[u8]| coding.eq_ignore_ascii_case(b"gzip");
+    if !request.response.field(b"Content-Encoding").is_some_and(is_gzip) {
+        return;
+    }
+    // Either form is right for somebody, which caches have to know.
+    request.response.vary_accept_encoding = true;
+    if accept::gzip(request) {
+        return;
+    }
+    request.response.remove_field(b"Content-Encoding");
+    request.response.becomes_another(true);
+    // The head is that of the other form also where no body follows it.
+    if request.method != Method::Head {
+        request.response.filters.push(Box::new(Gunzip::default()));
+    }
+}
+
+/// Decompresses a body.
+#[derive(Default)]
+struct Gunzip {
+    decoder: Decoder,
+    /// Whether the first byte that comes was decompressed already: it was said to be left, so that what follows
+    /// from it is asked for.
+    ahead: bool,
+}
+
+/// Bytes that one push gives at most: a body may become a thousand times larger.
+const ROOM: usize = 64 << 10;
+
+impl BodyFilter for Gunzip {
+    fn push(&mut self, _: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        let skip = usize::from(self.ahead);
+        let bytes = out.bytes();
+        let used = skip + self.decoder.push(&input[skip..], ROOM, bytes)?;
+        // With the room used up, the last byte may stand for more than what it gave.
+        self.ahead = bytes.len() == ROOM && used == input.len();
+        Ok(used - usize::from(self.ahead))
+    }
+
+    fn finish(&mut self, _: &mut Request, _: &mut Output) -> Result<(), FilterError> {
+        Ok(self.decoder.finish()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn is_inherited_and_replaced() {
+        let enabled = |http: &str| {
+            loaded(http).http.locations.last().map(|location| location.scope.of::<Conf>().enabled)
+        };
+        assert_eq!(enabled("server {}"), Some(false));
+        assert_eq!(enabled("gunzip on; gunzip_buffers 4 8k; server { location / {} }"), Some(true));
+        assert_eq!(enabled("gunzip on; server { gunzip off; }"), Some(false));
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for (text, expected) in [
+            ("gunzip 1;", "invalid value \"1\" in \"gunzip\" directive, it must be \"on\" or \"off\""),
+            ("gunzip_buffers 4 x;", "\"gunzip_buffers\" directive invalid value"),
+            ("gunzip_buffers 4;", "invalid number of arguments in \"gunzip_buffers\" directive"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{found}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `gzip`: answers are compressed on their way.
+//!
+//! The rules for which answers are those of nginx and stand in [`crate::coding::apply`]; which clients get them is
+//! said by the core's directives and asked of [`crate::coding::accept`]. The length of a body is not known before its
+//! end, so it leaves in chunks.
+
+use conf::{Args, Error, Spec, State, value};
+
+use crate::coding::{accept, apply};
+use crate::http_core::{LEVELS, LEVELS_AND_IF};
+use crate::{Directive, Module};
+use exchange::config::{Cx, Settings, SettingsType};
+use exchange::filter::encoder;
+use exchange::request::Request;
+use exchange::settings::media_types::MediaTypes;
+use exchange::variables::Variable;
+use transfer::coding;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES, ACCEPTED],
+    variables: &[Variable {
+        name: "gzip_ratio",
+        get: |request, out| encoder::ratio(request, "gzip", out),
+        set: None,
+        help: "How many times smaller gzip made the body of the answer.",
+    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_gzip")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_gzip", name, LEVELS, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    // In an `if` too, for clients that are known by something else than what they accept.
+    Directive::scope(
+        Spec::new("http_gzip", "gzip", LEVELS_AND_IF, Args::Flag, "Compresses answers with gzip.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+    ),
+    // HTML is always among them.
+    Directive::scope(
+        spec("gzip_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
+            .many()
+            .default("text/html"),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
+    ),
+    // Each level costs more time than the one before it, and the higher ones gain little.
+    Directive::scope(
+        spec("gzip_comp_level", Args::Exactly(1), "How hard to compress, from 1 to 9.").default("1"),
+        |scope, cx| {
+            let mut level = u32::from(scope.own::<Conf>().settings.level);
+            cx.number_in(&mut level, 1, 9)?;
+            scope.own::<Conf>().settings.level = level as u8;
+            Ok(())
+        },
+    ),
+    // What is shorter would not fit into fewer packets.
+    Directive::scope(
+        spec("gzip_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
+            .default("20"),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
+    ),
+    // A smaller one saves memory of the client.
+    Directive::scope(
+        spec("gzip_window", Args::Exactly(1), "How far back repetitions are looked for.").default("32k"),
+        |scope, cx| {
+            let bits = power_of_two(cx, 9, 15, "must be 512, 1k, 2k, 4k, 8k, 16k, or 32k")?;
+            scope.own::<Conf>().settings.window_bits = bits;
+            Ok(())
+        },
+    ),
+];
+
+// Why some directives have nothing to do, for the reference page.
+const HASH_WHY: &str = "the tables of the encoder have one size";
+const BUFFERS_WHY: &str = "what was compressed is sent as soon as it fills a send";
+const POSTPONE_WHY: &str = "encoders are kept for the next body, so none has to be saved";
+
+/// Read, and their values looked at as nginx does, but there is nothing here that they could tune.
+const ACCEPTED: &[Directive] = &[
+    Directive::scope(
+        spec("gzip_hash", Args::Exactly(1), "The size of the encoder's tables.")
+            .default("64k")
+            .state(State::Accepted(HASH_WHY)),
+        |_, cx| power_of_two(cx, 9, 17, "must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k").map(drop),
+    ),
+    Directive::scope(
+        spec("gzip_buffers", Args::Exactly(2), "Number and bytes of the buffers for what is compressed.")
+            .default("32 4k")
+            .state(State::Accepted(BUFFERS_WHY)),
+        |_, cx| cx.statement.buffers().map(drop),
+    ),
+    Directive::scope(
+        spec("gzip_no_buffer", Args::Flag, "Sends what is compressed without gathering it.")
+            .default("off")
+            .state(State::Accepted(BUFFERS_WHY)),
+        |_, cx| cx.flag(&mut false),
+    ),
+    Directive::scope(
+        spec("postpone_gzipping", Args::Exactly(1), "Bytes to gather before compressing begins.")
+            .default("0")
+            .state(State::Accepted(POSTPONE_WHY)),
+        |_, cx| cx.size(&mut 0),
+    ),
+];
+
+/// What is compressed, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    /// Whether anything is.
+    enabled: bool,
+    /// What the encoder is told.
+    settings: coding::gzip::Settings,
+    /// Bytes of the shortest answer, where its length is known beforehand.
+    min_length: u64,
+    /// Media types of the answers.
+    types: MediaTypes,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        let settings = coding::gzip::Settings { level: 1, window_bits: 15 };
+        Conf { enabled: false, settings, min_length: 20, types: MediaTypes::HTML }
+    }
+}
+
+/// The base 2 logarithm of a size that is a power of two between those of two logarithms.
+pub(super) fn power_of_two(cx: &Cx<'_>, min: u8, max: u8, otherwise: &str) -> Result<u8, Error> {
+    let size = cx.statement.value(0, value::size)?;
+    let bits = (min..=max).find(|&bits| size == 1 << bits);
+    bits.ok_or_else(|| cx.error(format_args!("\"{}\" directive {otherwise}", cx.statement.name.text)))
+}
+
+fn filter(conf: &Conf, request: &mut Request) {
+    // The answers of subrequests are parts of one that may be compressed as a whole.
+    if request.depth > 0 {
+        return;
+    }
+    if apply::is_eligible(request, conf.min_length, &conf.types) && accept::gzip(request) {
+        apply::apply(request, coding::Settings::Gzip(conf.settings));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    fn conf_of(http: &str) -> Conf {
+        loaded(http).http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
+    }
+
+    #[test]
+    fn settings_are_inherited_and_replaced() {
+        let conf = conf_of("server {}");
+        assert_eq!((conf.enabled, conf.settings.level, conf.min_length), (false, 1, 20));
+        let outer = "gzip on; gzip_comp_level 6; gzip_min_length 1k; gzip_window 4k;";
+        let conf = conf_of(&format!("{outer} server {{ location / {{}} }}"));
+        assert_eq!((conf.enabled, conf.settings.level, conf.min_length), (true, 6, 1024));
+        assert_eq!(conf.settings.window_bits, 12);
+        let inner = "gzip off; gzip_comp_level 9; gzip_min_length 0; gzip_window 512;";
+        let conf = conf_of(&format!("{outer} server {{ {inner} }}"));
+        assert_eq!((conf.enabled, conf.settings.level, conf.min_length), (false, 9, 0));
+        assert_eq!(conf.settings.window_bits, 9);
+    }
+
+    #[test]
+    fn what_tunes_nothing_is_read_all_the_same() {
+        conf_of("gzip_hash 128k; gzip_buffers 4 8k; gzip_no_buffer on; postpone_gzipping 1k; server {}");
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for (text, expected) in [
+            ("gzip yes;", "invalid value \"yes\" in \"gzip\" directive, it must be \"on\" or \"off\""),
+            ("gzip_comp_level 10;", "value must be between 1 and 9"),
+            ("gzip_comp_level x;", "\"gzip_comp_level\" directive invalid number"),
+            ("gzip_min_length x;", "\"gzip_min_length\" directive invalid value"),
+            ("gzip_window 3k;", "\"gzip_window\" directive must be 512, 1k, 2k, 4k, 8k, 16k, or 32k"),
+            ("gzip_hash 1;", "\"gzip_hash\" directive must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k"),
+            ("gzip_buffers 0 4k;", "\"gzip_buffers\" directive invalid value"),
+            (
+                "gzip_no_buffer 1;",
+                "invalid value \"1\" in \"gzip_no_buffer\" directive, it must be \"on\" or \"off\"",
+            ),
+            ("postpone_gzipping x;", "\"postpone_gzipping\" directive invalid value"),
+            ("gzip on; gzip off;", "\"gzip\" directive is duplicate"),
+            ("gzip_types;", "invalid number of arguments in \"gzip_types\" directive"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{found}");
+        }
+    }
+}

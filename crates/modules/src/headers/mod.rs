@@ -1,0 +1,311 @@
+//! `add_header`, `add_trailer` and `expires`: fields that the configuration adds to answers.
+//!
+//! They see the answer before other modules change its body, as in nginx: `$status` in a value is that of the
+//! whole file where a range of it will be sent.
+
+mod expires;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+use http::conditional::Etag;
+
+use crate::http_core::LEVELS_AND_IF;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Inner, Scope, Settings, SettingsType};
+use exchange::request::Request;
+use exchange::template::Template;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().is_active() {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_headers")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_headers", name, LEVELS_AND_IF, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        spec(
+            "expires",
+            Args::Between(1, 2),
+            "How long answers may be kept, as `Expires` and `Cache-Control`.",
+        )
+        .default("off"),
+        expires::set,
+    ),
+    Directive::scope(
+        spec("add_header", Args::Between(2, 3), "Adds a field to answers; `always` to errors too.").many(),
+        |scope, cx| add(|conf| &mut conf.headers, scope, cx),
+    ),
+    Directive::scope(
+        spec("add_header_inherit", Args::Exactly(1), "What becomes of the `add_header` of outer blocks.")
+            .default("on"),
+        |scope, cx| cx.choice(&mut scope.own::<Conf>().headers.inherit, INHERIT),
+    ),
+    Directive::scope(
+        spec("add_trailer", Args::Between(2, 3), "Adds a field behind the body of answers.").many(),
+        |scope, cx| add(|conf| &mut conf.trailers, scope, cx),
+    ),
+    Directive::scope(
+        spec("add_trailer_inherit", Args::Exactly(1), "What becomes of the `add_trailer` of outer blocks.")
+            .default("on"),
+        |scope, cx| cx.choice(&mut scope.own::<Conf>().trailers.inherit, INHERIT),
+    ),
+];
+
+const INHERIT: &[(&str, Inherit)] = &[("off", Inherit::Off), ("on", Inherit::On), ("merge", Inherit::Merge)];
+
+/// What a block adds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    /// `None` is `off`, which is inherited like any other value.
+    expires: Option<Arc<expires::Setting>>,
+    /// `add_header`
+    headers: List,
+    /// `add_trailer`
+    trailers: List,
+}
+
+/// The fields of one block and of those around it.
+#[derive(Clone, Debug, Default)]
+struct List {
+    /// What the block itself says.
+    own: Arc<Vec<Field>>,
+    /// Those that hold in the block around this one.
+    outer: Arc<Vec<Field>>,
+    inherit: Inherit,
+}
+
+/// `add_header_inherit`, `add_trailer_inherit`; inherited themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Inherit {
+    /// Only what the block has itself.
+    Off,
+    /// What the blocks around it have, as long as it has nothing itself.
+    #[default]
+    On,
+    /// Both, its own first.
+    Merge,
+}
+
+/// One `add_header` or `add_trailer`.
+#[derive(Clone, Debug)]
+struct Field {
+    /// As written, a token.
+    name: Box<str>,
+    /// Rendered for each answer, for a trailer when the body is out.
+    value: Template,
+    /// Whether errors have it too.
+    always: bool,
+}
+
+impl Settings for Conf {
+    fn inherit(&self, _: Inner) -> Option<Conf> {
+        Some(Conf { headers: self.headers.inherit(), trailers: self.trailers.inherit(), ..self.clone() })
+    }
+}
+
+impl Conf {
+    /// Whether there is anything to add: `add_header_inherit off` may have left nothing.
+    fn is_active(&self) -> bool {
+        let has_some = |list: &List| list.fields().next().is_some();
+        self.expires.is_some() || has_some(&self.headers) || has_some(&self.trailers)
+    }
+}
+
+impl List {
+    /// Those that hold.
+    fn fields(&self) -> impl Iterator<Item = &Field> {
+        let takes_outer = match self.inherit {
+            Inherit::Off => false,
+            Inherit::On => self.own.is_empty(),
+            Inherit::Merge => true,
+        };
+        let outer = if takes_outer { self.outer.as_slice() } else { &[] };
+        self.own.iter().chain(outer)
+    }
+
+    /// The list that a block inside starts with.
+    fn inherit(&self) -> List {
+        let outer = match (self.own.is_empty(), self.inherit) {
+            // One list is handed on without a copy.
+            (true, Inherit::On | Inherit::Merge) => Arc::clone(&self.outer),
+            (_, Inherit::On | Inherit::Off) => Arc::clone(&self.own),
+            (false, Inherit::Merge) => Arc::new(self.fields().cloned().collect()),
+        };
+        List { own: Arc::default(), outer, inherit: self.inherit }
+    }
+}
+
+/// The values stay templates: what they show is the answer's, and that is not made yet.
+fn add(list: fn(&mut Conf) -> &mut List, scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let name = cx.arg(0);
+    let value = cx.template(cx.arg(1))?;
+    let always = match cx.statement.args.get(2).map(|word| word.text.as_str()) {
+        None => false,
+        Some("always") => true,
+        Some(text) => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
+    };
+    // nginx sends it as it is, which is often a colon too many, and clients make of it what they like.
+    if http::response::push_field(&mut Vec::new(), name.as_bytes(), b"").is_err() {
+        cx.warn(format_args!("invalid field name \"{name}\", the field is not sent"));
+        return Ok(());
+    }
+    let field = Field { name: name.into(), value, always };
+    Arc::make_mut(&mut list(scope.own()).own).push(field);
+    Ok(())
+}
+
+/// The statuses that come with fields which are not for all: success and redirects.
+fn is_fine(status: u16) -> bool {
+    matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
+}
+
+/// Adds to the answer that the client gets, and not to what it is made of.
+fn filter(conf: &Conf, request: &mut Request) {
+    if request.depth > 0 {
+        return;
+    }
+    let is_fine = is_fine(request.response.status);
+    if let Some(setting) = conf.expires.as_ref().filter(|_| is_fine) {
+        expires::apply(setting, request);
+    }
+    for field in conf.headers.fields().filter(|field| is_fine || field.always) {
+        let value = value_of(field, request);
+        put(field, value, request);
+    }
+    // Only where there will be some: the body goes out in chunks for their sake.
+    if conf.trailers.fields().any(|field| is_fine || field.always) {
+        request.response.trailers.push(trailers);
+    }
+}
+
+/// Two fields describe the body and have values of their own that are replaced, or taken away by an empty
+/// value. An empty value of others adds nothing.
+fn put(field: &Field, value: Vec<u8>, request: &mut Request) {
+    let response = &mut request.response;
+    if field.name.eq_ignore_ascii_case("ETag") {
+        response.etag = (!value.is_empty()).then(|| Etag::from_text(&value));
+    } else if field.name.eq_ignore_ascii_case("Last-Modified") {
+        response.last_modified = http::date::parse_http(&value);
+        // What is no date is sent, but there is nothing to compare with it.
+        if response.last_modified.is_none() && !value.is_empty() {
+            response.fields.push((field.name.as_bytes().into(), value));
+        }
+    } else if !value.is_empty() {
+        response.fields.push((field.name.as_bytes().into(), value));
+    }
+}
+
+/// The value with control characters as spaces: a variable must not end a field and start another.
+fn value_of(field: &Field, request: &Request) -> Vec<u8> {
+    let mut value = field.value.rendered(request);
+    for byte in value.iter_mut().filter(|byte| byte.is_ascii_control() && **byte != b'\t') {
+        *byte = b' ';
+    }
+    value
+}
+
+/// When the body is out, its fields can say what became of it.
+fn trailers(request: &mut Request) {
+    let generation = Rc::clone(&request.generation);
+    let conf = generation.config.location(request.location).scope.of::<Conf>();
+    let is_fine = is_fine(request.response.status);
+    for field in conf.trailers.fields().filter(|field| is_fine || field.always) {
+        let value = value_of(field, request);
+        if !value.is_empty() {
+            // One by one, because a later one may show it.
+            request.response.sent_trailers.push((field.name.as_bytes().into(), value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded, warnings};
+
+    fn names_in(http: &str, location: &str, list: fn(&Conf) -> &List) -> String {
+        let config = loaded(http);
+        let found = config.http.locations.iter().find(|found| found.name == location);
+        let conf = found.expect("the location is there").scope.of::<Conf>();
+        let names: Vec<&str> = list(conf).fields().map(|field| &*field.name).collect();
+        names.join(" ")
+    }
+
+    #[test]
+    fn a_block_with_fields_of_its_own_has_no_others() {
+        let names = |http: &str| names_in(http, "/", |conf| &conf.headers);
+        assert_eq!(names("add_header A 1; add_header B 2; server { location / { } }"), "A B");
+        assert_eq!(names("add_header A 1; server { add_header B 2; location / { } }"), "B");
+        assert_eq!(names("add_header A 1; server { location / { add_header B 2; } }"), "B");
+        let names = |http: &str| names_in(http, "/", |conf| &conf.trailers);
+        assert_eq!(names("add_trailer A 1; server { add_header X 1; location / { } }"), "A");
+        assert_eq!(names("add_trailer A 1; server { add_trailer B 1; location / { } }"), "B");
+    }
+
+    #[test]
+    fn inherit_says_what_becomes_of_outer_fields() {
+        let names = |http: &str| names_in(http, "/", |conf| &conf.headers);
+        let outer = "add_header A 1; server { add_header B 2; ";
+        assert_eq!(
+            names(&format!("{outer} location / {{ add_header C 3; add_header_inherit merge; }} }}")),
+            "C B"
+        );
+        assert_eq!(
+            names(&format!("add_header_inherit merge; {outer} location / {{ add_header C 3; }} }}")),
+            "C B A"
+        );
+        assert_eq!(names(&format!("{outer} add_header_inherit merge; location / {{ }} }}")), "B A");
+        assert_eq!(names(&format!("{outer} location / {{ add_header_inherit off; }} }}")), "");
+        assert_eq!(names(&format!("{outer} add_header_inherit off; location / {{ }} }}")), "");
+        assert_eq!(
+            names(&format!("{outer} add_header_inherit off; location / {{ add_header_inherit on; }} }}")),
+            "B"
+        );
+        let names = |http: &str| names_in(http, "/", |conf| &conf.trailers);
+        assert_eq!(
+            names("add_trailer A 1; server { location / { add_trailer B 1; add_trailer_inherit merge; } }"),
+            "B A"
+        );
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        for (text, expected) in [
+            ("add_header A b never;", "invalid parameter \"never\""),
+            ("add_trailer A b Always;", "invalid parameter \"Always\""),
+            ("add_header A $nobody;", "unknown \"nobody\" variable"),
+            ("add_trailer A '${a';", "the closing bracket in \"a\" variable is missing"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+        for name in ["add_header_inherit", "add_trailer_inherit"] {
+            let found = error(&format!("http {{\n{name} both; }}"));
+            assert!(found.starts_with("invalid value \"both\"") && found.contains("nginx.conf:2"), "{found}");
+        }
+        let found = warnings("http {\nadd_header A: b; }");
+        assert_eq!(found, ["invalid field name \"A:\", the field is not sent in /conf/nginx.conf:2"]);
+    }
+
+    #[test]
+    fn configurations_without_fields_do_not_pay() {
+        let config = loaded("server { location / { } location /a { add_header A b; } }");
+        let active = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.is_some_and(|location| location.scope.of::<Conf>().is_active())
+        };
+        assert_eq!((active("/"), active("/a")), (false, true));
+    }
+}

@@ -1,0 +1,110 @@
+//! Directives that make servers and locations, and those that say who may reach them.
+
+use conf::{Args, Contexts, Error, State};
+
+use crate::http_core::{LEVELS, core};
+use crate::{Directive, Walk};
+use exchange::config::Cx;
+use exchange::settings::listen::{self, ServerDraft};
+use exchange::settings::names::ServerName;
+
+/// Read and checked like the others, but there is nothing to tune.
+const fn tuning(name: &'static str, contexts: Contexts, default: &'static str) -> Directive {
+    let spec = core(name, contexts, Args::Exactly(1), "Sizes one of nginx's hash tables.").default(default);
+    Directive::scope(spec.state(State::Accepted(NO_HASH)), |_, cx| cx.number(&mut 0))
+}
+
+/// Why such rows have no effect; the page of directives shows it.
+pub(crate) const NO_HASH: &str = "tables grow by themselves";
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // The order of servers matters twice: the first one on an address is its default, and patterns are tried in
+    // turn.
+    Directive::walk(
+        core("server", Contexts::HTTP, Args::None, "A server: addresses, names, locations.")
+            .block(Contexts::SERVER)
+            .many(),
+        Walk::Server,
+    ),
+    // Without root rights port 80 cannot be had, so nginx takes 8000 then.
+    Directive::server(
+        core("listen", Contexts::SERVER, Args::AtLeast(1), "An address that the server is reached at.")
+            .many()
+            .default("*:80"),
+        listen::read,
+    ),
+    // No name is a name too: requests without a host belong to it.
+    Directive::server(
+        core(
+            "server_name",
+            Contexts::SERVER,
+            Args::AtLeast(1),
+            "Names of the server: exact, with a wildcard, or patterns.",
+        )
+        .many()
+        .default("\"\""),
+        add_names,
+    ),
+    // What it may be called is read in `locations`, which also searches.
+    Directive::walk(
+        core(
+            "location",
+            Contexts::SERVER.or(Contexts::LOCATION),
+            Args::Between(1, 2),
+            "Settings for some URIs.",
+        )
+        .block(Contexts::LOCATION)
+        .many(),
+        Walk::Location,
+    ),
+    // Not inherited; it is a location of its own for the other methods.
+    Directive::walk(
+        core(
+            "limit_except",
+            Contexts::LOCATION,
+            Args::AtLeast(1),
+            "Other settings for all methods but these.",
+        )
+        .block(Contexts::LIMIT_EXCEPT),
+        Walk::LimitExcept,
+    ),
+    // There is no way to write it off again, so locations inside keep it.
+    Directive::scope(
+        core(
+            "internal",
+            Contexts::LOCATION,
+            Args::None,
+            "Keeps a location for requests that come from the server itself.",
+        ),
+        |scope, _| {
+            scope.core.internal = true;
+            Ok(())
+        },
+    ),
+    // How the answers of the access modules are put together is up to the phases.
+    Directive::scope(
+        core("satisfy", LEVELS, Args::Exactly(1), "Whether all checks of access must pass or any one.")
+            .default("all"),
+        |scope, cx| cx.choice(&mut scope.core.satisfy.any, &[("all", false), ("any", true)]),
+    ),
+    // Against guessing: each wrong password costs the one who tries it time, and the server none.
+    Directive::scope(
+        core("auth_delay", LEVELS, Args::Exactly(1), "How long a question for a password is held back.")
+            .default("0s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.satisfy.auth_delay),
+    ),
+    tuning("server_names_hash_bucket_size", Contexts::HTTP, "64"),
+    tuning("server_names_hash_max_size", Contexts::HTTP, "512"),
+    tuning("types_hash_bucket_size", LEVELS, "64"),
+    tuning("types_hash_max_size", LEVELS, "1024"),
+    tuning("variables_hash_bucket_size", Contexts::HTTP, "64"),
+    tuning("variables_hash_max_size", Contexts::HTTP, "1024"),
+];
+
+/// Patterns are compiled here, so that a wrong one is told with its line.
+fn add_names(draft: &mut ServerDraft, cx: &mut Cx<'_>) -> Result<(), Error> {
+    for text in cx.statement.texts() {
+        draft.names.push(ServerName::read(text, cx)?);
+    }
+    Ok(())
+}

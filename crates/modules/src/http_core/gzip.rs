@@ -1,0 +1,153 @@
+//! Which clients get compressed answers: directives of the core that `gzip`, `gunzip` and `gzip_static` obey.
+//!
+//! They are directives of the core, although only those modules ask for them; [`crate::coding::accept`] does so for
+//! all three. `gzip_vary` holds for the other codings as well.
+
+use std::sync::Arc;
+
+use conf::{Args, Error, value};
+
+use crate::Directive;
+use crate::http_core::{LEVELS, core};
+use exchange::config::{Cx, Scope};
+use exchange::settings::gzip_clients::Proxied;
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // Clients of HTTP/1.0 know no chunks, so their connections could not be kept behind a compressed answer.
+    Directive::scope(
+        core(
+            "gzip_http_version",
+            LEVELS,
+            Args::Exactly(1),
+            "The lowest version that gets compressed answers.",
+        )
+        .default("1.1"),
+        |scope, cx| {
+            cx.set(
+                &mut scope.core.answering.gzip_clients.http_10,
+                value::choice(&[("1.0", true), ("1.1", false)]),
+            )
+        },
+    ),
+    // A request with `Via` came through a proxy, which may hand its answer to clients that cannot read it.
+    Directive::scope(
+        core("gzip_proxied", LEVELS, Args::AtLeast(1), "Which answers are compressed for proxies.")
+            .many()
+            .default("off"),
+        set_proxied,
+    ),
+    Directive::scope(
+        core(
+            "gzip_vary",
+            LEVELS,
+            Args::Flag,
+            "Says \"Vary: Accept-Encoding\" where the answer depends on it.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.answering.gzip_clients.vary),
+    ),
+    // Patterns are looked for without case, anywhere in the field.
+    Directive::scope(
+        core(
+            "gzip_disable",
+            LEVELS,
+            Args::AtLeast(1),
+            "Patterns of User-Agent that get no compressed answers, or msie6 for old browsers of that name.",
+        )
+        .many(),
+        set_disable,
+    ),
+];
+
+/// The parameters of `gzip_proxied`.
+const PROXIED: &[(&str, u64)] = &[
+    ("off", Proxied::OFF),
+    ("expired", Proxied::EXPIRED),
+    ("no-cache", Proxied::NO_CACHE),
+    ("no-store", Proxied::NO_STORE),
+    ("private", Proxied::PRIVATE),
+    ("no_last_modified", Proxied::NO_LAST_MODIFIED),
+    ("no_etag", Proxied::NO_ETAG),
+    ("auth", Proxied::AUTH),
+    ("any", Proxied::ANY),
+];
+
+/// Several in a block add up.
+fn set_proxied(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let bits = cx.statement.bits(PROXIED, cx.warnings)?;
+    let proxied = &mut scope.core.answering.gzip_clients.proxied;
+    let before = if proxied.block == cx.block { proxied.bits } else { 0 };
+    *proxied = Proxied { bits: before | bits, block: cx.block };
+    Ok(())
+}
+
+fn set_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    for text in cx.statement.texts() {
+        // Either kind of argument ends what patterns were inherited.
+        let patterns = scope.core.answering.gzip_clients.disable.own(cx.block);
+        if text == "msie6" {
+            scope.core.answering.gzip_clients.disable_msie6 = true;
+            continue;
+        }
+        let pattern = Arc::new(cx.pattern(text, true)?);
+        patterns.push(pattern);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded, warnings};
+    use exchange::settings::gzip_clients::GzipClients;
+
+    fn conf_of(http: &str) -> GzipClients {
+        let config = loaded(http);
+        config.http.locations.last().expect("there is a server").scope.core.answering.gzip_clients.clone()
+    }
+
+    #[test]
+    fn parameters_of_proxied_add_up_in_a_block_and_replace_inherited_ones() {
+        assert!(conf_of("server {}").proxied.has(Proxied::OFF));
+        let conf = conf_of("gzip_proxied any; server { gzip_proxied expired auth; gzip_proxied no_etag; }");
+        let bits = Proxied::EXPIRED | Proxied::AUTH | Proxied::NO_ETAG;
+        assert_eq!(conf.proxied.bits, bits);
+        assert!(conf_of("gzip_proxied any; server { location / {} }").proxied.has(Proxied::ANY));
+    }
+
+    #[test]
+    fn patterns_are_inherited_until_a_block_has_its_own() {
+        let inherited = conf_of("gzip_disable a b; gzip_disable msie6; server { location / {} }");
+        assert_eq!((inherited.disable.items().len(), inherited.disable_msie6), (2, true));
+        assert!(inherited.disable.items()[0].is_match(b"xAx"), "without case");
+        let own = conf_of("gzip_disable a b msie6; server { gzip_disable c; }");
+        assert_eq!((own.disable.items().len(), own.disable_msie6), (1, true));
+    }
+
+    #[test]
+    fn version_and_vary_are_inherited() {
+        let conf = conf_of("gzip_http_version 1.0; gzip_vary on; server { location / {} }");
+        assert!(conf.http_10 && conf.vary);
+        let conf =
+            conf_of("gzip_http_version 1.0; gzip_vary on; server { gzip_http_version 1.1; gzip_vary off; }");
+        assert!(!conf.http_10 && !conf.vary);
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        for (text, expected) in [
+            ("gzip_http_version 1.2;", "invalid value \"1.2\""),
+            ("gzip_proxied some;", "invalid value \"some\""),
+            (
+                "gzip_vary yes;",
+                "invalid value \"yes\" in \"gzip_vary\" directive, it must be \"on\" or \"off\"",
+            ),
+            ("gzip_disable (;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{found}");
+        }
+        let found = warnings("http { gzip_proxied auth auth; }");
+        assert!(found[0].contains("duplicate value \"auth\""), "{found:?}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Directives about opening files: what is kept open, and which symbolic links are followed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::value;
+use conf::{Args, Error, State};
+
+use crate::Directive;
+use crate::http_core::{LEVELS, core};
+use exchange::config::{Cx, Scope};
+use exchange::files::links::Links;
+use telemetry::links::Refused;
+use transfer::files::cache::{CacheId, Limits};
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // Each directive is a cache of its own in each worker thread; blocks inside share it.
+    Directive::scope(
+        core(
+            "open_file_cache",
+            LEVELS,
+            Args::Between(1, 2),
+            "Keeps files open, and what is known of paths, for so many of them.",
+        )
+        .default("off"),
+        set_cache,
+    ),
+    // What is known is believed for this long without a call of the kernel.
+    Directive::scope(
+        core(
+            "open_file_cache_valid",
+            LEVELS,
+            Args::Exactly(1),
+            "Time after which a path in the cache is looked at again.",
+        )
+        .default("60s"),
+        |scope, cx| cx.seconds(&mut scope.core.files.opening.terms.valid),
+    ),
+    // Files that are asked for once would take the places of others.
+    Directive::scope(
+        core(
+            "open_file_cache_min_uses",
+            LEVELS,
+            Args::Exactly(1),
+            "Number of uses from which on a file stays open.",
+        )
+        .default("1"),
+        |scope, cx| cx.number(&mut scope.core.files.opening.terms.min_uses),
+    ),
+    // Only what the path itself is the reason for: a disk that fails is asked again.
+    Directive::scope(
+        core("open_file_cache_errors", LEVELS, Args::Flag, "Remembers paths that lead to nothing, too.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.files.opening.terms.errors),
+    ),
+    // Known to nginx's parser and not to its documentation.
+    Directive::scope(
+        core("open_file_cache_events", LEVELS, Args::Flag, "Watches the files in the cache for changes.")
+            .default("off")
+            .state(State::Accepted("nginx has it for kqueue alone, which Linux does not have")),
+        |_, cx| cx.flag(&mut false),
+    ),
+    // The kernel checks while it opens, so a link that is exchanged meanwhile gains nobody anything.
+    Directive::scope(
+        core(
+            "disable_symlinks",
+            LEVELS,
+            Args::Between(1, 2),
+            "Symbolic links that are not followed: none, all, or those of another owner than what they lead to.",
+        )
+        .default("off"),
+        set_links,
+    ),
+];
+
+/// `max=N [inactive=time]` or `off`.
+fn set_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    // All words are looked at before one of them counts: `off` does not excuse a wrong one beside it.
+    let (mut max, mut inactive, mut off) = (None, INACTIVE_DEFAULT, false);
+    for text in cx.statement.texts() {
+        let read = match text.split_once('=') {
+            Some(("max", count)) => {
+                max = value::number(count).ok().filter(|&count| count > 0);
+                max.is_some()
+            }
+            Some(("inactive", time)) => {
+                let time = value::seconds(time).map(Duration::from_secs);
+                time.map(|time| inactive = time).is_ok()
+            }
+            None if text == "off" => {
+                off = true;
+                true
+            }
+            _ => false,
+        };
+        if !read {
+            return Err(cx.error(format_args!("invalid \"open_file_cache\" parameter \"{text}\"")));
+        }
+    }
+    scope.core.files.opening.lets_go = off;
+    if off {
+        scope.core.files.opening.cache = None;
+        return Ok(());
+    }
+    let max = max.ok_or_else(|| cx.error("\"open_file_cache\" must have the \"max\" parameter"))?;
+    let caches = &mut cx.http.open_file_caches;
+    let id = u16::try_from(caches.len()).map(CacheId);
+    // Entries are numbered with 32 bits; no machine has descriptors for as many.
+    caches.push(Limits { max: max.min(u64::from(u32::MAX)) as usize, inactive });
+    scope.core.files.opening.cache =
+        Some(id.map_err(|_| cx.error("too many \"open_file_cache\" directives"))?);
+    Ok(())
+}
+
+/// `inactive` of nginx.
+const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// `off`, or `on` or `if_not_owner` with an optional `from=`.
+fn set_links(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    // In any order; a second word for the same thing is told from a missing one below.
+    let (mut refused, mut from) = (None, None);
+    for text in cx.statement.texts() {
+        match text {
+            "off" => refused = Some(Refused::Nothing),
+            "on" => refused = Some(Refused::All),
+            "if_not_owner" => refused = Some(Refused::OfOthers),
+            _ => match text.strip_prefix("from=") {
+                Some(path) => from = Some(cx.template(path)?),
+                None => return Err(cx.error(format_args!("invalid parameter \"{text}\""))),
+            },
+        }
+    }
+    let name = &cx.statement.name.text;
+    let missing =
+        || cx.error(format_args!("\"{name}\" must have \"off\", \"on\" or \"if_not_owner\" parameter"));
+    let refused = refused.ok_or_else(missing)?;
+    if cx.statement.args.len() == 2 && from.is_none() {
+        let (first, second) = (cx.arg(0), cx.arg(1));
+        return Err(cx.error(format_args!("duplicate parameters \"{first} {second}\"")));
+    }
+    // `off` costs no request anything: it is the same as never having been written.
+    scope.core.files.opening.links = match refused {
+        Refused::Nothing => None,
+        refused => Some(Arc::new(Links { refused, from })),
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn blocks_share_a_cache_until_one_has_its_own() {
+        let config = loaded(
+            "open_file_cache max=10 inactive=5m; open_file_cache_valid 2m; open_file_cache_errors on;
+             open_file_cache_min_uses 3;
+             server { location /a {} location /b { open_file_cache off; open_file_cache_errors off; }
+               location /c { open_file_cache inactive=1s max=2; open_file_cache_valid 1; } }",
+        );
+        let scopes = config.http.locations.iter().map(|location| &location.scope.core);
+        let ids: Vec<Option<CacheId>> = scopes.map(|core| core.files.opening.cache).collect();
+        assert_eq!(ids, [Some(CacheId(0)), Some(CacheId(0)), None, Some(CacheId(1))]);
+        let limits = |max, seconds| Limits { max, inactive: Duration::from_secs(seconds) };
+        assert_eq!(config.http.open_file_caches, [limits(10, 300), limits(2, 1)]);
+        let of = |place: usize| {
+            let core = &config.http.locations[place].scope.core;
+            let seconds = core.files.opening.terms.valid.as_secs();
+            (seconds, core.files.opening.terms.min_uses, core.files.opening.terms.errors)
+        };
+        assert_eq!([of(1), of(2), of(3)], [(120, 3, true), (120, 3, false), (1, 3, true)]);
+    }
+
+    #[test]
+    fn links_are_inherited_and_switched_off() {
+        let config = loaded(
+            "disable_symlinks if_not_owner from=$document_root;
+             server { location /a {} location /b { disable_symlinks on; } location /c { disable_symlinks off; }
+               location /d { disable_symlinks off from=/x; } }",
+        );
+        let of = |place: usize| {
+            let links = config.http.locations[place].scope.core.files.opening.links.as_ref();
+            links.map(|links| (links.refused, links.from.is_some()))
+        };
+        let expected = [Some((Refused::OfOthers, true)), Some((Refused::All, false)), None, None];
+        assert_eq!([of(1), of(2), of(3), of(4)], expected);
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (statement, message) in [
+            ("open_file_cache max=0;", "invalid \"open_file_cache\" parameter \"max=0\""),
+            ("open_file_cache max=x;", "invalid \"open_file_cache\" parameter \"max=x\""),
+            ("open_file_cache inactive=x;", "invalid \"open_file_cache\" parameter \"inactive=x\""),
+            ("open_file_cache on;", "invalid \"open_file_cache\" parameter \"on\""),
+            ("open_file_cache inactive=5s;", "\"open_file_cache\" must have the \"max\" parameter"),
+            ("open_file_cache off; open_file_cache off;", "\"open_file_cache\" directive is duplicate"),
+            ("open_file_cache_valid x;", "\"open_file_cache_valid\" directive invalid value"),
+            ("open_file_cache_min_uses x;", "\"open_file_cache_min_uses\" directive invalid number"),
+            (
+                "open_file_cache_errors x;",
+                "invalid value \"x\" in \"open_file_cache_errors\" directive, it must be \"on\" or \"off\"",
+            ),
+            ("disable_symlinks maybe;", "invalid parameter \"maybe\""),
+            (
+                "disable_symlinks from=/a;",
+                "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter",
+            ),
+            ("disable_symlinks on off;", "duplicate parameters \"on off\""),
+            ("disable_symlinks on; disable_symlinks on;", "\"disable_symlinks\" directive is duplicate"),
+        ] {
+            let found = error(&format!("http {{ server {{\n{statement} }} }}"));
+            assert_eq!(found, format!("{message} in /conf/nginx.conf:2"), "{statement}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Directives about connections and about how requests are read.
+
+use conf::value::{self, ValueError};
+use conf::{Args, Error, Spec};
+
+use crate::Directive;
+use crate::http_core::{LEVELS, OWN, SERVER_LEVELS, core};
+use exchange::config::{Cx, Scope};
+use exchange::settings::keeping::KeepaliveDisable;
+use exchange::settings::keeping::LingeringClose;
+use transfer::received::BodyInFile;
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // Connections.
+    // Each argument is inherited by itself, as in nginx: a block may set the first and keep the second.
+    Directive::scope(
+        core(
+            "keepalive_timeout",
+            LEVELS,
+            Args::Between(1, 2),
+            "How long an idle connection stays open; what the client is told.",
+        )
+        .default("75s"),
+        set_keepalive_timeout,
+    ),
+    // A client may be sending just when its connection is closed; this gives it a moment.
+    Directive::scope(
+        core(
+            "keepalive_min_timeout",
+            LEVELS,
+            Args::Exactly(1),
+            "How long an idle connection stays open even when connections run short or a worker retires.",
+        )
+        .default("0"),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_min_timeout),
+    ),
+    // Frees what a connection has gathered in memory, now and then.
+    Directive::scope(
+        core("keepalive_requests", LEVELS, Args::Exactly(1), "Requests that one connection may make.")
+            .default("1000"),
+        |scope, cx| cx.number(&mut scope.core.keeping.keepalive_requests),
+    ),
+    // Lets clients find new addresses of a server, even busy ones.
+    Directive::scope(
+        core(
+            "keepalive_time",
+            LEVELS,
+            Args::Exactly(1),
+            "Age after which a connection closes with its next response.",
+        )
+        .default("1h"),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.keepalive_time),
+    ),
+    // Browsers that fail on POST over kept connections; nobody has met one for years, but the header is cheap
+    // to look at.
+    Directive::scope(
+        core("keepalive_disable", LEVELS, Args::Between(1, 2), "Browsers whose connections are never kept.")
+            .default("msie6"),
+        set_keepalive_disable,
+    ),
+    // Closing with unread bytes resets the connection, and the client may lose the answer to it (RFC 9112
+    // section 9.6).
+    Directive::scope(
+        core(
+            "lingering_close",
+            LEVELS,
+            Args::Exactly(1),
+            "Whether to read on what a client still sends before closing.",
+        )
+        .default("on"),
+        |scope, cx| {
+            const NAMES: &[(&str, LingeringClose)] = &[
+                ("off", LingeringClose::Off),
+                ("on", LingeringClose::On),
+                ("always", LingeringClose::Always),
+            ];
+            cx.choice(&mut scope.core.keeping.lingering_close, NAMES)
+        },
+    ),
+    // A client that sends for longer than this does not read answers anyway.
+    Directive::scope(
+        core("lingering_time", LEVELS, Args::Exactly(1), "How long to read on, at most.").default("30s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_time),
+    ),
+    // The wait for one more packet; a round trip around the world is a tenth of it.
+    Directive::scope(
+        core("lingering_timeout", LEVELS, Args::Exactly(1), "How long to wait for more while reading on.")
+            .default("5s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.keeping.lingering_timeout),
+    ),
+    // Otherwise the kernel keeps what the client never took for minutes (tcp(7), FIN-WAIT-1).
+    Directive::scope(
+        core(
+            "reset_timedout_connection",
+            LEVELS,
+            Args::Flag,
+            "Resets connections that timed out, which frees their memory at once.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.keeping.reset_timedout_connection),
+    ),
+    // Heads.
+    // For the whole head: a client that sends a byte a minute must not hold a connection.
+    Directive::scope(
+        core(
+            "client_header_timeout",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "How long a client may take to send a head.",
+        )
+        .default("60s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.reading.client_header_timeout),
+    ),
+    // Most heads fit; a connection that waits needs no memory in this server, so the number only bounds.
+    Directive::scope(
+        core(
+            "client_header_buffer_size",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "Bytes of the first buffer for a head.",
+        )
+        .default("1k"),
+        |scope, cx| cx.size(&mut scope.core.reading.client_header_buffer_size),
+    ),
+    // Longest line and longest head follow from it: 414 for the request line, 431 for the others.
+    Directive::scope(
+        core(
+            "large_client_header_buffers",
+            SERVER_LEVELS,
+            Args::Exactly(2),
+            "Number and bytes of further buffers for a head; no line may be longer than one.",
+        )
+        .default("4 8k"),
+        |scope, cx| {
+            scope.core.reading.large_client_header_buffers = cx.statement.buffers()?;
+            Ok(())
+        },
+    ),
+    // Each line costs work in every module that looks for one.
+    Directive::scope(
+        core("max_headers", SERVER_LEVELS, Args::Exactly(1), "Header lines that a request may have; one with more is answered with 431.")
+            .default("1000"),
+        |scope, cx| cx.number(&mut scope.core.reading.max_headers),
+    ),
+    // On, as in nginx: what no specification allows is not handed on to anybody.
+    Directive::scope(
+        core("ignore_invalid_headers", SERVER_LEVELS, Args::Flag, "Drops header lines with odd names.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.reading.ignore_invalid_headers),
+    ),
+    // Off, because a name with underscores and one with dashes are the same variable to a CGI program.
+    Directive::scope(
+        core(
+            "underscores_in_headers",
+            SERVER_LEVELS,
+            Args::Flag,
+            "Lets names of header lines have underscores.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.reading.underscores_in_headers),
+    ),
+    // For servers whose clients are known: everything that is not by the book is 400.
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "http_strict",
+            SERVER_LEVELS,
+            Args::Flag,
+            "Refuses requests that nginx tolerates: odd header names, more than one space in the request line, blanks and malformed extensions behind a chunk's size.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.reading.http_strict),
+    ),
+    // On, so that a location with one slash is not passed by with two.
+    Directive::scope(
+        core("merge_slashes", SERVER_LEVELS, Args::Flag, "Takes several slashes in a row for one.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.reading.merge_slashes),
+    ),
+    // Checked all the same: a configuration that nginx refuses is not accepted here by accident.
+    Directive::scope(
+        core(
+            "connection_pool_size",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "Bytes of a connection's first memory in nginx.",
+        )
+        .default("512")
+        .state(conf::State::Accepted("connections have no memory pool; the size is only checked")),
+        |scope, cx| {
+            cx.set(&mut scope.core.reading.connection_pool_size, pool_size).map_err(|error| pool_error(cx, error))
+        },
+    ),
+    Directive::scope(
+        core(
+            "request_pool_size",
+            SERVER_LEVELS,
+            Args::Exactly(1),
+            "Bytes of a request's first memory in nginx.",
+        )
+        .default("4k")
+        .state(conf::State::Accepted("requests have no memory pool; the size is only checked")),
+        |_, cx| cx.set(&mut 0, pool_size).map_err(|error| pool_error(cx, error)),
+    ),
+    // Bodies.
+    // Above it the answer is 413 before the body is read.
+    Directive::scope(
+        core(
+            "client_max_body_size",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes that a request body may have; 0 is no limit.",
+        )
+        .default("1m"),
+        |scope, cx| cx.offset(&mut scope.core.reading.client_max_body_size),
+    ),
+    // Larger bodies go to a file.
+    Directive::scope(
+        core(
+            "client_body_buffer_size",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes of a request body that are kept in memory.",
+        )
+        .default("16k"),
+        |scope, cx| cx.size(&mut scope.core.reading.client_body_buffer_size),
+    ),
+    // Between two pieces of the body, not for the whole.
+    Directive::scope(
+        core("client_body_timeout", LEVELS, Args::Exactly(1), "How long to wait for more of a request body.")
+            .default("60s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.reading.client_body_timeout),
+    ),
+    // So that the choice of a location can depend on the body.
+    Directive::scope(
+        core(
+            "client_body_early_read",
+            SERVER_LEVELS,
+            Args::AtLeast(1),
+            "Reads the body before a location is chosen, when one of these texts is neither empty nor `0`.",
+        ),
+        |scope, cx| {
+            let texts: Result<Vec<_>, _> = cx.statement.texts().map(|text| cx.template(text)).collect();
+            scope.core.reading.client_body_early_read.own(cx.block).extend(texts?);
+            Ok(())
+        },
+    ),
+    // For debugging, and for programs that want a file.
+    Directive::scope(
+        core("client_body_in_file_only", LEVELS, Args::Exactly(1), "Puts every request body into a file.")
+            .default("off"),
+        |scope, cx| {
+            const NAMES: &[(&str, BodyInFile)] =
+                &[("off", BodyInFile::Off), ("on", BodyInFile::On), ("clean", BodyInFile::Clean)];
+            cx.choice(&mut scope.core.body_files.in_file_only, NAMES)
+        },
+    ),
+    // Two buffers would be one copy less for some bodies, and a second case for everybody who looks into one.
+    Directive::scope(
+        core("client_body_in_single_buffer", LEVELS, Args::Flag, "Keeps a request body in one buffer.")
+            .default("off")
+            .state(conf::State::Accepted("what is in memory is in one buffer; the flag is only checked")),
+        |_, cx| cx.flag(&mut false),
+    ),
+    // Folders in folders keep directories short on file systems that search them line by line.
+    Directive::scope(
+        core(
+            "client_body_temp_path",
+            LEVELS,
+            Args::Between(1, 4),
+            "Where files with request bodies go, and digits for folders in it.",
+        )
+        .default("client_body_temp"),
+        |scope, cx| {
+            scope.core.body_files.temp_path = cx.temp_folder()?;
+            Ok(())
+        },
+    ),
+];
+
+/// The second argument only says what clients are told; it may be longer than the first.
+fn set_keepalive_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    cx.milliseconds(&mut scope.core.keeping.keepalive_timeout)?;
+    if cx.statement.args.len() > 1 {
+        // Seconds, because the header field `Keep-Alive` counts in seconds.
+        scope.core.keeping.keepalive_header = Some(cx.statement.value(1, value::seconds)?);
+    }
+    Ok(())
+}
+
+/// `none` has a bit of its own so that naming it twice is noticed, and takes everything away.
+fn set_keepalive_disable(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    const NAMES: &[(&str, u64)] = &[("none", 1), ("msie6", 2), ("safari", 4)];
+    // A name that is written twice is a warning, as in nginx, and no error.
+    let bits = cx.statement.bits(NAMES, cx.warnings)?;
+    scope.core.keeping.keepalive_disable = KeepaliveDisable { msie6: bits & 2 != 0, safari: bits & 4 != 0 };
+    Ok(())
+}
+
+/// nginx's rules for memory pools, which a configuration that it accepts obeys.
+const POOL_SIZE_MIN: u64 = 112;
+const POOL_ALIGNMENT: u64 = 16;
+
+/// A size that nginx's allocator could work with.
+fn pool_size(text: &str) -> Result<u64, ValueError> {
+    match value::size(text)? {
+        size if size < POOL_SIZE_MIN => Err(ValueError::TooSmall { min: POOL_SIZE_MIN }),
+        size if size % POOL_ALIGNMENT != 0 => Err(ValueError::InvalidNumber),
+        size => Ok(size),
+    }
+}
+
+/// nginx has its own words for what is wrong with the size of a pool.
+fn pool_error(cx: &Cx<'_>, error: Error) -> Error {
+    match value::size(cx.arg(0)) {
+        Ok(size) if size < POOL_SIZE_MIN => {
+            cx.error(format_args!("the pool size must be no less than {POOL_SIZE_MIN}"))
+        }
+        Ok(_) => cx.error(format_args!("the pool size must be a multiple of {POOL_ALIGNMENT}")),
+        Err(_) => error,
+    }
+}

@@ -1,0 +1,102 @@
+//! `resolver` and `resolver_timeout`; what carries them out is `upstream::resolve`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::conf::value;
+use ::conf::{Args, Error};
+
+use super::{LEVELS, core};
+use crate::Directive;
+use exchange::config::{Cx, Scope};
+use upstream::resolve::Conf;
+use upstream::resolve::resolver::Resolver;
+use upstream::resolve::settings::Settings;
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        core(
+            "resolver",
+            LEVELS,
+            Args::AtLeast(1),
+            "Name servers that names out of variables and servers with `resolve` are looked up by, with `valid=`, \
+             `ipv4=` and `ipv6=`.",
+        ),
+        set_resolver,
+    ),
+    Directive::scope(
+        core(
+            "resolver_timeout",
+            LEVELS,
+            Args::Exactly(1),
+            "How long a request waits for the address of a name.",
+        )
+        .default("30s"),
+        set_timeout,
+    ),
+];
+
+fn set_resolver(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    scope.own::<Conf>().resolver = Some(resolver(cx)?);
+    Ok(())
+}
+
+fn set_timeout(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    scope.own::<Conf>().timeout = timeout(cx)?;
+    Ok(())
+}
+
+/// The resolver that a statement's arguments describe.
+pub(crate) fn resolver(cx: &Cx<'_>) -> Result<Arc<Resolver>, Error> {
+    let words = cx.statement.args.iter().map(|word| word.text.as_str());
+    Settings::parse(words).map(Resolver::new).map_err(|fault| cx.error(fault))
+}
+
+/// The time in its first argument.
+pub(crate) fn timeout(cx: &Cx<'_>) -> Result<Duration, Error> {
+    let mut ms = 0;
+    cx.set(&mut ms, value::milliseconds)?;
+    Ok(Duration::from_millis(ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn wrong_resolvers_have_nginxs_words() {
+        for (text, expected) in [
+            ("resolver 127.0.0.1 valid=x;", "invalid parameter: valid=x"),
+            ("resolver 127.0.0.1 status_zone=a;", "host not found in resolver \"status_zone=a\""),
+            ("resolver 127.0.0.1:0;", "invalid port in resolver \"127.0.0.1:0\""),
+            ("resolver;", "invalid number of arguments in \"resolver\" directive"),
+            ("resolver 127.0.0.1; resolver 127.0.0.1;", "\"resolver\" directive is duplicate"),
+            ("resolver_timeout x;", "\"resolver_timeout\" directive invalid value"),
+        ] {
+            let found = error(&format!("http {{ server {{\n{text} }} }}"));
+            assert!(found.starts_with(expected) && found.contains("nginx.conf:2"), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn blocks_inherit_it() {
+        let config = loaded(
+            "resolver 127.0.0.1; resolver_timeout 5s;
+             server { location /a { } location /b { resolver 127.0.0.2; } }",
+        );
+        let of = |path: &str| {
+            let mut scopes = config.http.locations.iter().map(|location| &location.scope);
+            let found = scopes.find(|scope| format!("{:?}", scope.core.found_by).contains(path));
+            found.map(|scope| {
+                (format!("{:?}", scope.of::<Conf>().resolver), scope.of::<Conf>().timeout.as_secs())
+            })
+        };
+        let (inherited, own) = (of("/a").expect("it is there"), of("/b").expect("it is there"));
+        assert!(
+            inherited.0.contains("127.0.0.1:53") && own.0.contains("127.0.0.2:53"),
+            "{inherited:?} {own:?}"
+        );
+        assert_eq!((inherited.1, own.1), (5, 5));
+    }
+}

@@ -1,0 +1,520 @@
+//! Directives about where files are, how their bytes move, and what a response says.
+
+use conf::value;
+use conf::{Args, Contexts, Error, Spec};
+use http::conditional::IfModifiedSince;
+
+use crate::Directive;
+use crate::core::read_error_log;
+use crate::http_core::{LEVELS, LEVELS_AND_IF, OWN, core};
+use exchange::config::{Cx, Scope};
+use exchange::settings::answering::ErrorPage;
+use exchange::settings::answering::ServerTokens;
+use exchange::settings::core::FoundBy;
+use exchange::settings::files::Root;
+use exchange::settings::types::Types;
+use transfer::body::rules::Aio;
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // Where files are.
+    // A path without variables is put behind the prefix once, here; one that starts with a variable is taken
+    // as it comes out for each request.
+    Directive::scope(
+        core("root", LEVELS_AND_IF, Args::Exactly(1), "The folder that URIs are looked up in.")
+            .default("html"),
+        |scope, cx| set_root(scope, cx, false),
+    ),
+    // In a location that is found by a pattern the alias stands for the whole URI, so it needs the groups of
+    // the pattern.
+    Directive::scope(
+        core(
+            "alias",
+            Contexts::LOCATION,
+            Args::Exactly(1),
+            "The folder that stands for the location's prefix.",
+        ),
+        |scope, cx| set_root(scope, cx, true),
+    ),
+    // nginx follows links wherever they lead, so this is off; openat2(2) with RESOLVE_BENEATH carries it out.
+    Directive::scope(
+        Spec::new(OWN, "root_beneath", LEVELS, Args::Flag, "Never follows a symbolic link out of the root.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.files.opening.beneath),
+    ),
+    // The default is three types, as in nginx: whoever serves more includes a file of them.
+    Directive::scope(
+        core("types", LEVELS, Args::None, "Media types by file extension.").raw().many(),
+        |scope, cx| Types::read(&mut scope.core.files.types, cx),
+    ),
+    // nginx's default, too: a browser shows it, and does not run it.
+    Directive::scope(
+        core(
+            "default_type",
+            LEVELS,
+            Args::Exactly(1),
+            "The media type of files whose extension is not known.",
+        )
+        .default("text/plain"),
+        |scope, cx| {
+            scope.core.files.default_type = cx.arg(0).into();
+            Ok(())
+        },
+    ),
+    // How their bytes move.
+    // Not written is not the same as `off`: without it long files leave so where `aio` and `directio` leave the choice
+    // too. What it means together with those is decided in `body::choose`.
+    Directive::scope(
+        core(
+            "sendfile",
+            LEVELS_AND_IF,
+            Args::Flag,
+            "Sends files from the page cache without copying; without it, and without aio and directio, those of at least 64k.",
+        ),
+        |scope, cx| {
+            let mut on = false;
+            cx.flag(&mut on)?;
+            scope.core.sending.sendfile = Some(on);
+            Ok(())
+        },
+    ),
+    // One fast client must not keep a thread to itself: after so many bytes others get their turn.
+    Directive::scope(
+        core(
+            "sendfile_max_chunk",
+            LEVELS,
+            Args::Exactly(1),
+            "Most bytes that one sendfile moves, up to 1m; 0 is no further limit.",
+        )
+        .default("2m"),
+        |scope, cx| cx.size(&mut scope.core.sending.sendfile_max_chunk),
+    ),
+    // Not written is not the same as `off`: without it the best engine reads, with `off` the thread itself
+    // does, and waits.
+    Directive::scope(
+        core(
+            "aio",
+            LEVELS,
+            Args::Exactly(1),
+            "The disk engine: on, off, threads, threads=pool, libaio or io_uring; the best one without it.",
+        ),
+        set_aio,
+    ),
+    // A thread of this server must not wait for a write either, so there is nothing to choose.
+    Directive::scope(
+        core("aio_write", LEVELS, Args::Flag, "Writes files through the disk engine as well.")
+            .default("off")
+            .state(conf::State::Accepted("files are always written through the disk engine")),
+        |_, cx| cx.flag(&mut false),
+    ),
+    // The chunk is what one read of the disk brings; large ones suit large files on spinning or remote disks.
+    Directive::scope(
+        Spec::new(
+            OWN,
+            "aio_sendfile",
+            LEVELS,
+            Args::Exactly(1),
+            "Reads files into shared memory, so many bytes at once, and sends them from there with sendfile.",
+        )
+        .default("off"),
+        |scope, cx| {
+            let off = cx.arg(0).eq_ignore_ascii_case("off");
+            scope.core.sending.aio_sendfile = if off { None } else { Some(chunk(cx)?) };
+            Ok(())
+        },
+    ),
+    // Large files that are read once would push small ones out of the page cache.
+    Directive::scope(
+        core(
+            "directio",
+            LEVELS,
+            Args::Exactly(1),
+            "Reads files of at least so many bytes past the page cache.",
+        )
+        .default("off"),
+        |scope, cx| {
+            scope.core.sending.directio =
+                if cx.arg(0) == "off" { None } else { Some(cx.statement.value(0, value::offset)?) };
+            Ok(())
+        },
+    ),
+    // nginx reads the unaligned start of a range without O_DIRECT, so there a small alignment saves such reads.
+    Directive::scope(
+        core("directio_alignment", LEVELS, Args::Exactly(1), "Bytes that direct reads are aligned to.")
+            .default("512")
+            .state(conf::State::Accepted("direct reads are aligned to 4096 bytes, which suits disks of 512 and of 4096")),
+        |_, cx| cx.offset(&mut 0),
+    ),
+    // nginx reads 32k at a time; the engines choose by the size of the file, which costs fewer calls.
+    Directive::scope(
+        Spec::new(
+            "http_copy",
+            "output_buffers",
+            LEVELS,
+            Args::Exactly(2),
+            "Number and bytes of the buffers that a file is read into; the engine chooses without it.",
+        ),
+        |scope, cx| {
+            scope.core.sending.output_buffers = Some(cx.statement.buffers()?);
+            Ok(())
+        },
+    ),
+    // As in nginx this is a hint to the kernel, given once for each file.
+    Directive::scope(
+        core(
+            "read_ahead",
+            LEVELS,
+            Args::Exactly(1),
+            "Other than 0: the kernel reads ahead further in files above 128k, as in nginx whatever the number.",
+        )
+        .default("0"),
+        |scope, cx| cx.size(&mut scope.core.sending.read_ahead),
+    ),
+    // Saves a packet for each response; it matters with sendfile, where head and body are two calls.
+    Directive::scope(
+        core(
+            "tcp_nopush",
+            LEVELS,
+            Args::Flag,
+            "Fills packets: the head goes out together with the start of the file.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.sending.tcp_nopush),
+    ),
+    // A response that is complete must not wait for the acknowledgement of the packet before it.
+    Directive::scope(
+        core("tcp_nodelay", LEVELS, Args::Flag, "Sends small packets at once: on kept connections, in tunnels, and where a body pauses.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.sending.tcp_nodelay),
+    ),
+    // Between two successful writes, not for the whole: slow clients may take as long as they go on.
+    Directive::scope(
+        core(
+            "send_timeout",
+            LEVELS,
+            Args::Exactly(1),
+            "How long to wait until a client takes more of a response.",
+        )
+        .default("60s"),
+        |scope, cx| cx.milliseconds(&mut scope.core.sending.send_timeout),
+    ),
+    // FreeBSD has it; a configuration that came from there still loads.
+    Directive::scope(
+        core("send_lowat", LEVELS, Args::Exactly(1), "Least room in the socket that is worth a write.")
+            .default("0")
+            .state(conf::State::Accepted("Linux has no such socket option")),
+        |scope, cx| {
+            cx.size(&mut scope.core.sending.send_lowat)?;
+            if scope.core.sending.send_lowat > 0 {
+                cx.warn("\"send_lowat\" is not supported, ignored");
+            }
+            Ok(())
+        },
+    ),
+    // Waiting for a number of bytes is how nginx joins what its filters hand on one by one.
+    Directive::scope(
+        core("postpone_output", LEVELS, Args::Exactly(1), "Bytes to collect before something is sent.")
+            .default("1460")
+            .state(conf::State::Accepted("what is at hand goes out together, and nothing waits for a number of bytes")),
+        |_, cx| cx.size(&mut 0),
+    ),
+    // May depend on the request, so its value is only looked at here when it is a constant.
+    Directive::scope(
+        core(
+            "limit_rate",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "Bytes a second that a response may take; 0 is no limit.",
+        )
+        .default("0"),
+        |scope, cx| {
+            scope.core.limit_rate = Some(cx.size_template(cx.arg(0))?);
+            Ok(())
+        },
+    ),
+    // For players that want the start of a film at once.
+    Directive::scope(
+        core(
+            "limit_rate_after",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "Bytes of a response that go out before the limit holds.",
+        )
+        .default("0"),
+        |scope, cx| {
+            scope.core.limit_rate_after = Some(cx.size_template(cx.arg(0))?);
+            Ok(())
+        },
+    ),
+    // What a response says.
+    // A second one in a block adds to the first; the first in a block replaces what was inherited.
+    Directive::scope(
+        core("error_page", LEVELS_AND_IF, Args::AtLeast(2), "The URI that is shown for some statuses.")
+            .many(),
+        add_error_pages,
+    ),
+    // Off, because a page that is missing itself would lead round in a circle.
+    Directive::scope(
+        core("recursive_error_pages", LEVELS, Args::Flag, "Lets an error page lead to another one.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.answering.recursive_error_pages),
+    ),
+    // On as in nginx. A text is a variable's business too, so it is rendered for each response.
+    Directive::scope(
+        core(
+            "server_tokens",
+            LEVELS,
+            Args::Exactly(1),
+            "Whether responses tell the version; a quoted text replaces all of it.",
+        )
+        .default("on"),
+        set_server_tokens,
+    ),
+    // Made of time and size, as nginx makes it, so that caches keep what they have when servers are exchanged.
+    Directive::scope(
+        core("etag", LEVELS, Args::Flag, "Gives files entity tags.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.answering.etag),
+    ),
+    // Exact, because a file that was put back to an older state must be sent again.
+    Directive::scope(
+        core(
+            "if_modified_since",
+            LEVELS,
+            Args::Exactly(1),
+            "How the date of that header is compared. Where it is not written: `before` for responses of a cache.",
+        )
+        .default("exact"),
+        |scope, cx| {
+            const NAMES: &[(&str, Option<IfModifiedSince>)] = &[
+                ("off", Some(IfModifiedSince::Off)),
+                ("exact", Some(IfModifiedSince::Exact)),
+                ("before", Some(IfModifiedSince::Before)),
+            ];
+            cx.choice(&mut scope.core.answering.if_modified_since, NAMES)
+        },
+    ),
+    // Without it the range filter has a limit of its own against requests for thousands of pieces.
+    Directive::scope(
+        core("max_ranges", LEVELS, Args::Exactly(1), "Ranges that a request may ask for; 0 ignores them."),
+        |scope, cx| cx.set(&mut scope.core.answering.max_ranges, |text| value::number(text).map(Some)),
+    ),
+    // Off is for clients that speak HTTP/1.1 and cannot read chunks; their bodies end with the connection.
+    Directive::scope(
+        core("chunked_transfer_encoding", LEVELS, Args::Flag, "Sends bodies of unknown length in chunks.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.answering.chunked_transfer_encoding),
+    ),
+    // Relative ones are shorter and right behind any proxy, but nginx sends absolute ones.
+    Directive::scope(
+        core("absolute_redirect", LEVELS, Args::Flag, "Puts scheme and host into redirects.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.answering.absolute_redirect),
+    ),
+    // Off, because the name that the client used is the one that it can reach.
+    Directive::scope(
+        core(
+            "server_name_in_redirect",
+            LEVELS,
+            Args::Flag,
+            "Takes the first server name for redirects, not the client's.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.core.answering.server_name_in_redirect),
+    ),
+    // Off is for servers behind a proxy that listens on another port.
+    Directive::scope(
+        core("port_in_redirect", LEVELS, Args::Flag, "Puts the port into redirects.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.answering.port_in_redirect),
+    ),
+    // Browsers of that age showed a page of their own in the place of short ones.
+    Directive::scope(
+        core("msie_padding", LEVELS, Args::Flag, "Makes error pages long enough for old browsers.")
+            .default("on"),
+        |scope, cx| cx.flag(&mut scope.core.answering.msie.padding),
+    ),
+    // Browsers of that age did not follow redirects to some addresses.
+    Directive::scope(
+        core("msie_refresh", LEVELS, Args::Flag, "Redirects old browsers by a page.").default("off"),
+        |scope, cx| cx.flag(&mut scope.core.answering.msie.refresh),
+    ),
+    // Off keeps the error log readable where files are expected to be missing.
+    Directive::scope(
+        core("log_not_found", LEVELS, Args::Flag, "Logs files that are not there as errors.").default("on"),
+        |scope, cx| cx.flag(&mut scope.core.answering.log_not_found),
+    ),
+    // With their own URI, in the format of their location.
+    Directive::scope(
+        core("log_subrequest", LEVELS, Args::Flag, "Logs subrequests to the access log.").default("off"),
+        |scope, cx| cx.flag(&mut scope.core.subrequests.log),
+    ),
+    // A block with one has only its own: lines go to the targets of the innermost block.
+    Directive::scope(
+        core(
+            "error_log",
+            LEVELS,
+            Args::AtLeast(1),
+            "Where errors go, from which level on, and with `format=json` as JSON.",
+        )
+        .many(),
+        |scope, cx| read_error_log(&mut scope.core.error_log, cx),
+    ),
+    // They are memory of the server for each client: what a page keeps in a variable is short.
+    Directive::scope(
+        core(
+            "subrequest_output_buffer_size",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes that an answer may have which is kept in memory.",
+        )
+        .default("4k"),
+        |scope, cx| cx.size(&mut scope.core.subrequests.output_buffer_size),
+    ),
+    // The connection is busy meanwhile, as in nginx.
+    Directive::scope(
+        core(
+            "post_action",
+            LEVELS_AND_IF,
+            Args::Exactly(1),
+            "A URI or named location that is run when the answer was sent; nobody gets its answer.",
+        ),
+        |scope, cx| {
+            scope.core.subrequests.post_action = Some(cx.arg(0).into());
+            Ok(())
+        },
+    ),
+];
+
+/// `root` and `alias` exclude each other in one block, and remember how the location is found: an alias
+/// replaces what the location is found by.
+fn set_root(scope: &mut Scope, cx: &mut Cx<'_>, alias: bool) -> Result<(), Error> {
+    let core = &mut scope.core;
+    let name = if alias { "alias" } else { "root" };
+    let before = if matches!(core.files.root, Root::Alias(_)) { "alias" } else { "root" };
+    // The same two words in blocks inside of each other are inheritance, in one block they are a contradiction.
+    if core.files.root_block == cx.block {
+        let message =
+            format_args!("\"{name}\" directive is duplicate, \"{before}\" directive was specified earlier");
+        return Err(cx.error(message));
+    }
+    // A named location has no prefix or pattern that an alias could stand for.
+    if alias && core.found_by == FoundBy::Name {
+        return Err(cx.error("the \"alias\" directive cannot be used inside the named location"));
+    }
+    let text = cx.arg(0);
+    // Either would be defined by itself.
+    for variable in ["document_root", "realpath_root"] {
+        if text.contains(&format!("${variable}")) || text.contains(&format!("${{{variable}}}")) {
+            let message = format_args!("the ${variable} variable cannot be used in the \"{name}\" directive");
+            return Err(cx.error(message));
+        }
+    }
+    core.files.root_block = cx.block;
+    // A slash at the end of a root would come twice, because each URI begins with one; an alias ends as it is
+    // written, for it is put in the place of a prefix.
+    core.files.root = match alias {
+        true => Root::Alias(cx.path_template(text)?),
+        false => Root::Root(
+            cx.path_template(text.strip_suffix('/').filter(|text| !text.is_empty()).unwrap_or(text))?,
+        ),
+    };
+    if alias {
+        core.files.by_pattern = core.found_by == FoundBy::Pattern;
+        if let FoundBy::Prefix(prefix) = &core.found_by {
+            core.files.location_prefix = prefix.clone();
+        }
+    }
+    Ok(())
+}
+
+/// Pools are numbered as they are named; whether they exist is known when the whole text was read.
+fn set_aio(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    scope.core.sending.aio = match text {
+        "on" => Aio::On,
+        "off" => Aio::Off,
+        "io_uring" => Aio::Uring,
+        "libaio" => Aio::Libaio,
+        "threads" => Aio::Threads(0),
+        _ => {
+            let pool = text.strip_prefix("threads=").filter(|pool| !pool.is_empty());
+            let pool = pool.ok_or_else(|| cx.invalid(text))?;
+            // A pool would have to be looked up for each request; nginx allows that.
+            if pool.contains('$') {
+                return Err(cx.not_built(text));
+            }
+            let number = cx.http.pools.number(pool, cx.statement.span().clone());
+            Aio::Threads(number.ok_or_else(|| cx.error("more than 256 thread pools are used"))?)
+        }
+    };
+    Ok(())
+}
+
+/// Less than a page would cost more calls than it saves copies.
+const CHUNK_MIN: u64 = 4096;
+
+/// A size that is worth a chunk of its own.
+fn chunk(cx: &Cx<'_>) -> Result<u64, Error> {
+    match cx.statement.value(0, value::size)? {
+        bytes if bytes < CHUNK_MIN => {
+            Err(cx.error(format_args!("value must be equal to or greater than {CHUNK_MIN}")))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
+/// `on`, `off`, `build`, or a text of one's own, which is more than free nginx takes.
+fn set_server_tokens(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    // A type of its own, because the texts that may follow are no choice from a list.
+    const NAMES: &[(&str, Tokens)] = &[("off", Tokens::Off), ("on", Tokens::On), ("build", Tokens::Build)];
+    #[derive(Clone, Copy)]
+    enum Tokens {
+        Off,
+        On,
+        Build,
+    }
+    let text = cx.arg(0);
+    scope.core.answering.server_tokens = match cx.statement.value(0, value::choice(NAMES)) {
+        Ok(Tokens::Off) => ServerTokens::Off,
+        Ok(Tokens::On) => ServerTokens::On,
+        Ok(Tokens::Build) => ServerTokens::Build,
+        // A slip of the pen is no signature; only what is clearly meant as one is.
+        Err(_) if cx.statement.args[0].quoted || text.contains('$') => ServerTokens::Text(cx.template(text)?),
+        Err(error) => return Err(error),
+    };
+    Ok(())
+}
+
+/// `error_page code … [=[response]] uri`
+fn add_error_pages(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let texts: Vec<&str> = cx.statement.texts().collect();
+    let (uri, mut codes) = texts.split_last().expect("the table promises two arguments");
+    // An `=` before the URI: the status that the client sees in the end, or with nothing behind it that of the
+    // page.
+    let mut overwrite = None;
+    if let Some((last, before)) = codes.split_last()
+        && let Some(code) = last.strip_prefix('=')
+    {
+        let wrong = || cx.error(format_args!("invalid value \"{last}\""));
+        if before.is_empty() {
+            return Err(wrong());
+        }
+        let code = if code.is_empty() { Some(0) } else { code.parse().ok() };
+        overwrite = Some(code.ok_or_else(wrong)?);
+        codes = before;
+    }
+    let target = cx.template(uri)?;
+    for &text in codes {
+        let status = status_of_page(text, cx)?;
+        // nginx's own codes above 494 are errors of the request for the client.
+        let hidden = matches!(status, 494..=497).then_some(400);
+        let page = ErrorPage { status, overwrite: overwrite.or(hidden), target: target.clone() };
+        scope.core.answering.error_pages.own(cx.block).push(page);
+    }
+    Ok(())
+}
+
+/// 499 means that the client is gone: nobody would see the page.
+fn status_of_page(text: &str, cx: &Cx<'_>) -> Result<u16, Error> {
+    match value::number(text) {
+        Ok(499) | Err(_) => Err(cx.error(format_args!("invalid value \"{text}\""))),
+        Ok(status) if (300..=599).contains(&status) => Ok(status as u16),
+        Ok(_) => Err(cx.error(format_args!("value \"{text}\" must be between 300 and 599"))),
+    }
+}

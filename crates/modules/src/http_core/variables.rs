@@ -1,0 +1,598 @@
+//! The variables of nginx's HTTP core, and this server's own.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use http::framing::BodyFraming;
+use http::proxy_protocol::{Header, TlvError};
+use http::request::HeaderId;
+use io::sys::TcpInfo;
+
+use crate::auth_basic::Credentials;
+use exchange::effect;
+use exchange::files;
+use exchange::request::{Address, Request};
+use exchange::variables::{Prefixed, Variable};
+use telemetry::Level;
+use telemetry::time_zone::since_1970;
+
+/// The version of nginx whose behaviour is the reference.
+const NGINX_VERSION: &str = "1.31.5";
+
+type Get = fn(&Request, &mut Vec<u8>) -> bool;
+
+const fn variable(name: &'static str, get: Get, help: &'static str) -> Variable {
+    Variable { name, get, set: None, help }
+}
+
+pub(super) const VARIABLES: &[Variable] = &[
+    // Can be set, which later handlers and `$arg_…` see.
+    Variable {
+        name: "args",
+        get: |request, out| full(&request.args, out),
+        set: Some(|request, value| (request.args, request.uri_replaced) = (value.to_vec(), true)),
+        help: "The query, without the question mark.",
+    },
+    // For keys: shorter than text, and the same length for all clients of one family.
+    variable("binary_remote_addr", binary_remote_addr, "The client's address as 4 or 16 bytes."),
+    // Known when the response is out; 0 before that, as in nginx.
+    variable(
+        "body_bytes_sent",
+        |request, out| number(request.sent.saturating_sub(request.sent_head), out),
+        "Bytes of the response's body that were sent.",
+    ),
+    // Own: tells which row of the table in docs/engines.md a request met.
+    variable("body_engine", body_engine, "What moves the file of the response: the way and the disk engine."),
+    // Head and body, as they went to the socket.
+    variable("bytes_sent", |request, out| number(request.sent, out), "Bytes of the response that were sent."),
+    // Counts over all threads, so that a log can be followed.
+    variable("connection", |request, out| number(request.conn.number, out), "The number of the connection."),
+    variable(
+        "connection_requests",
+        |request, out| number(request.conn.requests.get(), out),
+        "Requests that the connection has made, with this one.",
+    ),
+    // Own clock of the connection: the moment it was accepted.
+    variable("connection_time", connection_time, "Age of the connection in seconds, with milliseconds."),
+    // As sent, not as measured.
+    // Of a body in chunks it is known when that was read.
+    variable(
+        "content_length",
+        content_length,
+        "The request's `Content-Length`, or the bytes of its body in chunks.",
+    ),
+    variable("content_type", |r, out| header(r, HeaderId::ContentType, out), "The request's `Content-Type`."),
+    // Of the location that holds now; an alias counts as a root here, as in nginx.
+    variable("document_root", document_root, "The folder that holds for the request."),
+    variable("document_uri", |request, out| full(&request.uri, out), "The same as `$uri`."),
+    // Never empty but for a server without a name: safe to build URLs from.
+    variable("host", host, "The host that was asked for, else the server's first name."),
+    // Looked up once, when the configuration is read.
+    variable(
+        "hostname",
+        |request, out| some(request.config().http.hostname.as_bytes(), out),
+        "The machine's name.",
+    ),
+    // There is no TLS yet, so it has one value.
+    variable("https", |_, _| true, "`on` for connections with TLS, else empty."),
+    // Lets `$uri$is_args$args` be written without a stray question mark.
+    variable("is_args", is_args, "A question mark when there is a query, else empty."),
+    variable("is_request_port", is_request_port, "A colon when the client named a port, else empty."),
+    // Set values that are no sizes are ignored.
+    Variable {
+        name: "limit_rate",
+        get: limit_rate,
+        set: Some(set_limit_rate),
+        help: "Bytes a second that the response may take; can be set.",
+    },
+    // The time of the event that is being handled, not of the call.
+    variable("msec", milliseconds_of, "Seconds since 1970, with milliseconds."),
+    variable(
+        "nginx_version",
+        |_, out| some(NGINX_VERSION.as_bytes(), out),
+        "The version of nginx that this server follows.",
+    ),
+    // Worker processes are told apart by it, threads are not.
+    variable("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
+    // The connection knows whether bytes of the next request had come along.
+    variable(
+        "pipe",
+        |request, out| some(if request.pipelined { b"p" } else { b"." }, out),
+        "`p` for a pipelined request, else a dot.",
+    ),
+    // Of the connection: all its requests show the same.
+    variable(
+        "proxy_protocol_addr",
+        |request, out| proxy(request, |header, out| some(&header.src_addr, out), out),
+        "The client's address from a PROXY protocol header; empty without one.",
+    ),
+    variable(
+        "proxy_protocol_port",
+        |request, out| proxy(request, |header, out| proxy_port(header.src_port, out), out),
+        "The client's port from a PROXY protocol header; empty without one.",
+    ),
+    variable(
+        "proxy_protocol_server_addr",
+        |request, out| proxy(request, |header, out| some(&header.dst_addr, out), out),
+        "The server's address from a PROXY protocol header; empty without one.",
+    ),
+    variable(
+        "proxy_protocol_server_port",
+        |request, out| proxy(request, |header, out| proxy_port(header.dst_port, out), out),
+        "The server's port from a PROXY protocol header; empty without one.",
+    ),
+    // nginx has two names for some values, and configurations use both.
+    variable("query_string", |request, out| full(&request.args, out), "The same as `$args`."),
+    // A path with variables has none: it would have to be looked up for each request.
+    variable("realpath_root", realpath_root, "The root with its symbolic links followed."),
+    // The peer of the socket, or what `realip` found in its place.
+    variable("remote_addr", |request, out| request.client().show_address(out), "The client's address."),
+    variable("remote_port", |request, out| request.client().show_port(out), "The client's port."),
+    // Whether the password was right is not looked at: for logs only.
+    variable("remote_user", remote_user, "The name that was given with Basic authentication."),
+    // For logs; escaped there, not here.
+    variable("request", request_line, "The request line as received."),
+    // Nobody reads bodies but those who need them.
+    variable("request_body", request_body, "The request's body, where something has read it into memory."),
+    variable("request_body_file", request_body_file, "The file with the request's body, where there is one."),
+    // Tells aborted downloads from whole ones.
+    variable(
+        "request_completion",
+        |request, out| some(if request.completed { b"OK" } else { b"" }, out),
+        "`OK` when the whole response was sent, else empty.",
+    ),
+    // Rendered anew for each use, because the URI may have changed.
+    variable("request_filename", request_filename, "The file that the URI stands for."),
+    // Random, so that logs of several machines can be put together.
+    variable("request_id", request_id, "A random identifier of the request: 32 hexadecimal digits."),
+    // With the head, as received.
+    variable(
+        "request_length",
+        |request, out| number(request.received, out),
+        "Bytes of the request, head and body.",
+    ),
+    variable(
+        "request_method",
+        |request, out| has_line(request) && some(request.method_text(), out),
+        "The method, such as `GET`.",
+    ),
+    variable("request_port", request_port, "The port that the client named; empty without one."),
+    // From the first byte of the request to the moment of asking; in logs, to the last byte sent.
+    variable("request_time", request_time, "Seconds since the request's first byte, with milliseconds."),
+    variable("request_uri", request_uri, "The URI with its query as received."),
+    // For redirects that keep it.
+    variable("scheme", |_, out| some(b"http", out), "`http` or `https`."),
+    // Behind a wildcard address, the one that was reached.
+    variable(
+        "server_addr",
+        |request, out| request.conn.local.show_address(out),
+        "The address that the client reached.",
+    ),
+    // As configured; `$host` is what the client said.
+    variable(
+        "server_name",
+        |request, out| some(request.server().name.as_bytes(), out),
+        "The first name of the server that answers.",
+    ),
+    variable(
+        "server_port",
+        |request, out| request.conn.local.show_port(out),
+        "The port that the client reached.",
+    ),
+    variable("server_protocol", server_protocol, "The protocol, such as `HTTP/1.1`."),
+    // After error pages: what the client sees.
+    variable("status", status, "The response's status."),
+    // Made once a second for each thread.
+    variable(
+        "time_iso8601",
+        |request, out| some(request.conn.thread.dates().iso_8601(), out),
+        "Local time as in ISO 8601.",
+    ),
+    variable(
+        "time_local",
+        |request, out| some(request.conn.thread.dates().common_log(), out),
+        "Local time as in the common log format.",
+    ),
+    // What locations are compared with.
+    variable(
+        "uri",
+        |request, out| full(&request.uri, out),
+        "The decoded, normalised path; changed by internal redirects.",
+    ),
+    variable(
+        "tcpinfo_rcv_space",
+        |r, out| tcp(r, |info| info.rcv_space, out),
+        "TCP's receive window, bytes.",
+    ),
+    variable("tcpinfo_rtt", |r, out| tcp(r, |info| info.rtt_us, out), "TCP's round-trip time, microseconds."),
+    variable("tcpinfo_rttvar", |r, out| tcp(r, |info| info.rttvar_us, out), "Its variation, microseconds."),
+    variable(
+        "tcpinfo_snd_cwnd",
+        |r, out| tcp(r, |info| info.snd_cwnd, out),
+        "TCP's congestion window, segments.",
+    ),
+];
+
+pub(super) const PREFIXED: &[Prefixed] = &[
+    Prefixed { prefix: "arg_", get: argument, help: "An argument of the query." },
+    Prefixed { prefix: "cookie_", get: cookie, help: "A cookie." },
+    Prefixed {
+        prefix: "http_",
+        get: request_header,
+        help: "A field of the request: lower case, dashes as underscores.",
+    },
+    Prefixed {
+        prefix: "proxy_protocol_tlv_",
+        get: proxy_tlv,
+        help: "A value from a PROXY protocol header; empty without one.",
+    },
+    Prefixed { prefix: "sent_http_", get: response_header, help: "A field of the response." },
+    Prefixed { prefix: "sent_trailer_", get: response_trailer, help: "A field behind the response's body." },
+];
+
+/// A value that is missing when it is empty: logs show a dash for it, as nginx's do.
+fn full(value: &[u8], out: &mut Vec<u8>) -> bool {
+    !value.is_empty() && some(value, out)
+}
+
+/// Whether the request line could be read; without it a request has no method, no URI and no protocol.
+fn has_line(request: &Request) -> bool {
+    !request.head.request_line().is_empty()
+}
+
+/// A value that is there, be it empty.
+fn some(value: &[u8], out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(value);
+    true
+}
+
+/// A value in decimal.
+fn number(value: u64, out: &mut Vec<u8>) -> bool {
+    http::push_decimal(out, value);
+    true
+}
+
+/// Something that the kernel knows of the connection; nothing for unix sockets.
+fn tcp(request: &Request, field: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
+    let client = request.conn.client.borrow();
+    let info = client.as_ref().and_then(|client| client.tcp_info());
+    info.is_some_and(|info| number(field(&info).into(), out))
+}
+
+/// `12.345`
+fn seconds(duration: std::time::Duration, out: &mut Vec<u8>) -> bool {
+    // A vector takes every write.
+    let _ = write!(out, "{}.{:03}", duration.as_secs(), duration.subsec_millis());
+    true
+}
+
+/// Something that a proxy said; nothing where none did.
+fn proxy(request: &Request, show: fn(&Header, &mut Vec<u8>) -> bool, out: &mut Vec<u8>) -> bool {
+    request.conn.proxy.get().is_some_and(|header| show(header, out))
+}
+
+/// Port 0 is none.
+fn proxy_port(port: u16, out: &mut Vec<u8>) -> bool {
+    port == 0 || number(port.into(), out)
+}
+
+/// A value that follows the addresses in version 2 of the PROXY protocol.
+fn proxy_tlv(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let Some(header) = request.conn.proxy.get() else { return false };
+    match header.tlv(name.as_bytes()) {
+        Ok(value) => value.is_some_and(|value| some(&value, out)),
+        Err(TlvError::Name) => {
+            request.log(Level::Error, format_args!("invalid PROXY protocol TLV \"{name}\""));
+            false
+        }
+        Err(TlvError::Broken) => {
+            request.log(Level::Error, format_args!("broken PROXY protocol TLV"));
+            false
+        }
+    }
+}
+
+/// All fields of this name as one list, for the variables that have names of their own.
+fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
+    join(request.head.all(request.bytes(), id), b", ", out)
+}
+
+fn content_length(request: &Request, out: &mut Vec<u8>) -> bool {
+    let is_read = BodyFraming::of(&request.head) == BodyFraming::Chunked && !request.body_was_streamed;
+    match request.body.as_ref().filter(|_| is_read) {
+        Some(body) => number(body.byte_count(), out),
+        None => header(request, HeaderId::ContentLength, out),
+    }
+}
+
+/// Short keys for tables of clients.
+fn binary_remote_addr(request: &Request, out: &mut Vec<u8>) -> bool {
+    match request.client() {
+        Address::Inet(peer) => match peer.ip() {
+            IpAddr::V4(ip) => some(&ip.octets(), out),
+            IpAddr::V6(ip) => some(&ip.octets(), out),
+        },
+        Address::Unix(_) => some(b"unix:", out),
+    }
+}
+
+/// Only responses with a file have one.
+fn body_engine(request: &Request, out: &mut Vec<u8>) -> bool {
+    let Some(mover) = &request.mover else { return false };
+    let _ = write!(out, "{mover}");
+    true
+}
+
+fn connection_time(request: &Request, out: &mut Vec<u8>) -> bool {
+    seconds(rt::now().saturating_duration_since(request.conn.opened), out)
+}
+
+fn document_root(request: &Request, out: &mut Vec<u8>) -> bool {
+    // A root may be made of variables that lead back here.
+    request.nested("document_root", || {
+        files::root_of(request, out);
+        true
+    })
+}
+
+/// Found when the configuration was taken up: following links would wait for the disk.
+fn realpath_root(request: &Request, out: &mut Vec<u8>) -> bool {
+    let facts = request.generation.roots.of(request.location.0 as usize);
+    facts.real().is_some_and(|path| some(path, out))
+}
+
+/// Changes with `$uri`.
+fn request_filename(request: &Request, out: &mut Vec<u8>) -> bool {
+    request.nested("request_filename", || {
+        files::path_of(request, &request.uri, out);
+        true
+    })
+}
+
+/// In lower case and without port, as it is compared with server names.
+fn host(request: &Request, out: &mut Vec<u8>) -> bool {
+    match request.host.as_slice() {
+        b"" => some(request.server().name.as_bytes(), out),
+        host => some(host, out),
+    }
+}
+
+fn is_args(request: &Request, out: &mut Vec<u8>) -> bool {
+    some(if request.args.is_empty() { b"" } else { b"?" }, out)
+}
+
+/// From the request line or `Host`, whichever counted.
+fn named_port(request: &Request) -> Option<u16> {
+    request.head.host().and_then(|host| host.port).filter(|&port| port != 0)
+}
+
+fn is_request_port(request: &Request, out: &mut Vec<u8>) -> bool {
+    some(if named_port(request).is_some() { b":" } else { b"" }, out)
+}
+
+fn request_port(request: &Request, out: &mut Vec<u8>) -> bool {
+    named_port(request).is_none_or(|port| number(port.into(), out))
+}
+
+/// What was set, else what is configured; 0 is no limit.
+fn limit_rate(request: &Request, out: &mut Vec<u8>) -> bool {
+    let configured = || {
+        let rate = request.scope().core.limit_rate.as_ref()?.rendered(request);
+        conf::value::size(std::str::from_utf8(&rate).ok()?).ok()
+    };
+    request.nested("limit_rate", || number(request.limit_rate.or_else(configured).unwrap_or(0), out))
+}
+
+/// What is no size leaves the rate as it was.
+fn set_limit_rate(request: &mut Request, value: &[u8]) {
+    let rate = std::str::from_utf8(value).ok().and_then(|text| conf::value::size(text).ok());
+    request.limit_rate = rate.or(request.limit_rate);
+}
+
+fn milliseconds_of(_: &Request, out: &mut Vec<u8>) -> bool {
+    let (seconds, milliseconds) = since_1970(rt::wall());
+    let _ = write!(out, "{seconds}.{milliseconds:03}");
+    true
+}
+
+/// What stands before the first colon. The password is not looked at.
+fn remote_user(request: &Request, out: &mut Vec<u8>) -> bool {
+    Credentials::of(request).is_some_and(|credentials| some(credentials.user(), out))
+}
+
+/// A body in a file is not read again for this.
+fn request_body(request: &Request, out: &mut Vec<u8>) -> bool {
+    request.body.as_ref().is_some_and(|body| body.push_to(out))
+}
+
+/// Only `client_body_in_file_only` leaves the file under its name.
+fn request_body_file(request: &Request, out: &mut Vec<u8>) -> bool {
+    let path = request.body.as_ref().and_then(|body| body.path());
+    path.is_some_and(|path| some(path.as_os_str().as_encoded_bytes(), out))
+}
+
+/// Without its line end.
+fn request_line(request: &Request, out: &mut Vec<u8>) -> bool {
+    full(request.line(), out)
+}
+
+/// As the client sent it, whatever redirects did to `$uri`.
+fn request_uri(request: &Request, out: &mut Vec<u8>) -> bool {
+    has_line(request) && some(request.head.request_uri(request.bytes()), out)
+}
+
+fn request_time(request: &Request, out: &mut Vec<u8>) -> bool {
+    seconds(request.elapsed(), out)
+}
+
+/// Made once for a request, when something asks for it.
+fn request_id(request: &Request, out: &mut Vec<u8>) -> bool {
+    let id = request.shared.id.get().unwrap_or_else(|| {
+        let mut id = [0; 16];
+        // The kernel's generator is ready long before a server runs, and answers short requests whole.
+        let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::NONBLOCK);
+        request.shared.id.set(Some(id));
+        id
+    });
+    for byte in id {
+        let _ = write!(out, "{byte:02x}");
+    }
+    true
+}
+
+fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
+    if !has_line(request) {
+        return false;
+    }
+    let _ = write!(out, "HTTP/1.{}", request.head.minor_version());
+    true
+}
+
+/// Three digits, as in nginx; 000 while nothing is decided.
+fn status(request: &Request, out: &mut Vec<u8>) -> bool {
+    // While a page is made for it, the status that the page is for.
+    let status = request.error_status.filter(|&status| status != 0).unwrap_or(request.response.status);
+    let _ = write!(out, "{status:03}");
+    true
+}
+
+/// As it was sent, still encoded.
+fn argument(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    http::uri::arg(&request.args, name.as_bytes()).is_some_and(|value| some(value, out))
+}
+
+/// RFC 6265 section 4.2.1; names are compared without case, as in nginx.
+fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
+    let found = lines.find_map(|line| cookie_in(line, name.as_bytes()));
+    found.is_some_and(|value| some(value, out))
+}
+
+/// The value goes to the next semicolon, also over commas and blanks, and a name stands behind a semicolon, as in nginx.
+pub(crate) fn cookie_in<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+    let mut rest = line;
+    while let Some((start, behind)) = rest.split_at_checked(name.len()) {
+        if start.eq_ignore_ascii_case(name)
+            && let Some(value) = behind.trim_ascii_start().strip_prefix(b"=")
+        {
+            let value = value.trim_ascii_start();
+            return Some(&value[..memchr::memchr(b';', value).unwrap_or(value.len())]);
+        }
+        rest = rest[memchr::memchr(b';', rest)? + 1..].trim_ascii_start();
+    }
+    None
+}
+
+/// Several fields of one name are one list, as in nginx since 1.23.
+fn request_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let separator: &[u8] = if name == "cookie" { b"; " } else { b", " };
+    join(request.head.variable(request.bytes(), name.as_bytes()), separator, out)
+}
+
+fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut found = false;
+    for value in values {
+        if found {
+            out.extend_from_slice(separator);
+        }
+        out.extend_from_slice(value);
+        found = true;
+    }
+    found
+}
+
+/// Fields that the connection writes have values of their own; the others are looked up by name. As in nginx
+/// some are whole only when the head was written: `Location` as a URL, the type with its charset.
+fn response_header(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let (response, core) = (&request.response, &request.scope().core);
+    let text = |value: Option<&[u8]>, out: &mut Vec<u8>| value.is_some_and(|value| some(value, out));
+    let is_written = request.sent_head > 0;
+    // Neither is sent where there is no content, but the type of another server.
+    let has_content = response.status != 204;
+    match name {
+        "content_type" if !has_content && response.reason.is_none() => false,
+        "content_length" if !has_content => false,
+        "content_type" => {
+            let Some(media_type) = response.content_type.of(request) else { return false };
+            out.extend_from_slice(media_type.as_bytes());
+            if let Some(charset) = response.charset.as_ref().filter(|_| is_written) {
+                out.extend_from_slice(b"; charset=");
+                out.extend_from_slice(charset);
+            }
+            true
+        }
+        "content_length" => response.content_length.is_some_and(|length| number(length, out)),
+        "content_range" => text(response.content_range.as_deref(), out),
+        // These two have places of their own in a response.
+        "accept_ranges" => response.allow_ranges && is_written && some(b"bytes", out),
+        "location" if response.location.is_some() => {
+            let location = response.location.as_deref().unwrap_or_default();
+            match is_written {
+                true => some(&effect::location(core, request, location), out),
+                false => some(location, out),
+            }
+        }
+        "www_authenticate" => join(response.www_authenticate.iter().map(Vec::as_slice), b", ", out),
+        "etag" => text(response.etag.as_ref().map(|etag| etag.as_bytes()), out),
+        "last_modified" if response.last_modified.is_some() => {
+            response.last_modified.is_some_and(|time| some(&http::date::http(time), out))
+        }
+        "connection" if response.status == 101 => some(b"upgrade", out),
+        "connection" => some(if request.keepalive { b"keep-alive" } else { b"close" }, out),
+        // Those of another server; this one's own are no fields of the response in nginx either.
+        "server" if response.server.as_ref().is_some_and(|server| !server.is_empty()) => {
+            text(response.server.as_deref(), out)
+        }
+        "date" if response.date.is_some() => text(response.date.as_deref(), out),
+        "keep_alive" => {
+            let seconds = core.keeping.keepalive_header.filter(|_| request.keepalive);
+            seconds.is_some_and(|seconds| some(b"timeout=", out) && number(seconds, out))
+        }
+        // What follows from the body and the client's version.
+        "transfer_encoding" => response.chunked && some(b"chunked", out),
+        _ => named(&response.fields, name, out),
+    }
+}
+
+/// Known when the body has been sent.
+fn response_trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    named(&request.response.sent_trailers, name, out)
+}
+
+/// The fields of this name, in which underscores stand for dashes.
+fn named(fields: &[(Vec<u8>, Vec<u8>)], name: &str, out: &mut Vec<u8>) -> bool {
+    let same = |field: &[u8]| {
+        let mut pairs = field.iter().zip(name.as_bytes());
+        field.len() == name.len()
+            && pairs
+                .all(|(byte, wanted)| byte.eq_ignore_ascii_case(wanted) || (*byte == b'-' && *wanted == b'_'))
+    };
+    let fields = fields.iter().filter(|(field, _)| same(field));
+    join(fields.map(|(_, value)| value.as_slice()), b", ", out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookies_are_found_where_nginx_finds_them() {
+        for (line, expected) in [
+            ("c=1", Some("1")),
+            ("C=1; c=2", Some("1")),
+            ("b=1;c=2;d=3", Some("2")),
+            ("b=1, c=2", None),
+            ("b=1, c=2; c=3", Some("3")),
+            ("c=1, b=2 ; d", Some("1, b=2 ")),
+            ("c = 1", Some("1")),
+            ("c=", Some("")),
+            ("cc=1; bc=2", None),
+            ("c; c=1", Some("1")),
+            ("b=c=1", None),
+            ("", None),
+            ("c", None),
+        ] {
+            assert_eq!(cookie_in(line.as_bytes(), b"c"), expected.map(str::as_bytes), "{line}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `index`: the file that stands for a folder.
+
+use conf::{Args, Error, Spec};
+use http::request::Method;
+use io::Errno;
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::files::{self, Failure, Kind};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::template::Template;
+use telemetry::{Level, Reason};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
+            Box::pin(run(conf, request))
+        });
+    },
+    ..Module::named("http_index")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_index",
+        "index",
+        LEVELS,
+        Args::AtLeast(1),
+        "Files that stand for a folder, the first that is there.",
+    )
+    .many()
+    .default("index.html"),
+    add_index,
+)];
+
+/// The files to look for.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    files: Layered<Template>,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { files: Layered::from(vec![Template::text("index.html")]) }
+    }
+}
+
+/// Several in a block add up, as in nginx.
+fn add_index(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let last = cx.statement.args.len() - 1;
+    for (place, text) in cx.statement.texts().enumerate() {
+        if text.starts_with('/') && place != last {
+            cx.warn("only the last index in \"index\" directive should be absolute");
+        }
+        if text.is_empty() {
+            let first = cx.arg(0);
+            // nginx names the first argument, whichever one is empty.
+            return Err(cx.error(format_args!("index \"{first}\" in \"index\" directive is invalid")));
+        }
+        let file = cx.template(text)?;
+        scope.own::<Conf>().files.own(cx.block).push(file);
+    }
+    Ok(())
+}
+
+/// Only folders are looked at, and only for methods that read; everything else goes on without cost.
+fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
+    let is_wanted = request.uri.last() == Some(&b'/')
+        && matches!(request.method, Method::Get | Method::Head | Method::Post);
+    (!is_wanted).then_some(Step::Next)
+}
+
+/// The first file that is there is served by an internal redirect, so that its own location decides how.
+async fn run(index: &Conf, request: &mut Request) -> Step {
+    if files::alias_is_lost(request) {
+        return Step::Status(500);
+    }
+    let mut folder = Vec::new();
+    files::path_of(request, &request.uri, &mut folder);
+    // Looking at the folder costs an operation, so it waits until a name was not found in it.
+    let mut folder_is_there = false;
+    for file in index.files.items() {
+        let name = file.rendered(request);
+        // An absolute name is taken unseen: it stands for another place, which its own location looks at.
+        if name.first() == Some(&b'/') {
+            request.uri = name;
+            return Step::Internal;
+        }
+        // Behind the folder's path and not the URI: the alias of a pattern stands for the URI alone.
+        let path = [folder.as_slice(), &name].concat();
+        // Anything that is there counts, a folder too: its own location sends the client on to it.
+        let failure = match files::look(request, &path).await {
+            Ok(_) => {
+                request.uri.extend_from_slice(&name);
+                return Step::Internal;
+            }
+            Err(failure) => failure,
+        };
+        match failure.errno {
+            // A link that is not to be followed; its location would say no more than this.
+            Errno::LOOP | Errno::MLINK => return Step::Status(403),
+            Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::XDEV => {
+                return refused(request, &path, failure);
+            }
+            _ if !folder_is_there => {
+                if let Err(step) = look_at_folder(request, &folder, &path).await {
+                    return step;
+                }
+                folder_is_there = true;
+            }
+            _ => {}
+        }
+        if failure.errno != Errno::NOENT {
+            request.log(Level::Crit, format_args!("{}", failure.at(&path)));
+            return Step::Status(500);
+        }
+    }
+    Step::Next
+}
+
+/// A folder that is not there is answered with 404, and not with what follows where it has no index. `path` is
+/// that of the first name, which nginx writes to its log.
+async fn look_at_folder(request: &Request, folder: &[u8], path: &[u8]) -> Result<(), Step> {
+    let folder = folder.strip_suffix(b"/").filter(|folder| !folder.is_empty()).unwrap_or(folder);
+    match files::look(request, folder).await {
+        Ok(Kind::Folder) => Ok(()),
+        Ok(_) => {
+            let folder = files::display(folder);
+            request.log(Level::Alert, format_args!("\"{folder}\" is not a directory"));
+            Err(Step::Status(500))
+        }
+        Err(failure) => match failure.errno {
+            Errno::LOOP | Errno::MLINK => Err(Step::Status(403)),
+            Errno::NOENT => Err(refused(request, path, failure)),
+            // A name in it could be looked for, so it may be searched, if not read.
+            Errno::ACCESS => Ok(()),
+            _ => {
+                request.log(Level::Crit, format_args!("{}", failure.at(folder)));
+                Err(Step::Status(500))
+            }
+        },
+    }
+}
+
+/// nginx's words and statuses for a file that cannot be looked at, or whose folder is not there.
+fn refused(request: &Request, path: &[u8], failure: Failure) -> Step {
+    let (path, reason) = (files::display(path), Reason(failure.errno));
+    if matches!(failure.errno, Errno::ACCESS | Errno::XDEV) {
+        request.log(Level::Error, format_args!("\"{path}\" is forbidden ({reason})"));
+        return Step::Status(403);
+    }
+    // Usual on a site with broken links, so the line can be turned off.
+    if request.scope().core.answering.log_not_found {
+        request.log(Level::Error, format_args!("\"{path}\" is not found ({reason})"));
+    }
+    Step::Status(404)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded, warnings};
+
+    fn files_of(http: &str) -> Vec<String> {
+        let config = loaded(http);
+        let location = config.http.locations.last().expect("there is a server");
+        let files = location.scope.of::<Conf>().files.items();
+        files.iter().map(|file| file.constant().unwrap_or("$").to_owned()).collect()
+    }
+
+    #[test]
+    fn lists_add_up_in_a_block_and_replace_inherited_ones() {
+        assert_eq!(files_of("server {}"), ["index.html"]);
+        assert_eq!(files_of("index a; server { index b c; index d; }"), ["b", "c", "d"]);
+        assert_eq!(files_of("index a$uri /b; server { location / {} }"), ["$", "/b"]);
+    }
+
+    #[test]
+    fn wrong_names() {
+        let found = error("http { server {\nindex ''; } }");
+        assert_eq!(found, "index \"\" in \"index\" directive is invalid in /conf/nginx.conf:2");
+        let found = warnings("http { server {\nindex /a b; } }");
+        assert_eq!(
+            found,
+            ["only the last index in \"index\" directive should be absolute in /conf/nginx.conf:2"]
+        );
+    }
+}

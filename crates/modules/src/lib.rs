@@ -1,0 +1,138 @@
+//! nginx's modules: each owns its directives, its settings and their inheritance, its variables, and its
+//! part in the phases. A new one is a file here, a line in [`MODULES`] and, when it has settings, a field
+//! in [`exchange::config::Scope`].
+#![forbid(unsafe_code)]
+
+mod access;
+mod addition;
+mod auth_basic;
+mod auth_request;
+mod autoindex;
+mod brotli;
+mod brotli_static;
+mod browser;
+mod cache_counters;
+mod charset;
+mod coding;
+mod core;
+mod empty_gif;
+mod geo;
+mod gunzip;
+mod gzip;
+mod gzip_static;
+mod headers;
+mod http_core;
+mod index;
+mod limit_conn;
+mod limit_req;
+mod log;
+mod map;
+mod mirror;
+mod not_modified;
+mod proxy;
+mod random_index;
+mod range;
+mod realip;
+mod referer;
+mod rewrite;
+mod secure_link;
+mod slice;
+mod split_clients;
+mod ssi;
+mod ssl;
+mod static_file;
+mod stub_status;
+mod sub;
+#[doc(hidden)]
+pub mod testing;
+mod try_files;
+mod upstream;
+mod upstream_block;
+mod upstream_hash;
+mod upstream_ip_hash;
+mod upstream_keepalive;
+mod upstream_least_conn;
+mod upstream_least_time;
+mod upstream_random;
+mod upstream_sticky;
+mod upstream_zone;
+mod userid;
+mod zstd;
+mod zstd_static;
+
+use std::sync::LazyLock;
+
+pub use exchange::module::{Directive, Module, ModuleTable, Set, Walk};
+
+/// All modules, in the order of the handlers inside a phase and then of the filters, both as in nginx: a
+/// filter sees what those before it made of the answer.
+pub static MODULES: &[&Module] = &[
+    &core::MODULE,
+    &http_core::MODULE,
+    &ssl::MODULE,
+    &upstream::MODULE,
+    &upstream_block::MODULE,
+    &upstream_hash::MODULE,
+    &upstream_ip_hash::MODULE,
+    &upstream_least_conn::MODULE,
+    &upstream_least_time::MODULE,
+    &upstream_random::MODULE,
+    &upstream_sticky::MODULE,
+    &upstream_keepalive::MODULE,
+    &upstream_zone::MODULE,
+    &log::MODULE,
+    &map::MODULE,
+    &geo::MODULE,
+    &split_clients::MODULE,
+    &rewrite::MODULE,
+    &browser::MODULE,
+    &referer::MODULE,
+    &secure_link::MODULE,
+    // Before the access modules, and what limits clients: both judge the address that this one finds.
+    &realip::MODULE,
+    &limit_req::MODULE,
+    &limit_conn::MODULE,
+    &access::MODULE,
+    &auth_basic::MODULE,
+    &auth_request::MODULE,
+    &try_files::MODULE,
+    &mirror::MODULE,
+    // What passes requests on does so for a whole location, and for an `if` in one that another module answers for.
+    &proxy::MODULE,
+    &stub_status::MODULE,
+    &cache_counters::MODULE,
+    // What answers for a whole location goes before what looks for files in it.
+    &empty_gif::MODULE,
+    &random_index::MODULE,
+    &index::MODULE,
+    // The best coding first, as nginx has it with these modules, and the originals last.
+    &zstd_static::MODULE,
+    &brotli_static::MODULE,
+    &gzip_static::MODULE,
+    &autoindex::MODULE,
+    &static_file::MODULE,
+    // What a slice was made the whole of is compared with what the client has.
+    &slice::MODULE,
+    &not_modified::MODULE,
+    &headers::MODULE,
+    &userid::MODULE,
+    &gunzip::MODULE,
+    &addition::MODULE,
+    &sub::MODULE,
+    &charset::MODULE,
+    &ssi::MODULE,
+    // The first that the client takes compresses, in the same order; behind all that changes texts.
+    &zstd::MODULE,
+    &brotli::MODULE,
+    &gzip::MODULE,
+    &range::MODULE,
+];
+
+/// All modules with what the reading of a configuration needs of them.
+pub fn all() -> &'static ModuleTable {
+    static TABLE: LazyLock<ModuleTable> = LazyLock::new(|| ModuleTable::new(MODULES));
+    &TABLE
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! `limit_conn`: how many requests with one key may be under way at once. A connection counts from the head
+//! of a request to the end of its answer, not while it is idle.
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec, value};
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Scope, SettingsType};
+use exchange::module::SubrequestHooks;
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::shared_zone::limits::{self, key_of, without_zone};
+use exchange::shared_zone::table::{Key, Table};
+use exchange::shared_zone::{self, Kind};
+use exchange::template::Template;
+use exchange::variables::Variable;
+use telemetry::Level;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: &[Variable {
+        name: "limit_conn_status",
+        get: status_text,
+        set: None,
+        help: "What `limit_conn` did: `PASSED`, `REJECTED`, `REJECTED_DRY_RUN`.",
+    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        // Locations without limits do not pay for the module.
+        if !scope.of::<Conf>().limits.items().is_empty() {
+            plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
+        }
+    },
+    subrequest: SubrequestHooks { begin: None, detach: Some(hand_down) },
+    ..Module::named("http_limit_conn")
+};
+
+const fn spec(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_limit_conn", name, contexts, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    // May stand below the places that use the zone, as in nginx.
+    Directive::http(
+        spec(
+            "limit_conn_zone",
+            Contexts::HTTP,
+            Args::Exactly(2),
+            "A zone of counts: the key, `zone=NAME:SIZE`.",
+        )
+        .many(),
+        declare,
+    ),
+    Directive::scope(
+        spec("limit_conn", LEVELS, Args::Exactly(2), "The zone, and how many requests of a key it lets in.")
+            .many(),
+        add_limit,
+    ),
+    Directive::scope(
+        spec("limit_conn_log_level", LEVELS, Args::Exactly(1), "Level of lines about refused requests.")
+            .default("error"),
+        |scope, cx| scope.own::<Conf>().set_level(cx),
+    ),
+    Directive::scope(
+        spec("limit_conn_status", LEVELS, Args::Exactly(1), "Status of the answer to a refused request.")
+            .default("503"),
+        |scope, cx| scope.own::<Conf>().set_status(cx),
+    ),
+    Directive::scope(
+        spec("limit_conn_dry_run", LEVELS, Args::Flag, "Counts and logs without refusing.").default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().dry_run),
+    ),
+];
+
+/// The settings of a block.
+pub(crate) type Conf = limits::Conf<Limit>;
+
+/// One `limit_conn`.
+#[derive(Clone, Debug)]
+pub(crate) struct Limit {
+    zone: Arc<Zone>,
+    /// How many requests of one key may be under way.
+    most: u32,
+}
+
+type Zone = shared_zone::Zone<Declared>;
+
+/// What `limit_conn_zone` says.
+#[derive(Debug)]
+pub(crate) struct Declared {
+    /// What requests are told apart by.
+    key: Template,
+    /// The same as it was written, for messages and to be compared at a reload.
+    key_text: String,
+}
+
+/// Requests under way, by key. Keys without any have no entry, so nothing is ever pushed out.
+type Counts = Table<u32>;
+
+/// What a count costs beside its key: 64 bytes with an address.
+const COUNT_OVERHEAD: u64 = 36;
+
+impl Kind for Declared {
+    type State = Counts;
+
+    fn empty(&self, bytes: u64) -> Counts {
+        Counts::new(bytes, COUNT_OVERHEAD)
+    }
+
+    // Requests that are under way count on, whatever the limits are now.
+    fn continues(&self, before: &Declared) -> bool {
+        self.key_text == before.key_text
+    }
+}
+
+/// The setter of `limit_conn_zone`.
+fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let key_text = cx.arg(0);
+    let key = cx.template(key_text)?;
+    let parameter = cx.arg(1);
+    if !parameter.starts_with("zone=") {
+        return Err(cx.error(format_args!("invalid parameter \"{parameter}\"")));
+    }
+    let zone = shared_zone::name_and_size(parameter).map_err(|fault| cx.error(fault))?;
+    if zone.0.is_empty() {
+        return Err(without_zone(cx.statement));
+    }
+    let declared = Declared { key, key_text: key_text.to_owned() };
+    cx.http.zones.declare(zone, declared, |known| &known.key_text, cx.statement)
+}
+
+/// Counts have 16 bits in nginx.
+const MOST_MAX: u64 = 65_535;
+
+/// The setter of `limit_conn`.
+fn add_limit(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let zone = cx.http.zones.named(cx.arg(0), cx.statement)?;
+    let limits = scope.own::<Conf>().limits.own(cx.block);
+    if limits.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
+        return Err(Error::directive(cx.statement, "is duplicate"));
+    }
+    let text = cx.arg(1);
+    let most = value::number(text).ok().filter(|&most| most > 0);
+    let most = most.ok_or_else(|| cx.error(format_args!("invalid number of connections \"{text}\"")))?;
+    if most > MOST_MAX {
+        return Err(cx.error("connection limit must be less 65536"));
+    }
+    limits.push(Limit { zone, most: most as u32 });
+    Ok(())
+}
+
+/// What became of a request, kept with it to its end: it is looked at once, whatever location it ends in.
+struct Outcome {
+    /// Whether a limit was reached.
+    rejected: bool,
+    /// Whether that was only told.
+    dry_run: bool,
+    /// Where it counts. Only its drop matters, which comes however the request ends.
+    _held: Vec<Held>,
+}
+
+/// One place in which a request counts, until this is dropped.
+struct Held {
+    /// Of the configuration that the request started under, which a reload may have replaced.
+    counts: Arc<Counts>,
+    key: Key,
+}
+
+impl Drop for Held {
+    /// The last one takes the key out, so that a zone holds keys with requests only.
+    fn drop(&mut self) {
+        self.counts.with(self.key.bytes(), |entry| match entry.get() {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => entry.remove(),
+        });
+    }
+}
+
+/// Lets a request that goes its own way know what became of the one that makes it: both together are looked at once.
+fn hand_down(parent: &Request, child: &mut Request) {
+    if let Some(Outcome { rejected, dry_run, .. }) = parent.shared.extensions.borrow().get() {
+        let outcome = Outcome { rejected: *rejected, dry_run: *dry_run, _held: Vec::new() };
+        child.shared.extensions.borrow_mut().insert(outcome);
+    }
+}
+
+/// `$limit_conn_status`; without a value where no limit has looked at the request.
+fn status_text(request: &Request, out: &mut Vec<u8>) -> bool {
+    let shared = request.shared.extensions.borrow();
+    let Some(outcome) = shared.get::<Outcome>() else { return false };
+    out.extend_from_slice(match (outcome.rejected, outcome.dry_run) {
+        (false, _) => b"PASSED",
+        (true, false) => b"REJECTED",
+        (true, true) => b"REJECTED_DRY_RUN",
+    });
+    true
+}
+
+/// Counts the request in each zone, or in none when one is full.
+fn run(conf: &Conf, request: &mut Request) -> Step {
+    if request.shared.extensions.borrow().get::<Outcome>().is_some() {
+        return Step::Next;
+    }
+    let (dry_run, status) = (conf.dry_run, conf.status);
+    // Without a key nothing was looked at, and a location that the request goes on to may still do that.
+    let (rejected, held) = match count_all(request, conf) {
+        Ok(held) if held.is_empty() => return Step::Next,
+        Ok(held) => (false, held),
+        Err(Refused) => (true, Vec::new()),
+    };
+    request.shared.extensions.borrow_mut().insert(Outcome { rejected, dry_run, _held: held });
+    if rejected && !dry_run { Step::Status(status as u16) } else { Step::Next }
+}
+
+/// One of the limits was reached; the log has it.
+struct Refused;
+
+/// Counts the request in all zones that have a key for it. An error lets go of those that it counts in already,
+/// because they are dropped with the list.
+fn count_all(request: &Request, conf: &Conf) -> Result<Vec<Held>, Refused> {
+    let mut held = Vec::new();
+    for limit in conf.limits.items() {
+        let declared = limit.zone.kind();
+        let key = key_of(request, &declared.key, &declared.key_text, KEY_LEN_MAX);
+        let Some(key) = key else { continue };
+        let (counts, name) = (limit.zone.state(), limit.zone.name());
+        match count(counts, &key, limit.most) {
+            Count::In => held.push(Held { counts: Arc::clone(counts), key: Key::new(&key) }),
+            Count::Full => {
+                let dry = conf.dry();
+                request.log(conf.level, format_args!("limiting connections{dry} by zone \"{name}\""));
+                return Err(Refused);
+            }
+            Count::NoRoom => {
+                let what = "ngx_slab_alloc() failed: no memory in limit_conn_zone";
+                request.log(Level::Crit, format_args!("{what} \"{name}\""));
+                return Err(Refused);
+            }
+        }
+    }
+    Ok(held)
+}
+
+/// How counting a request in one zone ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    /// It counts.
+    In,
+    /// There are as many as there may be.
+    Full,
+    /// There is no memory for another key.
+    NoRoom,
+}
+
+/// Looks and counts under one lock, so that two threads cannot both take the last place.
+fn count(counts: &Counts, key: &[u8], most: u32) -> Count {
+    counts.with(key, |entry| {
+        let Some(count) = entry.get() else {
+            return if entry.insert(1) { Count::In } else { Count::NoRoom };
+        };
+        if *count >= most {
+            return Count::Full;
+        }
+        *count += 1;
+        Count::In
+    })
+}
+
+/// Longest key that nginx can store.
+const KEY_LEN_MAX: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn settings_are_inherited_and_limits_replaced() {
+        let config = loaded(
+            "limit_conn_zone $uri zone=one:32k; limit_conn_zone $host zone=two:64k;
+             limit_conn one 1; limit_conn two 2; limit_conn_status 429;
+             server { location /a { limit_conn_log_level info; limit_conn_dry_run on; }
+                      location /b { limit_conn two 65535; limit_conn_dry_run off; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let conf = location.expect("it is there").scope.of::<Conf>();
+            let limits = conf.limits.items().iter();
+            let limits: Vec<_> = limits.map(|limit| (limit.zone.name().to_owned(), limit.most)).collect();
+            (limits, conf.level, conf.status, conf.dry_run)
+        };
+        assert_eq!(conf("/a"), (vec![("one".into(), 1), ("two".into(), 2)], Level::Info, 429, true));
+        assert_eq!(conf("/b"), (vec![("two".into(), 65535)], Level::Error, 429, false));
+    }
+
+    #[test]
+    fn wrong_values_have_nginxs_words() {
+        for (text, expected) in [
+            ("limit_conn_zone $uri x=1m;", "invalid parameter \"x=1m\""),
+            ("limit_conn_zone $uri zone=one;", "invalid zone size \"zone=one\""),
+            ("limit_conn_zone $uri zone=one:1x;", "invalid zone size \"zone=one:1x\""),
+            ("limit_conn_zone $uri zone=one:31k;", "zone \"zone=one:31k\" is too small"),
+            ("limit_conn_zone $uri zone=:1m;", "\"limit_conn_zone\" must have \"zone\" parameter"),
+            (
+                "limit_conn_zone $uri zone=one:1m; limit_conn_zone $host zone=one:1m;",
+                "limit_conn_zone \"one\" is already bound to key \"$uri\"",
+            ),
+            ("limit_conn_zone $none zone=one:1m;", "unknown \"none\" variable"),
+            ("limit_conn one x;", "invalid number of connections \"x\""),
+            ("limit_conn one 0;", "invalid number of connections \"0\""),
+            ("limit_conn one 65536;", "connection limit must be less 65536"),
+            ("limit_conn one 1; limit_conn one 2;", "\"limit_conn\" directive is duplicate"),
+            ("limit_conn one 1;", "zero size shared memory zone \"one\""),
+            ("limit_conn_log_level crit;", "invalid value \"crit\" in"),
+            ("limit_conn_status 600;", "value must be between 400 and 599"),
+            ("limit_conn_dry_run x;", "invalid value \"x\" in \"limit_conn_dry_run\" directive"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(expected) && found.contains("nginx.conf:2"), "{text}: {found}");
+        }
+    }
+
+    #[test]
+    fn counts_go_with_what_holds_them() {
+        let counts = Arc::new(Counts::new(32 << 10, COUNT_OVERHEAD));
+        let hold = |key: &[u8], most| match count(&counts, key, most) {
+            Count::In => Ok(Held { counts: Arc::clone(&counts), key: Key::new(key) }),
+            refused => Err(refused),
+        };
+        let first = hold(b"a", 2).expect("it is the first");
+        let second = hold(b"a", 2).expect("it is the second");
+        assert_eq!(hold(b"a", 2).err(), Some(Count::Full));
+        assert!(hold(b"b", 1).is_ok());
+        drop(first);
+        let third = hold(b"a", 2).expect("one has gone");
+        drop((second, third));
+        assert_eq!(counts.count(), 0, "nothing is kept of keys without requests");
+        let all: Vec<_> = (0..1000_u32).map_while(|key| hold(&key.to_ne_bytes(), 1).ok()).collect();
+        assert_eq!(all.len(), 6 * 64);
+        assert_eq!(hold(b"one more", 1).err(), Some(Count::NoRoom));
+    }
+}

@@ -1,0 +1,669 @@
+//! `access_log` and `log_format`: which lines requests leave, and what they look like.
+//!
+//! The lines are written elsewhere ([`telemetry`]); this file says where to and makes the text.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{Args, Contexts, Error, Spec, value};
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, HttpType, Layered, Scope, Settings, SettingsType, Start};
+use exchange::files::links::rule_of;
+use exchange::module::BlockHooks;
+use exchange::request::Request;
+use exchange::template::{Template, variable_name};
+use exchange::variables::VarRef;
+use telemetry::named::{Asker, FileCache};
+use telemetry::syslog::Peer;
+use telemetry::{Hold, Kind, Target, TargetId, Targets};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    http: &[HttpType::of::<Formats>(), HttpType::of::<LogCaches>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().logs().is_empty() {
+            plan.log(scope.shared::<Conf>(), write);
+        }
+    },
+    blocks: BlockHooks {
+        needs: |http, scope, needs| {
+            needs.log_files.extend(scope.of::<Conf>().files(&http.targets).map(Path::to_owned))
+        },
+        ..BlockHooks::NONE
+    },
+    ..Module::named("http_log")
+};
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "http_log",
+            "access_log",
+            LEVELS.or(Contexts::LOCATION_IF).or(Contexts::LIMIT_EXCEPT),
+            Args::AtLeast(1),
+            "Where a line for each request goes, in which format, and under which condition.",
+        )
+        .many()
+        .default("logs/access.log combined"),
+        add_access_log,
+    ),
+    Directive::http(
+        Spec::new("http_log", "log_format", Contexts::HTTP, Args::AtLeast(2), "A format for `access_log`, by name.")
+            .many()
+            .default("combined '$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"'"),
+        add_format,
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_log",
+            "open_log_file_cache",
+            LEVELS,
+            Args::Between(1, 4),
+            "How many logs with variables in their names stay open, and for how long.",
+        )
+        .default("off"),
+        set_file_cache,
+    ),
+];
+
+/// The access logs of a block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    logs: Layered<AccessLog>,
+    /// Whether the block says `off`, which empties the list.
+    off_in_block: u32,
+    cache: Option<FileCache>,
+}
+
+/// One `access_log`.
+#[derive(Clone, Debug)]
+pub(crate) struct AccessLog {
+    /// Where lines go.
+    to: LogTo,
+    /// What a line looks like.
+    format: Arc<LogFormat>,
+    /// Requests for which this is empty or `0` leave no line.
+    condition: Option<Template>,
+}
+
+/// Where the lines of an `access_log` go.
+#[derive(Clone, Debug)]
+enum LogTo {
+    /// A target that is open from the start.
+    Target(TargetId),
+    /// A file whose name depends on the request.
+    Named(Template),
+}
+
+impl Settings for Conf {
+    fn start(start: &mut Start<'_>) -> Conf {
+        let target = Target::File(start.prefix.join("logs/access.log"));
+        let to = LogTo::Target(start.http.targets.intern(Kind::Access, &target));
+        let log = AccessLog { to, format: Arc::new(LogFormat::combined()), condition: None };
+        Conf { logs: Layered::from(vec![log]), ..Conf::default() }
+    }
+}
+
+impl Conf {
+    /// Those that hold.
+    pub(crate) fn logs(&self) -> &[AccessLog] {
+        self.logs.items()
+    }
+
+    /// The files that are opened before the privileges go.
+    fn files<'c>(&'c self, targets: &'c Targets) -> impl Iterator<Item = &'c Path> {
+        self.logs().iter().filter_map(|log| match &log.to {
+            LogTo::Target(id) => targets.get(*id).target.path(),
+            LogTo::Named(_) => None,
+        })
+    }
+}
+
+/// Writes a request to the access logs of its location.
+fn write(conf: &Conf, request: &Request) {
+    let generation = &request.generation;
+    for log in conf.logs() {
+        if log.condition.as_ref().is_some_and(|condition| !holds(request, condition)) {
+            continue;
+        }
+        let line = |out: &mut Vec<u8>| log.format.render(request, out);
+        match &log.to {
+            LogTo::Target(id) => generation.sinks[id.place()].append(None, line),
+            LogTo::Named(path) => {
+                let path = |out: &mut Vec<u8>| path.render(request, out);
+                let asker = || {
+                    let mut root = Vec::new();
+                    request.scope().core.files.root.template().render(request, &mut root);
+                    Asker { root, report: request.reporter() }
+                };
+                generation.named.append(conf.cache, path, |name| rule_of(request, name), asker, line);
+            }
+        }
+    }
+}
+
+/// nginx: an empty value and `0` mean no.
+fn holds(request: &Request, condition: &Template) -> bool {
+    request.conn.thread.logs.with_scratch(|value| {
+        condition.render(request, value);
+        !matches!(value.as_slice(), b"" | b"0")
+    })
+}
+
+/// `off`, or a file or syslog server with a format and options.
+fn add_access_log(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    if text == "off" {
+        if let Some(further) = cx.statement.args.get(1) {
+            // A format behind `off` shows that something else was meant.
+            return Err(cx.error(format_args!("invalid parameter \"{}\"", further.text)));
+        }
+        scope.own::<Conf>().off_in_block = cx.block;
+        scope.own::<Conf>().logs.own(cx.block).clear();
+        return Ok(());
+    }
+    // Where to first, then the format, then the options: nginx's order, so that of several faults the same one is reported.
+    let target = match text.strip_prefix("syslog:") {
+        Some(options) => {
+            let peer = Peer::parse(options, &cx.http.hostname).map_err(|fault| cx.error(fault))?;
+            Some(Target::Syslog(Arc::new(peer)))
+        }
+        None if text.contains('$') => None,
+        None => Some(Target::File(cx.path(text))),
+    };
+    let to = match &target {
+        Some(target) => LogTo::Target(cx.http.targets.intern(Kind::Access, target)),
+        // Always below the prefix, also where the name starts with a variable.
+        None => LogTo::Named(cx.template(&cx.prefix.join(text).to_string_lossy())?),
+    };
+    let mut log = AccessLog { to, format: format_of(cx)?, condition: None };
+    // Options of the buffer come in any order, and are put together when all are read.
+    let mut gather = Gather::default();
+    for option in cx.statement.texts().skip(2) {
+        gather.read(&mut log, option, cx)?;
+    }
+    if let Some(hold) = gather.hold(cx)? {
+        let id = match log.to {
+            LogTo::Named(_) => return Err(cx.error("buffered logs cannot have variables in name")),
+            LogTo::Target(_) if matches!(target, Some(Target::Syslog(_))) => {
+                return Err(cx.error("logs to syslog cannot be buffered"));
+            }
+            LogTo::Target(id) => id,
+        };
+        // All blocks share the open file, and with it the buffer.
+        if !cx.http.targets.hold(id, hold) {
+            let message = format_args!("access_log \"{text}\" already defined with conflicting parameters");
+            return Err(cx.error(message));
+        }
+    }
+    // nginx: `off` in a block wins over the other logs of the same block.
+    if scope.own::<Conf>().off_in_block != cx.block {
+        scope.own::<Conf>().logs.own(cx.block).push(log);
+    }
+    Ok(())
+}
+
+/// Formats must be defined above their use, as in nginx.
+fn format_of(cx: &Cx<'_>) -> Result<Arc<LogFormat>, Error> {
+    // The built-in format is made anew for each use; that happens when a configuration is read, and never later.
+    let name = cx.statement.args.get(1).map_or(COMBINED, |word| word.text.as_str());
+    if name == COMBINED {
+        return Ok(Arc::new(LogFormat::combined()));
+    }
+    let known = cx.http.of::<Formats>().0.get(name).cloned();
+    known.ok_or_else(|| cx.error(format_args!("unknown log format \"{name}\"")))
+}
+
+/// How lines gather, as the options say it.
+#[derive(Default)]
+struct Gather {
+    bytes: Option<u64>,
+    flush: Option<Duration>,
+    gzip: Option<u32>,
+}
+
+/// nginx's buffer where only `gzip` is written.
+const GZIP_BUFFER: u64 = 64 << 10;
+
+/// Level of the compression where none is written: the fastest.
+const GZIP_LEVEL: u32 = 1;
+
+impl Gather {
+    /// One of `buffer=`, `flush=`, `gzip`, `gzip=`, `if=`.
+    fn read(&mut self, log: &mut AccessLog, option: &str, cx: &mut Cx<'_>) -> Result<(), Error> {
+        if let Some(text) = option.strip_prefix("buffer=") {
+            let size = value::size(text).ok().filter(|&size| size > 0);
+            self.bytes = Some(size.ok_or_else(|| cx.error(format_args!("invalid buffer size \"{text}\"")))?);
+        } else if let Some(text) = option.strip_prefix("flush=") {
+            // Zero would flush each line, which is what no buffer does.
+            let time = value::milliseconds(text).ok().filter(|&time| time > 0);
+            let time = time.ok_or_else(|| cx.error(format_args!("invalid flush time \"{text}\"")))?;
+            self.flush = Some(Duration::from_millis(time));
+        } else if option == "gzip" {
+            // A `buffer=` behind it replaces the size again.
+            (self.gzip, self.bytes) = (Some(GZIP_LEVEL), self.bytes.or(Some(GZIP_BUFFER)));
+        } else if let Some(text) = option.strip_prefix("gzip=") {
+            let level = value::number(text).ok().filter(|level| (1..=9).contains(level));
+            let level =
+                level.ok_or_else(|| cx.error(format_args!("invalid compression level \"{text}\"")))?;
+            (self.gzip, self.bytes) = (Some(level as u32), self.bytes.or(Some(GZIP_BUFFER)));
+        } else if let Some(text) = option.strip_prefix("if=") {
+            // Any text will do, since only emptiness and `0` count when it is rendered.
+            log.condition = Some(cx.template(text)?);
+        } else {
+            return Err(cx.error(format_args!("invalid parameter \"{option}\"")));
+        }
+        Ok(())
+    }
+
+    /// What the options come to; a time without a buffer would have nothing to wait with.
+    fn hold(&self, cx: &Cx<'_>) -> Result<Option<Hold>, Error> {
+        let Some(bytes) = self.bytes else {
+            let none = || cx.error(format_args!("no buffer is defined for access_log \"{}\"", cx.arg(0)));
+            return if self.flush.is_some() { Err(none()) } else { Ok(None) };
+        };
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Ok(Some(Hold { bytes, flush: self.flush, gzip: self.gzip }))
+    }
+}
+
+/// `off`, or `max=` with the others.
+fn set_file_cache(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let seconds = |text| value::seconds(text).map(Duration::from_secs);
+    let mut cache = FileCache {
+        number: cx.http.own::<LogCaches>().0 + 1,
+        max: 0,
+        inactive: Duration::from_secs(10),
+        valid: Duration::from_secs(60),
+        min_uses: 1,
+    };
+    // nginx reads on behind `off`, so that what stands there has to be right too.
+    let mut off = false;
+    for option in cx.statement.texts() {
+        let (name, text) = option.split_once('=').unwrap_or((option, ""));
+        let read = match name {
+            "max" => value::number(text).map(|max| cache.max = max),
+            "inactive" => seconds(text).map(|time| cache.inactive = time),
+            "min_uses" => value::number(text).map(|uses| cache.min_uses = uses),
+            "valid" => seconds(text).map(|time| cache.valid = time),
+            _ if option == "off" => {
+                off = true;
+                Ok(())
+            }
+            _ => Err(value::ValueError::Invalid),
+        };
+        read.map_err(|_| cx.error(format_args!("invalid \"open_log_file_cache\" parameter \"{option}\"")))?;
+    }
+    if !off && cache.max == 0 {
+        return Err(cx.error("\"open_log_file_cache\" must have \"max\" parameter"));
+    }
+    // Each directive has files of its own, as in nginx; blocks that inherit it share them.
+    cx.http.own::<LogCaches>().0 += u32::from(!off);
+    scope.own::<Conf>().cache = (!off).then_some(cache);
+    Ok(())
+}
+
+/// `log_format`, by name.
+#[derive(Default)]
+struct Formats(BTreeMap<String, Arc<LogFormat>>);
+
+/// How many `open_log_file_cache` there are.
+#[derive(Default)]
+struct LogCaches(u32);
+
+/// nginx's built-in format.
+const COMBINED: &str = "combined";
+
+/// `log_format name [escape=…] text …`: the texts are put together without spaces.
+fn add_format(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let name = cx.arg(0);
+    if name == COMBINED || cx.http.own::<Formats>().0.contains_key(name) {
+        return Err(cx.error(format_args!("duplicate \"log_format\" name \"{name}\"")));
+    }
+    let mut texts: Vec<&str> = cx.statement.texts().skip(1).collect();
+    let mut escape = LogEscape::Default;
+    // Only the first argument can be the option; a text that merely begins alike further behind is a text.
+    if let Some(text) = texts[0].strip_prefix("escape=") {
+        let known = LogEscape::NAMES.iter().find(|(name, _)| *name == text);
+        let fault = || cx.error(format_args!("unknown log format escaping \"{text}\""));
+        escape = known.ok_or_else(fault)?.1;
+        texts.remove(0);
+    }
+    // Each argument by itself: a name ends where its argument ends.
+    let mut parts = Vec::new();
+    for text in texts {
+        read_parts(text, &mut parts, cx)?;
+    }
+    let format = LogFormat { parts, escape };
+    cx.http.own::<Formats>().0.insert(name.to_owned(), Arc::new(format));
+    Ok(())
+}
+
+/// Text and variables of one argument.
+fn read_parts(text: &str, parts: &mut Vec<Part>, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let mut rest = text;
+    while let Some(dollar) = rest.find('$') {
+        if dollar > 0 {
+            parts.push(Part::Text(rest[..dollar].into()));
+        }
+        let after = &rest[dollar + 1..];
+        let (name, len) = variable_name(after).map_err(|fault| match fault {
+            exchange::template::NameFault::Missing => {
+                cx.error(format_args!("invalid parameter \"{}\"", &rest[dollar..]))
+            }
+            unclosed => cx.error(unclosed),
+        })?;
+        // Whether the variable exists is known when all of the configuration was read: `set` may come below.
+        let variable = cx.http.registry.reference(name, cx.statement);
+        // nginx looks names up here and knows no groups, which belong to the last match, whichever that was.
+        if matches!(variable, VarRef::Capture(_)) {
+            return Err(cx.error(format_args!("unknown \"{name}\" variable")));
+        }
+        parts.push(Part::Variable(variable));
+        rest = &after[len..];
+    }
+    if !rest.is_empty() {
+        parts.push(Part::Text(rest.into()));
+    }
+    Ok(())
+}
+
+/// A `log_format`.
+#[derive(Debug)]
+pub(crate) struct LogFormat {
+    parts: Vec<Part>,
+    escape: LogEscape,
+}
+
+/// A piece of a format.
+#[derive(Debug)]
+enum Part {
+    Text(Box<str>),
+    Variable(VarRef),
+}
+
+/// `escape=`: what happens to bytes that could break a line or a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogEscape {
+    /// `"`, `\`, and what is no printable ASCII becomes `\xXX`; no value becomes `-`.
+    Default,
+    /// As in strings of JSON; no value becomes nothing.
+    Json,
+    /// Values stay as they are; no value becomes nothing.
+    None,
+}
+
+impl LogEscape {
+    const NAMES: [(&'static str, LogEscape); 3] =
+        [("default", LogEscape::Default), ("json", LogEscape::Json), ("none", LogEscape::None)];
+
+    /// How many bytes longer a byte becomes. Bytes above ASCII stay in JSON, where UTF-8 is as good as an escape.
+    fn growth(self, byte: u8) -> usize {
+        match (self, byte) {
+            (LogEscape::Default, b'"' | b'\\' | 0..0x20 | 0x7f..) => 3,
+            (LogEscape::Json, b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c) => 1,
+            (LogEscape::Json, 0..0x20) => 5,
+            _ => 0,
+        }
+    }
+}
+
+impl LogFormat {
+    /// nginx's built-in format.
+    pub(crate) fn combined() -> LogFormat {
+        let text = |text: &str| Part::Text(text.into());
+        let variable =
+            |name: &str| Part::Variable(crate::all().variables().named(name).expect("the modules have it"));
+        let parts = vec![
+            variable("remote_addr"),
+            text(" - "),
+            variable("remote_user"),
+            text(" ["),
+            variable("time_local"),
+            text("] \""),
+            variable("request"),
+            text("\" "),
+            variable("status"),
+            text(" "),
+            variable("body_bytes_sent"),
+            text(" \""),
+            variable("http_referer"),
+            text("\" \""),
+            variable("http_user_agent"),
+            text("\""),
+        ];
+        LogFormat { parts, escape: LogEscape::Default }
+    }
+
+    /// Appends the line of a request, without a line end.
+    pub(crate) fn render(&self, request: &Request, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Variable(variable) => {
+                    // The value is rendered straight into the line and escaped in place, so most values are
+                    // copied once.
+                    let start = out.len();
+                    let found = variable.value(request, out);
+                    // A dash, so that the columns of a line stay where a reader of it expects them.
+                    if !found && self.escape == LogEscape::Default {
+                        out.push(b'-');
+                    } else {
+                        escape_tail(self.escape, start, out);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Escapes what stands in `out` from `start` on, in place: the line's memory is all that is needed.
+fn escape_tail(escape: LogEscape, start: usize, out: &mut Vec<u8>) {
+    // Nearly all values have nothing to escape, and are looked through once without being moved.
+    let Some(first) = out[start..].iter().position(|&byte| escape.growth(byte) > 0) else { return };
+    let first = start + first;
+    // Counted before anything moves, so that the line grows once.
+    let growth: usize = out[first..].iter().map(|&byte| escape.growth(byte)).sum();
+    let (mut from, mut to) = (out.len(), out.len() + growth);
+    out.resize(to, 0);
+    // From the end, so that nothing is overwritten before it has been moved.
+    while from > first {
+        from -= 1;
+        let byte = out[from];
+        let len = 1 + escape.growth(byte);
+        to -= len;
+        match len {
+            // By its length each form is known: these are the lengths that `growth` gives.
+            1 => out[to] = byte,
+            2 => out[to..to + 2].copy_from_slice(&[b'\\', json_letter(byte)]),
+            4 => out[to..to + 4].copy_from_slice(&[b'\\', b'x', hex(byte >> 4), hex(byte & 15)]),
+            _ => {
+                let digits = [b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte & 15)];
+                out[to..to + 6].copy_from_slice(&digits);
+            }
+        }
+    }
+}
+
+/// What stands behind the backslash where JSON has a short form.
+fn json_letter(byte: u8) -> u8 {
+    match byte {
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x08 => b'b',
+        0x0c => b'f',
+        quoted => quoted,
+    }
+}
+
+/// Upper case, as nginx writes it.
+fn hex(digit: u8) -> u8 {
+    b"0123456789ABCDEF"[usize::from(digit)]
+}
+
+#[cfg(test)]
+mod tests {
+    mod allocations;
+
+    use super::*;
+    use crate::testing::{error, load, loaded, warnings};
+
+    type Shown = (String, Option<Hold>, bool);
+
+    fn logs_of(http: &str) -> Vec<Shown> {
+        let config = loaded(http);
+        let root = config.server(exchange::config::ServerId(0)).root;
+        let logs = config.location(root).scope.of::<Conf>().logs().iter();
+        logs.map(|log| {
+            let (to, hold) = match &log.to {
+                LogTo::Target(id) => {
+                    let spec = config.http.targets.get(*id);
+                    (spec.target.to_string(), spec.hold)
+                }
+                LogTo::Named(path) => (format!("{path:?}"), None),
+            };
+            (to, hold, log.condition.is_some())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn logs_replace_inherited_ones_and_off_silences() {
+        let plain = |path: &str| (path.to_owned(), None, false);
+        assert_eq!(logs_of("server {}"), [plain("/prefix/logs/access.log")]);
+        assert_eq!(logs_of("access_log a; server {}"), [plain("/prefix/a")]);
+        assert_eq!(
+            logs_of("access_log a; server { access_log /b; access_log c; }"),
+            [plain("/b"), plain("/prefix/c")]
+        );
+        assert_eq!(logs_of("access_log a; server { access_log off; }"), []);
+        assert_eq!(logs_of("server { access_log off; access_log a; }"), []);
+        assert_eq!(load("http { log_format a '$request'; server { access_log x a; } }").err(), None);
+        let files = loaded("server { access_log /b; location /x { access_log /c; } }").log_files();
+        assert_eq!(files, ["/b", "/c"].map(std::path::PathBuf::from));
+        assert_eq!(
+            logs_of("server { access_log syslog:server=127.0.0.1:99,tag=x; }"),
+            [plain("syslog:127.0.0.1:99")]
+        );
+    }
+
+    #[test]
+    fn lines_gather_as_the_options_say() {
+        let hold = |bytes, flush_ms: Option<u64>, gzip| {
+            Some(Hold { bytes, flush: flush_ms.map(Duration::from_millis), gzip })
+        };
+        for (options, expected) in [
+            ("buffer=32k flush=1m if=$arg_log", hold(32 << 10, Some(60_000), None)),
+            ("gzip", hold(64 << 10, None, Some(1))),
+            ("gzip=9 buffer=1k", hold(1 << 10, None, Some(9))),
+            ("buffer=1k gzip flush=5", hold(1 << 10, Some(5000), Some(1))),
+            ("if=1", None),
+        ] {
+            let logs = logs_of(&format!("server {{ access_log /a combined {options}; }}"));
+            let conditional = options.contains("if=");
+            assert_eq!(logs, [("/a".to_owned(), expected, conditional)], "{options}");
+        }
+        // The file has one buffer, whoever names it.
+        let shared = logs_of("access_log /a combined buffer=1k; server { access_log /a; }");
+        assert_eq!(shared[0].1, hold(1 << 10, None, None));
+    }
+
+    #[test]
+    fn names_with_variables_are_below_the_prefix() {
+        let path = |http: &str| logs_of(http)[0].0.clone();
+        assert!(path("server { access_log $host.log; }").contains("\"/prefix/\""));
+        assert!(path("server { access_log /logs/$host.log; }").contains("\"/logs/\""));
+        assert_eq!(
+            loaded("server { access_log /logs/$host.log; }").log_files(),
+            Vec::<std::path::PathBuf>::new()
+        );
+    }
+
+    #[test]
+    fn file_caches_are_inherited_and_can_be_off() {
+        let cache = |http: &str| {
+            let config = loaded(http);
+            let root = config.server(exchange::config::ServerId(0)).root;
+            config.location(root).scope.of::<Conf>().cache
+        };
+        let seconds = Duration::from_secs;
+        assert_eq!(cache("server {}"), None);
+        let default = FileCache { number: 1, max: 5, inactive: seconds(10), valid: seconds(60), min_uses: 1 };
+        assert_eq!(cache("open_log_file_cache max=5; server {}"), Some(default));
+        let other = FileCache { number: 2, max: 7, inactive: seconds(20), valid: seconds(60), min_uses: 2 };
+        let text = "open_log_file_cache max=5; server { open_log_file_cache max=7 inactive=20s valid=1m min_uses=2; }";
+        assert_eq!(cache(text), Some(other));
+        assert_eq!(cache("open_log_file_cache max=5; server { open_log_file_cache off; }"), None);
+    }
+
+    #[test]
+    fn wrong_logs_are_refused() {
+        for (http, expected) in [
+            ("access_log off foo;", "invalid parameter \"foo\""),
+            ("access_log a foo;", "unknown log format \"foo\""),
+            ("access_log a combined foo=1;", "invalid parameter \"foo=1\""),
+            ("access_log a combined buffer=0;", "invalid buffer size \"0\""),
+            ("access_log a combined flush=1s;", "no buffer is defined for access_log \"a\""),
+            ("access_log a combined buffer=1k flush=0;", "invalid flush time \"0\""),
+            ("access_log $host.log combined buffer=1k;", "buffered logs cannot have variables in name"),
+            ("access_log $host.log combined gzip;", "buffered logs cannot have variables in name"),
+            ("access_log syslog:server=127.0.0.1 combined gzip;", "logs to syslog cannot be buffered"),
+            ("access_log syslog:tag=a;", "no syslog server specified"),
+            ("access_log a combined gzip=0;", "invalid compression level \"0\""),
+            ("access_log a combined gzip=10;", "invalid compression level \"10\""),
+            ("access_log a combined gzipx;", "invalid parameter \"gzipx\""),
+            (
+                "access_log a combined buffer=1k; server { access_log a combined buffer=1k gzip; }",
+                "access_log \"a\" already defined with conflicting parameters",
+            ),
+            ("open_log_file_cache inactive=1;", "\"open_log_file_cache\" must have \"max\" parameter"),
+            ("open_log_file_cache max=x;", "invalid \"open_log_file_cache\" parameter \"max=x\""),
+            ("open_log_file_cache max=1 valid=x;", "invalid \"open_log_file_cache\" parameter \"valid=x\""),
+            ("open_log_file_cache foo;", "invalid \"open_log_file_cache\" parameter \"foo\""),
+            (
+                "open_log_file_cache off; open_log_file_cache off;",
+                "\"open_log_file_cache\" directive is duplicate",
+            ),
+            (
+                "access_log a combined buffer=1k; access_log a combined buffer=2k;",
+                "access_log \"a\" already defined with conflicting parameters",
+            ),
+            ("log_format combined a;", "duplicate \"log_format\" name \"combined\""),
+            ("log_format a b; log_format a c;", "duplicate \"log_format\" name \"a\""),
+            ("log_format a escape=x b;", "unknown log format escaping \"x\""),
+            ("log_format a '$';", "invalid parameter \"$\""),
+            ("log_format a '${x';", "the closing bracket in \"x\" variable is missing"),
+            ("log_format a $1;", "unknown \"1\" variable"),
+            ("log_format a $nonexist;", "unknown \"nonexist\" variable"),
+        ] {
+            assert_eq!(
+                error(&format!("http {{\n{http} }}")),
+                format!("{expected} in /conf/nginx.conf:2"),
+                "{http}"
+            );
+        }
+        assert_eq!(warnings("http { access_log off; log_format a '$host' b; }"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn values_are_escaped_as_in_nginx() {
+        let value = b"a\"b\\c\nd\x01\x7f\xc3\xa4";
+        for (escape, expected) in [
+            (LogEscape::Default, &b"> a\\x22b\\x5Cc\\x0Ad\\x01\\x7F\\xC3\\xA4"[..]),
+            (LogEscape::Json, b"> a\\\"b\\\\c\\nd\\u0001\x7f\xc3\xa4"),
+            (LogEscape::None, b"> a\"b\\c\nd\x01\x7f\xc3\xa4"),
+        ] {
+            let mut out = b"> ".to_vec();
+            out.extend_from_slice(value);
+            escape_tail(escape, 2, &mut out);
+            assert_eq!(out.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{escape:?}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a line costs: in the steady state no allocation, whatever the target and the format.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use io::engine::{EngineConfig, NetKind};
+use rt::Runtime;
+use rustix::fs::{Mode, OFlags};
+use testkit::TempDir;
+
+use crate::testing;
+use exchange::config::{Config, ServerId};
+use exchange::request::{Address, ConnInfo, Request};
+use exchange::thread::{ConfigVersion, Thread};
+use telemetry::files::{LogFiles, Opened};
+use telemetry::shared::Shared;
+
+const ROUNDS: u32 = 1000;
+
+/// Rounds until every buffer has its size.
+const WARM_UP: u32 = 200;
+
+const HEAD: &[u8] =
+    b"GET /a/b?x=1 HTTP/1.1\r\nHost: here\r\nUser-Agent: \"agent\"\r\nReferer: http://x/\xff\r\n\r\n";
+
+/// A request that was read, on a thread of its own configuration.
+fn request(config: &Arc<Config>, files: Opened) -> Box<Request> {
+    let version = ConfigVersion::new(config, 1, Arc::new(()));
+    let thread = Rc::new(Thread::new(Arc::new(Shared::default()), version, LogFiles::new(None, 1), files));
+    let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
+    let conn = ConnInfo {
+        thread: Rc::clone(&thread),
+        number: 7,
+        peer: address(4711),
+        local: address(80),
+        requests: Cell::new(1),
+        opened: rt::now(),
+        client: RefCell::new(None),
+        proxy: OnceCell::new(),
+    };
+    let mut request = Box::new(Request::new(thread.generation(), Rc::new(conn), ServerId(0)));
+    let mut raw = rt::pool().get(HEAD.len()).expect("memory for a head");
+    raw.append(HEAD);
+    let parsed = http::request::parse(&mut request.head, &raw, &http::request::Policy::default());
+    assert!(matches!(parsed, Ok(http::request::Progress::Complete { .. })), "{parsed:?}");
+    request.take_head(io::op::Source::Buf(raw), 0);
+    request.uri = b"/a/b".to_vec();
+    request.response.status = 200;
+    request
+}
+
+/// The files that the master would have opened.
+fn opened(config: &Config) -> Opened {
+    let open = |path: &PathBuf| -> OwnedFd {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+        rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).expect("a file in a folder of its own")
+    };
+    config.log_files().into_iter().map(|path| (path.clone(), open(&path))).collect()
+}
+
+/// Writes lines one by one, each with turns in which the writer works.
+async fn rounds(request: &Request, count: u32) {
+    for _ in 0..count {
+        request.end();
+        while !request.conn.thread.logs.outgoing().is_idle() {
+            rt::yield_now().await;
+        }
+    }
+}
+
+/// Most allocations of all lines under these directives, by way of a ring where there is one, and without;
+/// `FOLDER` in them is a folder.
+fn allocations(http: &str, folder: &TempDir) -> u64 {
+    let config = testing::loaded(&http.replace("FOLDER", &folder.path().display().to_string()));
+    let engine = |disk_ring| EngineConfig { net: NetKind::Epoll, disk_ring, ..EngineConfig::default() };
+    let engines = [true, false].map(|disk_ring| io::build(engine(disk_ring)));
+    let counts = engines.into_iter().flatten().map(|engine| allocations_on(engine, &config));
+    counts.max().expect("epoll is everywhere")
+}
+
+fn allocations_on(engine: Box<dyn io::Engine>, config: &Arc<Config>) -> u64 {
+    let mut runtime = Runtime::new(engine);
+    let request = runtime.block_on(async {
+        let request = request(config, opened(config));
+        rounds(&request, WARM_UP).await;
+        request
+    });
+    let counted = allocation_counter::measure(|| runtime.block_on(rounds(&request, ROUNDS)));
+    runtime.block_on(async { drop(request) });
+    counted.count_total
+}
+
+#[test]
+fn a_line_allocates_nothing() {
+    let folder = TempDir::new("log-allocations");
+    let formats = "log_format json escape=json '{\"u\":\"$http_user_agent\",\"r\":\"$http_referer\",\"t\":\"$time_iso8601\",
+        \"n\":$msec,\"d\":$request_time,\"q\":\"$args\",\"x\":\"$arg_x\",\"h\":\"$host\",\"p\":\"$remote_port\"}';";
+    for log in [
+        "access_log FOLDER/plain.log;",
+        "access_log FOLDER/json.log json;",
+        "access_log FOLDER/conditional.log combined if=$http_host;",
+        "access_log FOLDER/several.log; access_log FOLDER/further.log json;",
+        "access_log FOLDER/$host.log; open_log_file_cache max=9;",
+    ] {
+        let count = allocations(&format!("{formats} server {{ root FOLDER; {log} }}"), &folder);
+        // One is the waker of `block_on`; a wall clock that goes on may be worth two more.
+        assert!(count <= 3, "{count} allocations in {ROUNDS} lines: {log}");
+    }
+}
+
+#[test]
+fn a_message_allocates_nothing() {
+    let folder = TempDir::new("syslog-allocations");
+    let socket = UnixDatagram::bind(folder.path().join("log")).expect("a socket in a folder of its own");
+    let reader = std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        let mut messages = 0;
+        // An empty one is the end.
+        while let Ok(count @ 1..) = socket.recv(&mut bytes) {
+            assert!(bytes[..count].starts_with(b"<190>"));
+            messages += 1;
+        }
+        messages
+    });
+    let count = allocations("server { access_log syslog:server=unix:FOLDER/log; }", &folder);
+    assert!(count <= 3, "{count} allocations in {ROUNDS} messages");
+    let end = UnixDatagram::unbound().expect("a descriptor is free");
+    end.send_to(&[], folder.path().join("log")).expect("it is bound");
+    let messages = reader.join().expect("messages are messages");
+    assert_eq!(messages % (WARM_UP + ROUNDS), 0, "{messages} messages");
+}

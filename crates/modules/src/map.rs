@@ -1,0 +1,273 @@
+//! `map`: a variable whose value follows from that of a text with variables.
+//!
+//! Texts are looked up by hash and patterns in turn, when the variable is first used in a request.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec, State, Statement};
+
+use crate::http_core::NO_HASH;
+use crate::{Directive, Module};
+use exchange::config::Cx;
+use exchange::pattern::Pattern;
+use exchange::request::Request;
+use exchange::template::Template;
+use exchange::variables::Compute;
+use exchange::wildcard::{HostTable, Refusal};
+
+/// The module.
+pub(crate) static MODULE: Module = Module { directives: &[DIRECTIVES], ..Module::named("http_map") };
+
+const DIRECTIVES: &[Directive] = &[
+    // Its value is made when somebody asks, so maps that a request does not need cost it nothing.
+    Directive::http(
+        Spec::new(
+            "http_map",
+            "map",
+            Contexts::HTTP,
+            Args::Exactly(2),
+            "Defines a variable by a table of texts and patterns for the value of others.",
+        )
+        .raw()
+        .many(),
+        add_map,
+    ),
+    // Their values are checked all the same: a slip is told here as it is by nginx.
+    Directive::http(tuning("map_hash_bucket_size", "64").state(State::Accepted(NO_HASH)), |cx| {
+        cx.number(&mut 0)
+    }),
+    Directive::http(tuning("map_hash_max_size", "2048").state(State::Accepted(NO_HASH)), |cx| {
+        cx.number(&mut 0)
+    }),
+];
+
+/// A size of a table that nginx builds once, and that grows by itself here.
+const fn tuning(name: &'static str, default: &'static str) -> Spec {
+    let help = "Sizes one of nginx's hash tables.";
+    Spec::new("http_map", name, Contexts::HTTP, Args::Exactly(1), help).default(default)
+}
+
+/// One `map`.
+#[derive(Debug)]
+struct Map {
+    /// What is looked up.
+    source: Template,
+    /// Places in `values` by text in lower case.
+    texts: HostTable<u32>,
+    /// In the order of the configuration.
+    patterns: Vec<(Pattern, u32)>,
+    /// Each once, however many rows have it.
+    values: Vec<Template>,
+    /// What holds when nothing fits; without it the value is empty.
+    default: Option<u32>,
+    /// Whether texts are host names, which may have wildcards and a dot at their end.
+    hostnames: bool,
+    /// Whether the value is made anew for each use, because what it follows from changes during a request.
+    volatile: bool,
+}
+
+/// The rows of a block are read in turn: `hostnames` holds for those behind it, as in nginx.
+fn add_map(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let source = cx.template(cx.arg(0))?;
+    let name = cx.variable_name(cx.arg(1))?;
+    // Before the rows: a name that cannot be had is told with the line of the block.
+    let slot = cx.http.registry.define_computed(name, cx.statement)?;
+    let mut reader = Reader {
+        map: Map {
+            source,
+            texts: HostTable::default(),
+            patterns: Vec::new(),
+            values: Vec::new(),
+            default: None,
+            hostnames: false,
+            volatile: false,
+        },
+        known: HashMap::new(),
+    };
+    let statement = cx.statement;
+    for row in statement.rows() {
+        let row = row?;
+        reader.row(row, &mut cx.at(row))?;
+    }
+    let map = reader.map;
+    // Without a default there is an empty value.
+    let values = map.values.iter().map(Some).chain(map.default.is_none().then_some(None));
+    values.for_each(|value| cx.http.registry.note_value(slot, value));
+    cx.http.registry.compute(slot, Arc::new(map));
+    Ok(())
+}
+
+/// A map while its rows are read.
+struct Reader<'a> {
+    map: Map,
+    /// Values by their text: tables are long, and their values few.
+    known: HashMap<&'a str, u32>,
+}
+
+impl<'a> Reader<'a> {
+    /// Words alone are switches, `default` and patterns go by themselves, and everything else is a text.
+    fn row(&mut self, row: &'a Statement, cx: &mut Cx<'_>) -> Result<(), Error> {
+        let key = row.name.text.as_str();
+        let value = match (key, row.args.as_slice()) {
+            ("hostnames", []) => {
+                self.map.hostnames = true;
+                return Ok(());
+            }
+            ("volatile", []) => {
+                self.map.volatile = true;
+                return Ok(());
+            }
+            (_, [value]) => self.value(&value.text, cx)?,
+            _ => return Err(cx.error("invalid number of the map parameters")),
+        };
+        // Two defaults cannot both hold, and which one was meant is not for us to say.
+        if key == "default" {
+            return match self.map.default.replace(value) {
+                Some(_) => Err(cx.error("duplicate default map parameter")),
+                None => Ok(()),
+            };
+        }
+        if let Some(pattern) = key.strip_prefix('~') {
+            // Tried behind the texts and in their order, so that a conflict between patterns is none.
+            let caseless = pattern.strip_prefix('*');
+            let pattern = cx.pattern(caseless.unwrap_or(pattern), caseless.is_some())?;
+            self.map.patterns.push((pattern, value));
+            return Ok(());
+        }
+        // What begins like a pattern, or is one of the words above, is written behind a backslash.
+        let text = key.strip_prefix('\\').unwrap_or(key);
+        // Lowered once here, so that a lookup lowers only what it was asked for.
+        let lower = text.to_ascii_lowercase();
+        let added = match self.map.hostnames {
+            true => self.map.texts.add(&lower, value),
+            false => self.map.texts.add_exact(&lower, value),
+        };
+        added.map_err(|refusal| match refusal {
+            Refusal::Taken => cx.error(format_args!("conflicting parameter \"{lower}\"")),
+            Refusal::Invalid => cx.error(format_args!("invalid hostname or wildcard \"{text}\"")),
+        })
+    }
+
+    /// The place of a value, which may be a text with variables.
+    fn value(&mut self, text: &'a str, cx: &mut Cx<'_>) -> Result<u32, Error> {
+        if let Some(&place) = self.known.get(text) {
+            return Ok(place);
+        }
+        // Compiled once for all rows that have it.
+        let place = self.map.values.len() as u32;
+        self.map.values.push(cx.template(text)?);
+        self.known.insert(text, place);
+        Ok(place)
+    }
+}
+
+impl Map {
+    /// The place of the value that belongs to `text`. A pattern that matches leaves its groups in the request.
+    fn find(&self, text: &[u8], request: &Request) -> Option<u32> {
+        let place = match text.iter().any(u8::is_ascii_uppercase) {
+            true => self.texts.find(&text.to_ascii_lowercase()),
+            false => self.texts.find(text),
+        };
+        // Patterns are not asked about an empty text, not even those that would match it: nginx's rule.
+        if place.is_some() || text.is_empty() {
+            return place;
+        }
+        for (pattern, place) in &self.patterns {
+            match pattern.find(text) {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    found.store(text, request);
+                    return Some(*place);
+                }
+                // As in nginx the default holds then: no row can be told to be the right one.
+                Err(gave_up) => {
+                    gave_up.tell(text, request);
+                    return None;
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Compute for Map {
+    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        let mut text = self.source.rendered(request);
+        // A name with the dot of the root is the same name.
+        if self.hostnames && text.last() == Some(&b'.') {
+            text.pop();
+        }
+        let place = self.find(&text, request).or(self.default);
+        if let Some(place) = place {
+            self.values[place as usize].render(request, out);
+        }
+        // Without a row and without a default there is a value all the same: an empty one.
+        true
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.volatile
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{error, load_with, loaded};
+
+    #[test]
+    fn wrong_rows_are_refused_with_their_line() {
+        for (rows, expected) in [
+            ("a;", "invalid number of the map parameters"),
+            ("a b c;", "invalid number of the map parameters"),
+            ("hostnames x y;", "invalid number of the map parameters"),
+            ("default a; default b;", "duplicate default map parameter"),
+            ("a b; A c;", "conflicting parameter \"a\""),
+            ("hostnames; .a b; a c;", "conflicting parameter \"a\""),
+            ("hostnames; *.*.a b;", "invalid hostname or wildcard \"*.*.a\""),
+            ("~( b;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
+            ("~(?<uri>.) b;", "the duplicate \"uri\" variable"),
+            ("a $nonexist;", "unknown \"nonexist\" variable"),
+            ("a $;", "invalid variable name"),
+            ("a { }", "unexpected \"{\""),
+        ] {
+            let found = error(&format!("http {{ map $uri $m {{\n{rows} }} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{rows}");
+        }
+    }
+
+    #[test]
+    fn wrong_heads_are_refused() {
+        for (head, expected) in [
+            ("$uri m", "invalid variable name \"m\""),
+            ("$uri $", "invalid variable name \"$\""),
+            ("$uri $host", "the duplicate \"host\" variable"),
+            ("$nonexist $m", "unknown \"nonexist\" variable"),
+            ("$ $m", "invalid variable name"),
+        ] {
+            let found = error(&format!("http {{\nmap {head} {{ }} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{head}");
+        }
+        let variables = ["variables_hash_max_size", "variables_hash_bucket_size"];
+        for name in ["map_hash_max_size", "map_hash_bucket_size"].into_iter().chain(variables) {
+            let found = error(&format!("http {{\n{name} x; }}"));
+            assert_eq!(found, format!("\"{name}\" directive invalid number in /conf/nginx.conf:2"));
+            loaded(&format!("{name} 64;"));
+        }
+    }
+
+    #[test]
+    fn rows_may_come_from_files() {
+        let text = "http { map $uri $m { include rows; } }";
+        load_with(text, &[("/conf/rows", "/a b;\ndefault $host;")]).expect("it is right");
+        let found = load_with(text, &[("/conf/rows", "/a b;\n/A b;")]).map(|_| ());
+        let found = found.expect_err("it is wrong").to_string();
+        assert_eq!(found, "conflicting parameter \"/a\" in /conf/rows:2");
+    }
+
+    #[test]
+    fn a_map_may_be_defined_behind_its_use_and_twice() {
+        loaded("log_format x $m; map $uri $m { } map $args $m { } map $m $limit_rate { }");
+        loaded("map $a $b { default $b; } map $b $a { } server { set $a x; }");
+    }
+}

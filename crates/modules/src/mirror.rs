@@ -1,0 +1,146 @@
+//! `mirror`: copies of a request that are made beside it, and whose answers nobody looks at.
+
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::subrequest::{self, Subrequest};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().uris.items().is_empty() {
+            plan.now(Phase::Precontent, scope.shared::<Conf>(), run);
+        }
+    },
+    ..Module::named("http_mirror")
+};
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        Spec::new(
+            "http_mirror",
+            "mirror",
+            LEVELS,
+            Args::Exactly(1),
+            "A URI to which a copy of each request goes, or `off`.",
+        )
+        .default("off")
+        .many(),
+        add_uri,
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_mirror",
+            "mirror_request_body",
+            LEVELS,
+            Args::Flag,
+            "Whether the copies have the request's body, which is read first then.",
+        )
+        .default("on"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().request_body),
+    ),
+];
+
+/// Where copies go.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    uris: Layered<Arc<str>>,
+    /// The block that said `off`.
+    off: u32,
+    request_body: bool,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf { uris: Layered::default(), off: 0, request_body: true }
+    }
+}
+
+/// `off` stands alone in its block.
+fn add_uri(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let conf = scope.own::<Conf>();
+    let is_off = cx.arg(0) == "off";
+    let has_own = !conf.uris.items().is_empty() && conf.uris.is_of(cx.block);
+    if conf.off == cx.block || (is_off && has_own) {
+        return Err(cx.error("\"mirror\" directive is duplicate"));
+    }
+    let uris = conf.uris.own(cx.block);
+    if is_off {
+        conf.off = cx.block;
+    } else {
+        uris.push(cx.arg(0).into());
+    }
+    Ok(())
+}
+
+/// Starts the copies; a copy is not copied again.
+fn run(conf: &Conf, request: &mut Request) -> Step {
+    // Otherwise two locations that mirror each other would never end.
+    if request.depth > 0 {
+        return Step::Next;
+    }
+    if conf.request_body && request.body.is_none() {
+        return Step::ReadBody;
+    }
+    for uri in conf.uris.items() {
+        // The query is the client's; a URI of the configuration is taken as it is, question marks and all.
+        let (uri, args) = (uri.as_bytes().to_vec(), request.args.clone());
+        let wanted = Subrequest { uri, args, keeps_method: true, ..Subrequest::default() };
+        if !subrequest::in_background(request, &wanted) {
+            return Step::Status(500);
+        }
+    }
+    Step::Next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn a_block_has_its_own_uris_or_those_around_it() {
+        let config = loaded(
+            "mirror /a; mirror /b; mirror_request_body off; server { location /1 { } location /2 { mirror off; }
+             location /3 { mirror /c; mirror_request_body on; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let conf = location.expect("it is there").scope.of::<Conf>();
+            (conf.uris.items().iter().map(|uri| &**uri).collect::<Vec<_>>().join(" "), conf.request_body)
+        };
+        assert_eq!(conf("/1"), ("/a /b".to_owned(), false));
+        assert_eq!(conf("/2"), (String::new(), false));
+        assert_eq!(conf("/3"), ("/c".to_owned(), true));
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        for (text, expected) in [
+            ("mirror /a; mirror off;", "\"mirror\" directive is duplicate"),
+            ("mirror off; mirror /a;", "\"mirror\" directive is duplicate"),
+            ("mirror off; mirror off;", "\"mirror\" directive is duplicate"),
+            ("mirror a b;", "invalid number of arguments in \"mirror\" directive"),
+            (
+                "mirror_request_body 1;",
+                "invalid value \"1\" in \"mirror_request_body\" directive, it must be \"on\" or \"off\"",
+            ),
+        ] {
+            let found = error(&format!("http {{ server {{\n{text} }} }}"));
+            assert!(
+                found.starts_with(expected) && found.contains("in /conf/nginx.conf:2"),
+                "{text}: {found}"
+            );
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Preconditions: 304 and 412 where the client's copy decides (RFC 9110 section 13).
+
+use std::sync::Arc;
+
+use http::conditional::{self, IfModifiedSince, Outcome, Validators};
+
+use crate::Module;
+use exchange::request::Request;
+use exchange::response::{Body, ContentType};
+
+/// The module; its directive belongs to `http_core`.
+pub(crate) static MODULE: Module = Module {
+    take_part: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
+    ..Module::named("http_not_modified")
+};
+
+/// Runs before the range filter, so that a range of a file that the client has already is not read at all.
+fn filter(request: &mut Request) {
+    // Other statuses say nothing about the file that the client may have; nor does the file of an error page.
+    // Nor has the client a copy of what a subrequest is answered with.
+    if request.response.status != 200 || request.error_status.is_some() || request.depth > 0 {
+        return;
+    }
+    // Another server was asked with the same conditions, and has said that they do not hold.
+    if request.response.is_judged {
+        return;
+    }
+    let response = &request.response;
+    let mut last_modified = response.last_modified;
+    // A file that was put back to an older state must be sent again. What an upstream made has no such past.
+    let mut mode = IfModifiedSince::Exact;
+    if response.is_stored {
+        mode = IfModifiedSince::Before;
+        // RFC 9111 section 4.3.2: when it was made stands for when it was last changed.
+        let text = response.field(b"Last-Modified").or(response.date.as_deref());
+        last_modified = last_modified.or_else(|| text.and_then(http::date::parse_http));
+    }
+    let mode = request.scope().core.answering.if_modified_since.unwrap_or(mode);
+    let etag = response.etag.as_ref().map(|etag| etag.as_bytes());
+    let validators = Validators { etag, last_modified };
+    match conditional::evaluate(&request.head, request.bytes(), validators, mode) {
+        Outcome::Proceed => {}
+        Outcome::NotModified => {
+            let response = &mut request.response;
+            response.status = 304;
+            // RFC 9110 section 15.4.5: what is sent beside the validators would only describe a body that does
+            // not come.
+            response.content_length = None;
+            response.content_type = ContentType::None;
+            response.remove_field(b"Content-Encoding");
+            response.allow_ranges = false;
+            response.body = Body::None;
+        }
+        // The page replaces the file, and takes the validators with it: they are not those of the page.
+        Outcome::PreconditionFailed => request.response.refusal = Some(412),
+    }
+}

@@ -1,0 +1,171 @@
+//! `proxy_cache_path`: where a cache lies, how large it may become, and how it is kept in order.
+//!
+//! The parameters are nginx's, those of its commercial version (`purger…`) among them, and four of this server: `memory`,
+//! `store`, `verify` and `scrub`. A zone has the name that `proxy_cache` uses; folder and zone belong to one another for good.
+
+use std::time::Duration;
+
+use conf::value::{self, ValueError};
+use conf::{Error, Statement};
+
+use exchange::config::Cx;
+use std::sync::Arc;
+use upstream::caching::settings::{CachePath, CacheRoom, Caches, StoreKind};
+
+/// The setter: the folder, then parameters in any order.
+pub(super) fn declare(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let path = cx.path(cx.arg(0).trim_end_matches('/'));
+    let mut cache = CachePath::new("", path);
+    for text in cx.statement.texts().skip(1) {
+        let parameter = text.split_once('=').ok_or_else(|| unknown(cx, text))?;
+        let known = set(&mut cache, parameter, cx)?;
+        if !known {
+            return Err(unknown(cx, text));
+        }
+    }
+    if cache.name.is_empty() {
+        return Err(cx.error("\"proxy_cache_path\" must have \"keys_zone\" parameter"));
+    }
+    // The zone may have been used above this line, but declared only once.
+    let (name, bytes) = (cache.name.clone(), cache.keys_bytes);
+    let zone = cx.http.zones.named::<CachePath>(&name, cx.statement)?;
+    if zone.declared().is_some() {
+        return Err(cx.error(format_args!("duplicate zone \"{name}\"")));
+    }
+    // Two caches in one folder would delete each other's files.
+    if cx.http.own::<Caches>().zones.iter().any(|known| known.kind().path == cache.path) {
+        let path = cache.path.display();
+        return Err(cx.error(format_args!("the same path name \"{path}\" is used by another cache")));
+    }
+    cx.http.zones.declare((&name, bytes), cache, |known| &known.name, cx.statement)?;
+    cx.http.room_givers.push(Arc::new(CacheRoom(Arc::clone(&zone))));
+    cx.http.own::<Caches>().zones.push(zone);
+    Ok(())
+}
+
+fn unknown(cx: &Cx<'_>, text: &str) -> Error {
+    cx.error(format_args!("invalid parameter \"{text}\""))
+}
+
+/// Reads one parameter; `false` where there is none of this name.
+fn set(cache: &mut CachePath, parameter: (&str, &str), cx: &Cx<'_>) -> Result<bool, Error> {
+    let (name, text) = parameter;
+    let at = Parameter { name, text, statement: cx.statement };
+    match name {
+        // In nginx's order; each may come several times, and the last one holds.
+        "levels" => cache.levels = levels(text).ok_or_else(|| at.fault("levels"))?,
+        "use_temp_path" => cache.use_temp_path = at.flag()?,
+        "keys_zone" => (cache.name, cache.keys_bytes) = at.keys_zone()?,
+        "inactive" => cache.inactive = Duration::from_secs(at.read(value::seconds)?),
+        "max_size" => cache.max_size = Some(at.read(value::offset)?),
+        "min_free" => cache.min_free = at.read(value::offset)?,
+        "memory" => cache.memory = at.read(value::offset)?,
+        "store" => cache.store = at.store(cx)?,
+        "verify" => cache.verify = at.time_or_off()?,
+        "scrub" => cache.scrub = at.time_or_off()?,
+        "loader_files" => cache.loader.files = at.read(value::number)?,
+        "loader_sleep" => cache.loader.sleep = at.milliseconds()?,
+        "loader_threshold" => cache.loader.threshold = at.milliseconds()?,
+        "manager_files" => cache.manager.files = at.read(value::number)?,
+        "manager_sleep" => cache.manager.sleep = at.milliseconds()?,
+        "manager_threshold" => cache.manager.threshold = at.milliseconds()?,
+        "purger" => cache.purger = at.flag()?,
+        "purger_files" => cache.purger_pace.files = at.read(value::number)?,
+        "purger_sleep" => cache.purger_pace.sleep = at.milliseconds()?,
+        "purger_threshold" => cache.purger_pace.threshold = at.milliseconds()?,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// One to three levels of one or two digits each.
+fn levels(text: &str) -> Option<Vec<u8>> {
+    let digits = text.split(':').map(|part| match part {
+        "1" => Some(1),
+        "2" => Some(2),
+        _ => None,
+    });
+    digits.collect::<Option<Vec<u8>>>().filter(|levels| levels.len() <= LEVELS_MAX)
+}
+
+const LEVELS_MAX: usize = 3;
+
+/// The least that nginx takes: two pages.
+const KEYS_BYTES_MIN: u64 = 2 * 4096;
+
+/// `NAME=TEXT`
+struct Parameter<'a> {
+    name: &'a str,
+    text: &'a str,
+    statement: &'a Statement,
+}
+
+impl Parameter<'_> {
+    fn error(&self, message: impl std::fmt::Display) -> Error {
+        Error::at(self.statement, message)
+    }
+
+    fn fault(&self, shown: &str) -> Error {
+        // nginx quotes the name of this one only.
+        match shown {
+            "levels" => self.error(format_args!("invalid \"levels\" \"levels={}\"", self.text)),
+            _ => self.error(format_args!("invalid {} value \"{}={}\"", self.name, self.name, self.text)),
+        }
+    }
+
+    fn read<T>(&self, read: impl Fn(&str) -> Result<T, ValueError>) -> Result<T, Error> {
+        read(self.text).map_err(|_| self.fault(self.name))
+    }
+
+    fn milliseconds(&self) -> Result<Duration, Error> {
+        self.read(value::milliseconds).map(Duration::from_millis)
+    }
+
+    fn time_or_off(&self) -> Result<Option<Duration>, Error> {
+        match (self.text, value::milliseconds(self.text)) {
+            ("off", _) => Ok(None),
+            (_, Ok(time)) if time > 0 => Ok(Some(Duration::from_millis(time))),
+            _ => {
+                let (name, text) = (self.name, self.text);
+                Err(self.error(format_args!(
+                    "invalid {name} value \"{name}={text}\", it must be a time above 0 or \"off\""
+                )))
+            }
+        }
+    }
+
+    fn flag(&self) -> Result<bool, Error> {
+        match self.text {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            text => {
+                let name = self.name;
+                Err(self.error(format_args!(
+                    "invalid {name} value \"{name}={text}\", it must be \"on\" or \"off\""
+                )))
+            }
+        }
+    }
+
+    fn keys_zone(&self) -> Result<(String, u64), Error> {
+        let text = self.text;
+        let parts = text.split_once(':').and_then(|(name, size)| Some((name, value::size(size).ok()?)));
+        match parts {
+            None => Err(self.error(format_args!("invalid keys zone size \"keys_zone={text}\""))),
+            Some((_, bytes)) if bytes < KEYS_BYTES_MIN => {
+                Err(self.error(format_args!("keys zone \"keys_zone={text}\" is too small")))
+            }
+            Some((name, bytes)) => Ok((name.to_owned(), bytes)),
+        }
+    }
+
+    fn store(&self, cx: &Cx<'_>) -> Result<StoreKind, Error> {
+        match self.text {
+            "files" => Ok(StoreKind::Files),
+            "segments" => Err(cx.not_built("store=segments")),
+            text => Err(self.error(format_args!(
+                "invalid store value \"store={text}\", it must be \"files\" or \"segments\""
+            ))),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Requests whose answers may come from a cache (`proxy_cache`): which cache, under which key, and how the upstream is asked
+//! on its behalf. What follows from it is the business of `caching`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ::cache::Fate;
+use http::freshness::store::Ignored;
+use http::request::{HeaderId, Method};
+
+use crate::proxy::conf::Conf;
+use crate::proxy::request::Fill;
+use crate::proxy::{ask, pass, request as proxy_request};
+use exchange::config::Layered;
+use exchange::request::Request;
+use exchange::template::Template;
+use telemetry::Level;
+use upstream::caching::purge::{self, Purged};
+use upstream::caching::settings::{Caches, Zone};
+use upstream::caching::tasks::Cache;
+use upstream::caching::{Origin, Wanted, policy};
+
+/// How this module's upstreams are asked for a cache.
+pub(super) static ORIGIN: Origin = Origin {
+    conf: |scope| &scope.of::<Conf>().cache,
+    upstream: |scope| &scope.of::<Conf>().upstream,
+    ignored: |scope| {
+        let ignored = scope.of::<Conf>().ignored();
+        Ignored {
+            cache_control: ignored.has(HeaderId::CacheControl),
+            expires: ignored.has(HeaderId::Expires),
+            set_cookie: ignored.has(HeaderId::SetCookie),
+            vary: ignored.has(HeaderId::Vary),
+            accel_expires: ignored.has(HeaderId::XAccelExpires),
+        }
+    },
+    ask: |request, wanted| {
+        Box::pin(async move {
+            let generation = Rc::clone(&request.generation);
+            let conf = generation.config.location(request.location).scope.of::<Conf>();
+            let fill = wanted.is_shared.then(|| fill_of(request, conf, wanted));
+            ask(request, conf, fill.as_ref()).await
+        })
+    },
+};
+
+/// A cache and the text of a key.
+type Keyed = (Arc<Cache>, Vec<u8>);
+
+/// The cache of a request and the text of its key; none where it has no cache, or none that may be asked.
+///
+/// # Errors
+/// The status that answers; the log has the reason.
+pub(super) fn lookup(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>, u16> {
+    if !conf.cache.has_method(request.method) {
+        return Ok(None);
+    }
+    keyed(request, conf)
+}
+
+/// The same, whatever the method is.
+pub(super) fn keyed(request: &mut Request, conf: &Conf) -> Result<Option<Keyed>, u16> {
+    let Some(cache) = cache_of(request, conf)? else { return Ok(None) };
+    // Before the key is made, which may tell upstreams apart by `$proxy_host`.
+    let destination = pass::target(request, conf)?.1;
+    let text = match &conf.cache.key {
+        Some(template) => template.rendered(request),
+        None => proxy_request::default_key(request, conf, &destination),
+    };
+    Ok(Some((cache, text)))
+}
+
+/// The cache of a request.
+fn cache_of(request: &mut Request, conf: &Conf) -> Result<Option<Arc<Cache>>, u16> {
+    match &conf.cache.zone {
+        Zone::Off => Ok(None),
+        Zone::Named(zone) => Ok(Some(Arc::clone(zone.state()))),
+        Zone::Variable(template) => {
+            let name = template.rendered(request);
+            if matches!(name.as_slice(), b"" | b"off") {
+                return Ok(None);
+            }
+            let caches = &request.config().http.of::<Caches>().zones;
+            let Some(zone) = caches.iter().find(|zone| zone.name().as_bytes() == name) else {
+                let name = name.escape_ascii();
+                request.log(Level::Error, format_args!("cache \"{name}\" not found"));
+                return Err(500);
+            };
+            Ok(Some(Arc::clone(zone.state())))
+        }
+    }
+}
+
+/// Carries out a request that is to purge, and answers with which status. Nothing for one that is none, and where there
+/// is no cache: as in nginx that is passed on.
+pub(super) async fn purge(request: &mut Request, conf: &Conf) -> Option<u16> {
+    let is_any = |list: &Layered<Template>, request: &Request| {
+        list.items().iter().any(|text| policy::is_set(&text.rendered(request)))
+    };
+    let takes_all = is_any(&conf.cache.purge_all, request);
+    if !takes_all && !is_any(&conf.cache.purge, request) {
+        return None;
+    }
+    let (cache, text) = match keyed(request, conf) {
+        Ok(keyed) => keyed?,
+        Err(status) => return Some(status),
+    };
+    let purged = match tags(request, conf) {
+        _ if takes_all => Purged::All,
+        Some(tags) => Purged::Tags(tags),
+        None => Purged::Key(text),
+    };
+    let fate = if is_any(&conf.cache.purge_soft, request) { Fate::Stale } else { Fate::Gone };
+    Some(Box::pin(purge::purge(request, &cache, &purged, fate)).await)
+}
+
+/// The tags that a request names; nothing where it has no field for them.
+fn tags(request: &Request, conf: &Conf) -> Option<Vec<Vec<u8>>> {
+    let name = conf.cache.purge_tag_header.as_ref()?;
+    let mut values = request.head.named(request.bytes(), name).peekable();
+    values.peek()?;
+    let words = policy::words(values).filter(|word| !word.is_empty());
+    Some(words.take(purge::TAGS_MAX + 1).map(<[u8]>::to_vec).collect())
+}
+
+/// What is asked for in the place of what the client does.
+fn fill_of(request: &Request, conf: &Conf, wanted: &Wanted) -> Fill {
+    let mut fields = Vec::new();
+    let mut add = |id, value: &Option<Vec<u8>>| fields.extend(value.clone().map(|value| (id, value)));
+    add(HeaderId::IfNoneMatch, &wanted.if_none_match);
+    add(HeaderId::Range, &wanted.range);
+    add(HeaderId::IfRange, &wanted.if_range);
+    add(HeaderId::IfModifiedSince, &wanted.if_modified_since.map(|date| http::date::http(date).to_vec()));
+    Fill { as_get: request.method == Method::Head && conf.cache.convert_head, fields }
+}

@@ -1,0 +1,60 @@
+//! What a request that changes something makes stale (RFC 9111 section 4.4): what is stored for its URI, and for those that
+//! `Location` and `Content-Location` of its answer name, as long as they are on the same origin.
+//!
+//! Under which key that is, and in which cache, only the way of a GET of that URI can tell: it may lead to another
+//! location, with rewrites and variables of its own. So such a request is made, and goes that way up to here, where it
+//! takes away what it would have been answered with. It asks no upstream.
+
+use ::http::invalidation::{self, Target};
+use ::http::request::HeaderId;
+
+use crate::proxy::cached;
+use crate::proxy::conf::Conf;
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::subrequest;
+use upstream::Heading;
+use upstream::caching::purge;
+
+/// What marks a request that has come to invalidate.
+struct Errand;
+
+/// Invalidates what an exchange has changed. It is waited for: who has the answer must not find the old content.
+pub(super) async fn after(request: &Request, conf: &Conf, heading: &Heading) {
+    let status = heading.head().status().code();
+    let is_on = conf.cache.invalidates && conf.cache.zone.is_on() && request.depth == 0;
+    // Where answers to POST are stored a POST is a question, and changes nothing.
+    if !is_on || conf.cache.has_method(request.method) || !invalidation::invalidates(request.method, status) {
+        return;
+    }
+    let bytes = request.bytes();
+    let path = request.head.request_uri(bytes);
+    let target = Target { scheme: b"http", authority: request.head.host_text().of(bytes), path };
+    let mut paths = vec![path.to_vec()];
+    for id in [HeaderId::Location, HeaderId::ContentLocation] {
+        let Some(value) = heading.head().get(heading.raw(), id) else { continue };
+        // An upstream that knows itself under another name says that one; the client is told this server's.
+        let changed = conf.redirects.apply(request, value);
+        let found = invalidation::same_origin_target(target, changed.as_deref().unwrap_or(value));
+        paths.extend(found.filter(|path| !paths.contains(path)));
+    }
+    for path in paths {
+        subrequest::visit(request, &path, Errand).await;
+    }
+}
+
+/// Whether a request has come to invalidate.
+pub(super) fn is_errand(request: &Request) -> bool {
+    request.extensions.get::<Errand>().is_some()
+}
+
+/// Takes away what this request would be answered with.
+pub(super) async fn carry_out(request: &mut Request, conf: &Conf) -> Step {
+    // From here on it is to look like one that a client has made: the usual key has the URI as it was received.
+    request.depth = 0;
+    if let Ok(Some((cache, text))) = cached::lookup(request, conf) {
+        purge::invalidate(request, &cache, &text).await;
+    }
+    request.response.status = 204;
+    Step::Done
+}

@@ -1,0 +1,345 @@
+//! `proxy_pass`: where requests go, read once, or for each request where variables are in it.
+//!
+//! What of the URI goes along is said in `request`; who is behind the address, in `upstream::peers`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use conf::{Contexts, Error, Span};
+
+use crate::proxy::conf::Conf;
+use exchange::config::{Cx, Http, Scope};
+use exchange::request::Request;
+use exchange::settings::core::FoundBy;
+use exchange::template::{Start, Template};
+use exchange::variables::{Schemes, VarRef, is_https};
+use telemetry::Level;
+use upstream::Target;
+use upstream::peers::address::{self, Fault, Url};
+use upstream::peers::{Group, Upstreams};
+
+/// One `proxy_pass`.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    to: To,
+    /// What of a request's path the URI of the address takes the place of: the path of the location.
+    location: Box<str>,
+}
+
+/// Where to.
+#[derive(Debug)]
+enum To {
+    /// As it is written.
+    Written { url: Box<str>, group: Arc<Group>, place: Arc<Place> },
+    /// As each request has it, with where that stands.
+    Variables(Template, Span),
+}
+
+/// What an address says beside who is behind it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Scheme and host, as the usual cache key starts.
+    pub(crate) key_start: Vec<u8>,
+    /// `$proxy_host`: the host, with the port where it is not 80.
+    pub(crate) host: Vec<u8>,
+    /// `$proxy_port`; a unix socket has none.
+    pub(crate) port: Option<u16>,
+    /// What follows the host.
+    pub(crate) uri: Vec<u8>,
+}
+
+impl Pass {
+    /// The address and its parts, when it is without variables.
+    pub(super) fn written(&self) -> Option<(&str, &Place)> {
+        match &self.to {
+            To::Written { url, place, .. } => Some((url, place)),
+            To::Variables(..) => None,
+        }
+    }
+
+    /// What of the path the URI takes the place of.
+    pub(super) fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Whether a URI that only lacks the slash at the end of the location's path is sent there, as in nginx.
+    pub(crate) fn redirects_to_slash(&self) -> bool {
+        self.location.ends_with('/')
+    }
+}
+
+/// Where one request goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Destination {
+    pub(crate) place: Arc<Place>,
+    /// Whether its URI came out of variables, and goes out as it is.
+    pub(crate) is_evaluated: bool,
+}
+
+/// What stands in front of an address.
+const SCHEME: &str = "http://";
+
+/// The port of that scheme.
+const PORT: u16 = 80;
+
+/// The setter.
+pub(super) fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    let location = match &scope.core.found_by {
+        FoundBy::Prefix(path) if cx.context == Contexts::LOCATION => Some(&**path),
+        _ => None,
+    };
+    let template = cx.template(text)?;
+    let to = match template.constant() {
+        None => {
+            if let Some(Start::Text(text)) = template.start()
+                && is_https(text)
+            {
+                return Err(cx.error(SchemeFault::NoTls));
+            }
+            To::Variables(template, cx.statement.span().clone())
+        }
+        Some(text) => written(text, location.is_some(), cx)?,
+    };
+    let pass = Arc::new(Pass { to, location: location.unwrap_or_default().into() });
+    let conf = scope.own::<Conf>();
+    (conf.pass, conf.pass_block) = (Some(pass), cx.block);
+    Ok(())
+}
+
+/// Fails where a variable of an address has no value without `https`, and warns where it has one with it.
+pub(crate) fn check(http: &Http, warnings: &mut Vec<Error>) -> Result<(), Error> {
+    let mut seen: Vec<&Span> = Vec::new();
+    for location in &http.locations {
+        let Some(To::Variables(template, place)) =
+            location.scope.of::<Conf>().pass.as_deref().map(|pass| &pass.to)
+        else {
+            continue;
+        };
+        let Some(Start::Variable(&VarRef::Slot(slot))) = template.start() else { continue };
+        // Blocks inside of a location have its address too.
+        if seen.contains(&place) {
+            continue;
+        }
+        seen.push(place);
+        let name = http.registry.name(slot);
+        match http.registry.schemes(slot) {
+            Schemes { https: true, others: false } => {
+                let what = format_args!("{}, and \"${name}\" has no other value", SchemeFault::NoTls);
+                return Err(Error::at(place, what));
+            }
+            Schemes { https: true, others: true } => {
+                let then = "requests with that value are answered with 502";
+                let what = format_args!("{}, which \"${name}\" may have; {then}", SchemeFault::NoTls);
+                warnings.push(Error::at(place, what));
+            }
+            Schemes { https: false, .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// An address without variables.
+fn written(text: &str, has_path: bool, cx: &mut Cx<'_>) -> Result<To, Error> {
+    let rest = after_scheme(text.as_bytes()).map_err(|fault| cx.error(fault))?;
+    // It was text, and the scheme is ASCII.
+    let rest = &text[text.len() - rest.len()..];
+    let (authority, uri) = split(rest);
+    let url = Url::parse(authority, PORT)
+        .map_err(|fault| cx.error(format_args!("{fault} in upstream \"{rest}\"")))?;
+    // A block of this name may stand further down in the text: blocks are read before the locations.
+    let group = cx.http.own::<Upstreams>().of_address(&url, cx.statement.span());
+    let group = group.map_err(|fault| cx.error(fault))?;
+    // There would be nothing in the request's path that it could take the place of.
+    if !has_path && !uri.is_empty() {
+        return Err(cx.error(
+            "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, \
+             or inside \"if\" statement, or inside \"limit_except\" block",
+        ));
+    }
+    let place = Arc::new(Place::of(&url, authority, uri.as_bytes()));
+    Ok(To::Written { url: text.into(), group, place })
+}
+
+/// Why an address is none that requests can be passed to.
+enum SchemeFault {
+    Unknown,
+    NoTls,
+}
+
+impl std::fmt::Display for SchemeFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            SchemeFault::Unknown => "invalid URL prefix",
+            SchemeFault::NoTls => {
+                "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams"
+            }
+        })
+    }
+}
+
+/// The rest of an address behind its scheme.
+fn after_scheme(text: &[u8]) -> Result<&[u8], SchemeFault> {
+    let has = |scheme: &str| {
+        text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))
+    };
+    match () {
+        () if has(SCHEME) => Ok(&text[SCHEME.len()..]),
+        () if has("https://") => Err(SchemeFault::NoTls),
+        () => Err(SchemeFault::Unknown),
+    }
+}
+
+/// Host and port, and the URI behind them. Behind the path of a socket a colon stands before it.
+fn split(text: &str) -> (&str, &str) {
+    let socket = text.get(..UNIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(UNIX));
+    if socket {
+        let path = &text[UNIX.len()..];
+        return match path.find(':') {
+            Some(colon) => (&text[..UNIX.len() + colon], &path[colon + 1..]),
+            None => (text, ""),
+        };
+    }
+    text.split_at(text.find(['/', '?']).unwrap_or(text.len()))
+}
+
+/// What the path of a socket stands behind.
+const UNIX: &str = "unix:";
+
+impl Place {
+    fn of(url: &Url, authority: &str, uri: &[u8]) -> Place {
+        let uri = match uri.first() {
+            // A query alone belongs to the root.
+            Some(b'?') => [b"/", uri].concat(),
+            _ => uri.to_vec(),
+        };
+        let is_socket = authority.get(..UNIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(UNIX));
+        let (host, port) = match is_socket {
+            true => ("localhost".into(), None),
+            false if url.port == PORT => (Cow::Borrowed(url.host.as_str()), Some(PORT)),
+            false => (format!("{}:{}", url.host, url.port).into(), Some(url.port)),
+        };
+        let key_host = if is_socket { Cow::Owned(format!("{authority}:")) } else { host.clone() };
+        let key_start = format!("{SCHEME}{key_host}").into_bytes();
+        Place { key_start, host: host.into_owned().into_bytes(), port, uri }
+    }
+}
+
+/// Finds out where a request goes, which variables show from then on. The log has what is wrong with an address that
+/// came out of variables.
+///
+/// # Errors
+/// The status that answers.
+pub(crate) fn target(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u16> {
+    let (target, destination) = found(request, conf)?;
+    request.extensions.insert(destination.clone());
+    Ok((target, destination))
+}
+
+fn found(request: &mut Request, conf: &Conf) -> Result<(Target, Destination), u16> {
+    let Some(pass) = &conf.pass else { return Err(500) };
+    match &pass.to {
+        To::Written { group, place, .. } => {
+            let destination = Destination { place: Arc::clone(place), is_evaluated: false };
+            Ok((Target::Group(Arc::clone(group)), destination))
+        }
+        To::Variables(template, place) => {
+            let text = template.rendered(request);
+            evaluate(request, &text).map_err(|fault| {
+                let shown = fault.shown(&text);
+                request.log(Level::Error, format_args!("{shown} of \"proxy_pass\" in {place}"));
+                match fault {
+                    // The address is right, and this server cannot reach it.
+                    Wrong::Scheme(SchemeFault::NoTls) => 502,
+                    _ => 500,
+                }
+            })
+        }
+    }
+}
+
+/// What is wrong with an address that came out of variables.
+enum Wrong {
+    Scheme(SchemeFault),
+    Address(Fault),
+    /// It has bytes that are no text.
+    NoText,
+}
+
+impl Wrong {
+    fn shown(&self, text: &[u8]) -> String {
+        let text = text.escape_ascii();
+        match self {
+            Wrong::Scheme(SchemeFault::Unknown) => format!("invalid URL prefix in \"{text}\""),
+            Wrong::Scheme(fault) => format!("{fault}, in \"{text}\""),
+            Wrong::Address(fault) => format!("{fault} in upstream \"{text}\""),
+            Wrong::NoText => format!("invalid host in upstream \"{text}\""),
+        }
+    }
+}
+
+/// Reads an address that came out of variables: a group's name first, then an address, then a name to be resolved.
+fn evaluate(request: &Request, text: &[u8]) -> Result<(Target, Destination), Wrong> {
+    let rest = after_scheme(text).map_err(Wrong::Scheme)?;
+    // The URI may hold any bytes, the authority only text; a slash, a colon and a question mark are bytes of their own.
+    let valid = rest.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let (authority, _) = split(valid);
+    let uri = match split(valid) {
+        (authority, uri) if authority.len() + uri.len() < valid.len() => &rest[authority.len() + 1..],
+        (authority, _) => &rest[authority.len()..],
+    };
+    if authority.len() == valid.len() && valid.len() < rest.len() {
+        return Err(Wrong::NoText);
+    }
+    let url = Url::parse(authority, PORT).map_err(Wrong::Address)?;
+    let place = Arc::new(Place::of(&url, authority, uri));
+    let destination = Destination { place, is_evaluated: true };
+    let upstreams = &request.config().http.of::<Upstreams>();
+    // A group first: its name is no name of a host, and need not resolve.
+    let target = match upstreams.find(url.host.as_bytes(), url.port, url.has_port) {
+        Some(group) => Target::Group(Arc::clone(group)),
+        None => match url.place {
+            address::Place::Address(address) => Target::Address(address),
+            address::Place::Name => Target::Dynamic { host: url.host.into_bytes(), port: url.port },
+        },
+    };
+    Ok((target, destination))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_uris_are_told_apart() {
+        for (text, expected) in [
+            ("a", ("a", "")),
+            ("a:80/b?c", ("a:80", "/b?c")),
+            ("a?b/c", ("a", "?b/c")),
+            ("[::1]:80/", ("[::1]:80", "/")),
+            ("unix:/a/b", ("unix:/a/b", "")),
+            ("unix:/a/b:/c:d", ("unix:/a/b", "/c:d")),
+            ("UNIX:/a:", ("UNIX:/a", "")),
+        ] {
+            assert_eq!(split(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_says_what_the_host_field_is() {
+        let place = |text: &str| {
+            let (authority, uri) = split(text);
+            let url = Url::parse(authority, PORT).unwrap_or_else(|fault| panic!("{text}: {fault}"));
+            let place = Place::of(&url, authority, uri.as_bytes());
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (text(&place.key_start), text(&place.host), place.port, text(&place.uri))
+        };
+        let shown =
+            |key: &str, host: &str, port, uri: &str| (key.to_owned(), host.to_owned(), port, uri.to_owned());
+        assert_eq!(place("A.b"), shown("http://A.b", "A.b", Some(80), ""));
+        assert_eq!(place("a:80/"), shown("http://a", "a", Some(80), "/"));
+        assert_eq!(place("a:81/x"), shown("http://a:81", "a:81", Some(81), "/x"));
+        assert_eq!(place("[::1]:81?x"), shown("http://[::1]:81", "[::1]:81", Some(81), "/?x"));
+        assert_eq!(place("unix:/s:/x"), shown("http://unix:/s:", "localhost", None, "/x"));
+    }
+}

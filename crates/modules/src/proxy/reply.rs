@@ -1,0 +1,364 @@
+//! The answer of an upstream as the client gets it: which fields are passed on, what they steer here, what the body is.
+//!
+//! | field | becomes |
+//! |---|---|
+//! | `Content-Type`, `Content-Length`, `Last-Modified`, `ETag`, `Content-Range` | the values that filters know |
+//! | `Location`, `Refresh` | the same behind `proxy_redirect` |
+//! | `Set-Cookie` | the same behind `proxy_cookie_*` |
+//! | `WWW-Authenticate` | a question that an error page keeps |
+//! | `Server`, `Date` | hidden; shown, they take the place of ours; the `Date` of a stored response always does |
+//! | `X-Accel-*`, `X-Pad` | hidden; the former steer this server |
+//! | those of the connection, and those that `Connection` names | nothing |
+//! | all others | themselves |
+//!
+//! Values that filters look at (type, length, date, tag) go to their places in the response, so that `gzip`, ranges
+//! and conditions work as for files; all others are passed on as they came.
+
+use std::rc::Rc;
+
+use http::conditional::Etag;
+use http::hop_by_hop::ConnectionOptions;
+use http::reply::{FieldLine, ReplyHead};
+use http::request::HeaderId;
+
+use crate::proxy::conf::Conf;
+use crate::proxy::request::Context;
+use crate::proxy::{rewrites, store};
+use exchange::course;
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::response::{Body, ContentType, Reason};
+use exchange::subrequest;
+use telemetry::Level;
+use upstream::state::Tries;
+use upstream::{Heading, Reply, ReplyBody};
+
+/// Names of `proxy_ignore_headers`.
+pub(super) const IGNORABLE: &[(&str, u64)] = &[
+    ("X-Accel-Redirect", Ignored::REDIRECT),
+    ("X-Accel-Expires", Ignored::ACCEL_EXPIRES),
+    ("X-Accel-Limit-Rate", Ignored::LIMIT_RATE),
+    ("X-Accel-Buffering", Ignored::BUFFERING),
+    ("X-Accel-Charset", Ignored::CHARSET),
+    ("Expires", Ignored::EXPIRES),
+    ("Cache-Control", Ignored::CACHE_CONTROL),
+    ("Set-Cookie", Ignored::SET_COOKIE),
+    ("Vary", Ignored::VARY),
+];
+
+/// Fields that do not steer this server (`proxy_ignore_headers`). They are passed on nevertheless.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ignored(u64);
+
+impl Ignored {
+    const REDIRECT: u64 = 1;
+    const ACCEL_EXPIRES: u64 = 1 << 1;
+    const LIMIT_RATE: u64 = 1 << 2;
+    const BUFFERING: u64 = 1 << 3;
+    const CHARSET: u64 = 1 << 4;
+    const EXPIRES: u64 = 1 << 5;
+    const CACHE_CONTROL: u64 = 1 << 6;
+    const SET_COOKIE: u64 = 1 << 7;
+    const VARY: u64 = 1 << 8;
+
+    /// Whether the field of this name is to be ignored.
+    pub(crate) fn has(self, id: HeaderId) -> bool {
+        let bit = match id {
+            HeaderId::XAccelRedirect => Ignored::REDIRECT,
+            HeaderId::XAccelExpires => Ignored::ACCEL_EXPIRES,
+            HeaderId::XAccelLimitRate => Ignored::LIMIT_RATE,
+            HeaderId::XAccelBuffering => Ignored::BUFFERING,
+            HeaderId::XAccelCharset => Ignored::CHARSET,
+            HeaderId::Expires => Ignored::EXPIRES,
+            HeaderId::CacheControl => Ignored::CACHE_CONTROL,
+            HeaderId::SetCookie => Ignored::SET_COOKIE,
+            HeaderId::Vary => Ignored::VARY,
+            _ => 0,
+        };
+        self.0 & bit != 0
+    }
+}
+
+impl Conf {
+    /// `proxy_ignore_headers`
+    pub(crate) fn ignored(&self) -> Ignored {
+        Ignored(self.ignored.all())
+    }
+
+    /// Whether a field of answers is not passed on.
+    pub(super) fn hides(&self, id: HeaderId, name: &[u8]) -> bool {
+        let is_hidden = is_hidden_by_default(id, name) || self.hides_by_name(name);
+        is_hidden && !has_name(self.shown.items(), name)
+    }
+
+    /// Whether `proxy_hide_header` names a field.
+    fn hides_by_name(&self, name: &[u8]) -> bool {
+        has_name(self.hidden.items(), name)
+    }
+}
+
+fn has_name(list: &[Box<str>], name: &[u8]) -> bool {
+    list.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// Fields that are this server's own, or for this server.
+fn is_hidden_by_default(id: HeaderId, name: &[u8]) -> bool {
+    matches!(
+        id,
+        HeaderId::Date
+            | HeaderId::Server
+            | HeaderId::XAccelExpires
+            | HeaderId::XAccelRedirect
+            | HeaderId::XAccelLimitRate
+            | HeaderId::XAccelBuffering
+            | HeaderId::XAccelCharset
+    ) || name.eq_ignore_ascii_case(b"X-Pad")
+}
+
+/// Makes the answer of a request out of that of an upstream, or follows where it leads.
+pub(crate) fn apply(request: &mut Request, conf: &Conf, reply: Reply) -> Step {
+    let heading = Rc::clone(&reply.head);
+    // nginx's order: what is intercepted does not steer, and what is redirected has no body to pass on.
+    if let Some(step) = intercept(request, conf, &heading) {
+        return step;
+    }
+    let steering = steer(request, conf, &heading);
+    if let Some(target) = steering.redirect {
+        return redirect(request, conf, &heading, target);
+    }
+    // Conditions that went along with the request have been judged; those of a request for a cache did not go.
+    let context = request.extensions.get::<Context>();
+    let is_judged = context.is_some_and(|context| context.passes_conditions) && reply.stored.is_none();
+    request.response.is_judged = is_judged;
+    request.response.is_stored = reply.stored.is_some();
+    // Any part of what is stored can be had, whatever the upstream promised.
+    request.response.allow_ranges = reply.stored.is_some() && heading.head().status().code() == 200;
+    head(request, conf, &heading);
+    if let Some(stored) = reply.stored {
+        Tries::of(request).stored = Some(Rc::clone(&heading));
+        request.response.content_length = stored.length;
+        if let Some(age_s) = stored.age_s {
+            push(request, b"Age", age_s.to_string().into_bytes());
+        }
+    }
+    // From here on it is an answer like others: what changes bodies does not ask where they come from.
+    let body = match reply.body {
+        ReplyBody::Bytes(source) if request.response.content_length.is_none() => {
+            // It came in chunks, or to the end of the connection; now its length is known.
+            request.response.content_length = Some(source.bytes().len() as u64);
+            Body::Bytes(source)
+        }
+        body => body.into_body(request, &conf.upstream, steering.buffering),
+    };
+    request.response.body = store::keep(request, conf, body);
+    Step::Done
+}
+
+/// `proxy_intercept_errors`: a status that has an `error_page` leads there.
+fn intercept(request: &mut Request, conf: &Conf, heading: &Heading) -> Option<Step> {
+    let status = heading.head().status().code();
+    let pages = request.scope().core.answering.error_pages.items();
+    // Without a page for it the upstream's own words are better than ours.
+    if status < 300 || !conf.intercept_errors || !pages.iter().any(|page| page.status == status) {
+        return None;
+    }
+    if status == 401 {
+        // The page still asks for what the upstream asked for.
+        let questions = heading.head().all(heading.raw(), HeaderId::WwwAuthenticate);
+        request.response.www_authenticate = questions.map(<[u8]>::to_vec).collect();
+    }
+    Some(Step::Status(status))
+}
+
+/// What an answer tells this server.
+struct Steering<'h> {
+    /// `X-Accel-Redirect`: where the answer is to be found.
+    redirect: Option<&'h [u8]>,
+    /// Whether the body is read ahead of the client.
+    buffering: bool,
+}
+
+/// Follows the fields that are for this server.
+fn steer<'h>(request: &mut Request, conf: &Conf, heading: &'h Heading) -> Steering<'h> {
+    let ignored = conf.ignored();
+    let get = |id: HeaderId| heading.head().get(heading.raw(), id).filter(|_| !ignored.has(id));
+    // They hold for what a redirect leads to as well, so they are looked at first.
+    if let Some(rate) = get(HeaderId::XAccelLimitRate).and_then(http::parse_decimal) {
+        request.limit_rate = Some(rate);
+    }
+    if let Some(charset) = get(HeaderId::XAccelCharset) {
+        request.response.charset_override =
+            Some(charset).filter(|charset| !charset.is_empty()).map(Box::from);
+    }
+    let buffering = match get(HeaderId::XAccelBuffering) {
+        Some(value) if value.eq_ignore_ascii_case(b"no") => false,
+        Some(value) if value.eq_ignore_ascii_case(b"yes") => true,
+        _ => conf.upstream.buffering,
+    };
+    // An empty value leads nowhere; nginx would answer with an error.
+    let redirect = get(HeaderId::XAccelRedirect).filter(|target| !target.is_empty());
+    Steering { redirect, buffering }
+}
+
+/// Goes on with another URI. What describes the answer as such is kept for what is found there, as in nginx.
+fn redirect(request: &mut Request, conf: &Conf, heading: &Heading, target: &[u8]) -> Step {
+    for line in heading.head().lines(heading.raw()) {
+        if is_kept(line) {
+            take(request, conf, line, Whole::Parts);
+        }
+    }
+    if target.first() == Some(&b'@') {
+        let name = String::from_utf8_lossy(target);
+        return match request.server().locations.named(&name) {
+            Some(location) => Step::Named(location),
+            None => {
+                request.log(Level::Error, format_args!("could not find named location \"{name}\""));
+                Step::Status(500)
+            }
+        };
+    }
+    let Some((uri, args)) = subrequest::parse_uri(request, target) else { return Step::Status(404) };
+    // The file is to be read, whatever was done to find its name.
+    course::become_get(request);
+    (request.uri, request.args) = (uri, args);
+    Step::Internal
+}
+
+fn is_kept(line: FieldLine<'_>) -> bool {
+    let known = matches!(
+        line.id,
+        HeaderId::ContentType
+            | HeaderId::SetCookie
+            | HeaderId::CacheControl
+            | HeaderId::Expires
+            | HeaderId::AcceptRanges
+    );
+    known || line.name.eq_ignore_ascii_case(b"Content-Disposition")
+}
+
+/// Puts status and fields into the response.
+fn head(request: &mut Request, conf: &Conf, heading: &Heading) {
+    let (head, raw) = (heading.head(), heading.raw());
+    let status = head.status();
+    let response = &mut request.response;
+    response.status = status.code();
+    response.reason = Some(Reason::new(status, head.reason().of(raw)));
+    // A chunked body has no length, whatever else the head says (RFC 9112 section 6.3).
+    response.content_length = if head.is_chunked() { None } else { head.content_length() };
+    // nginx compares dates of these only, and passes that of an error page on like any other field.
+    let whole = match status.code() {
+        200 | 206 | 304 => Whole::Parts,
+        _ => Whole::Fields,
+    };
+    // A 426 has to name the protocol that the client should go over to (RFC 9110 section 15.5.22).
+    let is_upgrade = matches!(status.code(), 101 | 426);
+    // RFC 9110 section 7.6.1: what was for this connection is not for the next one. nginx lets most of it through.
+    let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
+    // A `Server` that is shown is the upstream's, be there none. nginx has no `Date` then either, but RFC 9110 section
+    // 6.6.1 asks for one.
+    if !conf.hides(HeaderId::Server, b"Server") {
+        request.response.server = Some(Vec::new());
+    }
+    for line in head.lines(raw) {
+        let is_removed = options.removes(line.id, line.name) && !(is_upgrade && line.id == HeaderId::Upgrade);
+        // The age of a stored response, and the time until it expires, are counted from its date.
+        let is_kept =
+            line.id == HeaderId::Date && request.response.is_stored && !conf.hides_by_name(line.name);
+        if !is_removed && (is_kept || !conf.hides(line.id, line.name)) {
+            take(request, conf, line, whole);
+        }
+    }
+    // The range filter does the rest, and promises them in `Accept-Ranges`.
+    if conf.force_ranges {
+        request.response.allow_ranges = true;
+    }
+}
+
+/// Whether validators are those of a representation that filters may compare, or fields like others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whole {
+    Parts,
+    Fields,
+}
+
+/// Takes one field to where it belongs.
+fn take(request: &mut Request, conf: &Conf, line: FieldLine<'_>, whole: Whole) {
+    let FieldLine { id, name, value } = line;
+    match id {
+        HeaderId::ContentLength => {}
+        HeaderId::ContentType => content_type(request, name, value),
+        HeaderId::LastModified if whole == Whole::Parts => last_modified(request, name, value),
+        HeaderId::Etag if request.response.etag.is_none() => {
+            request.response.etag = Some(Etag::from_text(value));
+        }
+        HeaderId::ContentRange => request.response.content_range = Some(value.to_vec()),
+        // Promised by this server where it cuts the ranges.
+        HeaderId::AcceptRanges if conf.force_ranges || request.response.allow_ranges => {}
+        HeaderId::WwwAuthenticate => request.response.www_authenticate.push(value.to_vec()),
+        HeaderId::Server => request.response.server = Some(value.to_vec()),
+        HeaderId::Date => request.response.date = Some(value.to_vec()),
+        HeaderId::Location => location(request, conf, name, value),
+        HeaderId::Refresh => {
+            let value = refresh(request, conf, value);
+            push(request, name, value);
+        }
+        HeaderId::SetCookie => {
+            let value = rewrites::cookie(request, conf, value).into_owned();
+            push(request, name, value);
+        }
+        _ => push(request, name, value.to_vec()),
+    }
+}
+
+fn push(request: &mut Request, name: &[u8], value: Vec<u8>) {
+    request.response.fields.push((name.to_vec(), value));
+}
+
+fn content_type(request: &mut Request, name: &[u8], value: &[u8]) {
+    match std::str::from_utf8(value) {
+        Ok(text) => request.response.content_type = ContentType::Text(text.to_owned().into()),
+        // No filter knows such a type.
+        Err(_) => push(request, name, value.to_vec()),
+    }
+}
+
+/// A date that is written in the usual way is compared with what clients have; another one is passed on as it is.
+fn last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
+    match http::date::parse_as_written(value) {
+        Some(date) => request.response.last_modified = Some(date),
+        None => push(request, name, value.to_vec()),
+    }
+}
+
+/// As in nginx a path that is not changed stays a path, whatever `absolute_redirect` says.
+fn location(request: &mut Request, conf: &Conf, name: &[u8], value: &[u8]) {
+    match conf.redirects.apply(request, value) {
+        Some(changed) => request.response.location = Some(changed),
+        None => push(request, name, value.to_vec()),
+    }
+}
+
+/// What stands behind `url=` is a place like that in `Location`.
+fn refresh(request: &Request, conf: &Conf, value: &[u8]) -> Vec<u8> {
+    const URL: &[u8] = b"url=";
+    let start = value.windows(URL.len()).position(|window| window.eq_ignore_ascii_case(URL));
+    let Some(start) = start.map(|start| start + URL.len()) else { return value.to_vec() };
+    match conf.redirects.apply(request, &value[start..]) {
+        Some(changed) => [&value[..start], &changed].concat(),
+        None => value.to_vec(),
+    }
+}
+
+/// The fields of an interim answer that a client gets (103): those that are passed on and say nothing of a body.
+pub(super) fn interim_lines<'a>(
+    conf: &'a Conf,
+    head: &'a ReplyHead,
+    raw: &'a [u8],
+) -> impl Iterator<Item = FieldLine<'a>> + 'a {
+    let options = ConnectionOptions::new(head.all(raw, HeaderId::Connection));
+    head.lines(raw).filter(move |line| {
+        !options.removes(line.id, line.name)
+            && !conf.hides(line.id, line.name)
+            && line.id != HeaderId::ContentLength
+    })
+}

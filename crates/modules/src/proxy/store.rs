@@ -1,0 +1,298 @@
+//! `proxy_store`: answers are kept as files while they are sent, for `static_file` to serve the next time.
+//!
+//! ```text
+//!    Idle --piece--> Busy (the disk takes it) --> Idle --end--> Busy (mode, time, name) --> Gone
+//!      |               |
+//!      +-- an error of the upstream or of the disk: the temporary file goes --> Gone
+//! ```
+//!
+//! An answer goes to a temporary file first and gets its name when it is complete: nobody ever sees a part of one
+//! under its name. Errors of the disk are said, and the client's answer goes on without a copy.
+
+mod file;
+
+use std::ffi::OsString;
+use std::future::{Future, poll_fn};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use conf::{Args, Error, Spec};
+use io::op::Source;
+
+use crate::Directive;
+use crate::http_core::LEVELS;
+use crate::proxy::conf::Conf;
+use crate::proxy::spec;
+use exchange::config::{Cx, Scope};
+use exchange::files;
+use exchange::request::Request;
+use exchange::response::Body;
+use exchange::template::Template;
+use file::{Plan, Writer};
+use telemetry::Level;
+use transfer::body::stream::Stream;
+use transfer::body::{BodyError, choose};
+use upstream::caching::settings::Zone;
+
+pub(super) const DIRECTIVES: &[Directive] = &[
+    // A mirror of another server, made as it is asked for: `try_files` or `error_page` leads here when a file is missing.
+    // Nothing ever looks whether a copy is still right; that is what caches are for.
+    Directive::scope(
+        spec(
+            "proxy_store",
+            Args::Exactly(1),
+            "Keeps answers as files: where their URIs lead, or at this path.",
+        )
+        .default("off"),
+        set,
+    ),
+    // Folders that have to be made get the same bits, and those who may read get into them.
+    Directive::scope(
+        Spec::new(
+            "http_proxy",
+            "proxy_store_access",
+            LEVELS,
+            Args::Between(1, 3),
+            "Who may read and write these files: `user:`, `group:`, `all:` with `r` or `rw`.",
+        )
+        .default("user:rw"),
+        set_access,
+    ),
+];
+
+/// `proxy_store`
+#[derive(Clone, Debug, Default)]
+pub(super) enum Store {
+    /// `off`
+    #[default]
+    Off,
+    /// `on`: by `root` or `alias`.
+    ByUri,
+    /// At this path.
+    At(Arc<Template>),
+}
+
+impl Store {
+    pub(super) fn is_on(&self) -> bool {
+        !matches!(self, Store::Off)
+    }
+}
+
+fn set(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let conf = scope.own::<Conf>();
+    if cx.arg(0) != "off" && conf.cache_block == cx.block && conf.cache.zone.is_on() {
+        return Err(cx.error("\"proxy_store\" directive is incompatible with \"proxy_cache\""));
+    }
+    conf.store = match cx.arg(0) {
+        "off" => Store::Off,
+        "on" => Store::ByUri,
+        "" => return Err(cx.error("empty path")),
+        text => Store::At(Arc::new(cx.path_template(text)?)),
+    };
+    if conf.store.is_on() {
+        // A block that stores does not cache, whatever the blocks around it do.
+        conf.cache.zone = Zone::Off;
+    }
+    conf.store_block = cx.block;
+    Ok(())
+}
+
+/// nginx's rule: without `user:` the owner may read and write.
+fn set_access(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let (mut mode, mut user) = (0, 0o600);
+    for text in cx.statement.texts() {
+        let fault = || cx.error(format_args!("invalid value \"{text}\""));
+        let (who, what) = text.split_once(':').ok_or_else(fault)?;
+        let bits = match what {
+            "rw" => 6,
+            "r" => 4,
+            _ => return Err(fault()),
+        };
+        mode |= match who {
+            "user" => {
+                user = 0;
+                bits << 6
+            }
+            "group" => bits << 3,
+            "all" => bits,
+            _ => return Err(fault()),
+        };
+    }
+    scope.own::<Conf>().store_access = mode | user;
+    Ok(())
+}
+
+/// The body, with a copy of it on its way to a file where the configuration asks for that. Only what is a whole answer
+/// to a GET is kept.
+pub(super) fn keep(request: &Request, conf: &Conf, body: Body) -> Body {
+    let is_whole = request.response.status == 200 && !matches!(body, Body::None | Body::Tunnel(_));
+    // HEAD has no body, 206 a part of one, and other statuses are no files.
+    if !conf.store.is_on() || !is_whole {
+        return body;
+    }
+    let mut path = Vec::new();
+    match &conf.store {
+        Store::Off => return body,
+        Store::ByUri => files::path_of(request, &request.uri, &mut path),
+        Store::At(template) => {
+            template.render(request, &mut path);
+            // An empty value stays one, which is an error below.
+            if !path.is_empty() {
+                files::put_behind(&request.config().http.prefix, &mut path, 0);
+            }
+        }
+    }
+    // A decoded URI may have any byte in it but this one, which would end the path early.
+    if path.contains(&0) || path.is_empty() {
+        request.log(Level::Error, format_args!("a path to store an answer at is empty or has a zero byte"));
+        return body;
+    }
+    let plan = Plan {
+        path: PathBuf::from(OsString::from_vec(path)),
+        temp: conf.upstream.temp_path.0.clone(),
+        levels: conf.upstream.temp_path.1.to_vec(),
+        mode: conf.store_access,
+        modified: request.response.last_modified,
+        length: request.response.content_length,
+        via: choose::path_engine(request.scope().core.sending.aio, &rt::caps()),
+    };
+    let stream: Box<dyn Stream> = match body {
+        Body::Stream(stream) => stream,
+        Body::Bytes(source) => Box::new(Once(Some(source))),
+        other => return other,
+    };
+    let thread = Rc::clone(&request.conn.thread);
+    Body::Stream(Box::new(Storing {
+        stream,
+        copy: Copy::Idle(Writer::new(plan, thread)),
+        held: None,
+        is_over: false,
+    }))
+}
+
+/// A body that is here as a whole.
+struct Once(Option<Source>);
+
+impl Stream for Once {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        Poll::Ready(Ok(self.0.take().filter(|source| !source.bytes().is_empty())))
+    }
+}
+
+/// A stream of which a copy is made. A client that goes away does not keep the copy from being completed, as in nginx.
+struct Storing {
+    stream: Box<dyn Stream>,
+    copy: Copy,
+    /// A piece that is passed on when the copy has it.
+    held: Option<Source>,
+    /// Whether the stream has come to its end, good or bad.
+    is_over: bool,
+}
+
+/// Where the copy stands.
+enum Copy {
+    Idle(Writer),
+    /// It takes a piece, or is being completed.
+    Busy(Pin<Box<dyn Future<Output = Option<Writer>>>>),
+    /// It was given up, or is complete.
+    Gone,
+}
+
+impl Storing {
+    /// Waits until the copy has what it was given.
+    fn poll_copy(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Copy::Busy(work) = &mut self.copy {
+            let writer = ready!(work.as_mut().poll(context));
+            // Nothing comes back from a copy that is complete, or that could not go on.
+            self.copy = writer.map_or(Copy::Gone, Copy::Idle);
+        }
+        Poll::Ready(())
+    }
+
+    /// Gives the copy something to do.
+    fn begin(&mut self, piece: Option<Vec<u8>>) {
+        if let Copy::Idle(writer) = std::mem::replace(&mut self.copy, Copy::Gone) {
+            self.copy = Copy::Busy(match piece {
+                Some(bytes) => Box::pin(writer.write(bytes)),
+                None => Box::pin(writer.complete()),
+            });
+        }
+    }
+}
+
+impl Stream for Storing {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        loop {
+            ready!(self.poll_copy(context));
+            if let Some(piece) = self.held.take() {
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            if self.is_over {
+                return Poll::Ready(Ok(None));
+            }
+            match ready!(self.stream.poll_next(context)) {
+                Ok(Some(piece)) => {
+                    // The client gets the piece when the disk has it: a slow disk slows the answer, and never fills the memory.
+                    self.begin(Some(piece.bytes().to_vec()));
+                    self.held = Some(piece);
+                }
+                Ok(None) => {
+                    self.is_over = true;
+                    self.begin(None);
+                }
+                Err(error) => {
+                    self.is_over = true;
+                    // A part of an answer is none.
+                    self.copy = Copy::Gone;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.stream.trailers()
+    }
+
+    fn is_unbuffered(&self) -> bool {
+        self.stream.is_unbuffered()
+    }
+
+    fn is_reading(&self) -> bool {
+        matches!(self.copy, Copy::Busy(_)) || self.stream.is_reading()
+    }
+
+    fn send_bytes(&self) -> usize {
+        self.stream.send_bytes()
+    }
+}
+
+/// What the rest of an answer is read by when its client is gone.
+struct Empty;
+
+impl Stream for Empty {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        Poll::Ready(Ok(None))
+    }
+}
+
+impl Drop for Storing {
+    fn drop(&mut self) {
+        // Without a copy to complete, the upstream's connection ends with the client's.
+        if matches!(self.copy, Copy::Gone) {
+            return;
+        }
+        let mut rest = Storing {
+            stream: std::mem::replace(&mut self.stream, Box::new(Empty)),
+            copy: std::mem::replace(&mut self.copy, Copy::Gone),
+            held: None,
+            is_over: self.is_over,
+        };
+        // It ends with the upstream: at its last byte, or when it has sent nothing for `proxy_read_timeout`.
+        rt::spawn(async move { while let Ok(Some(_)) = poll_fn(|context| rest.poll_next(context)).await {} });
+    }
+}

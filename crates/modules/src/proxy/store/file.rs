@@ -1,0 +1,222 @@
+//! The file that a copy of an answer goes to: temporary until it is complete.
+//!
+//! Writes go through the disk engine of the location. What comes at the end is a handful of calls that a thread for long
+//! work makes in a row, since each may wait for the disk.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use io::op::DeviceId;
+use io::{DiskVia, Errno};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
+
+use exchange::error_log;
+use exchange::room::DiskRoom;
+use exchange::thread::Thread;
+use telemetry::{Level, Reason};
+use transfer::received;
+
+/// What is to become of a copy.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// Where it will be.
+    pub(super) path: PathBuf,
+    /// The folder of temporary files, and the digits of its levels.
+    pub(super) temp: PathBuf,
+    pub(super) levels: Vec<u8>,
+    /// Permission bits.
+    pub(super) mode: u32,
+    /// `Last-Modified`, which becomes the file's time.
+    pub(super) modified: Option<i64>,
+    /// Bytes that the whole has, where they were told.
+    pub(super) length: Option<u64>,
+    pub(super) via: DiskVia,
+}
+
+/// Why a copy was given up: what failed, where, and why.
+type Fault = (&'static str, PathBuf, Errno);
+
+/// Writes a copy. Dropped before it is complete, it takes its file away.
+pub(super) struct Writer {
+    plan: Plan,
+    thread: Rc<Thread>,
+    file: Option<(rt::File, PathBuf)>,
+    written: u64,
+}
+
+/// Bytes of one write: a buffer of the pool.
+const WRITE_MAX: usize = 256 << 10;
+
+impl Writer {
+    pub(super) fn new(plan: Plan, thread: Rc<Thread>) -> Writer {
+        Writer { plan, thread, file: None, written: 0 }
+    }
+
+    /// Takes bytes; nothing comes back where that failed, which the log tells.
+    pub(super) async fn write(mut self, bytes: Vec<u8>) -> Option<Writer> {
+        match self.append(&bytes).await {
+            Ok(()) => Some(self),
+            Err(fault) => self.tell(&fault),
+        }
+    }
+
+    async fn append(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        let (file, path) = self.opened().await?;
+        // Kept at once: a copy that fails takes its file away.
+        self.file = Some((file.clone(), path.clone()));
+        for piece in bytes.chunks(WRITE_MAX) {
+            let mut room = DiskRoom::new(&self.thread, &self.plan.temp);
+            while let Err(errno) = write_piece(&file, self.written, piece, self.plan.via).await {
+                if !room.make(errno).await {
+                    return Err(("write", path, errno));
+                }
+            }
+            self.written += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The temporary file, made for the first piece.
+    async fn opened(&mut self) -> Result<(rt::File, PathBuf), Fault> {
+        if let Some(opened) = self.file.take() {
+            return Ok(opened);
+        }
+        let mut room = DiskRoom::new(&self.thread, &self.plan.temp);
+        loop {
+            match received::create(&self.plan.temp, &self.plan.levels, true).await {
+                Err((_, errno)) if room.make(errno).await => {}
+                made => return made.map_err(|(path, errno)| ("open", path, errno)),
+            }
+        }
+    }
+
+    /// Gives the file its name, unless the answer turned out shorter or longer than it was said to be.
+    pub(super) async fn complete(mut self) -> Option<Writer> {
+        // The stream has its own idea of its end; both have to agree before a name is given.
+        if self.plan.length.is_some_and(|length| length != self.written) {
+            return None;
+        }
+        let (file, temp) = match self.opened().await {
+            Ok(opened) => opened,
+            Err(fault) => return self.tell(&fault),
+        };
+        // Whoever opens the name finds all bytes: the kernel shows what was written, flushed or not.
+        file.close().await;
+        let plan = self.plan.clone();
+        let from = temp.clone();
+        // Several calls that may wait for the disk, on a thread that may.
+        let done = rt::offload(move || finish(&from, &plan)).await;
+        match done {
+            Some(Ok(())) => None,
+            Some(Err(fault)) => {
+                remove(temp, self.plan.via);
+                self.tell(&fault)
+            }
+            None => self.tell(&("rename", temp, Errno::IO)),
+        }
+    }
+
+    fn tell(&self, (call, path, errno): &Fault) -> Option<Writer> {
+        let path = path.display();
+        let what = format_args!("{call}() \"{path}\" failed ({}) while storing an answer", Reason(*errno));
+        error_log::write(&self.thread, Level::Crit, what);
+        None
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Some((_, path)) = self.file.take() {
+            remove(path, self.plan.via);
+        }
+    }
+}
+
+/// Takes a temporary file away, without anybody waiting for it.
+fn remove(path: PathBuf, via: DiskVia) {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
+    rt::spawn(async move {
+        // Nothing follows from a failure: the name is one that nobody looks for.
+        let _ = rt::file::unlink(path, DeviceId::default(), via).await;
+    });
+}
+
+async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -> Result<(), Errno> {
+    let mut buf = rt::pool().get(bytes.len()).ok_or(Errno::NOMEM)?;
+    if buf.append(bytes) < bytes.len() {
+        return Err(Errno::NOMEM);
+    }
+    let (result, _) = file.write_at(offset, buf, DeviceId::default(), via).await;
+    result.map(drop)
+}
+
+/// Permissions, time, the folders above it, and the name at last.
+fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
+    // Before it has its name, so that nobody finds it with the wrong permissions.
+    dress(temp, plan)?;
+    // Whoever may read the files may also look into their folders, as in nginx.
+    let mode = Mode::from_raw_mode(plan.mode | (plan.mode & 0o444) >> 2);
+    received::make_folders(&plan.path, mode).map_err(|errno| ("mkdir", plan.path.clone(), errno))?;
+    // In one step: readers of an older copy keep that, and new ones find the new one.
+    match rustix::fs::rename(temp, &plan.path) {
+        Err(Errno::XDEV) => copy_over(temp, plan),
+        renamed => renamed.map_err(|errno| ("rename", plan.path.clone(), errno)),
+    }
+}
+
+fn dress(path: &Path, plan: &Plan) -> Result<(), Fault> {
+    let mode = Mode::from_raw_mode(plan.mode);
+    rustix::fs::chmod(path, mode).map_err(|errno| ("chmod", path.to_owned(), errno))?;
+    let Some(modified) = plan.modified else { return Ok(()) };
+    let time = Timespec { tv_sec: modified, tv_nsec: 0 };
+    let times = Timestamps { last_access: time, last_modification: time };
+    let set = rustix::fs::utimensat(CWD, path, &times, AtFlags::empty());
+    set.map_err(|errno| ("utimensat", path.to_owned(), errno))
+}
+
+/// On another file system the copy is made beside its place, so that it still appears as a whole.
+fn copy_over(temp: &Path, plan: &Plan) -> Result<(), Fault> {
+    let mut name = plan.path.clone().into_os_string();
+    // The name of the temporary file is nobody else's.
+    name.push(".");
+    name.push(temp.file_name().unwrap_or_default());
+    let beside = PathBuf::from(name);
+    let fault = |call| {
+        let beside = beside.clone();
+        move |errno| (call, beside, errno)
+    };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let from =
+        rustix::fs::open(temp, flags, Mode::empty()).map_err(|errno| ("open", temp.to_owned(), errno))?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let to = rustix::fs::open(&beside, flags, Mode::RUSR | Mode::WUSR).map_err(fault("open"))?;
+    let done = pour(&from, &to)
+        .map_err(fault("write"))
+        .and_then(|()| dress(&beside, plan))
+        .and_then(|()| rustix::fs::rename(&beside, &plan.path).map_err(fault("rename")));
+    if done.is_err() {
+        let _ = rustix::fs::unlink(&beside);
+    }
+    let _ = rustix::fs::unlink(temp);
+    done
+}
+
+fn pour(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+    let mut buf = vec![0; WRITE_MAX];
+    loop {
+        let len = match rustix::io::read(from.as_fd(), &mut buf) {
+            Ok(0) => return Ok(()),
+            Ok(len) => len,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        let mut rest = &buf[..len];
+        while !rest.is_empty() {
+            let written = rustix::io::retry_on_intr(|| rustix::io::write(to.as_fd(), rest))?;
+            rest = &rest[written..];
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The directives but for those of the cache.
+
+use std::time::Duration;
+
+use http::request::Version;
+
+use crate::proxy::conf::Conf;
+use crate::proxy::pass::Pass;
+use crate::testing::{error, loaded, warnings};
+use upstream::{BindAddr, NextUpstream};
+
+/// The settings of the last location.
+pub(super) fn conf_of(http: &str) -> Conf {
+    let config = loaded(http);
+    config.http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
+}
+
+/// What a directive comes to in a location: as written there, inherited, and replaced.
+fn inherited<T: PartialEq + std::fmt::Debug>(
+    name: &str,
+    (value, expected): (&str, T),
+    (other, replaced): (&str, T),
+    get: fn(&Conf) -> T,
+) {
+    for (text, expected) in [
+        (format!("server {{ location / {{ {name} {value}; }} }}"), &expected),
+        (format!("{name} {value}; server {{ location / {{ }} }}"), &expected),
+        (format!("{name} {other}; server {{ {name} {value}; location / {{ }} }}"), &expected),
+        (format!("server {{ {name} {value}; location / {{ {name} {other}; }} }}"), &replaced),
+    ] {
+        assert_eq!(get(&conf_of(&text)), *expected, "{text}");
+    }
+}
+
+#[test]
+fn defaults_are_nginxs() {
+    let conf = conf_of("server { location / { } }");
+    let minute = Duration::from_secs(60);
+    let upstream = &conf.upstream;
+    assert_eq!(
+        (upstream.connect_timeout, upstream.send_timeout, upstream.read_timeout),
+        (minute, minute, minute)
+    );
+    assert_eq!(
+        (upstream.buffer_size, upstream.buffers, upstream.max_temp_file_size),
+        (4096, (8, 4096), 1 << 30)
+    );
+    assert_eq!((upstream.busy_buffers_size, upstream.temp_file_write_size), (None, None));
+    assert_eq!(upstream.temp_path.0.to_str(), Some("/prefix/proxy_temp"));
+    assert_eq!(upstream.temp_path.1.as_slice(), [1, 2]);
+    assert!(upstream.buffering && upstream.request_buffering && !upstream.pass_trailers);
+    assert_eq!(upstream.next_upstream, NextUpstream::ERROR | NextUpstream::TIMEOUT);
+    assert_eq!(
+        (conf.version, conf.pass_fields, conf.pass_body, conf.store_access),
+        (Version::Http11, true, true, 0o600)
+    );
+    assert!(conf.pass.is_none() && !conf.is_active());
+}
+
+#[test]
+fn values_are_inherited_and_replaced() {
+    let second = Duration::from_secs;
+    inherited("proxy_connect_timeout", ("5s", second(5)), ("1m", second(60)), |conf| {
+        conf.upstream.connect_timeout
+    });
+    inherited("proxy_send_timeout", ("5s", second(5)), ("1m", second(60)), |conf| conf.upstream.send_timeout);
+    inherited("proxy_read_timeout", ("5s", second(5)), ("1m", second(60)), |conf| conf.upstream.read_timeout);
+    inherited("proxy_next_upstream_timeout", ("5s", second(5)), ("0", second(0)), |conf| {
+        conf.upstream.next_upstream_timeout
+    });
+    inherited("proxy_next_upstream_tries", ("3", 3), ("0", 0), |conf| conf.upstream.next_upstream_tries);
+    inherited("proxy_buffer_size", ("8k", 8192), ("2k", 2048), |conf| conf.upstream.buffer_size);
+    inherited("proxy_buffers", ("4 8k", (4, 8192)), ("9 1k", (9, 1024)), |conf| conf.upstream.buffers);
+    inherited("proxy_busy_buffers_size", ("12k", Some(12288)), ("8k", Some(8192)), |conf| {
+        conf.upstream.busy_buffers_size
+    });
+    inherited("proxy_max_temp_file_size", ("0", 0), ("1m", 1 << 20), |conf| conf.upstream.max_temp_file_size);
+    inherited("proxy_temp_file_write_size", ("16k", Some(16384)), ("4k", Some(4096)), |conf| {
+        conf.upstream.temp_file_write_size
+    });
+    inherited("proxy_temp_path", ("a 1 2 2", "/prefix/a 3".to_owned()), ("/b", "/b 0".to_owned()), |conf| {
+        let (folder, levels) = &conf.upstream.temp_path;
+        format!("{} {}", folder.display(), levels.len())
+    });
+    inherited("proxy_socket_rcvbuf", ("64k", Some(65536)), ("0", None), |conf| conf.upstream.socket_rcvbuf);
+    inherited("proxy_socket_sndbuf", ("64k", Some(65536)), ("0", None), |conf| conf.upstream.socket_sndbuf);
+    inherited("proxy_http_version", ("1.0", Version::Http10), ("1.1", Version::Http11), |conf| conf.version);
+    inherited("proxy_method", ("PUT", "PUT".to_owned()), ("$arg_m", String::new()), |conf| {
+        conf.method.as_ref().and_then(|method| method.constant()).unwrap_or_default().to_owned()
+    });
+    inherited("proxy_set_body", ("a", "a".to_owned()), ("b", "b".to_owned()), |conf| {
+        conf.body.as_ref().and_then(|body| body.constant()).unwrap_or_default().to_owned()
+    });
+    inherited("proxy_limit_rate", ("1k", "1k".to_owned()), ("2k", "2k".to_owned()), |conf| {
+        conf.upstream.limit_rate.as_ref().and_then(|rate| rate.constant()).unwrap_or_default().to_owned()
+    });
+    inherited("proxy_store_access", ("group:rw all:r", 0o664), ("user:r", 0o400), |conf| conf.store_access);
+}
+
+#[test]
+fn lists_are_inherited_until_a_block_has_its_own() {
+    let names = |http: &str| {
+        let conf = conf_of(http);
+        let names = conf.set_fields.items().iter().map(|field| field.name.to_string());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(names("proxy_set_header A 1; proxy_set_header B 2; server { location / { } }"), "A B");
+    assert_eq!(names("proxy_set_header A 1; server { proxy_set_header B ''; location / { } }"), "B");
+    let shown = |list: &exchange::config::Layered<Box<str>>| list.items().join(" ");
+    let conf = conf_of(
+        "proxy_hide_header A; proxy_pass_header Server; server { location / { proxy_hide_header B; } }",
+    );
+    assert_eq!((shown(&conf.hidden), shown(&conf.shown)), ("B".to_owned(), "Server".to_owned()));
+    let hides = |name: &str| conf.hides(http::request::HeaderId::of(name.as_bytes()), name.as_bytes());
+    let hidden = ["b", "Date", "X-Pad", "x-accel-redirect", "X-Accel-Expires"].map(hides);
+    assert_eq!((hidden, hides("A"), hides("server"), hides("X")), ([true; 5], false, false, false));
+    let conf = conf_of("early_hints $arg_a; server { location / { early_hints 1 2; } }");
+    assert_eq!(conf.early_hints.items().len(), 2);
+}
+
+#[test]
+fn sets_of_words_add_up_in_a_block() {
+    let next = |http: &str| conf_of(http).upstream.next_upstream;
+    let http = "proxy_next_upstream http_500; server { proxy_next_upstream error; proxy_next_upstream http_404 non_idempotent; }";
+    assert_eq!(next(http), NextUpstream::ERROR | NextUpstream::HTTP_404 | NextUpstream::NON_IDEMPOTENT);
+    assert_eq!(next("proxy_next_upstream error off; server { }"), NextUpstream::OFF);
+    let conf = conf_of("proxy_ignore_headers Vary; server { proxy_ignore_headers Set-Cookie expires; }");
+    let has = |name: &str| conf.ignored().has(http::request::HeaderId::of(name.as_bytes()));
+    assert_eq!(["Set-Cookie", "Expires", "Vary", "X-Accel-Redirect"].map(has), [true, true, false, false]);
+    let found = warnings("http {\nproxy_next_upstream error; proxy_next_upstream error; }");
+    assert_eq!(found, ["duplicate value \"error\" in /conf/nginx.conf:2"]);
+}
+
+#[test]
+fn an_address_to_go_out_from() {
+    let bind = |text: &str| conf_of(&format!("server {{ proxy_bind {text}; }}")).upstream.bind;
+    let fixed = |text: &str| match bind(text) {
+        Some(bind) => match bind.address {
+            BindAddr::Fixed(address) => format!("{address} {}", bind.transparent),
+            BindAddr::Text(_) => "variables".to_owned(),
+        },
+        None => "none".to_owned(),
+    };
+    assert_eq!(fixed("127.0.0.2"), "127.0.0.2:0 false");
+    assert_eq!(fixed("127.0.0.2:7 transparent"), "127.0.0.2:7 true");
+    assert_eq!(fixed("[::1]"), "[::1]:0 false");
+    assert_eq!(fixed("$remote_addr transparent"), "variables");
+    assert_eq!(fixed("off"), "none");
+}
+
+#[test]
+fn requests_are_passed_on_in_one_block_and_its_conditions() {
+    let config = loaded(
+        "server { location /a/ { proxy_pass http://127.0.0.1/b/; if ($uri) { } limit_except GET { }
+           location /a/c { } } }",
+    );
+    let passes: Vec<(String, bool)> = config
+        .http
+        .locations
+        .iter()
+        .map(|location| (location.name.clone(), location.scope.of::<Conf>().pass.is_some()))
+        .collect();
+    let expected = [("server", false), ("/a/", true), ("/a/", true), ("limit_except", true), ("/a/c", false)];
+    assert_eq!(passes, expected.map(|(name, passes)| (name.to_owned(), passes)));
+}
+
+#[test]
+fn a_location_says_what_the_uri_replaces() {
+    let pass = |http: &str| conf_of(http).pass.expect("it passes on");
+    let shown = |pass: &Pass| (pass.location().to_owned(), pass.redirects_to_slash());
+    assert_eq!(
+        shown(&pass("server { location /a/ { proxy_pass http://127.0.0.1/b/; } }")),
+        ("/a/".to_owned(), true)
+    );
+    assert_eq!(
+        shown(&pass("server { location = /a { proxy_pass http://127.0.0.1/b; } }")),
+        ("/a".to_owned(), false)
+    );
+    assert_eq!(
+        shown(&pass("server { location ~ a/$ { proxy_pass http://127.0.0.1; } }")),
+        (String::new(), false)
+    );
+}
+
+#[test]
+fn wrong_statements_are_refused() {
+    const NO_URI: &str = "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside \
+                          named location, or inside \"if\" statement, or inside \"limit_except\" block";
+    for (text, expected) in [
+        ("location / {\nproxy_pass ftp://a; }", "invalid URL prefix"),
+        ("location / {\nproxy_pass a; }", "invalid URL prefix"),
+        (
+            "location / {\nproxy_pass https://a; }",
+            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams",
+        ),
+        (
+            "location / {\nproxy_pass https://$host; }",
+            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams",
+        ),
+        (
+            "set $to https://a; location / {\nproxy_pass $to/b; }",
+            "\"https\" in \"proxy_pass\" directive is not built yet: there is no TLS to upstreams, and \"$to\" has no \
+             other value",
+        ),
+        ("location / {\nproxy_pass http://; }", "no host in upstream \"\""),
+        ("location / {\nproxy_pass http:///a; }", "no host in upstream \"/a\""),
+        ("location / {\nproxy_pass http://a:x/; }", "invalid port in upstream \"a:x/\""),
+        ("location / {\nproxy_pass http://a:99999; }", "invalid port in upstream \"a:99999\""),
+        ("location / {\nproxy_pass http://[::1; }", "invalid host in upstream \"[::1\""),
+        (
+            "location / {\nproxy_pass http://unix:; }",
+            "no path in the unix domain socket in upstream \"unix:\"",
+        ),
+        ("location ~ a {\nproxy_pass http://127.0.0.1/; }", NO_URI),
+        ("location @a {\nproxy_pass http://127.0.0.1/; }", NO_URI),
+        ("location / { if ($uri) {\nproxy_pass http://127.0.0.1/; } }", NO_URI),
+        ("location / { limit_except GET {\nproxy_pass http://127.0.0.1/; } }", NO_URI),
+        (
+            "location / {\nproxy_pass http://127.0.0.1; proxy_pass http://127.0.0.1; }",
+            "\"proxy_pass\" directive is duplicate",
+        ),
+        ("\nproxy_http_version 3;", "invalid value \"3\""),
+        ("\nproxy_http_version 2;", "\"2\" in \"proxy_http_version\" directive is not built yet"),
+        ("\nproxy_bind x;", "invalid address \"x\""),
+        ("\nproxy_bind 127.0.0.1 x;", "invalid parameter \"x\""),
+        ("\nproxy_next_upstream x;", "invalid value \"x\""),
+        ("\nproxy_next_upstream_tries x;", "\"proxy_next_upstream_tries\" directive invalid number"),
+        ("\nproxy_ignore_headers x;", "invalid value \"x\""),
+        ("\nproxy_connect_timeout x;", "\"proxy_connect_timeout\" directive invalid value"),
+        ("\nproxy_limit_rate x;", "\"proxy_limit_rate\" directive invalid value"),
+        ("\nproxy_temp_path a 9;", "\"proxy_temp_path\" directive invalid value"),
+        ("\nproxy_store_access x;", "invalid value \"x\""),
+        ("\nproxy_store_access user:w;", "invalid value \"user:w\""),
+        ("\nproxy_store '';", "empty path"),
+        ("\nproxy_redirect x;", "invalid parameter \"x\""),
+        ("\nproxy_redirect ~( b;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
+        (
+            "\nproxy_redirect default;",
+            "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive",
+        ),
+        (
+            "location / {\nproxy_pass http://$host; proxy_redirect default; }",
+            "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
+        ),
+        ("\nproxy_redirect off; proxy_redirect a b;", "\"proxy_redirect\" directive is duplicate"),
+        ("\nproxy_redirect a b; proxy_redirect off;", "\"proxy_redirect\" directive is duplicate"),
+        ("\nproxy_cookie_domain x;", "invalid parameter \"x\""),
+        ("\nproxy_cookie_path off; proxy_cookie_path a b;", "\"proxy_cookie_path\" directive is duplicate"),
+        (
+            "\nproxy_cookie_flags a b; proxy_cookie_flags off;",
+            "\"proxy_cookie_flags\" directive is duplicate",
+        ),
+        ("\nproxy_set_header A $nobody;", "unknown \"nobody\" variable"),
+    ] {
+        let found = error(&format!("http {{ server {{ {text} }} }}"));
+        assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{text}: {found}");
+    }
+}
+
+#[test]
+fn sizes_have_to_fit_together() {
+    const LARGEST: &str = "equal to or greater than the maximum of the value of \"proxy_buffer_size\" and one of the \
+                           \"proxy_buffers\"";
+    const ALL: &str =
+        "\"proxy_busy_buffers_size\" must be less than the size of all \"proxy_buffers\" minus one buffer";
+    let must = |name: &str, found: &str, maximum: &str, or: &str| {
+        let remedy = format!("remedy: a larger \"{name}\", or smaller buffers");
+        format!("\"{name}\" must be {or}{LARGEST}: it is {found}, the maximum {maximum}; {remedy}")
+    };
+    let less = |found: &str, all: &str| {
+        let remedy = "remedy: more or larger \"proxy_buffers\", or a smaller \"proxy_busy_buffers_size\"";
+        format!("{ALL}: it is {found}, they are {all}; {remedy}")
+    };
+    for (text, expected) in [
+        ("proxy_buffers 1 4k;", "there must be at least 2 \"proxy_buffers\"".to_owned()),
+        ("proxy_buffer_size 64k;", less("128k, twice the largest buffer", "28k")),
+        ("proxy_buffers 2 8k;", less("16k, twice the largest buffer", "8k")),
+        ("proxy_busy_buffers_size 29k;", less("29k", "28k")),
+        ("proxy_busy_buffers_size 1000;", must("proxy_busy_buffers_size", "1000", "4k", "")),
+        ("proxy_temp_file_write_size 1k;", must("proxy_temp_file_write_size", "1k", "4k", "")),
+        (
+            "proxy_buffers 8 2m; proxy_max_temp_file_size 1m;",
+            must(
+                "proxy_max_temp_file_size",
+                "1m",
+                "2m",
+                "equal to zero to disable temporary files usage or must be ",
+            ),
+        ),
+    ] {
+        for place in
+            [format!("http {{ {text}\n}}"), format!("http {{ server {{ location / {{ {text}\n}} }} }}")]
+        {
+            assert_eq!(error(&place), format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+    }
+    // What one block says and what it inherits have to fit too.
+    let found = error("http { proxy_busy_buffers_size 8k; server { proxy_buffer_size 16k;\n} }");
+    assert!(found.starts_with("\"proxy_busy_buffers_size\" must be equal to or greater"), "{found}");
+    let conf = conf_of("proxy_buffers 8 16k; server { proxy_buffer_size 32k; }");
+    assert_eq!((conf.upstream.buffers, conf.upstream.buffer_size), ((8, 16 << 10), 32 << 10));
+    conf_of("proxy_buffers 8 4k; proxy_busy_buffers_size 28k; proxy_max_temp_file_size 0; server { }");
+}
+
+#[test]
+fn what_would_be_dangerous_or_has_no_effect_is_told() {
+    for (text, expected) in [
+        ("proxy_set_header 'A: B' c;", "invalid field name \"A: B\", the field is not sent"),
+        (
+            "proxy_set_header content-length 5;",
+            "\"content-length\" is that of the body that is sent, whatever is set",
+        ),
+        ("proxy_send_lowat 1;", "\"proxy_send_lowat\" is not supported, ignored"),
+        (
+            "proxy_ssl_verify on;",
+            "\"proxy_ssl_verify\" directive has no effect, there is no TLS to upstreams",
+        ),
+        ("proxy_ssl_name a;", "\"proxy_ssl_name\" directive has no effect, there is no TLS to upstreams"),
+    ] {
+        let found = warnings(&format!("http {{\n{text} }}"));
+        assert_eq!(found, [format!("{expected} in /conf/nginx.conf:2")], "{text}");
+    }
+    assert_eq!(warnings("http { proxy_set_header Content-Length ''; }"), Vec::<String>::new());
+}
+
+#[test]
+fn every_directive_of_the_module_is_here() {
+    let here: Vec<&str> = super::super::MODULE.directives().map(|directive| directive.spec.name).collect();
+    let missing = conf::nginx_directives().iter().filter(|row| row.module == "http_proxy");
+    let missing: Vec<&str> = missing.map(|row| row.name).filter(|name| !here.contains(name)).collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn a_variable_that_may_have_https_is_warned_of_once() {
+    let found = |text: &str| warnings(&format!("http {{\n{text} }}"));
+    let map = "map $host $to { default http://a; b https://b; }";
+    let location = "if ($arg_a) { return 204; }";
+    let warned = found(&format!("{map} server {{ location / {{ proxy_pass $to; {location} }} }}"));
+    let [line] = &warned[..] else { panic!("{warned:?}") };
+    assert!(line.contains("there is no TLS to upstreams, which \"$to\" may have"), "{line}");
+    assert!(line.ends_with("in /conf/nginx.conf:2"), "{line}");
+    let http = "map $host $to { default http://a; } server { location / { proxy_pass $to; } }";
+    assert_eq!(found(http), Vec::<String>::new());
+    assert_eq!(found("server { location / { proxy_pass $arg_to; } }"), Vec::<String>::new());
+}

@@ -1,0 +1,108 @@
+//! Variables of requests that are passed on: what the upstream is told, as it was made.
+//!
+//! They are known from the moment on that the request is made, so a `rewrite` in front of it sees none of them, and a log
+//! line behind it does. A location that passes nothing on has none of them but that of the client's addresses.
+
+use http::request::HeaderId;
+
+use crate::proxy::pass::{Destination, Place};
+use crate::proxy::request::{Context, Framing};
+use exchange::request::Request;
+use exchange::variables::Variable;
+
+pub(super) const VARIABLES: &[Variable] = &[
+    // Both can be set, as in nginx; they are known from the moment on that the request is made.
+    Variable {
+        name: "proxy_host",
+        get: |request, out| {
+            request.replaced_variable("proxy_host", out)
+                || place(request, out, |place, out| {
+                    out.extend_from_slice(&place.host);
+                    true
+                })
+        },
+        set: Some(|request, value| request.replace_variable("proxy_host", value)),
+        help: "Name and port of the upstream, as `proxy_pass` has them.",
+    },
+    Variable {
+        name: "proxy_port",
+        get: |request, out| {
+            request.replaced_variable("proxy_port", out)
+                || place(request, out, |place, out| match place.port {
+                    Some(port) => {
+                        http::push_decimal(out, u64::from(port));
+                        true
+                    }
+                    None => false,
+                })
+        },
+        set: Some(|request, value| request.replace_variable("proxy_port", value)),
+        help: "The port of the upstream.",
+    },
+    variable(
+        "proxy_add_x_forwarded_for",
+        add_x_forwarded_for,
+        "`X-Forwarded-For` of the client with its address behind it.",
+    ),
+    variable(
+        "proxy_internal_host",
+        |request, out| {
+            place(request, out, |place, out| {
+                out.extend_from_slice(&place.host);
+                true
+            })
+        },
+        "The `Host` that upstreams get where none is set.",
+    ),
+    variable(
+        "proxy_internal_body_length",
+        |request, out| {
+            framing(request, out, |framing, out| match framing {
+                Framing::Length(length) => {
+                    http::push_decimal(out, length);
+                    true
+                }
+                Framing::None | Framing::Chunked => false,
+            })
+        },
+        "Bytes of the body that the upstream gets.",
+    ),
+    variable(
+        "proxy_internal_chunked",
+        |request, out| {
+            framing(request, out, |framing, out| {
+                let is_chunked = framing == Framing::Chunked;
+                out.extend_from_slice(if is_chunked { b"chunked" } else { b"" });
+                is_chunked
+            })
+        },
+        "`chunked` where the upstream gets the body in chunks.",
+    ),
+];
+
+const fn variable(
+    name: &'static str,
+    get: fn(&Request, &mut Vec<u8>) -> bool,
+    help: &'static str,
+) -> Variable {
+    Variable { name, get, set: None, help }
+}
+
+/// A value that is known once the target is: before the key of a cache is made.
+fn place(request: &Request, out: &mut Vec<u8>, show: fn(&Place, &mut Vec<u8>) -> bool) -> bool {
+    request.extensions.get::<Destination>().is_some_and(|destination| show(&destination.place, out))
+}
+
+/// A value that is known once the request was made.
+fn framing(request: &Request, out: &mut Vec<u8>, show: fn(Framing, &mut Vec<u8>) -> bool) -> bool {
+    request.extensions.get::<Context>().is_some_and(|context| show(context.framing, out))
+}
+
+fn add_x_forwarded_for(request: &Request, out: &mut Vec<u8>) -> bool {
+    // Whoever is in front of this server may have said several lines; together they are one list (RFC 9110 section 5.3).
+    for value in request.head.all(request.bytes(), HeaderId::XForwardedFor) {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+    request.client().show_address(out)
+}

@@ -1,0 +1,143 @@
+//! `random_index`: any file of a folder stands for the folder.
+
+use conf::{Args, Contexts, Spec};
+use http::request::Method;
+
+use crate::autoindex::listing::Listing;
+use crate::{Directive, Module};
+use exchange::config::{Settings, SettingsType};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::variables::Variable;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().0 {
+            plan.now_or_later(Phase::Content, scope.shared::<Conf>(), skip, |conf, request| {
+                Box::pin(run(conf, request))
+            });
+        }
+    },
+    variables: &[Variable {
+        name: "random_index",
+        get: |request, out| {
+            let chosen = request.extensions.get::<Chosen>();
+            chosen.is_some_and(|chosen| {
+                out.extend_from_slice(&chosen.0);
+                true
+            })
+        },
+        set: None,
+        help: "The name that `random_index` chose.",
+    }],
+    ..Module::named("http_random_index")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_random_index",
+        "random_index",
+        Contexts::LOCATION,
+        Args::Flag,
+        "Takes any file of a folder for its index.",
+    )
+    .default("off"),
+    |scope, cx| cx.flag(&mut scope.own::<Conf>().0),
+)];
+
+/// Whether it is on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conf(bool);
+
+impl Settings for Conf {}
+
+/// Only folders are looked into, and only for methods that read.
+fn skip(_: &Conf, request: &mut Request) -> Option<Step> {
+    let is_wanted = request.uri.last() == Some(&b'/')
+        && matches!(request.method, Method::Get | Method::Head | Method::Post);
+    (!is_wanted).then_some(Step::Next)
+}
+
+/// The name that was chosen for a request.
+struct Chosen(Box<[u8]>);
+
+/// Reads the names and goes on with one of them. Links to files count as in nginx, and hidden files stay hidden.
+async fn run(_: &Conf, request: &mut Request) -> Step {
+    let listing = match Listing::open(request).await {
+        Ok(listing) => listing,
+        Err(step) => return step,
+    };
+    let (mut chosen, mut seen) = (None, 0);
+    loop {
+        let entries = match listing.read_kinds(request).await {
+            Ok(Some(entries)) => entries,
+            Ok(None) => break,
+            Err(step) => return step,
+        };
+        for entry in entries {
+            if !listing.is_file(&entry).await {
+                continue;
+            }
+            seen += 1;
+            // Each later name takes the place with a chance of one in as many as were seen: all have the same in
+            // the end, and a large folder costs the memory of one name.
+            if random_below(seen) == 0 {
+                chosen = Some(entry.name);
+            }
+        }
+        // As for a list: a folder on the worker thread's own engine is read without waiting.
+        rt::yield_now().await;
+    }
+    // A folder without files is for the modules behind this one.
+    let Some(name) = chosen else { return Step::Next };
+    request.uri.extend_from_slice(&name);
+    // The redirect changes the URI alone, so the name stays known to the location that serves it.
+    request.extensions.insert(Chosen(name));
+    Step::Internal
+}
+
+/// A number below `count` by the machine's generator, which is ready long before a server runs.
+fn random_below(count: u64) -> u64 {
+    let mut bytes = [0; 8];
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
+    // The upper half of the product is below `count`; its bias is one in 2^64 over it.
+    ((u128::from(u64::from_ne_bytes(bytes)) * u128::from(count)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn locations_inside_inherit_it() {
+        let config = loaded(
+            "server { location / { random_index on; location /a {} location /b { random_index off; } } }",
+        );
+        let on: Vec<bool> =
+            config.http.locations.iter().map(|location| location.scope.of::<Conf>().0).collect();
+        assert_eq!(on, [false, true, true, false]);
+    }
+
+    #[test]
+    fn wrong_values_and_places() {
+        let found = error("http { server { location / {\nrandom_index yes; } } }");
+        let message = "invalid value \"yes\" in \"random_index\" directive, it must be \"on\" or \"off\"";
+        assert_eq!(found, format!("{message} in /conf/nginx.conf:2"));
+        let found = error("http { server {\nrandom_index on; } }");
+        assert_eq!(
+            found,
+            "\"random_index\" directive is not allowed here in /conf/nginx.conf:2; it is allowed in location"
+        );
+    }
+
+    #[test]
+    fn all_numbers_come_and_none_beyond() {
+        let mut seen = [0; 5];
+        (0..1000).for_each(|_| seen[random_below(5) as usize] += 1);
+        assert!(seen.iter().all(|&count| count > 50), "{seen:?}");
+    }
+}

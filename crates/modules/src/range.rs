@@ -1,0 +1,158 @@
+//! Ranges of a body: 206 with one or several parts, 416 (RFC 9110 section 14).
+
+use std::sync::Arc;
+
+use http::conditional::Validators;
+use http::range::multipart::Multipart;
+use http::range::{self, ByteRange, MAX_RANGES_DEFAULT, RangeOutcome};
+use http::request::{HeaderId, Method};
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::Module;
+use exchange::request::Request;
+use exchange::response::{Body, ContentType};
+use transfer::body::Piece;
+use transfer::body::ranged::{Cut, RangedBody};
+
+/// The module; its directive belongs to `http_core`.
+pub(crate) static MODULE: Module = Module {
+    take_part: |_, _, plan| plan.filter(Arc::new(()), |(), request| filter(request)),
+    ..Module::named("http_range")
+};
+
+/// Leaves everything as it is unless the answer is a whole body of known size that was declared divisible.
+fn filter(request: &mut Request) {
+    // The client asks for a range of the whole, and not of what is put into it.
+    if request.depth > 0 {
+        return;
+    }
+    let response = &mut request.response;
+    // What the modules before this one change on its way has no length, and nothing that could be divided.
+    response.allow_ranges &= response.content_length.is_some();
+    let (Some(size), true, 200) = (response.content_length, response.allow_ranges, response.status) else {
+        return;
+    };
+    let max_ranges = request.scope().core.answering.max_ranges;
+    // Zero says that there are no ranges here, so `Accept-Ranges` must not promise them either.
+    if max_ranges == Some(0) {
+        request.response.allow_ranges = false;
+        return;
+    }
+    // The field has a meaning for GET alone (RFC 9110 section 14.2). nginx answers HEAD alike, which is kept for files.
+    let has_meaning = match request.method {
+        Method::Get => true,
+        Method::Head => !request.response.is_stored,
+        _ => false,
+    };
+    let asked = has_meaning && if_range_holds(request);
+    let Some(value) = request.header(HeaderId::Range).filter(|_| asked) else { return };
+    // A bound holds even where none is configured: each range costs a part of its own, and a client could ask
+    // for thousands of one byte.
+    let max_ranges = max_ranges.map_or(MAX_RANGES_DEFAULT, |most| most.min(u64::from(u32::MAX)) as u32);
+    let mut ranges = Vec::new();
+    match range::parse(value, size, max_ranges, &mut ranges) {
+        RangeOutcome::Whole => {}
+        RangeOutcome::NotSatisfiable => {
+            let mut text = Vec::new();
+            range::push_unsatisfied_range(size, &mut text);
+            request.response.content_range = Some(text);
+            request.response.refusal = Some(416);
+        }
+        RangeOutcome::Partial => match ranges.as_slice() {
+            &[single] => one(request, single, size),
+            // What can be read once only has no second part before the first one.
+            _ if matches!(request.response.body, Body::Stream(_)) => {}
+            several => many(request, several, size),
+        },
+    }
+}
+
+/// The copy that the client wants completed must be the file of now; otherwise it gets all of it (RFC 9110
+/// section 13.1.5).
+fn if_range_holds(request: &Request) -> bool {
+    let response = &request.response;
+    let validators = Validators {
+        etag: response.etag.as_ref().map(|etag| etag.as_bytes()),
+        last_modified: response.last_modified,
+    };
+    request.header(HeaderId::IfRange).is_none_or(|value| range::if_range_matches(value, validators))
+}
+
+/// One range needs no framing: the piece itself is the body, and its place is told in a header field.
+fn one(request: &mut Request, range: ByteRange, size: u64) {
+    let mut text = Vec::new();
+    range::push_content_range(range, size, &mut text);
+    let response = &mut request.response;
+    response.status = 206;
+    response.content_range = Some(text);
+    response.content_length = Some(range.len());
+    response.allow_ranges = false;
+    let piece = || smallvec![Piece::Range { start: range.start, end: range.end }];
+    response.body = match std::mem::take(&mut response.body) {
+        Body::None => Body::None,
+        Body::Bytes(source) => Body::Slice(source, range.start as usize..range.end as usize),
+        Body::Slice(source, all) => {
+            let (start, end) = (all.start + range.start as usize, all.start + range.end as usize);
+            Body::Slice(source, start..end)
+        }
+        Body::File(mut file) => {
+            file.pieces = piece();
+            Body::File(file)
+        }
+        Body::Ranged(mut body) => {
+            body.pieces = piece();
+            Body::Ranged(body)
+        }
+        Body::Stream(stream) => Body::Stream(Box::new(Cut::new(stream, range.start..range.end))),
+        Body::Tunnel(tunnel) => Body::Tunnel(tunnel),
+    };
+}
+
+/// Several ranges are parts of a multipart body, whose length is known before a byte of it is read.
+fn many(request: &mut Request, ranges: &[ByteRange], size: u64) {
+    let boundary = request.conn.thread.shared.next_boundary();
+    // Each part repeats the type of the whole; the type of the response names the boundary instead.
+    let mut media_type = request.response.content_type.of(request).unwrap_or_default().as_bytes().to_vec();
+    let response = &mut request.response;
+    // Each part is a text in this charset; the whole has none.
+    if let Some(charset) = response.charset.take() {
+        media_type.extend_from_slice(b"; charset=");
+        media_type.extend_from_slice(&charset);
+    }
+    let multipart = Multipart::new(boundary, &media_type, size);
+    let mut content_type = Vec::new();
+    multipart.push_content_type(&mut content_type);
+    response.status = 206;
+    response.content_type = ContentType::Text(String::from_utf8_lossy(&content_type).into_owned().into());
+    response.content_length = Some(multipart.total_len(ranges));
+    response.allow_ranges = false;
+    let mut pieces = SmallVec::new();
+    for &range in ranges {
+        let mut text = Vec::new();
+        multipart.push_part(range, &mut text);
+        pieces.push(Piece::Text(text));
+        pieces.push(Piece::Range { start: range.start, end: range.end });
+    }
+    let mut end = Vec::new();
+    multipart.push_end(&mut end);
+    pieces.push(Piece::Text(end));
+    let ranged = |mut body: RangedBody, pieces| {
+        body.pieces = pieces;
+        Body::Ranged(body)
+    };
+    response.body = match std::mem::take(&mut response.body) {
+        Body::File(mut file) => {
+            file.pieces = pieces;
+            Body::File(file)
+        }
+        Body::Ranged(body) => ranged(body, pieces),
+        Body::Bytes(source) => {
+            let all = 0..source.bytes().len();
+            ranged(RangedBody::of_bytes(source, all), pieces)
+        }
+        Body::Slice(source, all) => ranged(RangedBody::of_bytes(source, all), pieces),
+        // HEAD of something that is not read for it; a stream has not come here.
+        body => body,
+    };
+}

@@ -1,0 +1,298 @@
+//! The address of a client behind a proxy that is trusted.
+//!
+//! What the proxy says, in a field of the request or in a header of the PROXY protocol, takes the place of the
+//! peer's address for everything that asks [`Request::client`], from this module's phases to the end of the
+//! request.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+use http::request::HeaderId;
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::network::Network;
+use exchange::phases::{Phase, Step};
+use exchange::request::{Address, Request};
+use exchange::variables::Variable;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    // Early, so that rewriting sees the address; and again where a location has settings of its own.
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().from.items().is_empty() {
+            plan.now(Phase::PostRead, scope.shared::<Conf>(), run);
+            plan.now(Phase::Preaccess, scope.shared::<Conf>(), run);
+        }
+    },
+    ..Module::named("http_realip")
+};
+
+const DIRECTIVES: &[Directive] = &[
+    // Nobody is trusted by default: the fields are the client's to write.
+    Directive::scope(
+        Spec::new(
+            "http_realip",
+            "set_real_ip_from",
+            LEVELS,
+            Args::Exactly(1),
+            "Trusts what proxies of this address, network or name say of their clients.",
+        )
+        .many(),
+        trust,
+    ),
+    Directive::scope(
+        Spec::new(
+            "http_realip",
+            "real_ip_header",
+            LEVELS,
+            Args::Exactly(1),
+            "The request field with the client's address, or `proxy_protocol`.",
+        )
+        .default("X-Real-IP"),
+        |scope, cx| {
+            scope.own::<Conf>().source = match cx.arg(0) {
+                "X-Real-IP" => Source::RealIp,
+                "X-Forwarded-For" => Source::ForwardedFor,
+                "proxy_protocol" => Source::ProxyProtocol,
+                name => Source::Field(name.into()),
+            };
+            Ok(())
+        },
+    ),
+    // Off trusts the proxy that connected for one address; on goes back through a chain of trusted ones.
+    Directive::scope(
+        Spec::new(
+            "http_realip",
+            "real_ip_recursive",
+            LEVELS,
+            Args::Flag,
+            "Takes the last address of the field that is not trusted itself.",
+        )
+        .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().recursive),
+    ),
+];
+
+const VARIABLES: &[Variable] = &[
+    // To log which proxy a request came through.
+    Variable {
+        name: "realip_remote_addr",
+        get: |request, out| request.conn.peer.show_address(out),
+        set: None,
+        help: "The address of the connection's peer, whatever `$remote_addr` is.",
+    },
+    Variable {
+        name: "realip_remote_port",
+        get: |request, out| request.conn.peer.show_port(out),
+        set: None,
+        help: "The port of the connection's peer, whatever `$remote_port` is.",
+    },
+];
+
+/// Whom to believe, and where to look.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    /// Whoever connects from elsewhere is a client, whatever it says.
+    from: Layered<Network>,
+    source: Source,
+    recursive: bool,
+}
+
+impl Settings for Conf {}
+
+/// Where the client's address is.
+#[derive(Clone, Debug, Default)]
+enum Source {
+    /// `X-Real-IP`: one address.
+    #[default]
+    RealIp,
+    /// `X-Forwarded-For`: a list to which each proxy adds, in one field or several.
+    ForwardedFor,
+    /// What came before the first request.
+    ProxyProtocol,
+    /// The first field of this name.
+    Field(Arc<str>),
+}
+
+/// Networks as they are written; names are looked up now, which may wait, so that no request has to.
+fn trust(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let text = cx.arg(0);
+    if let Some(network) = Network::read(text, cx) {
+        scope.own::<Conf>().from.own(cx.block).push(network);
+        return Ok(());
+    }
+    // All addresses of the name are trusted.
+    let lost = || cx.error(format_args!("host not found in set_real_ip_from \"{text}\""));
+    let found = (text, 0).to_socket_addrs().map_err(|_| lost())?;
+    let networks: Vec<Network> = found.map(|address| address.ip().into()).collect();
+    if networks.is_empty() {
+        return Err(lost());
+    }
+    scope.own::<Conf>().from.own(cx.block).extend(networks);
+    Ok(())
+}
+
+/// What was found first stays: the second phase is for locations with other settings.
+fn run(conf: &Conf, request: &mut Request) -> Step {
+    if request.real_client.is_none() {
+        request.real_client = find(conf, request);
+    }
+    Step::Next
+}
+
+/// The client's address as a trusted proxy says it; `None` when the peer is not trusted, or says nothing that is
+/// an address.
+fn find(conf: &Conf, request: &Request) -> Option<Address> {
+    let trusted = |address: &Address| conf.from.items().iter().any(|network| network.includes(address));
+    let search = Search { trusted: &trusted, recursive: conf.recursive };
+    let peer = &request.conn.peer;
+    let found = match &conf.source {
+        Source::RealIp => search.back(peer, [request.header(HeaderId::XRealIp)?]),
+        Source::ForwardedFor => {
+            // Each proxy adds behind what it got, so the last field is the nearest.
+            let values: Vec<&[u8]> = request.head.all(request.bytes(), HeaderId::XForwardedFor).collect();
+            search.back(peer, values.into_iter().rev())
+        }
+        Source::Field(name) => {
+            search.back(peer, request.head.named(request.bytes(), name.as_bytes()).take(1))
+        }
+        Source::ProxyProtocol => {
+            let proxy = request.conn.proxy.get()?;
+            // The port is not part of the text there.
+            let ip = search.back(peer, [proxy.src_addr.as_slice()])?.ip();
+            return Some(Address::Inet((ip, proxy.src_port).into()));
+        }
+    };
+    found.map(Address::Inet)
+}
+
+/// A walk from the connection's peer towards the client.
+pub(crate) struct Search<'a> {
+    /// Whether what an address says of its own client is believed.
+    pub(crate) trusted: &'a dyn Fn(&Address) -> bool,
+    /// Whether the walk goes on over addresses that are trusted.
+    pub(crate) recursive: bool,
+}
+
+impl Search<'_> {
+    /// Goes back through lists of addresses, the last list first. The walk ends at an address that is not trusted,
+    /// at text that is no address, or after one step where it is not to go on.
+    pub(crate) fn back<'v>(
+        &self,
+        peer: &Address,
+        values: impl IntoIterator<Item = &'v [u8]>,
+    ) -> Option<SocketAddr> {
+        let mut found: Option<SocketAddr> = None;
+        for value in values {
+            let is_separator = |byte: &u8| matches!(byte, b',' | b' ');
+            if value.iter().all(is_separator) {
+                return found;
+            }
+            for part in value.split(is_separator).rev().filter(|part| !part.is_empty()) {
+                let is_trusted = match found {
+                    None => (self.trusted)(peer),
+                    Some(address) => (self.trusted)(&Address::Inet(address)),
+                };
+                match parse(part) {
+                    Some(address) if is_trusted => found = Some(address),
+                    _ => return found,
+                }
+                if !self.recursive {
+                    return found;
+                }
+            }
+        }
+        found
+    }
+}
+
+/// An address with or without a port; port 0 is none. IPv6 with a port stands in brackets.
+fn parse(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Some((ip, 0).into());
+    }
+    // Of an interface of this machine, which `%` names, a proxy knows nothing.
+    let is_right = |address: &SocketAddr| address.port() != 0 && !text.contains('%');
+    text.parse().ok().filter(is_right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded, warnings};
+
+    #[test]
+    fn addresses_are_searched_from_the_end() {
+        let trusted = |address: &Address| matches!(address, Address::Inet(address) if address.ip().to_string().starts_with("10."));
+        let search = |recursive, peer: &str, values: &[&str]| {
+            let peer = Address::Inet((peer.parse::<IpAddr>().expect("an address"), 5).into());
+            let search = Search { trusted: &trusted, recursive };
+            let found = search.back(&peer, values.iter().rev().map(|value| value.as_bytes()));
+            found.map_or("-".to_owned(), |address| address.to_string())
+        };
+        for (recursive, peer, values, expected) in [
+            (false, "10.0.0.1", &["1.1.1.1, 10.0.0.2"][..], "10.0.0.2:0"),
+            (true, "10.0.0.1", &["1.1.1.1, 10.0.0.2"], "1.1.1.1:0"),
+            (true, "10.0.0.1", &["2.2.2.2, 1.1.1.1, 10.0.0.2"], "1.1.1.1:0"),
+            (true, "10.0.0.1", &["10.0.0.3 10.0.0.2 ,, "], "10.0.0.3:0"),
+            (true, "10.0.0.1", &["2.2.2.2", "10.0.0.4", "10.0.0.3,10.0.0.2"], "2.2.2.2:0"),
+            (true, "10.0.0.1", &["2.2.2.2", "x, 10.0.0.2"], "10.0.0.2:0"),
+            (false, "10.0.0.1", &["2.2.2.2", "10.0.0.2"], "10.0.0.2:0"),
+            (true, "11.0.0.1", &["1.1.1.1"], "-"),
+            (true, "10.0.0.1", &["unknown"], "-"),
+            (true, "10.0.0.1", &[" , "], "-"),
+            (false, "10.0.0.1", &["1.1.1.1:80"], "1.1.1.1:80"),
+            (false, "10.0.0.1", &["1.1.1.1:0"], "-"),
+            (false, "10.0.0.1", &["::1"], "[::1]:0"),
+            (false, "10.0.0.1", &["[::1]:99"], "[::1]:99"),
+            (false, "10.0.0.1", &["[::1]"], "-"),
+            (false, "10.0.0.1", &["[fe80::1%1]:99"], "-"),
+        ] {
+            assert_eq!(search(recursive, peer, values), expected, "{recursive} {peer} {values:?}");
+        }
+    }
+
+    #[test]
+    fn settings_are_inherited_and_replaced() {
+        let config = loaded(
+            "set_real_ip_from 10.0.0.0/8; set_real_ip_from unix:; real_ip_recursive on; real_ip_header X-Own;
+             server { location /a {} location /b { set_real_ip_from ::1; real_ip_header X-Forwarded-For; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.expect("it is there").scope.of::<Conf>().clone()
+        };
+        let (a, b) = (conf("/a"), conf("/b"));
+        assert_eq!((a.from.items().len(), b.from.items().len()), (2, 1));
+        assert!(a.recursive && b.recursive);
+        assert!(matches!(a.source, Source::Field(name) if &*name == "X-Own"));
+        assert!(matches!(b.source, Source::ForwardedFor));
+        let named = loaded("set_real_ip_from localhost;");
+        assert!(named.http.servers.is_empty());
+    }
+
+    #[test]
+    fn wrong_values() {
+        for (text, expected) in [
+            ("set_real_ip_from 10.0.0.0/33;", "host not found in set_real_ip_from \"10.0.0.0/33\""),
+            (
+                "real_ip_recursive x;",
+                "invalid value \"x\" in \"real_ip_recursive\" directive, it must be \"on\" or \"off\"",
+            ),
+            ("real_ip_header a; real_ip_header b;", "\"real_ip_header\" directive is duplicate"),
+            ("set_real_ip_from;", "invalid number of arguments in \"set_real_ip_from\" directive"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:2")), "{found}");
+        }
+        let found = warnings("http {\nset_real_ip_from 1.2.3.4/24; }");
+        assert_eq!(found, ["low address bits of 1.2.3.4/24 are meaningless in /conf/nginx.conf:2"]);
+    }
+}

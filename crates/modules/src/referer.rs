@@ -1,0 +1,345 @@
+//! `valid_referers` and `$invalid_referer`: does the request come from a page of one of these sites?
+//!
+//! A field that the client writes proves nothing; it keeps other sites from embedding what is served here.
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec};
+use http::request::HeaderId;
+
+use crate::{Directive, Module};
+use exchange::config::{BlockEnd, BlockKind, Cx, Http, Scope, Settings, SettingsType};
+use exchange::module::BlockHooks;
+use exchange::pattern::{GaveUp, Pattern};
+use exchange::request::Request;
+use exchange::settings::names::ServerName;
+use exchange::variables::Variable;
+use exchange::wildcard::{HostTable, Refusal};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    blocks: BlockHooks { end, ..BlockHooks::NONE },
+    ..Module::named("http_referer")
+};
+
+const CONTEXTS: Contexts = Contexts::SERVER.or(Contexts::LOCATION);
+
+const DIRECTIVES: &[Directive] = &[
+    // Without it every site is right. Names may have a wildcard and a path behind them.
+    Directive::scope(
+        Spec::new(
+            "http_referer",
+            "valid_referers",
+            CONTEXTS,
+            Args::AtLeast(1),
+            "Which referring sites are right; `none` and `blocked` take requests that name no site.",
+        )
+        .many(),
+        read,
+    ),
+    hash("referer_hash_max_size", "2048"),
+    hash("referer_hash_bucket_size", "64"),
+];
+
+/// What nginx wants to know of its tables.
+const fn hash(name: &'static str, default: &'static str) -> Directive {
+    let spec =
+        Spec::new("http_referer", name, CONTEXTS, Args::Exactly(1), "Size of a table of referring sites.");
+    let spec = spec.default(default).state(conf::State::Accepted("tables grow as they need to"));
+    Directive::scope(spec, |_, cx| cx.number(&mut 0))
+}
+
+const VARIABLES: &[Variable] = &[Variable {
+    name: "invalid_referer",
+    get: |request, out| {
+        if !request.replaced_variable("invalid_referer", out) && !is_valid(request) {
+            out.push(b'1');
+        }
+        true
+    },
+    set: Some(|request, value| request.replace_variable("invalid_referer", value)),
+    help: "`1` when `valid_referers` does not list where the request came from, else empty.",
+}];
+
+/// Which sites are right, and what a list may refer to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    list: Option<Arc<List>>,
+    /// The block that made the list.
+    block: u32,
+    /// Names of the server around, once they are known.
+    server_names: Option<Arc<[ServerName]>>,
+}
+
+/// The sites of one block.
+#[derive(Clone, Debug, Default)]
+struct List {
+    /// Requests without the field are right.
+    none: bool,
+    /// Requests are right whose field was made unreadable, by a proxy for instance.
+    blocked: bool,
+    /// Hosts; the value is a place in `paths`.
+    hosts: HostTable<Option<u32>>,
+    /// What the path has to begin with, for hosts with one.
+    paths: Vec<Box<[u8]>>,
+    /// Patterns among the server's names, for the host.
+    names: Vec<Arc<Pattern>>,
+    /// Patterns for all behind the scheme.
+    patterns: Vec<Arc<Pattern>>,
+    /// Whether the patterns are those of an outer block, which a block without any keeps.
+    inherits_patterns: bool,
+    /// Whether any host was listed.
+    has_hosts: bool,
+    /// Where the names of the server are still to be added.
+    awaits_names: bool,
+}
+
+/// A second directive in a block adds to the first; the first in a block starts a list of its own.
+fn read(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let conf = scope.own::<Conf>();
+    let mut list = conf.list.take().map(Arc::unwrap_or_clone).unwrap_or_default();
+    if conf.block != cx.block {
+        // nginx puts hosts and patterns apart, so a block without patterns keeps those around it.
+        list = List { patterns: list.patterns, inherits_patterns: true, ..List::default() };
+    }
+    for text in cx.statement.texts() {
+        match text {
+            "" => return Err(cx.error("invalid referer \"\"")),
+            "none" => list.none = true,
+            "blocked" => list.blocked = true,
+            "server_names" => match &conf.server_names {
+                Some(names) => list.add_names(names, |message| cx.error(message))?,
+                // Of the server itself, which has not been read to its end.
+                None => list.awaits_names = true,
+            },
+            "~" => return Err(cx.error("empty regex in \"~\"")),
+            _ => match text.strip_prefix('~') {
+                Some(pattern) => {
+                    if std::mem::take(&mut list.inherits_patterns) {
+                        list.patterns.clear();
+                    }
+                    list.patterns.push(Arc::new(cx.pattern(pattern, true)?));
+                }
+                None => list.add(text, |message| cx.error(message))?,
+            },
+        }
+    }
+    (conf.list, conf.block) = (Some(Arc::new(list)), cx.block);
+    Ok(())
+}
+
+impl List {
+    /// A host with an optional path, which is compared with its case.
+    fn add(&mut self, text: &str, fault: impl Fn(String) -> Error) -> Result<(), Error> {
+        let (host, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+        let place = (!path.is_empty()).then_some(self.paths.len() as u32);
+        self.add_host(&host.to_ascii_lowercase(), place, fault)?;
+        if place.is_some() {
+            self.paths.push(path.as_bytes().into());
+        }
+        Ok(())
+    }
+
+    /// Adds a host that is in lower case.
+    fn add_host(
+        &mut self,
+        host: &str,
+        place: Option<u32>,
+        fault: impl Fn(String) -> Error,
+    ) -> Result<(), Error> {
+        self.has_hosts = true;
+        self.hosts.add(host, place).map_err(|refusal| match refusal {
+            Refusal::Taken => fault(format!("conflicting parameter \"{host}\"")),
+            Refusal::Invalid => fault(format!("invalid hostname or wildcard \"{host}\"")),
+        })
+    }
+
+    /// Adds the names of a server, patterns among them.
+    fn add_names(&mut self, names: &[ServerName], fault: impl Fn(String) -> Error) -> Result<(), Error> {
+        self.has_hosts = true;
+        for name in names {
+            match name.pattern() {
+                Some(pattern) => self.names.push(Arc::clone(pattern)),
+                None => self.add_host(name.text(), None, &fault)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something is listed that a site can be compared with.
+    fn is_empty(&self) -> bool {
+        !self.has_hosts && self.names.is_empty() && self.patterns.is_empty()
+    }
+
+    /// Whether a request with this field comes from a right site. Where a pattern took too long nobody can say, and
+    /// it is taken for a wrong one.
+    fn takes<'l>(&'l self, referer: Option<&[u8]>) -> Result<bool, GaveUp<'l>> {
+        let Some(referer) = referer else { return Ok(self.none) };
+        // nginx's measure of what can be an address at all: a scheme and a host of four bytes.
+        const LEN_MIN: usize = "http://i.ru".len();
+        let scheme_len = |scheme: &[u8]| {
+            let begins = referer.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+            begins.then_some(scheme.len())
+        };
+        let scheme = scheme_len(b"http://").or_else(|| scheme_len(b"https://"));
+        match scheme.filter(|_| referer.len() >= LEN_MIN) {
+            Some(scheme) => self.takes_address(&referer[scheme..]),
+            None => Ok(self.blocked),
+        }
+    }
+
+    /// An address without its scheme.
+    fn takes_address(&self, address: &[u8]) -> Result<bool, GaveUp<'_>> {
+        // nginx's limit; no name is as long (RFC 1035 section 2.3.4).
+        const HOST_LEN_MAX: usize = 256;
+        let end = memchr::memchr2(b'/', b':', address).unwrap_or(address.len());
+        if end > HOST_LEN_MAX {
+            return Ok(false);
+        }
+        // Hosts have no case, paths have.
+        let host = address[..end].to_ascii_lowercase();
+        match self.hosts.find(&host) {
+            Some(None) => return Ok(true),
+            Some(Some(place)) => {
+                let path = memchr::memchr(b'/', address).map_or(&b""[..], |slash| &address[slash..]);
+                return Ok(path.starts_with(&self.paths[place as usize]));
+            }
+            None => {}
+        }
+        let names = self.names.iter().map(|pattern| (pattern, &host[..]));
+        for (pattern, text) in names.chain(self.patterns.iter().map(|pattern| (pattern, address))) {
+            if pattern.find(text)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The names of a server are known at its end, and a list is checked at the end of its block.
+fn end(_: &mut Http, scope: &mut Scope, end: &BlockEnd<'_>) -> Result<(), Error> {
+    match end.kind {
+        BlockKind::Server => scope.own::<Conf>().know(end.names, end.span),
+        BlockKind::Location => scope.of::<Conf>().check(end.span),
+        BlockKind::Http | BlockKind::LimitExcept | BlockKind::If => Ok(()),
+    }
+}
+
+impl Settings for Conf {}
+
+impl Conf {
+    /// The names of the server are known; its locations are read after this.
+    fn know(&mut self, names: &[ServerName], end: &conf::Span) -> Result<(), Error> {
+        if let Some(list) = &mut self.list
+            && list.awaits_names
+        {
+            Arc::make_mut(list).add_names(names, |message| Error::at(end, message))?;
+        }
+        self.server_names = Some(names.into());
+        self.check(end)
+    }
+
+    /// A block is complete: nginx does not take a list that can only say no to those who name a site.
+    fn check(&self, end: &conf::Span) -> Result<(), Error> {
+        let is_wrong = |list: &Arc<List>| (list.none || list.blocked) && !list.has_hosts;
+        match self.list.as_ref().is_some_and(is_wrong) {
+            true => Err(Error::at(
+                end,
+                "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without \
+                 any valid referer",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Where nothing is listed everything is right.
+fn is_valid(request: &Request) -> bool {
+    match &request.scope().of::<Conf>().list {
+        Some(list) if !list.is_empty() => {
+            let referer = request.header(HeaderId::Referer);
+            let tell = |gave_up: &GaveUp<'_>| gave_up.tell(referer.unwrap_or_default(), request);
+            list.takes(referer).inspect_err(tell).unwrap_or(false)
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn sites_are_told_apart() {
+        let config = loaded(
+            "server { server_name own.example ~^n\\d\\.; valid_referers none blocked server_names *.ex.com ex.* www.org.org/gal/ ~\\.goo\\.;
+             location /strict { valid_referers *.ex.com; } location /only { valid_referers ~^[^/]+/a; } }",
+        );
+        let takes = |name: &str, referer: Option<&str>| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let list = location.expect("it is there").scope.of::<super::Conf>().list.clone();
+            let list = list.expect("it has one");
+            list.takes(referer.map(str::as_bytes)).expect("no pattern takes long")
+        };
+        for (referer, expected) in [
+            ("x", true),
+            ("http://", true),
+            ("ftp://ex.de/aaaaaaa", true),
+            ("HTTP://www.EX.com/", true),
+            ("http://ex.com", true),
+            ("https://ex.com", true),
+            ("http://ex.net:80/x", true),
+            ("http://com.net:80/x", false),
+            ("http://www.org.org/gal/x", true),
+            ("http://www.org.org:8080/gal/", true),
+            ("http://www.org.org/GAL/", false),
+            ("http://www.org.org/other", false),
+            ("http://www.org.org", false),
+            ("http://x.goo.com/", true),
+            ("http://z.com/.GOO.", true),
+            ("http://own.example/", true),
+            ("http://n1.here/", true),
+            ("http://here.n1.here/", false),
+        ] {
+            assert_eq!(takes("server", Some(referer)), expected, "{referer}");
+        }
+        assert!(takes("server", None));
+        assert!(!takes("server", Some(&format!("http://{}.ex.com", "a".repeat(256)))));
+        // A list of one's own, with the outer patterns where it has none.
+        assert!(!takes("/strict", None) && !takes("/strict", Some("blocked")));
+        assert!(takes("/strict", Some("http://a.ex.com")) && takes("/strict", Some("http://x.goo.com/")));
+        assert!(takes("/only", Some("http://any.thing/a")) && !takes("/only", Some("http://x.goo.com/")));
+    }
+
+    #[test]
+    fn wrong_values() {
+        let nobody = "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer";
+        for (text, expected) in [
+            ("valid_referers none ~x;", nobody),
+            ("location / { valid_referers none blocked; }", nobody),
+            ("valid_referers ~;", "empty regex in \"~\""),
+            ("valid_referers \"\";", "invalid referer \"\""),
+            ("valid_referers a..b;", "invalid hostname or wildcard \"a..b\""),
+            ("valid_referers *.a.*;", "invalid hostname or wildcard \"*.a.*\""),
+            ("valid_referers a.b/x A.b/y;", "conflicting parameter \"a.b\""),
+            ("valid_referers a.b; valid_referers a.b;", "conflicting parameter \"a.b\""),
+            ("server_name a.b; valid_referers a.b server_names;", "conflicting parameter \"a.b\""),
+            (
+                "server_name a.b; location / { valid_referers server_names a.b; }",
+                "conflicting parameter \"a.b\"",
+            ),
+            ("valid_referers ~(;", "pcre2_compile() failed: missing closing parenthesis in \"(\""),
+            ("referer_hash_bucket_size -1;", "\"referer_hash_bucket_size\" directive invalid number"),
+            ("referer_hash_max_size x;", "\"referer_hash_max_size\" directive invalid number"),
+        ] {
+            let found = error(&format!("http {{ server {{\n{text} }} }}"));
+            assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
+        }
+        loaded(
+            "server { valid_referers none; valid_referers a.b; location / { valid_referers none server_names; } }",
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! The conditions of `if`.
+
+use std::sync::Arc;
+
+use conf::Error;
+use io::op::Stat;
+use rustix::fs::Mode;
+
+use crate::rewrite::note;
+use exchange::config::Cx;
+use exchange::files;
+use exchange::pattern::Pattern;
+use exchange::request::Request;
+use exchange::template::Template;
+use exchange::variables::VarRef;
+
+/// A condition.
+#[derive(Clone, Debug)]
+pub(super) enum Condition {
+    /// The variable is neither empty nor `0`.
+    Set(VarRef),
+    /// The variable is, or is not, this text.
+    Equal { variable: VarRef, text: Template, wanted: bool },
+    /// The variable matches, or does not match, this pattern.
+    Match { variable: VarRef, pattern: Arc<Pattern>, text: Box<str>, wanted: bool },
+    /// There is, or is not, such a file here.
+    File { path: Template, kind: FileKind, wanted: bool },
+}
+
+/// What a file is tested for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileKind {
+    /// `-f`
+    Plain,
+    /// `-d`
+    Folder,
+    /// `-e`: one of these two.
+    Any,
+    /// `-x`: its owner may run it.
+    Executable,
+}
+
+/// What a condition comes to.
+pub(super) enum Verdict {
+    /// It is known whether it holds.
+    Holds(bool),
+    /// It has to look at the file of this path first.
+    Asks(Vec<u8>),
+    /// Nobody can say: a pattern took too long.
+    Fails,
+}
+
+impl Condition {
+    /// Reads the words in parentheses. Blanks may stand anywhere but in words, so the parentheses are words of
+    /// their own or parts of the first and the last one.
+    pub(super) fn read(cx: &mut Cx<'_>) -> Result<Condition, Error> {
+        let mut words: Vec<&str> = cx.statement.texts().collect();
+        let invalid = |cx: &Cx<'_>, word: &str| cx.error(format_args!("invalid condition \"{word}\""));
+        // The words are named as they are without the parentheses, as nginx names them.
+        let first = words[0].strip_prefix('(').ok_or_else(|| invalid(cx, words[0]))?;
+        if first.is_empty() && words.len() > 1 {
+            words.remove(0);
+        } else {
+            words[0] = first;
+        }
+        let last = words.len() - 1;
+        let without = words[last].strip_suffix(')').ok_or_else(|| invalid(cx, words[last]))?;
+        match without {
+            "" if last > 0 => drop(words.pop()),
+            // Nothing stands in the parentheses; nginx names the one that closes them.
+            "" => {}
+            without => words[last] = without,
+        }
+        match words.as_slice() {
+            [name] if name.len() > 1 && name.starts_with('$') => Ok(Condition::Set(variable(name, cx))),
+            [name, operator, text] if name.len() > 1 && name.starts_with('$') => {
+                Condition::of_variable(variable(name, cx), operator, text, cx)
+            }
+            [test, path] if is_file_test(test) => Condition::of_file(test, path, cx),
+            [word, ..] => Err(invalid(cx, word)),
+            [] => Err(invalid(cx, "")),
+        }
+    }
+
+    /// A comparison with a text or with a pattern.
+    fn of_variable(
+        variable: VarRef,
+        operator: &str,
+        text: &str,
+        cx: &mut Cx<'_>,
+    ) -> Result<Condition, Error> {
+        let wanted = !operator.starts_with('!');
+        match operator {
+            "=" | "!=" => Ok(Condition::Equal { variable, text: cx.template(text)?, wanted }),
+            "~" | "!~" | "~*" | "!~*" => {
+                let pattern = Arc::new(cx.pattern(text, operator.ends_with('*'))?);
+                Ok(Condition::Match { variable, pattern, text: text.into(), wanted })
+            }
+            _ => Err(cx.error(format_args!("unexpected \"{operator}\" in condition"))),
+        }
+    }
+
+    /// A test of a file.
+    fn of_file(test: &str, path: &str, cx: &mut Cx<'_>) -> Result<Condition, Error> {
+        // The path is looked at before the letter, as in nginx.
+        let path = cx.template(path)?;
+        let kind = match test.trim_start_matches('!') {
+            "-f" => FileKind::Plain,
+            "-d" => FileKind::Folder,
+            "-e" => FileKind::Any,
+            "-x" => FileKind::Executable,
+            _ => return Err(cx.error(format_args!("invalid condition \"{test}\""))),
+        };
+        Ok(Condition::File { path, kind, wanted: !test.starts_with('!') })
+    }
+
+    /// Whether the disk has to be asked.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self, Condition::File { .. })
+    }
+
+    /// Whether it holds. `escaped` is how groups go into texts; with `log`, a match is told.
+    pub(super) fn look(&self, request: &Request, escaped: bool, log: bool) -> Verdict {
+        Verdict::Holds(match self {
+            Condition::Set(variable) => {
+                // `00` is true: nginx compares with this one text and not with a number.
+                let value = value_of(variable, request);
+                !value.is_empty() && value != b"0"
+            }
+            Condition::Equal { variable, text, wanted } => {
+                let value = value_of(variable, request);
+                let mut expected = Vec::new();
+                text.render_groups(request, escaped, &mut expected);
+                (value == expected) == *wanted
+            }
+            Condition::Match { variable, pattern, text, wanted } => {
+                let value = value_of(variable, request);
+                match find(pattern, text, &value, request, log) {
+                    Some(found) => found == *wanted,
+                    None => return Verdict::Fails,
+                }
+            }
+            Condition::File { path, .. } => {
+                let mut at = Vec::new();
+                path.render_groups(request, escaped, &mut at);
+                return Verdict::Asks(at);
+            }
+        })
+    }
+
+    /// Whether it holds, now that the file was looked at; nothing is there without a `stat`.
+    pub(super) fn holds_for(&self, stat: Option<&Stat>) -> bool {
+        let Condition::File { kind, wanted, .. } = self else { return false };
+        stat.is_some_and(|stat| kind.fits(stat)) == *wanted
+    }
+}
+
+impl FileKind {
+    /// Whether what is at a path, behind all links, is of this kind.
+    fn fits(self, stat: &Stat) -> bool {
+        match self {
+            FileKind::Plain => files::is_file(stat),
+            FileKind::Folder => files::is_dir(stat),
+            FileKind::Any => files::is_file(stat) || files::is_dir(stat),
+            FileKind::Executable => Mode::from_raw_mode(stat.mode).contains(Mode::XUSR),
+        }
+    }
+}
+
+/// Whether a pattern matches. Its groups are in the request then; without a match there are none any more. `None`
+/// where PCRE gave the search up, as the log says.
+pub(super) fn find(
+    pattern: &Pattern,
+    text: &str,
+    subject: &[u8],
+    request: &Request,
+    log: bool,
+) -> Option<bool> {
+    let found = pattern.find(subject).inspect_err(|gave_up| gave_up.tell(subject, request)).ok()?;
+    let verb = if found.is_some() { "matches" } else { "does not match" };
+    note(request, log, format_args!("\"{text}\" {verb} \"{}\"", subject.escape_ascii()));
+    match &found {
+        Some(found) => found.store(subject, request),
+        None => request.clear_captures(),
+    }
+    Some(found.is_some())
+}
+
+/// The variable behind a dollar sign; here a group of the last match is none, as in nginx.
+fn variable(text: &str, cx: &mut Cx<'_>) -> VarRef {
+    cx.http.registry.reference_named(&text[1..], cx.statement)
+}
+
+/// What has no value is empty, so that it can be compared.
+fn value_of(variable: &VarRef, request: &Request) -> Vec<u8> {
+    let mut value = Vec::new();
+    variable.value(request, &mut value);
+    value
+}
+
+/// `-x` or `!-x`, with any character in the place of the letter.
+fn is_file_test(word: &str) -> bool {
+    let test = word.strip_prefix('!').unwrap_or(word);
+    test.len() == 2 && test.starts_with('-')
+}

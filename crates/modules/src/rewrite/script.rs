@@ -1,0 +1,191 @@
+//! What the directives of one block make: a list of instructions, which a request runs through.
+//!
+//! A condition that looks at a file has to wait for the disk. The interpreter stops there and is asked again,
+//! so that scripts without such conditions, nearly all, run without a future.
+
+use std::sync::Arc;
+
+use io::Errno;
+
+use crate::rewrite::answer;
+use crate::rewrite::condition::{Condition, Verdict};
+use crate::rewrite::replace::{After, Outcome, Rewrite};
+use exchange::config::LocationId;
+use exchange::files;
+use exchange::phases::Step;
+use exchange::request::Request;
+use exchange::template::Template;
+use exchange::variables::VarRef;
+use telemetry::{Level, Reason};
+
+/// Instructions in the order of the configuration, while its blocks are read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Draft(pub(super) Vec<Instruction>);
+
+/// Instructions in the order of the configuration, those of conditions in their places.
+#[derive(Debug, Default)]
+pub(crate) struct Script {
+    instructions: Vec<Instruction>,
+    /// Whether one of them may have to wait for the disk.
+    waits: bool,
+    /// `rewrite_log`
+    log: bool,
+}
+
+/// One directive.
+#[derive(Clone, Debug)]
+pub(crate) enum Instruction {
+    /// Ends the request.
+    Return { status: u16, text: Option<Template> },
+    /// Assigns.
+    Set { variable: VarRef, value: Template },
+    /// Ends the script.
+    Break,
+    /// Replaces the URI.
+    Rewrite(Arc<Rewrite>),
+    /// Goes on with the next instruction, and in another location, where the condition holds; otherwise jumps
+    /// over so many.
+    If { condition: Condition, location: Option<LocationId>, skip: usize },
+}
+
+impl Draft {
+    /// Puts the instructions of a block behind the condition that it belongs to, the first from this place on.
+    /// Answers where the block ends: no condition stands in another one, so that the next is behind it.
+    pub(super) fn fill(&mut self, from: usize, block: Draft, inside: Option<LocationId>) -> usize {
+        let mut places = from..self.0.len();
+        let at = places.find(|&place| matches!(self.0[place], Instruction::If { .. }));
+        let Some(at) = at else { return from };
+        let end = at + 1 + block.0.len();
+        if let Instruction::If { location, skip, .. } = &mut self.0[at] {
+            (*location, *skip) = (inside, block.0.len());
+        }
+        self.0.splice(at + 1..at + 1, block.0);
+        end
+    }
+
+    /// The script, unless there is nothing to do.
+    pub(super) fn finish(self, log: bool) -> Option<Arc<Script>> {
+        let instructions = self.0;
+        let waits = |instruction: &Instruction| match instruction {
+            Instruction::If { condition, .. } => condition.waits(),
+            _ => false,
+        };
+        let waits = instructions.iter().any(waits);
+        (!instructions.is_empty()).then(|| Arc::new(Script { instructions, waits, log }))
+    }
+}
+
+/// Where a request stands in a script.
+struct State {
+    /// The next instruction.
+    at: usize,
+    /// Whether the texts of `set` and `if` have the groups of a decoded URI encoded: so it is in nginx up to the
+    /// first rewrite that takes place.
+    escaped: bool,
+    /// What the condition that was stopped at came to.
+    looked: Option<bool>,
+}
+
+/// Why the interpreter stopped.
+enum Stop {
+    /// The script is over.
+    End(Step),
+    /// A condition asks for the file of this path.
+    Look(Vec<u8>),
+}
+
+impl Script {
+    /// Whether it may have to wait.
+    pub(super) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Runs a script that never waits.
+    pub(super) fn run(&self, request: &mut Request) -> Step {
+        match self.advance(&mut State::new(), request) {
+            Stop::End(step) => step,
+            // A condition that asks makes the script one that waits.
+            Stop::Look(_) => Step::Status(500),
+        }
+    }
+
+    /// Runs it, and looks at files where it asks for them.
+    pub(super) async fn run_waiting(&self, request: &mut Request) -> Step {
+        let mut state = State::new();
+        loop {
+            let path = match self.advance(&mut state, request) {
+                Stop::End(step) => return step,
+                Stop::Look(path) => path,
+            };
+            let stat = match files::stat_anywhere(request, &path).await {
+                Ok(stat) => Some(stat),
+                Err(errno) => {
+                    if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) {
+                        let (path, reason) = (files::display(&path), Reason(errno));
+                        request.log(Level::Crit, format_args!("stat() \"{path}\" failed ({reason})"));
+                    }
+                    None
+                }
+            };
+            let Some(Instruction::If { condition, .. }) = self.instructions.get(state.at) else {
+                return Step::Next;
+            };
+            state.looked = Some(condition.holds_for(stat.as_ref()));
+        }
+    }
+
+    /// Carries out the instructions up to one that ends the script, or that needs to know more.
+    fn advance(&self, state: &mut State, request: &mut Request) -> Stop {
+        while let Some(instruction) = self.instructions.get(state.at) {
+            match instruction {
+                Instruction::Set { variable, value } => {
+                    // Rendered now and not when it is used: a later change of its parts does not reach it, as in
+                    // nginx.
+                    let mut text = Vec::new();
+                    value.render_groups(request, state.escaped && request.was_encoded(), &mut text);
+                    variable.assign(request, &text);
+                }
+                Instruction::Return { status, text } => {
+                    return Stop::End(answer(request, *status, text.as_ref()));
+                }
+                Instruction::Break => {
+                    if std::mem::take(&mut request.uri_changed) {
+                        request.left_location = true;
+                    }
+                    return Stop::End(Step::Next);
+                }
+                Instruction::Rewrite(rewrite) => match rewrite.run(request, self.log) {
+                    Outcome::None => {}
+                    Outcome::Replaced(After::Next) => state.escaped = false,
+                    Outcome::Replaced(After::Search | After::Stay) => return Stop::End(Step::Next),
+                    Outcome::End(step) => return Stop::End(step),
+                },
+                Instruction::If { condition, location, skip } => {
+                    let escaped = state.escaped && request.was_encoded();
+                    let verdict = match state.looked.take() {
+                        Some(holds) => Verdict::Holds(holds),
+                        None => condition.look(request, escaped, self.log),
+                    };
+                    match verdict {
+                        Verdict::Asks(path) => return Stop::Look(path),
+                        Verdict::Fails => return Stop::End(Step::Status(500)),
+                        Verdict::Holds(false) => state.at += skip,
+                        Verdict::Holds(true) => {
+                            if let Some(location) = location {
+                                request.location = *location;
+                            }
+                        }
+                    }
+                }
+            }
+            state.at += 1;
+        }
+        Stop::End(Step::Next)
+    }
+}
+
+impl State {
+    fn new() -> State {
+        State { at: 0, escaped: true, looked: None }
+    }
+}

@@ -1,0 +1,292 @@
+//! Links that only the server can make: with a hash of what they are for, and a time at which they end.
+
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+use md5::{Digest, Md5};
+use subtle::ConstantTimeEq;
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::base64;
+use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::request::Request;
+use exchange::template::Template;
+use exchange::variables::Variable;
+use telemetry::time_zone::since_1970;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    ..Module::named("http_secure_link")
+};
+
+const DIRECTIVES: &[Directive] = &[
+    // Hash and time are taken out of the request; where they stand in it is the configuration's business.
+    Directive::scope(
+        Spec::new(
+            "http_secure_link",
+            "secure_link",
+            LEVELS,
+            Args::Exactly(1),
+            "Text with the hash of a link and, behind a comma, the time at which it ends.",
+        ),
+        |scope, cx| {
+            let link = Arc::new(cx.template(cx.arg(0))?);
+            let signed = signed(scope, cx)?;
+            (signed.link, signed.block) = (Some(link), cx.block);
+            Ok(())
+        },
+    ),
+    // Whoever knows this text can make links; it should have a secret in it.
+    Directive::scope(
+        Spec::new(
+            "http_secure_link",
+            "secure_link_md5",
+            LEVELS,
+            Args::Exactly(1),
+            "The text whose MD5 hash a link has to carry.",
+        ),
+        |scope, cx| {
+            let hashed = Arc::new(cx.template(cx.arg(0))?);
+            let signed = signed(scope, cx)?;
+            (signed.hashed, signed.block) = (Some(hashed), cx.block);
+            Ok(())
+        },
+    ),
+    // The older way: `/prefix/hash/link`, without an end.
+    Directive::scope(
+        Spec::new(
+            "http_secure_link",
+            "secure_link_secret",
+            LEVELS,
+            Args::Exactly(1),
+            "The word that is hashed with a link to make `/prefix/hash/link`.",
+        ),
+        |scope, cx| {
+            if matches!(scope.of::<Conf>(), Conf::Signed(signed) if signed.block == cx.block) {
+                return Err(mixed(cx));
+            }
+            *scope.own() = Conf::Secret { word: cx.arg(0).into(), block: cx.block };
+            Ok(())
+        },
+    ),
+];
+
+const VARIABLES: &[Variable] = &[
+    // For `if`, which refuses what is empty or 0.
+    Variable {
+        name: "secure_link",
+        get: link,
+        set: None,
+        help: "Empty for a wrong link, `0` for one that has ended, else `1`; with `secure_link_secret` the link.",
+    },
+    // For the text that is hashed: a time that is not in it could be changed by anybody.
+    Variable {
+        name: "secure_link_expires",
+        get: |request, out| request.nested("secure_link_expires", || expires(request, out)),
+        set: None,
+        help: "The time at which the link of the request ends, seconds since 1970.",
+    },
+];
+
+/// How links are made. One way replaces the other that was inherited; in one block they do not mix.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Conf {
+    /// Not at all.
+    #[default]
+    Unset,
+    /// `secure_link_secret`
+    Secret {
+        /// What is hashed behind the link.
+        word: Arc<str>,
+        /// The block that says so.
+        block: u32,
+    },
+    /// `secure_link` and `secure_link_md5`
+    Signed(Signed),
+}
+
+impl Settings for Conf {}
+
+/// A hash with a time; either text may be inherited alone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Signed {
+    /// Where hash and time are in a request.
+    link: Option<Arc<Template>>,
+    /// What the hash is made of.
+    hashed: Option<Arc<Template>>,
+    /// The block that said something last.
+    block: u32,
+}
+
+/// The settings of the newer way, to be changed.
+fn signed<'s>(scope: &'s mut Scope, cx: &Cx<'_>) -> Result<&'s mut Signed, Error> {
+    match scope.of::<Conf>() {
+        Conf::Secret { block, .. } if *block == cx.block => return Err(mixed(cx)),
+        Conf::Secret { .. } | Conf::Unset => *scope.own() = Conf::Signed(Signed::default()),
+        Conf::Signed(_) => {}
+    }
+    match scope.own::<Conf>() {
+        Conf::Signed(signed) => Ok(signed),
+        Conf::Unset | Conf::Secret { .. } => Err(mixed(cx)),
+    }
+}
+
+/// In one block the two ways contradict each other.
+fn mixed(cx: &Cx<'_>) -> Error {
+    cx.error("\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"")
+}
+
+/// `$secure_link`
+fn link(request: &Request, out: &mut Vec<u8>) -> bool {
+    match request.scope().of::<Conf>() {
+        Conf::Unset => false,
+        // The word may be empty; then nobody has a link.
+        Conf::Secret { word, .. } if word.is_empty() => false,
+        Conf::Secret { word, .. } => {
+            let found = with_secret(request.head.request_uri(request.bytes()), word.as_bytes());
+            found.is_some_and(|link| {
+                out.extend_from_slice(link);
+                true
+            })
+        }
+        // The texts may have this variable in them, by a slip: then there is no value, instead of no end.
+        Conf::Signed(signed) => request.nested("secure_link", || {
+            let found = is_current(signed, request);
+            if let Some(is_current) = found {
+                out.push(if is_current { b'1' } else { b'0' });
+            }
+            found.is_some()
+        }),
+    }
+}
+
+/// The link in `/prefix/hash/link`, if its hash is right.
+fn with_secret<'u>(uri: &'u [u8], word: &[u8]) -> Option<&'u [u8]> {
+    // The first byte is the slash of the prefix.
+    let mut parts = uri.get(1..)?.splitn(3, |&byte| byte == b'/').skip(1);
+    // The link is hashed as the client wrote it, with its query.
+    let (hash, link) = (parts.next()?, parts.next().filter(|link| !link.is_empty())?);
+    if hash.len() != 32 {
+        return None;
+    }
+    let made = Md5::new().chain_update(link).chain_update(word).finalize();
+    let digit = |nibble: u8| b"0123456789abcdef"[usize::from(nibble)];
+    let text: Vec<u8> = made.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
+    bool::from(text.ct_eq(&hash.to_ascii_lowercase())).then_some(link)
+}
+
+/// Whether the link has not ended; `None` for a wrong one.
+fn is_current(signed: &Signed, request: &Request) -> Option<bool> {
+    let (link, hashed) = (signed.link.as_ref()?, signed.hashed.as_ref()?);
+    let text = link.rendered(request);
+    let (hash, end) = split(&text)?;
+    // More than sixteen bytes take in Base64.
+    if hash.len() > 24 {
+        return None;
+    }
+    let hash = base64::decode(hash, base64::Alphabet::Url).filter(|hash| hash.len() == 16)?;
+    let made = Md5::digest(hashed.rendered(request));
+    // The second in which a link ends is its last.
+    let now = since_1970(rt::wall()).0;
+    bool::from(made.ct_eq(&hash)).then(|| end.is_none_or(|(end, _)| end >= now))
+}
+
+/// `$secure_link_expires`
+fn expires(request: &Request, out: &mut Vec<u8>) -> bool {
+    let Conf::Signed(Signed { link: Some(link), .. }) = request.scope().of::<Conf>() else { return false };
+    let text = link.rendered(request);
+    match split(&text) {
+        Some((_, Some((_, digits)))) => {
+            out.extend_from_slice(digits);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// The hash, and the time as a number and as it stands there.
+type Parts<'t> = (&'t [u8], Option<(i64, &'t [u8])>);
+
+/// `None` when there is a comma and no time behind it.
+fn split(text: &[u8]) -> Option<Parts<'_>> {
+    let Some(comma) = memchr::memchr(b',', text) else { return Some((text, None)) };
+    let digits = &text[comma + 1..];
+    let end = http::parse_decimal(digits).and_then(|end| i64::try_from(end).ok()).filter(|&end| end > 0)?;
+    Some((&text[..comma], Some((end, digits))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn hashes_of_links() {
+        let right = "29245bdc2d04a9e0e729927ed0f84e26";
+        let upper = right.to_ascii_uppercase();
+        for (uri, expected) in [
+            (format!("/p/{right}/link"), Some("link")),
+            (format!("/p/{upper}/link"), Some("link")),
+            (format!("//{right}/link"), Some("link")),
+            (format!("/p/{right}/link?x"), None),
+            (format!("/p/q/{right}/link"), None),
+            (format!("/p/{right}/"), None),
+            (format!("/p/{right}"), None),
+            (format!("/p/{}/link", &right[1..]), None),
+            (format!("/p/{}0/link", &right[1..]), None),
+            ("/".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(with_secret(uri.as_bytes(), b"word"), expected.map(str::as_bytes), "{uri}");
+        }
+    }
+
+    #[test]
+    fn times_of_links() {
+        assert_eq!(split(b"hash"), Some((&b"hash"[..], None)));
+        assert_eq!(split(b"hash,12"), Some((&b"hash"[..], Some((12, &b"12"[..])))));
+        for text in ["hash,", "hash,0", "hash,-1", "hash,x", "hash,1,2", "hash,99999999999999999999"] {
+            assert_eq!(split(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn either_way_replaces_the_other() {
+        let config = loaded(
+            "secure_link_secret a; server { location /a { } location /b { secure_link b; } location /c { secure_link c; secure_link_md5 c;
+             location /c/d { secure_link_md5 d; } location /c/e { secure_link_secret e; } } }",
+        );
+        let shown = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let text = |template: &Option<Arc<Template>>| {
+                template.as_ref().and_then(|template| template.constant()).unwrap_or("-").to_owned()
+            };
+            match location.expect("it is there").scope.of::<Conf>() {
+                Conf::Unset => "unset".to_owned(),
+                Conf::Secret { word, .. } => format!("secret {word}"),
+                Conf::Signed(Signed { link, hashed, .. }) => format!("{} {}", text(link), text(hashed)),
+            }
+        };
+        let found = ["/a", "/b", "/c", "/c/d", "/c/e"].map(shown);
+        assert_eq!(found, ["secret a", "b -", "c c", "c d", "secret e"]);
+    }
+
+    #[test]
+    fn wrong_values() {
+        let mixed = "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"";
+        for (text, expected) in [
+            ("secure_link_secret a; secure_link b;", mixed),
+            ("secure_link_md5 a; secure_link_secret b;", mixed),
+            ("secure_link a; secure_link b;", "\"secure_link\" directive is duplicate"),
+            ("secure_link_secret a b;", "invalid number of arguments in \"secure_link_secret\" directive"),
+            ("secure_link_md5 $none;", "unknown \"none\" variable"),
+        ] {
+            let found = error(&format!("http {{ server {{\n{text} }} }}"));
+            assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
+        }
+    }
+}

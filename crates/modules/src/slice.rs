@@ -1,0 +1,332 @@
+//! `slice`: a large answer is asked for in slices of one size, each stored by itself.
+//!
+//! The configuration does the asking: `proxy_set_header Range $slice_range`, with the variable in the cache key. Whoever
+//! evaluates it has a request for one slice; when that is answered with it (206), the answer becomes that of the whole, and
+//! the other slices are fetched as the client comes to them, in requests that go through the same location. Ranges of a
+//! client are cut out of the whole, so that only the slices are fetched that they touch.
+//!
+//! Main types: [`Slices`], the body that is made of them.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use conf::{Args, Spec};
+use http::range::ContentRange;
+use http::request::HeaderId;
+use io::op::Source;
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Settings, SettingsType};
+use exchange::course;
+use exchange::request::Request;
+use exchange::response::Body;
+use exchange::variables::Variable;
+use telemetry::Level;
+use transfer::body::BodyError;
+use transfer::body::ranged::{Cut, Ranged, RangedBody};
+use transfer::body::stream::Stream;
+use upstream::caching::fetch::detached;
+use upstream::caching::{self, SliceStart};
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[&[Directive::scope(
+        Spec::new(
+            "http_slice",
+            "slice",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes of a slice, for `$slice_range`; 0 is none.",
+        )
+        .default("0"),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().size),
+    )]],
+    variables: &[Variable {
+        name: "slice_range",
+        get: show_range,
+        set: None,
+        help: "The range of the slice that is asked for, as `Range` has it.",
+    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().size > 0 {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_slice")
+};
+
+/// The settings of a block.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf {
+    /// `slice`
+    pub(crate) size: u64,
+}
+
+impl Settings for Conf {}
+
+/// Shows the range, and remembers by that the request is for a slice. Where an answer was made already, and in requests
+/// that others have made, there is none.
+fn show_range(request: &Request, out: &mut Vec<u8>) -> bool {
+    let size = request.scope().of::<Conf>().size;
+    if size == 0 {
+        return false;
+    }
+    let start = match caching::slice_start(request) {
+        Some(start) => start,
+        None if request.depth > 0 || request.response.status != 0 => return false,
+        None => {
+            let start = first_byte(request) / size * size;
+            // A slice that ends beyond all numbers is none; the upstream says so of the first one.
+            let start =
+                if start.checked_add(size).is_some_and(|end| end <= i64::MAX as u64) { start } else { 0 };
+            request.facts.insert(SliceStart(start));
+            start
+        }
+    };
+    out.extend_from_slice(format!("bytes={start}-{}", start + size - 1).as_bytes());
+    true
+}
+
+/// Where the client's range starts. Behind `If-Range`, and of several ranges, nobody knows what will be sent.
+fn first_byte(request: &Request) -> u64 {
+    if request.header(HeaderId::IfRange).is_some() {
+        return 0;
+    }
+    let Some(value) = request.header(HeaderId::Range) else { return 0 };
+    let Some((unit, spec)) = value.split_at_checked(6) else { return 0 };
+    if !unit.eq_ignore_ascii_case(b"bytes=") || spec.contains(&b',') {
+        return 0;
+    }
+    let spec = spec.trim_ascii_start();
+    let digits = spec.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    http::parse_decimal(&spec[..digits]).unwrap_or(0)
+}
+
+/// Why an answer is not the slice that was asked for, in nginx's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wrong {
+    Status(u16),
+    Etag,
+    NoRange,
+    NoLength,
+    Range {
+        found: Range<u64>,
+        expected: Range<u64>,
+    },
+    /// nginx does not ask.
+    Length {
+        found: u64,
+        expected: u64,
+    },
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::Status(status) => write!(f, "unexpected status code {status} in slice response"),
+            Wrong::Etag => f.write_str("etag mismatch in slice response"),
+            Wrong::NoRange => f.write_str("invalid range in slice response"),
+            Wrong::NoLength => f.write_str("no complete length in slice response"),
+            Wrong::Range { found, expected } => write!(
+                f,
+                "unexpected range in slice response: {}-{}, expected: {}-{}",
+                found.start, found.end, expected.start, expected.end
+            ),
+            Wrong::Length { found, expected } => {
+                write!(f, "unexpected complete length in slice response: {found}, expected: {expected}")
+            }
+        }
+    }
+}
+
+/// The slice that an answer has, and the length of the whole.
+fn slice_of(request: &Request, start: u64, size: u64) -> Result<(Range<u64>, u64), Wrong> {
+    let value = request.response.content_range.as_deref();
+    let Some(ContentRange::Part { range, size: complete }) = value.and_then(ContentRange::parse) else {
+        return Err(Wrong::NoRange);
+    };
+    let length = complete.ok_or(Wrong::NoLength)?;
+    let (found, expected) = (range.start..range.end, start..length.min(start + size));
+    if found != expected {
+        return Err(Wrong::Range { found, expected });
+    }
+    Ok((found, length))
+}
+
+fn etag_of(request: &Request) -> Option<Vec<u8>> {
+    request.response.etag.as_ref().map(|etag| etag.as_bytes().to_vec())
+}
+
+/// Makes the answer of the whole out of that of a slice. Any other answer is what it is.
+fn filter(conf: &Conf, request: &mut Request) {
+    let Some(start) = caching::slice_start(request) else { return };
+    if request.depth > 0 || request.response.status != 206 {
+        return;
+    }
+    let size = conf.size;
+    let seed = detached(request);
+    let (slice, length) = match (slice_of(request, start, size), &seed) {
+        (Ok(found), Some(_)) => found,
+        (found, _) => {
+            if let Err(wrong) = found {
+                request.log(Level::Error, format_args!("{wrong}"));
+            }
+            request.response.refusal = Some(500);
+            return;
+        }
+    };
+    let etag = etag_of(request);
+    let response = &mut request.response;
+    (response.status, response.reason, response.content_range) = (200, None, None);
+    (response.content_length, response.allow_ranges) = (Some(length), true);
+    response.remove_field(b"Accept-Ranges");
+    let body = std::mem::take(&mut response.body);
+    if let Some(seed) = seed {
+        let shared = Shared { seed: RefCell::new(seed), etag, size, length };
+        let first = RefCell::new(Some((slice.start, body)));
+        let slices = Slices { shared: Rc::new(shared), first };
+        response.body = Body::Ranged(RangedBody::new(Box::new(slices), length));
+    }
+}
+
+/// What the slices of one answer have in common.
+struct Shared {
+    /// What requests for further ones are made of.
+    seed: RefCell<Box<Request>>,
+    /// The entity tag of the first one, which the others must have. They may be of different ages.
+    etag: Option<Vec<u8>>,
+    size: u64,
+    /// Bytes of the whole.
+    length: u64,
+}
+
+/// A body that is fetched slice by slice. One is fetched when the client has come to it, and none for a client that has
+/// stopped reading.
+struct Slices {
+    shared: Rc<Shared>,
+    /// The slice that is here already, and where it starts.
+    first: RefCell<Option<(u64, Body)>>,
+}
+
+impl Ranged for Slices {
+    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+        let first = self.first.take();
+        Box::new(SliceStream { shared: Rc::clone(&self.shared), range, first, state: State::Next })
+    }
+
+    fn is_read_at_will(&self) -> bool {
+        true
+    }
+}
+
+struct SliceStream {
+    shared: Rc<Shared>,
+    /// What is still to be served.
+    range: Range<u64>,
+    first: Option<(u64, Body)>,
+    state: State,
+}
+
+type Fetching = Pin<Box<dyn Future<Output = Option<Body>>>>;
+
+enum State {
+    /// To be found out.
+    Next,
+    /// A slice is asked for, of which this part is wanted.
+    Fetching(Range<u64>, Fetching),
+    /// It comes.
+    Live(Box<dyn Stream>),
+}
+
+impl SliceStream {
+    /// What comes next of the range.
+    fn next(&mut self) -> Result<State, BodyError> {
+        let size = self.shared.size;
+        let start = self.range.start / size * size;
+        let end = self.range.end.min(start + size);
+        let part = self.range.start - start..end - start;
+        self.range.start = end;
+        match self.first.take() {
+            Some((at, body)) if at == start => Ok(State::Live(part_of(body, part)?)),
+            _ => {
+                let shared = Rc::clone(&self.shared);
+                Ok(State::Fetching(part, Box::pin(async move { shared.fetch(start).await })))
+            }
+        }
+    }
+}
+
+impl Stream for SliceStream {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        loop {
+            match &mut self.state {
+                State::Next if self.range.is_empty() => return Poll::Ready(Ok(None)),
+                State::Next => self.state = self.next()?,
+                State::Fetching(part, fetching) => {
+                    let part = part.clone();
+                    let body = ready!(fetching.as_mut().poll(context)).ok_or(BodyError::Broken)?;
+                    self.state = State::Live(part_of(body, part)?);
+                }
+                State::Live(stream) => match ready!(stream.poll_next(context))? {
+                    Some(source) => return Poll::Ready(Ok(Some(source))),
+                    None => self.state = State::Next,
+                },
+            }
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        matches!(&self.state, State::Live(stream) if stream.is_reading())
+    }
+}
+
+impl Shared {
+    /// Fetches the slice that starts at a byte, in the location of the first one; the log has why there is none.
+    async fn fetch(&self, start: u64) -> Option<Body> {
+        let mut request = detached(&self.seed.borrow())?;
+        request.facts.insert(SliceStart(start));
+        let run: Pin<Box<dyn Future<Output = ()> + '_>> = Box::pin(course::run_content(&mut request));
+        run.await;
+        let checked = match request.response.status {
+            206 if self.etag.is_some() && etag_of(&request) != self.etag => Err(Wrong::Etag),
+            206 => slice_of(&request, start, self.size).and_then(|(_, length)| match length {
+                length if length == self.length => Ok(()),
+                found => Err(Wrong::Length { found, expected: self.length }),
+            }),
+            status => Err(Wrong::Status(status)),
+        };
+        match checked {
+            Ok(()) => Some(std::mem::take(&mut request.response.body)),
+            Err(wrong) => {
+                request.log(Level::Error, format_args!("{wrong}"));
+                None
+            }
+        }
+    }
+}
+
+/// A part of the body of a slice. Files of the cache come as [`Body::Ranged`] to requests for slices.
+fn part_of(body: Body, part: Range<u64>) -> Result<Box<dyn Stream>, BodyError> {
+    let of_bytes = |source: Source, all: Range<usize>| {
+        let (start, end) = (all.start + part.start as usize, all.start + part.end as usize);
+        // The head has said how long it is; what the body is must not be trusted for that.
+        if end > all.end { Err(BodyError::Broken) } else { Ok(RangedBody::of_bytes(source, start..end)) }
+    };
+    match body {
+        Body::Bytes(source) => {
+            let all = 0..source.bytes().len();
+            Ok(of_bytes(source, all)?.into_stream())
+        }
+        Body::Slice(source, all) => Ok(of_bytes(source, all)?.into_stream()),
+        Body::Ranged(body) => Ok(Box::new(Cut::new(body.into_stream(), part))),
+        Body::Stream(stream) => Ok(Box::new(Cut::new(stream, part))),
+        Body::None | Body::File(_) | Body::Tunnel(_) => Err(BodyError::Broken),
+    }
+}

@@ -1,0 +1,197 @@
+//! `split_clients`: a variable that divides clients by shares, with the same part for the same client.
+
+use std::sync::Arc;
+
+use conf::{Args, Contexts, Error, Spec, Statement};
+
+use crate::{Directive, Module};
+use exchange::config::Cx;
+use exchange::request::Request;
+use exchange::template::Template;
+use exchange::variables::Compute;
+
+/// The module.
+pub(crate) static MODULE: Module =
+    Module { directives: &[DIRECTIVES], ..Module::named("http_split_clients") };
+
+const DIRECTIVES: &[Directive] = &[Directive::http(
+    Spec::new(
+        "http_split_clients",
+        "split_clients",
+        Contexts::HTTP,
+        Args::Exactly(2),
+        "Defines a variable that has its values for shares of the clients, told apart by a text with variables.",
+    )
+    .raw()
+    .many(),
+    add_split,
+)];
+
+/// One `split_clients`.
+#[derive(Debug)]
+struct Split {
+    /// What clients are told apart by.
+    source: Template,
+    /// In the order of the configuration, which is that of the hashes.
+    parts: Vec<Part>,
+}
+
+/// One row.
+#[derive(Debug)]
+struct Part {
+    /// Hashes below this belong to it, or to one before it; `None` is all that are left.
+    below: Option<u32>,
+    /// As it is written: there are no variables in it, as in nginx.
+    value: Box<str>,
+}
+
+/// Hundredths of a per cent that are all.
+const ALL: u64 = 10_000;
+
+/// Rows are read first and added up then, because nginx tells a sum that is too large at the end of the block.
+fn add_split(cx: &mut Cx<'_>) -> Result<(), Error> {
+    let source = cx.template(cx.arg(0))?;
+    let name = cx.variable_name(cx.arg(1))?;
+    let slot = cx.http.registry.define_computed(name, cx.statement)?;
+    let statement = cx.statement;
+    let rows = statement.rows().map(|row| {
+        let row = row?;
+        let share = match row.name.text.as_str() {
+            // All that is left; behind it there is room for nothing but another one.
+            "*" => None,
+            text => Some(share_of(text).ok_or_else(|| invalid(text, row))?),
+        };
+        // nginx does not count the words of a row; a value that is missing is a slip all the same.
+        let value = row.args.first().ok_or_else(|| invalid(&row.name.text, row))?;
+        Ok((share, value.text.as_str()))
+    });
+    let rows: Vec<(Option<u64>, &str)> = rows.collect::<Result<_, Error>>()?;
+    let (mut sum, mut below, mut parts) = (0, 0, Vec::new());
+    for (share, value) in rows {
+        sum = share.map_or(ALL, |share| share.saturating_add(sum));
+        if sum > ALL {
+            return Err(Error::at(&statement.end, "percent total is greater than 100%"));
+        }
+        // Each share is cut to a whole number by itself, as in nginx, so that the parts are the same.
+        below += share.map_or(0, |share| share * u64::from(u32::MAX) / ALL);
+        parts.push(Part { below: share.map(|_| below as u32), value: value.into() });
+    }
+    cx.http.registry.compute(slot, Arc::new(Split { source, parts }));
+    Ok(())
+}
+
+/// nginx's words for whatever is wrong with a row.
+fn invalid(text: &str, row: &Statement) -> Error {
+    Error::at(row, format_args!("invalid percent value \"{text}\""))
+}
+
+/// Hundredths of a per cent, of which there is at least one: `0.5%`.
+fn share_of(text: &str) -> Option<u64> {
+    let digits = text.strip_suffix('%')?;
+    // Read as digits and not as a float, which could miss a hundredth.
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    if fraction.len() > 2 || !is_number(whole) || !is_number(fraction) {
+        return None;
+    }
+    format!("{whole}{fraction:0<2}").parse().ok().filter(|&share| share > 0)
+}
+
+impl Compute for Split {
+    fn value(&self, request: &Request, out: &mut Vec<u8>) -> bool {
+        // There are few parts, so a search from the first one is the fastest.
+        let hash = murmur2(&self.source.rendered(request));
+        let mut parts = self.parts.iter();
+        if let Some(part) = parts.find(|part| part.below.is_none_or(|below| hash < below)) {
+            out.extend_from_slice(part.value.as_bytes());
+        }
+        // What no share is left for has a value too: an empty one.
+        true
+    }
+}
+
+/// MurmurHash2 of 32 bits with the seed 0, as its author published it: nginx's, so that clients stay in the part
+/// that they were in.
+fn murmur2(text: &[u8]) -> u32 {
+    const MULTIPLIER: u32 = 0x5bd1_e995;
+    let mix = |word: u32| {
+        let word = word.wrapping_mul(MULTIPLIER);
+        (word ^ word >> 24).wrapping_mul(MULTIPLIER)
+    };
+    // The length is mixed in, so that texts which differ in zeros at the end are told apart.
+    let mut hash = text.len() as u32;
+    let mut words = text.chunks_exact(4);
+    for word in words.by_ref() {
+        let word = u32::from_le_bytes(word.try_into().expect("each has four bytes"));
+        hash = hash.wrapping_mul(MULTIPLIER) ^ mix(word);
+    }
+    let rest = words.remainder();
+    if !rest.is_empty() {
+        for (place, byte) in rest.iter().enumerate() {
+            hash ^= u32::from(*byte) << (8 * place);
+        }
+        hash = hash.wrapping_mul(MULTIPLIER);
+    }
+    // The last bytes reach all bits only by this.
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(MULTIPLIER);
+    hash ^ hash >> 15
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn shares_are_hundredths_of_a_per_cent() {
+        for (text, expected) in [
+            ("50%", Some(5000)),
+            ("0.5%", Some(50)),
+            (".51%", Some(51)),
+            ("1.%", Some(100)),
+            ("0.01%", Some(1)),
+            ("0.001%", None),
+            ("0%", None),
+            ("0.00%", None),
+            (".%", None),
+            ("%", None),
+            ("", None),
+            ("5", None),
+            ("-1%", None),
+            ("+1%", None),
+            ("1.+%", None),
+            ("1.2.3%", None),
+            ("x%", None),
+        ] {
+            assert_eq!(share_of(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn wrong_rows_are_refused_with_their_line() {
+        for (rows, expected, line) in [
+            ("0% a;", "invalid percent value \"0%\"", 2),
+            ("\"\" a;", "invalid percent value \"\"", 2),
+            ("5% a; 6;", "invalid percent value \"6\"", 2),
+            ("5%;", "invalid percent value \"5%\"", 2),
+            ("50% a; 51% b;", "percent total is greater than 100%", 3),
+            ("* a; 1% b;", "percent total is greater than 100%", 3),
+            ("99999999999999999999% a;", "invalid percent value \"99999999999999999999%\"", 2),
+            ("9999999999999% a;", "percent total is greater than 100%", 3),
+        ] {
+            let found = error(&format!("http {{ split_clients $uri $s {{\n{rows}\n}} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:{line}"), "{rows}");
+        }
+        for (head, expected) in [
+            ("$uri s", "invalid variable name \"s\""),
+            ("$uri $", "invalid variable name \"$\""),
+            ("$uri $uri", "the duplicate \"uri\" variable"),
+            ("$nonexist $s", "unknown \"nonexist\" variable"),
+        ] {
+            let found = error(&format!("http {{\nsplit_clients {head} {{ }} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{head}");
+        }
+        loaded("split_clients $uri $s { 50% a; * b; * c; } split_clients a $t { 100% a; * b; }");
+    }
+}

@@ -1,0 +1,468 @@
+//! Carrying out the commands of a page while it is sent.
+
+use http::uri::{Escape, escape, escape_html};
+
+use crate::ssi::Conf;
+use crate::ssi::parser::{Command, Found, PARAMETERS_MAX, Parser};
+use crate::ssi::time::TimeFormat;
+use crate::ssi::values::{self, Failed, fail};
+use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::request::Request;
+use exchange::subrequest::{self, Subrequest};
+
+/// What stands in the place of a directive that failed, before a page says something else.
+const MESSAGE: &[u8] = b"[an error occurred while processing the directive]";
+
+/// Bytes that one push makes, about; more wait for the next, because a short command can stand for much.
+const OUTPUT_MAX: usize = 64 << 10;
+
+/// Commands that one push carries out: each may compile a pattern, and other requests wait meanwhile.
+const COMMANDS_MAX: usize = 4;
+
+/// A page on its way.
+pub(super) struct Page {
+    parser: Parser,
+    /// `ssi_silent_errors`
+    silent: bool,
+    /// Whether text and commands count: not in a branch that was not chosen, nor in a block.
+    output: bool,
+    /// The block that text goes to.
+    block: Option<usize>,
+    branch: Branch,
+    /// Whether a branch of this `if` was chosen.
+    chosen: bool,
+    encoding: Encoding,
+    message: Vec<u8>,
+    /// The variable that waits for the answer of a subrequest.
+    waiting: Option<Vec<u8>>,
+}
+
+/// Where in an `if` a page is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Branch {
+    /// In none.
+    Outside,
+    /// Behind `if` or `elif`.
+    If,
+    /// Behind `else`.
+    Else,
+}
+
+/// How `echo` writes values.
+#[derive(Clone, Copy)]
+enum Encoding {
+    None,
+    Url,
+    Entity,
+}
+
+/// A command's name, and its parameters with whether they must be there.
+struct Kind {
+    name: &'static str,
+    parameters: &'static [(&'static str, bool)],
+    /// The last branch in which it may stand, for those that belong to an `if`.
+    branch: Option<Branch>,
+    run: fn(&mut Page, &mut Request, Values, &mut Output) -> Result<Next, Failed>,
+}
+
+/// Values of a command's parameters, in the order of its kind.
+type Values = Vec<Option<Vec<u8>>>;
+
+/// Whether the text behind a command can be looked at now.
+#[derive(PartialEq, Eq)]
+enum Next {
+    GoOn,
+    /// When the subrequest is done: it may set variables that follow.
+    Wait,
+}
+
+// In the order of nginx's documentation of what they do, the longest first.
+const KINDS: &[Kind] = &[
+    // The heart of it: an answer of this server in the place of the command.
+    Kind {
+        name: "include",
+        parameters: &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)],
+        branch: None,
+        run: Page::include,
+    },
+    // Values come from the request, so they are written for HTML unless a page says that it knows better.
+    Kind {
+        name: "echo",
+        parameters: &[("var", true), ("default", false), ("encoding", false)],
+        branch: None,
+        run: Page::echo,
+    },
+    // Holds for the rest of this page alone, and not for what it includes.
+    Kind {
+        name: "config",
+        parameters: &[("errmsg", false), ("timefmt", false)],
+        branch: None,
+        run: Page::config,
+    },
+    // Seen by the page and by all that it includes from here on.
+    Kind { name: "set", parameters: &[("var", true), ("value", true)], branch: None, run: Page::set },
+    // One level only, as in nginx: an `if` inside is an error where its branch counts, and text elsewhere.
+    Kind { name: "if", parameters: &[("expr", true)], branch: None, run: Page::begin_if },
+    Kind { name: "elif", parameters: &[("expr", true)], branch: Some(Branch::If), run: Page::choose },
+    Kind { name: "else", parameters: &[], branch: Some(Branch::If), run: Page::begin_else },
+    Kind { name: "endif", parameters: &[], branch: Some(Branch::Else), run: Page::end_if },
+    // Text that is put by for a `stub`.
+    Kind { name: "block", parameters: &[("name", true)], branch: None, run: Page::begin_block },
+    Kind { name: "endblock", parameters: &[], branch: None, run: Page::end_block },
+];
+
+impl BodyFilter for Page {
+    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        let (mut used, mut commands) = (0, 0);
+        while used < input.len() && commands < COMMANDS_MAX && out.bytes().len() < OUTPUT_MAX {
+            let rest = &input[used..];
+            let (count, found) = self.parser.next(rest);
+            used += count;
+            commands += usize::from(found == Found::Command);
+            match found {
+                Found::Nothing => {}
+                Found::Text(range) => self.text(request, &rest[range], out),
+                Found::Held(text) => self.text(request, text, out),
+                Found::Fault(why) => request.log(telemetry::Level::Error, format_args!("{why}")),
+                Found::Broken => self.complain(out),
+                Found::Command => match self.command(request, out) {
+                    Ok(Next::GoOn) => {}
+                    Ok(Next::Wait) => return Ok(used),
+                    Err(Failed) => self.complain(out),
+                },
+            }
+        }
+        Ok(used)
+    }
+
+    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+        let held = self.parser.finish();
+        self.text(request, held, out);
+        Ok(())
+    }
+
+    fn captured(&mut self, request: &mut Request, status: u16, body: Vec<u8>) {
+        let Some(name) = self.waiting.take() else { return };
+        if status < 300 {
+            // Too much is told in the log; there is no place left for a message in the page.
+            let _ = values::set(request, &name, body);
+        }
+    }
+}
+
+impl Page {
+    pub(super) fn new(conf: &Conf) -> Page {
+        Page {
+            parser: Parser::new(usize::try_from(conf.value_length).unwrap_or(usize::MAX)),
+            silent: conf.silent_errors,
+            output: true,
+            block: None,
+            branch: Branch::Outside,
+            chosen: false,
+            encoding: Encoding::Entity,
+            message: MESSAGE.to_vec(),
+            waiting: None,
+        }
+    }
+
+    /// Text goes out, into a block, or nowhere.
+    fn text(&self, request: &mut Request, text: &[u8], out: &mut Output) {
+        match self.block {
+            _ if self.output => out.extend(text),
+            Some(block) => values::add_to_block(request, block, text),
+            None => {}
+        }
+    }
+
+    /// The message of a directive that failed.
+    fn complain(&self, out: &mut Output) {
+        if !self.silent {
+            out.extend(&self.message);
+        }
+    }
+
+    /// Checks the command that was found, and carries it out.
+    fn command(&mut self, request: &mut Request, out: &mut Output) -> Result<Next, Failed> {
+        let command = self.parser.take_command();
+        let name = command.name.escape_ascii();
+        let Some(kind) = KINDS.iter().find(|kind| kind.name.as_bytes() == command.name) else {
+            return match self.output {
+                true => fail(request, format_args!("invalid SSI command: \"{name}\"")),
+                false => Ok(Next::GoOn),
+            };
+        };
+        if !self.output && kind.name != "endblock" {
+            if let Some(block) = self.block {
+                // It is carried out when the block is used.
+                values::add_to_block(request, block, &command.to_text());
+                return Ok(Next::GoOn);
+            }
+            if kind.branch.is_none() {
+                return Ok(Next::GoOn);
+            }
+        }
+        if kind.branch.is_some_and(|last| self.branch == Branch::Outside || self.branch > last) {
+            return fail(request, format_args!("invalid context of SSI command: \"{name}\""));
+        }
+        let values = command.values(kind, request)?;
+        (kind.run)(self, request, values, out)
+    }
+
+    /// The parameters are looked at in nginx's order, so that the first fault is the same.
+    fn include(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
+        let [by_uri, by_file, wait, set, stub] = take(values);
+        let text = match (by_uri, by_file) {
+            (Some(uri), Some(file)) => {
+                let (uri, file) = (uri.escape_ascii(), file.escape_ascii());
+                let why = format_args!("inclusion may be either virtual=\"{uri}\" or file=\"{file}\"");
+                return fail(request, why);
+            }
+            (None, None) => return fail(request, format_args!("no parameter in \"include\" SSI command")),
+            (None, Some(file)) if wait.is_some() => {
+                let file = file.escape_ascii();
+                return fail(request, format_args!("\"wait\" cannot be used with file=\"{file}\""));
+            }
+            (Some(text), None) | (None, Some(text)) => text,
+        };
+        if set.is_some() && stub.is_some() {
+            let why = "\"set\" and \"stub\" cannot be used together in \"include\" SSI command";
+            return fail(request, format_args!("{why}"));
+        }
+        let waits = match &wait {
+            Some(wait) if wait.eq_ignore_ascii_case(b"yes") => true,
+            Some(wait) if !wait.eq_ignore_ascii_case(b"no") => {
+                let wait = wait.escape_ascii();
+                return fail(request, format_args!("invalid value \"{wait}\" in the \"wait\" parameter"));
+            }
+            _ => set.is_some(),
+        };
+        let uri = with_folder(request, &text, values::evaluate(request, &text)?);
+        let Some((uri, args)) = subrequest::parse_uri(request, &uri) else { return Err(Failed) };
+        let stub = stub.map(|name| find_block(request, &name)).transpose()?;
+        if let Some(name) = &set {
+            let mut value = Vec::new();
+            // It is there from now on, with a value when the answer has one.
+            if !values::variable(request, name, &mut value) {
+                values::set(request, name, Vec::new())?;
+            }
+        }
+        if !subrequest::is_allowed(request, &uri) {
+            return Err(Failed);
+        }
+        let capture = set.is_some();
+        self.waiting = set;
+        out.subrequest(Subrequest { uri, args, capture, stub, waits, ..Subrequest::default() });
+        // Without `wait` the page goes on, so that includes run side by side.
+        Ok(if waits { Next::Wait } else { Next::GoOn })
+    }
+
+    /// A value that is there and empty makes nothing, not even the default.
+    fn echo(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
+        let [name, default, encoding] = take(values);
+        let mut value = Vec::new();
+        if !values::variable(request, &name.unwrap_or_default(), &mut value) {
+            value = default.unwrap_or_else(|| b"(none)".to_vec());
+        }
+        if value.is_empty() {
+            return Ok(Next::GoOn);
+        }
+        // It holds for those that follow, too, where this one had something to write.
+        match encoding.as_deref() {
+            None => {}
+            Some(b"none") => self.encoding = Encoding::None,
+            Some(b"url") => self.encoding = Encoding::Url,
+            Some(b"entity") => self.encoding = Encoding::Entity,
+            Some(other) => {
+                let other = other.escape_ascii();
+                let why = format_args!("unknown encoding \"{other}\" in the \"echo\" command");
+                request.log(telemetry::Level::Error, why);
+            }
+        }
+        match self.encoding {
+            Encoding::None => out.extend(&value),
+            Encoding::Url => escape(Escape::Html, &value, out.bytes()),
+            Encoding::Entity => escape_html(&value, out.bytes()),
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// Dates are made by variables, which find the format with the request.
+    fn config(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
+        let [message, format] = take(values);
+        if let Some(format) = format {
+            request.extensions.insert(TimeFormat(String::from_utf8_lossy(&format).into_owned()));
+        }
+        if let Some(message) = message {
+            self.message = message;
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// The value is made now: a later change of what it is made of does not reach it.
+    fn set(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
+        let [name, value] = take(values);
+        let value = values::evaluate(request, &value.unwrap_or_default())?;
+        values::set(request, &name.unwrap_or_default(), value)?;
+        Ok(Next::GoOn)
+    }
+
+    fn begin_if(&mut self, request: &mut Request, values: Values, out: &mut Output) -> Result<Next, Failed> {
+        if self.branch != Branch::Outside {
+            return fail(request, format_args!("the \"if\" command inside the \"if\" command"));
+        }
+        self.choose(request, values, out)
+    }
+
+    /// `if` and `elif`: this branch counts when none before it did and the expression holds.
+    fn choose(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
+        let [expression] = take(values);
+        if self.chosen {
+            self.output = false;
+            return Ok(Next::GoOn);
+        }
+        self.output = holds(request, &expression.unwrap_or_default())?;
+        self.chosen = self.output;
+        self.branch = Branch::If;
+        Ok(Next::GoOn)
+    }
+
+    /// Counts when no branch did. What follows up to `endif` may be nothing but text.
+    fn begin_else(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
+        self.output = !self.chosen;
+        self.branch = Branch::Else;
+        Ok(Next::GoOn)
+    }
+
+    /// Outside of an `if` everything counts.
+    fn end_if(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
+        (self.output, self.chosen, self.branch) = (true, false, Branch::Outside);
+        Ok(Next::GoOn)
+    }
+
+    /// Nothing goes out from here on; commands are kept as they were written.
+    fn begin_block(&mut self, request: &mut Request, values: Values, _: &mut Output) -> Result<Next, Failed> {
+        let [name] = take(values);
+        self.block = Some(values::add_block(request, name.unwrap_or_default())?);
+        self.output = false;
+        Ok(Next::GoOn)
+    }
+
+    /// Also ends a branch that was not chosen, which is nginx's reading of a page that is wrong.
+    fn end_block(&mut self, _: &mut Request, _: Values, _: &mut Output) -> Result<Next, Failed> {
+        (self.output, self.block) = (true, None);
+        Ok(Next::GoOn)
+    }
+}
+
+impl Command {
+    /// The values of the parameters that this kind of command has.
+    fn values(self, kind: &Kind, request: &Request) -> Result<Values, Failed> {
+        let name = kind.name;
+        if self.parameters.len() > PARAMETERS_MAX {
+            return fail(request, format_args!("too many SSI command parameters: \"{name}\""));
+        }
+        // Each has its place, so that the commands need not search.
+        let mut values: Values = vec![None; kind.parameters.len()];
+        for (parameter, value) in self.parameters {
+            let shown = parameter.escape_ascii();
+            let place = kind.parameters.iter().position(|(known, _)| known.as_bytes() == parameter);
+            let Some(place) = place else {
+                return fail(
+                    request,
+                    format_args!("invalid parameter name: \"{shown}\" in \"{name}\" SSI command"),
+                );
+            };
+            if values[place].replace(value).is_some() {
+                let why = format_args!("duplicate \"{shown}\" parameter in \"{name}\" SSI command");
+                return fail(request, why);
+            }
+        }
+        let mut missing =
+            kind.parameters.iter().zip(&values).filter(|((_, must), value)| *must && value.is_none());
+        match missing.next() {
+            Some(((parameter, _), _)) => {
+                let why =
+                    format_args!("mandatory \"{parameter}\" parameter is absent in \"{name}\" SSI command");
+                fail(request, why)
+            }
+            None => Ok(values),
+        }
+    }
+
+    /// The command as it could stand in a page.
+    fn to_text(&self) -> Vec<u8> {
+        let mut text = b"<!--#".to_vec();
+        text.extend_from_slice(&self.name);
+        for (name, value) in &self.parameters {
+            text.push(b' ');
+            text.extend_from_slice(name);
+            text.extend_from_slice(b"=\"");
+            text.extend_from_slice(value);
+            text.push(b'"');
+        }
+        text.extend_from_slice(b" -->");
+        text
+    }
+}
+
+/// The values of a command with so many parameters.
+fn take<const N: usize>(values: Values) -> [Option<Vec<u8>>; N] {
+    values.try_into().expect("each kind has its number of parameters")
+}
+
+/// The text of the block with this name.
+fn find_block(request: &mut Request, name: &[u8]) -> Result<Vec<u8>, Failed> {
+    let common = values::common(request);
+    let found = common.blocks.iter().find(|block| block.name == name).map(|block| block.text.clone());
+    drop(common);
+    match found {
+        Some(text) => Ok(text),
+        None => {
+            let name = name.escape_ascii();
+            fail(request, format_args!("\"stub\"=\"{name}\" for \"include\" not found"))
+        }
+    }
+}
+
+/// A URI that does not start with a slash is looked for beside the page.
+fn with_folder(request: &Request, text: &[u8], uri: Vec<u8>) -> Vec<u8> {
+    let nothing = uri.is_empty() && text.contains(&b'$');
+    if uri.first() == Some(&b'/') || nothing {
+        return uri;
+    }
+    let folder = memchr::memrchr(b'/', &request.uri).map_or(0, |slash| slash + 1);
+    [&request.uri[..folder], &uri].concat()
+}
+
+/// Whether an expression holds: `text`, `text = text`, `text != text`, `text = /pattern/`.
+fn holds(request: &mut Request, expression: &[u8]) -> Result<bool, Failed> {
+    let is_left = |byte: &u8| byte.is_ascii_alphanumeric() || b"${}_\"'".contains(byte);
+    let end = expression.iter().position(|byte| !is_left(byte)).unwrap_or(expression.len());
+    // nginx takes the left side in lower case, names and words alike.
+    let left = values::evaluate(request, &expression[..end].to_ascii_lowercase())?;
+    let skip = |text: &[u8]| text.iter().position(|&byte| byte != b' ').unwrap_or(text.len());
+    let rest = &expression[end..];
+    let rest = &rest[skip(rest)..];
+    let (negative, rest) = match rest {
+        [] => return Ok(!left.is_empty()),
+        [b'=', rest @ ..] => (false, rest),
+        [b'!', b'=', rest @ ..] => (true, rest),
+        _ => return invalid(request, expression),
+    };
+    let holds = match &rest[skip(rest)..] {
+        [b'/', pattern @ .., b'/'] => {
+            let pattern = values::evaluate(request, pattern)?;
+            values::matches(request, left, &pattern)?
+        }
+        [b'/', _, ..] => return invalid(request, expression),
+        // A text that begins with a slash, and is no pattern.
+        [b'\\', text @ ..] if text.len() > 1 && text[0] == b'/' => left == values::evaluate(request, text)?,
+        text => left == values::evaluate(request, text)?,
+    };
+    Ok(holds != negative)
+}
+
+/// The message shows the whole expression: its author has to find it in the page.
+fn invalid(request: &Request, expression: &[u8]) -> Result<bool, Failed> {
+    fail(request, format_args!("invalid expression in \"{}\"", expression.escape_ascii()))
+}

@@ -1,0 +1,188 @@
+//! `ssi`: commands in pages, which are carried out while a page is sent (Server Side Includes).
+//!
+//! [`parser`] finds them, `filter` carries them out with [`values`]; [`time`] writes dates.
+
+mod filter;
+mod parser;
+mod time;
+mod values;
+
+use conf::{Args, Contexts, Spec, State};
+
+use crate::http_core::{LEVELS, LEVELS_AND_IF};
+use crate::{Directive, Module};
+use exchange::config::{Settings, SettingsType};
+use exchange::request::Request;
+use exchange::settings::media_types::MediaTypes;
+use exchange::variables::Variable;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().on {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_ssi")
+};
+
+/// A directive of this module.
+const fn ssi(name: &'static str, contexts: Contexts, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_ssi", name, contexts, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    Directive::scope(
+        ssi("ssi", LEVELS_AND_IF, Args::Flag, "Carries out the commands in pages. Includes without `wait=\"yes\"` run side by side, 16 of a page at a time.").default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().on),
+    ),
+    // A page that is put together has no date that is true, unless somebody says so.
+    Directive::scope(
+        ssi("ssi_last_modified", LEVELS, Args::Flag, "Keeps the date of a page.").default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().last_modified),
+    ),
+    Directive::scope(
+        ssi("ssi_silent_errors", LEVELS, Args::Flag, "Puts no message where a command fails.").default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().silent_errors),
+    ),
+    // `text/html` always.
+    Directive::scope(
+        ssi("ssi_types", LEVELS, Args::AtLeast(1), "Media types of pages, beside `text/html`.")
+            .default("text/html"),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
+    ),
+    Directive::scope(
+        ssi("ssi_value_length", LEVELS, Args::Exactly(1), "Bytes of a parameter's value at most.")
+            .default("255"),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().value_length),
+    ),
+    Directive::scope(
+        ssi(
+            "ssi_min_file_chunk",
+            LEVELS,
+            Args::Exactly(1),
+            "Bytes of a page that nginx sends from the file.",
+        )
+        .default("1k")
+        .state(State::Accepted("pages pass through memory as a whole; the size is only checked")),
+        |_, cx| cx.size(&mut 0),
+    ),
+    Directive::scope(
+        ssi("ssi_ignore_recycled_buffers", LEVELS, Args::Flag, "How nginx uses buffers again.")
+            .default("off")
+            .state(State::Accepted("buffers are not held back; the flag is only checked")),
+        |_, cx| cx.flag(&mut false),
+    ),
+];
+
+const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "date_local",
+        get: |request, out| time::date(request, false, out),
+        set: None,
+        help: "Local time, in the format of the SSI command `config timefmt`.",
+    },
+    Variable {
+        name: "date_gmt",
+        get: |request, out| time::date(request, true, out),
+        set: None,
+        help: "GMT, in the format of the SSI command `config timefmt`.",
+    },
+];
+
+/// The settings of a block.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    on: bool,
+    last_modified: bool,
+    silent_errors: bool,
+    types: MediaTypes,
+    value_length: u64,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        Conf {
+            on: false,
+            last_modified: false,
+            silent_errors: false,
+            types: MediaTypes::HTML,
+            value_length: 255,
+        }
+    }
+}
+
+/// Looks at pages that have something in them, be they a request's or a subrequest's.
+fn filter(conf: &Conf, request: &mut Request) {
+    if request.response.content_length == Some(0) || !conf.types.matches(request) {
+        return;
+    }
+    // What is put into another page has no head that anybody sees.
+    if request.depth == 0 {
+        request.response.becomes_another(conf.last_modified);
+    }
+    request.response.filters.push(Box::new(filter::Page::new(conf)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded, warnings};
+
+    #[test]
+    fn settings_are_inherited_one_by_one() {
+        let config = loaded(
+            "ssi on; ssi_silent_errors on; ssi_value_length 1k; ssi_min_file_chunk 2k; ssi_ignore_recycled_buffers on;
+             ssi_types text/x; server { location /1 { ssi_last_modified on; } location /2 { ssi off; ssi_value_length 9; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            let conf = location.expect("it is there").scope.of::<Conf>();
+            (conf.on, conf.last_modified, conf.silent_errors, conf.value_length)
+        };
+        assert_eq!(conf("/1"), (true, true, true, 1024));
+        assert_eq!(conf("/2"), (false, false, true, 9));
+        let filters = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.expect("it is there").plan.filters().len()
+        };
+        assert_eq!(filters("/1"), filters("/2") + 1);
+        assert_eq!(
+            warnings("http { ssi_types text/html text/x; }"),
+            ["duplicate MIME type \"text/html\" in /conf/nginx.conf:1"]
+        );
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        let flag = |name: &str| {
+            (
+                format!("{name} x;"),
+                format!("invalid value \"x\" in \"{name}\" directive, it must be \"on\" or \"off\""),
+            )
+        };
+        let size = |name: &str| (format!("{name} x;"), format!("\"{name}\" directive invalid value"));
+        let cases = [
+            flag("ssi"),
+            flag("ssi_last_modified"),
+            flag("ssi_silent_errors"),
+            flag("ssi_ignore_recycled_buffers"),
+            size("ssi_value_length"),
+            size("ssi_min_file_chunk"),
+            ("ssi_types;".to_owned(), "invalid number of arguments in \"ssi_types\" directive".to_owned()),
+            ("ssi on; ssi on;".to_owned(), "\"ssi\" directive is duplicate".to_owned()),
+        ];
+        for (text, expected) in cases {
+            let found = error(&format!("http {{ server {{\n{text} }} }}"));
+            assert!(
+                found.starts_with(&expected) && found.contains("in /conf/nginx.conf:2"),
+                "{text}: {found}"
+            );
+        }
+    }
+}

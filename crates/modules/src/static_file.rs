@@ -1,0 +1,135 @@
+//! Files of the document root.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::conditional::Etag;
+use http::request::Method;
+
+use crate::Module;
+use exchange::files::{self, Failure, Found, Opened};
+use exchange::phases::{Later, Phase, Step};
+use exchange::request::Request;
+use exchange::response::{Body, ContentType};
+use telemetry::Level;
+use transfer::body::{FileBody, choose};
+
+/// The module; it has no directives of its own.
+pub(crate) static MODULE: Module = Module {
+    take_part: |_, _, plan| {
+        plan.now_or_later(
+            Phase::Content,
+            Arc::new(()),
+            |(), request| now(request),
+            |(), request| later(request),
+        );
+    },
+    ..Module::named("http_static")
+};
+
+/// Everything but waiting for the disk: a file that is cached, or whose path the kernel has in memory, is answered
+/// without the state of something that waits.
+fn now(request: &mut Request) -> Option<Step> {
+    // POST goes on up to the file, so that a folder or a missing file is answered as for the others, like nginx.
+    if !matches!(request.method, Method::Get | Method::Head | Method::Post) {
+        return Some(Step::Status(405));
+    }
+    if files::alias_is_lost(request) {
+        return Some(Step::Status(500));
+    }
+    // A folder: its index has been looked for before; what is left is for the modules behind this one.
+    if request.uri.last() == Some(&b'/') {
+        return Some(Step::Next);
+    }
+    // The path comes back unchanged, for messages and for its memory.
+    let mut path = path(request);
+    let step = files::open_at_once(request, &mut path).map(|found| serve(request, found, &path));
+    request.path = path;
+    step
+}
+
+/// The same with waiting. The path is the one that [`now`] has made.
+fn later(request: &mut Request) -> Later<'_> {
+    Box::pin(async {
+        let path = std::mem::take(&mut request.path);
+        let found = files::open_by_engine(request, &path).await;
+        let step = serve(request, found, &path);
+        request.path = path;
+        step
+    })
+}
+
+/// The path of the URI, in memory that the request keeps for it.
+fn path(request: &mut Request) -> Vec<u8> {
+    let mut path = std::mem::take(&mut request.path);
+    path.clear();
+    files::path_of(request, &request.uri, &mut path);
+    path
+}
+
+/// Answers with what the path of the URI led to.
+fn serve(request: &mut Request, found: Result<Found, Failure>, path: &[u8]) -> Step {
+    match found {
+        Ok(Found::File(_)) if request.method == Method::Post => Step::Status(405),
+        Ok(Found::File(opened)) => {
+            answer(request, opened);
+            Step::Done
+        }
+        Ok(Found::Folder) => add_slash(request),
+        // The open did not wait for the other end of a pipe, so a special file is noticed here and not by a hang.
+        Ok(Found::Special) => {
+            let path = files::display(path);
+            request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
+            Step::Status(404)
+        }
+        Err(failure) => refused(request, failure, path),
+    }
+}
+
+/// The status that nginx gives this failure, and its line: crit for what an operator must look at.
+fn refused(request: &Request, failure: Failure, path: &[u8]) -> Step {
+    let status = files::status_of(failure.errno);
+    let level = if status == 500 { Level::Crit } else { Level::Error };
+    // Usual on a site with broken links, so the line can be turned off.
+    if status != 404 || request.scope().core.answering.log_not_found {
+        request.log(level, format_args!("{}", failure.at(path)));
+    }
+    Step::Status(status)
+}
+
+/// A folder was asked for without the slash that relative links in it need.
+fn add_slash(request: &mut Request) -> Step {
+    let mut location = Vec::with_capacity(request.uri.len() + request.args.len() + 2);
+    // The decoded path must not bring bytes into the header that the client had escaped.
+    http::uri::escape_uri(&request.uri, &mut location);
+    location.push(b'/');
+    if !request.args.is_empty() {
+        location.push(b'?');
+        location.extend_from_slice(&request.args);
+    }
+    request.response.location = Some(location);
+    Step::Status(301)
+}
+
+/// Describes the file; not a byte of it is read before the filters have had their say.
+pub(crate) fn answer(request: &mut Request, opened: Opened) {
+    // A count of this thread, held so that the settings can be read while the request is changed.
+    let generation = Rc::clone(&request.generation);
+    let core = &generation.config.location(request.location).scope.core;
+    let stat = opened.stat;
+    // Chosen with the size at hand, because `directio` divides files by it.
+    let mover = choose::mover(&core.sending, &rt::caps(), stat.size);
+    request.mover = Some(mover);
+    let body = Body::File(FileBody::new(opened, mover, files::place_of(request)));
+    let response = &mut request.response;
+    response.status = 200;
+    response.content_length = Some(stat.size);
+    response.last_modified = Some(stat.modified);
+    response.etag = core.answering.etag.then(|| Etag::of_file(stat.modified, stat.size));
+    // Another server may have named the type of what it led to (`X-Accel-Redirect`).
+    if matches!(response.content_type, ContentType::None) {
+        response.content_type = ContentType::OfUri;
+    }
+    response.allow_ranges = true;
+    response.body = body;
+}

@@ -1,0 +1,140 @@
+//! `stub_status`: a page with the numbers of connections and requests, and the same as variables.
+
+use conf::{Args, Contexts, Spec};
+use http::request::Method;
+use io::op::Source;
+
+use crate::{Directive, Module};
+use exchange::config::{Inner, Settings, SettingsType};
+use exchange::phases::{Phase, Step};
+use exchange::request::Request;
+use exchange::response::ContentType;
+use exchange::variables::Variable;
+use telemetry::tally::Totals;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().on {
+            plan.now(Phase::Content, scope.shared::<Conf>(), run);
+        }
+    },
+    ..Module::named("http_stub_status")
+};
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_stub_status",
+        "stub_status",
+        Contexts::SERVER.or(Contexts::LOCATION),
+        Args::Between(0, 1),
+        "Answers with the numbers of connections and requests.",
+    )
+    .many(),
+    // Whatever its argument was in old versions of nginx, it means nothing.
+    |scope, _| {
+        scope.own::<Conf>().on = true;
+        Ok(())
+    },
+)];
+
+/// Whether a block answers with the page. It holds for that block only, as everything that makes content.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conf {
+    /// Nothing turns it off again but the end of the block.
+    on: bool,
+}
+
+impl Settings for Conf {
+    fn inherit(&self, inner: Inner) -> Option<Conf> {
+        (inner != Inner::If).then(Conf::default)
+    }
+}
+
+/// They are sums of this moment: two of them in one line may differ by what happened in between.
+const VARIABLES: &[Variable] = &[
+    variable("connections_active", |r, out| number(r, |totals| totals.active, out), "Open connections."),
+    variable(
+        "connections_reading",
+        |r, out| number(r, |totals| totals.reading, out),
+        "Connections on which the head of a request is on its way.",
+    ),
+    variable(
+        "connections_writing",
+        |r, out| number(r, |totals| totals.writing, out),
+        "Connections on which a request is being answered.",
+    ),
+    variable(
+        "connections_waiting",
+        |r, out| number(r, |totals| totals.waiting, out),
+        "Connections that wait for a request.",
+    ),
+];
+
+/// None of them can be set.
+const fn variable(
+    name: &'static str,
+    get: fn(&Request, &mut Vec<u8>) -> bool,
+    help: &'static str,
+) -> Variable {
+    Variable { name, get, set: None, help }
+}
+
+/// Added up when it is asked for; a request that does not ask pays nothing.
+fn totals(request: &Request) -> Totals {
+    request.conn.thread.shared.totals()
+}
+
+/// The value of a variable.
+fn number(request: &Request, of: fn(&Totals) -> u64, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(of(&totals(request)).to_string().as_bytes());
+    true
+}
+
+/// Scripts cut the numbers out by place, spaces at the ends of lines included.
+fn run(_: &Conf, request: &mut Request) -> Step {
+    // nginx allows nothing else here, and says so with its page for that status.
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Step::Status(405);
+    }
+    let Totals { active, accepted, requests, reading, writing, waiting } = totals(request);
+    let text = format!(
+        "Active connections: {active} \nserver accepts handled requests\n {accepted} {accepted} {requests} \n\
+         Reading: {reading} Writing: {writing} Waiting: {waiting} \n"
+    );
+    let response = &mut request.response;
+    response.status = 200;
+    // Not the type of the location: the page is none of its files.
+    response.content_type = ContentType::Text("text/plain".into());
+    response.set_bytes(Source::Vec(text.into_bytes()));
+    Step::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn it_holds_for_the_block_that_says_so() {
+        let config = loaded(
+            "server { location /a { stub_status on; if ($arg_x) { break; } location /a/b { } } location /c { } }
+             server { stub_status; location /d { } }",
+        );
+        let is_on = |name: &str| {
+            let mut found = config.http.locations.iter().filter(|location| location.name == name);
+            found.next_back().expect("it is there").scope.of::<super::Conf>().on
+        };
+        assert_eq!(["/a", "/a/b", "/c", "server", "/d"].map(is_on), [true, false, false, true, false]);
+    }
+
+    #[test]
+    fn wrong_places() {
+        let found = error("http {\nstub_status; }");
+        assert!(found.starts_with("\"stub_status\" directive is not allowed here"), "{found}");
+        let found = error("http { server {\nstub_status on off; } }");
+        assert!(found.starts_with("invalid number of arguments in \"stub_status\" directive"), "{found}");
+    }
+}

@@ -1,0 +1,197 @@
+//! `sub_filter`: replaces texts in bodies.
+//!
+//! The directives and the decision are here; the search through a body that comes in pieces is in [`replace`].
+//! It is no parser: a text is found in a comment or a script as well, and in an encoded body it is not found.
+
+mod replace;
+
+use std::sync::Arc;
+
+use conf::{Args, Error, Spec};
+
+use crate::http_core::LEVELS;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Layered, Scope, Settings, SettingsType};
+use exchange::request::Request;
+use exchange::settings::media_types::MediaTypes;
+use exchange::template::Template;
+use replace::{Patterns, Replace};
+use telemetry::Level;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if !scope.of::<Conf>().pairs.items().is_empty() {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_sub")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_sub", name, LEVELS, args, help)
+}
+
+const DIRECTIVES: &[Directive] = &[
+    // Both parts may have variables; those of the first make the search a new one for each request.
+    Directive::scope(
+        spec(
+            "sub_filter",
+            Args::Exactly(2),
+            "A text in bodies, letters' case aside, and what takes its place.",
+        )
+        .many(),
+        add,
+    ),
+    Directive::scope(
+        spec("sub_filter_types", Args::AtLeast(1), "Types that texts are replaced in, beside HTML.")
+            .many()
+            .default("text/html"),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
+    ),
+    Directive::scope(
+        spec(
+            "sub_filter_once",
+            Args::Flag,
+            "Whether each text is replaced once in a body, and not everywhere.",
+        )
+        .default("on"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().once),
+    ),
+    Directive::scope(
+        spec("sub_filter_last_modified", Args::Flag, "Whether a body with replaced texts keeps its date.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().keeps_date),
+    ),
+];
+
+/// nginx's limit, from the times when a pattern's number was a byte.
+const PATTERNS_MAX: usize = 255;
+
+/// What is replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    /// In the order of the text, which decides where two begin at the same place.
+    pairs: Layered<Pair>,
+    /// The patterns, where none of them depends on the request.
+    patterns: Option<Arc<Patterns>>,
+    /// `sub_filter_types`
+    types: MediaTypes,
+    /// `sub_filter_once`
+    once: bool,
+    /// `sub_filter_last_modified`
+    keeps_date: bool,
+}
+
+impl Settings for Conf {}
+
+/// One `sub_filter`.
+#[derive(Clone, Debug)]
+struct Pair {
+    /// What is looked for.
+    pattern: Template,
+    /// What takes its place.
+    text: Template,
+}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        let (pairs, patterns, types) = (Layered::default(), None, MediaTypes::HTML);
+        Conf { pairs, patterns, types, once: true, keeps_date: false }
+    }
+}
+
+/// Checked here, so that a start fails and not a request.
+fn add(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    if cx.arg(0).is_empty() {
+        return Err(cx.error("empty search pattern"));
+    }
+    let pair = Pair { pattern: cx.template(cx.arg(0))?, text: cx.template(cx.arg(1))? };
+    let pairs = scope.own::<Conf>().pairs.own(cx.block);
+    if pairs.len() == PATTERNS_MAX {
+        return Err(cx.error(format_args!("number of search patterns exceeds {PATTERNS_MAX}")));
+    }
+    pairs.push(pair);
+    // Made anew with each pair of the block: how many follow is not known, and a block has few.
+    let constants: Option<Vec<&str>> = pairs.iter().map(|pair| pair.pattern.constant()).collect();
+    scope.own::<Conf>().patterns = match constants.map(Patterns::new) {
+        None => None,
+        Some(Ok(patterns)) => Some(Arc::new(patterns)),
+        Some(Err(error)) => return Err(Error::directive(cx.statement, error)),
+    };
+    Ok(())
+}
+
+/// Looks at the type of the answer; what the body holds is not known before it comes.
+fn filter(conf: &Conf, request: &mut Request) {
+    if request.response.content_length == Some(0) || !conf.types.matches(request) {
+        return;
+    }
+    // An empty body has nothing to replace, and keeps what is known of it.
+    let patterns = match &conf.patterns {
+        Some(patterns) => Arc::clone(patterns),
+        None => {
+            let texts = conf.pairs.items().iter().map(|pair| pair.pattern.rendered(request));
+            match Patterns::of_request(texts) {
+                Ok(patterns) => Arc::new(patterns),
+                Err(error) => return request.log(Level::Error, format_args!("sub_filter: {error}")),
+            }
+        }
+    };
+    // All of them had empty variables.
+    if patterns.is_empty() {
+        return;
+    }
+    // Also where nothing will be found: the head goes out before the body is looked at.
+    request.response.becomes_another(conf.keeps_date);
+    request.response.filters.push(Box::new(Replace::new(patterns, conf.pairs.clone(), conf.once)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Conf;
+    use crate::testing::{error, loaded, warnings};
+
+    #[test]
+    fn blocks_replace_the_pairs_that_they_inherit() {
+        let config = loaded(
+            "sub_filter a b; sub_filter c d; server { location /a { } location /b { sub_filter e f; }
+             location /c { sub_filter_once off; sub_filter_last_modified on; } location /d { sub_filter $uri f; } }",
+        );
+        let conf = |name: &str| {
+            let location = config.http.locations.iter().find(|location| location.name == name);
+            location.expect("it is there").scope.of::<Conf>().clone()
+        };
+        let count = |name: &str| conf(name).pairs.items().len();
+        assert_eq!([count("/a"), count("/b"), count("/c"), count("/d")], [2, 1, 2, 1]);
+        assert!(conf("/b").patterns.is_some() && conf("/d").patterns.is_none());
+        assert!(conf("/a").once && !conf("/a").keeps_date);
+        assert!(!conf("/c").once && conf("/c").keeps_date);
+    }
+
+    #[test]
+    fn wrong_statements_are_refused() {
+        let many = "sub_filter a b; ".repeat(256);
+        for (text, expected) in [
+            ("sub_filter '' b;", "empty search pattern"),
+            ("sub_filter a $nobody;", "unknown \"nobody\" variable"),
+            ("sub_filter '${a' b;", "the closing bracket in \"a\" variable is missing"),
+            (many.as_str(), "number of search patterns exceeds 255"),
+            (
+                "sub_filter_once x;",
+                "invalid value \"x\" in \"sub_filter_once\" directive, it must be \"on\" or \"off\"",
+            ),
+            (
+                "sub_filter_last_modified x;",
+                "invalid value \"x\" in \"sub_filter_last_modified\" directive, it must be \"on\" or \"off\"",
+            ),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert_eq!(found, format!("{expected} in /conf/nginx.conf:2"), "{text}");
+        }
+        let found = warnings("http {\nsub_filter_types text/css text/css; }");
+        assert_eq!(found, ["duplicate MIME type \"text/css\" in /conf/nginx.conf:2"]);
+    }
+}

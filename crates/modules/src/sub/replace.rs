@@ -1,0 +1,392 @@
+//! Finding texts in a body that comes in pieces, and putting others in their place.
+//!
+//! The first of the texts that begins earliest counts. What could be the beginning of one is held back until
+//! more of the body is here, and nothing else: an event that is sent alone must not wait for the next one.
+//!
+//! Where a pattern is done with, the automaton still finds it; the few others are then compared one by one, which
+//! is cheaper than to build another automaton for the rest of the body.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, BuildError, Input, MatchKind};
+
+use crate::sub::Pair;
+use exchange::config::Layered;
+use exchange::filter::{BodyFilter, FilterError, Output};
+use exchange::request::Request;
+use exchange::template::Template;
+
+/// Texts to look for, the first one first.
+#[derive(Debug)]
+pub(super) struct Patterns {
+    /// In lower case, with the number of the `sub_filter`.
+    texts: Vec<(Vec<u8>, usize)>,
+    automaton: AhoCorasick,
+    /// Of the longest one: no more than that less one byte is ever held back.
+    len_max: usize,
+}
+
+impl Patterns {
+    /// Those of a configuration, with the fastest automaton.
+    pub(super) fn new(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
+        Patterns::with(None, texts)
+    }
+
+    /// Those of one request, which may be kilobytes that a client has sent: with an automaton that is made quickly.
+    /// The one that searches fastest takes far longer to make: it has a table of all bytes for each place.
+    pub(super) fn of_request(texts: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<Patterns, BuildError> {
+        Patterns::with(Some(AhoCorasickKind::ContiguousNFA), texts)
+    }
+
+    /// Empty ones are left out: they would be everywhere.
+    fn with(
+        kind: Option<AhoCorasickKind>,
+        texts: impl IntoIterator<Item: AsRef<[u8]>>,
+    ) -> Result<Patterns, BuildError> {
+        let texts =
+            texts.into_iter().enumerate().map(|(pair, text)| (text.as_ref().to_ascii_lowercase(), pair));
+        let texts: Vec<_> = texts.filter(|(text, _)| !text.is_empty()).collect();
+        let mut builder = AhoCorasickBuilder::new();
+        // nginx's rule; letters are those of ASCII there too, whatever the charset of the body.
+        builder.kind(kind).match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true);
+        let automaton = builder.build(texts.iter().map(|(text, _)| text))?;
+        let len_max = texts.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
+        Ok(Patterns { texts, automaton, len_max })
+    }
+
+    /// Whether there is nothing to look for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+}
+
+/// A text that was found.
+struct Found {
+    range: Range<usize>,
+    /// Its place among the patterns.
+    pattern: usize,
+}
+
+/// Replaces texts in one body.
+pub(super) struct Replace {
+    search: Search,
+    /// What takes their places, by the number of the `sub_filter`.
+    pairs: Layered<Pair>,
+    /// The same with variables, once they were needed: as in nginx they keep their value for a body.
+    rendered: Vec<Option<Vec<u8>>>,
+    /// The end of what came, which may be the beginning of a text.
+    held: Vec<u8>,
+}
+
+/// Bytes that one push makes, about: a letter may be replaced by kilobytes that a client has sent.
+const OUTPUT_MAX: usize = 64 << 10;
+
+/// What `replace` is given.
+#[derive(Clone, Copy)]
+enum Piece {
+    /// More follows. So many bytes were held back before, and are done with in any case.
+    Next { held: usize },
+    /// The end of the body, or of what belongs together.
+    Last,
+}
+
+/// Where `replace` stopped.
+enum Stop {
+    /// Before what may begin a text; that has to wait for more.
+    Wait(usize),
+    /// Behind as much as is good to make at once.
+    Enough(usize),
+}
+
+/// What is still looked for.
+struct Search {
+    patterns: Arc<Patterns>,
+    once: bool,
+    /// Patterns that were replaced and are not to be again.
+    used: Vec<bool>,
+    /// How many are not.
+    left: usize,
+}
+
+impl Search {
+    fn new(patterns: Arc<Patterns>, once: bool) -> Search {
+        let left = patterns.texts.len();
+        Search { patterns, once, used: vec![false; left], left }
+    }
+
+    /// The patterns that are looked for, the first one first.
+    fn live(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let texts = self.patterns.texts.iter().enumerate().filter(|(pattern, _)| !self.used[*pattern]);
+        texts.map(|(pattern, (text, _))| (pattern, text.as_slice()))
+    }
+
+    /// The earliest text that is whole.
+    fn find(&self, input: &[u8], from: usize) -> Option<Found> {
+        let mut from = from;
+        loop {
+            let found = self.patterns.automaton.find(Input::new(input).range(from..))?;
+            let (start, pattern) = (found.start(), found.pattern().as_usize());
+            if !self.used[pattern] {
+                return Some(Found { range: found.range(), pattern });
+            }
+            // One that is done with hides those behind it in the list.
+            let rest = &input[start..];
+            let is_here = |text: &[u8]| {
+                rest.get(..text.len()).is_some_and(|text_here| text_here.eq_ignore_ascii_case(text))
+            };
+            if let Some((pattern, text)) = self.live().find(|(_, text)| is_here(text)) {
+                return Some(Found { range: start..start + text.len(), pattern });
+            }
+            from = start + 1;
+        }
+    }
+
+    /// Where the input ends within a text that would go before what was found: there it has to wait.
+    fn find_partial(&self, input: &[u8], from: usize, found: Option<&Found>) -> Option<usize> {
+        // What begins earlier would have been found whole.
+        let first = from.max((input.len() + 1).saturating_sub(self.patterns.len_max));
+        let end = found.map_or(input.len(), |found| (found.range.start + 1).min(input.len()));
+        (first..end).find(|&start| {
+            let rest = &input[start..];
+            let goes_before =
+                |pattern| found.is_none_or(|found| start < found.range.start || pattern < found.pattern);
+            let is_begun =
+                |text: &[u8]| text.len() > rest.len() && text[..rest.len()].eq_ignore_ascii_case(rest);
+            self.live().any(|(pattern, text)| goes_before(pattern) && is_begun(text))
+        })
+    }
+
+    /// With `sub_filter_once` a pattern that was replaced is done with.
+    fn note_use(&mut self, pattern: usize) {
+        if self.once {
+            self.used[pattern] = true;
+            self.left -= 1;
+        }
+    }
+}
+
+impl Replace {
+    pub(super) fn new(patterns: Arc<Patterns>, pairs: Layered<Pair>, once: bool) -> Replace {
+        let rendered = vec![None; pairs.items().len()];
+        Replace { search: Search::new(patterns, once), pairs, rendered, held: Vec::new() }
+    }
+
+    /// Takes the next bytes of the body and says how many; those that may begin a text are held back.
+    fn advance(&mut self, input: &[u8], out: &mut Vec<u8>, render: impl Fn(&Template) -> Vec<u8>) -> usize {
+        // Most pieces follow one that ended with nothing held back, and are searched where they are.
+        let mut whole = std::mem::take(&mut self.held);
+        let before = whole.len();
+        let input = if before == 0 {
+            input
+        } else {
+            whole.extend_from_slice(input);
+            &whole
+        };
+        match self.replace(input, Piece::Next { held: before }, out, render) {
+            Stop::Wait(rest) => {
+                self.held = input[rest..].to_vec();
+                input.len() - before
+            }
+            Stop::Enough(rest) => rest - before,
+        }
+    }
+
+    /// Gives `input` with replaced texts, and says where it stopped. `render` makes the text for the `sub_filter` of
+    /// a number.
+    fn replace(
+        &mut self,
+        input: &[u8],
+        piece: Piece,
+        out: &mut Vec<u8>,
+        render: impl Fn(&Template) -> Vec<u8>,
+    ) -> Stop {
+        let (is_last, held) = match piece {
+            Piece::Next { held } => (false, held),
+            Piece::Last => (true, input.len()),
+        };
+        let (mut done, start) = (0, out.len());
+        while self.search.left > 0 {
+            if out.len() - start >= OUTPUT_MAX && done > held {
+                return Stop::Enough(done);
+            }
+            let found = self.search.find(input, done);
+            if !is_last && let Some(start) = self.search.find_partial(input, done, found.as_ref()) {
+                out.extend_from_slice(&input[done..start]);
+                return Stop::Wait(start);
+            }
+            // Nothing is found, and nothing begins at the end: all of it goes out.
+            let Some(found) = found else { break };
+            out.extend_from_slice(&input[done..found.range.start]);
+            let (_, pair) = self.search.patterns.texts[found.pattern];
+            let text = self.rendered[pair].get_or_insert_with(|| render(&self.pairs.items()[pair].text));
+            out.extend_from_slice(text);
+            self.search.note_use(found.pattern);
+            done = found.range.end;
+        }
+        out.extend_from_slice(&input[done..]);
+        Stop::Wait(input.len())
+    }
+
+    /// Takes what was held back and no more.
+    fn flush(&mut self, request: &Request, out: &mut Output) {
+        if !self.held.is_empty() {
+            let held = std::mem::take(&mut self.held);
+            self.replace(&held, Piece::Last, out.bytes(), |text| text.rendered(request));
+        }
+    }
+}
+
+impl BodyFilter for Replace {
+    fn push(&mut self, request: &mut Request, input: &[u8], out: &mut Output) -> Result<usize, FilterError> {
+        Ok(self.advance(input, out.bytes(), |text| text.rendered(request)))
+    }
+
+    fn finish(&mut self, request: &mut Request, out: &mut Output) -> Result<(), FilterError> {
+        self.flush(request, out);
+        Ok(())
+    }
+
+    /// A text does not go on behind the answer of a subrequest.
+    fn interrupt(&mut self, request: &mut Request, out: &mut Output) {
+        self.flush(request, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layered<'t>(texts: impl IntoIterator<Item = &'t str>) -> Layered<Pair> {
+        let pair = |text| Pair { pattern: Template::default(), text: Template::text(text) };
+        Layered::from(texts.into_iter().map(pair).collect::<Vec<_>>())
+    }
+
+    /// The result, which must not depend on where the input is cut.
+    fn replaced(pairs: &[(&str, &str)], once: bool, input: &str) -> String {
+        let patterns = Arc::new(Patterns::new(pairs.iter().map(|(text, _)| text)).expect("it builds"));
+        let texts = layered(pairs.iter().map(|(_, text)| *text));
+        let render = |text: &Template| text.constant().unwrap_or_default().as_bytes().to_vec();
+        let mut results = (1..=input.len()).rev().map(|piece| {
+            let mut filter = Replace::new(Arc::clone(&patterns), texts.clone(), once);
+            let mut out = Vec::new();
+            for bytes in input.as_bytes().chunks(piece) {
+                assert_eq!(filter.advance(bytes, &mut out, render), bytes.len());
+            }
+            let held = std::mem::take(&mut filter.held);
+            filter.replace(&held, Piece::Last, &mut out, render);
+            String::from_utf8(out).expect("text")
+        });
+        let whole = results.next().expect("the input is not empty");
+        assert!(results.all(|result| result == whole), "{pairs:?} {input}");
+        whole
+    }
+
+    #[test]
+    fn each_text_is_replaced_once_or_everywhere() {
+        let pairs = [("ab", "1"), ("c", "")];
+        assert_eq!(replaced(&pairs, false, "abcABCaab"), "11a1");
+        assert_eq!(replaced(&pairs, true, "abcABCaab"), "1ABCaab");
+        assert_eq!(replaced(&pairs, true, "xcxabx"), "xx1x");
+        assert_eq!(replaced(&[("A", "aa")], false, "aba"), "aabaa");
+    }
+
+    #[test]
+    fn the_first_that_begins_earliest_counts() {
+        assert_eq!(replaced(&[("abcd", "1"), ("abc", "2")], false, "abcdabce"), "12e");
+        assert_eq!(replaced(&[("abc", "2"), ("abcd", "1")], false, "abcdabce"), "2d2e");
+        assert_eq!(replaced(&[("bc", "2"), ("abcx", "1")], false, "abcxabcy"), "1a2y");
+        assert_eq!(replaced(&[("aab", "1")], false, "aaaabaaba"), "aa11a");
+        // The first one is done with, and what it hid is found.
+        assert_eq!(replaced(&[("abc", "1"), ("ab", "2"), ("c", "3")], true, "abcabcabc"), "123abc");
+        assert_eq!(replaced(&[("a", "1"), ("a", "2")], true, "aaa"), "12a");
+    }
+
+    /// What the rule says, with the whole input at hand.
+    fn by_the_rule(pairs: &[(&str, &str)], once: bool, input: &str) -> String {
+        let (mut rest, mut out, mut used) = (input, String::new(), vec![false; pairs.len()]);
+        while let Some(next) = rest.get(..1) {
+            let here = |place: &usize| !used[*place] && rest.starts_with(pairs[*place].0);
+            let found = (0..pairs.len()).find(here);
+            let (taken, put) = found.map_or((next, next), |place| pairs[place]);
+            if let Some(place) = found {
+                used[place] = once;
+            }
+            out.push_str(put);
+            rest = &rest[taken.len()..];
+        }
+        out
+    }
+
+    #[test]
+    fn texts_of_few_letters_in_all_their_overlaps() {
+        // Numbers of a linear congruence (Knuth's), so that a failure comes again.
+        let mut state = 1_u64;
+        let mut below = |limit: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % limit
+        };
+        for _ in 0..400 {
+            let mut word = |min: usize, max: usize| {
+                let len = min + below(max - min + 1);
+                (0..len).map(|_| if below(3) == 0 { 'b' } else { 'a' }).collect::<String>()
+            };
+            let (texts, input) = ([word(1, 5), word(1, 4), word(2, 6)], word(1, 24));
+            let pairs = [(texts[0].as_str(), "1"), (texts[1].as_str(), "2"), (texts[2].as_str(), "3")];
+            for once in [false, true] {
+                assert_eq!(
+                    replaced(&pairs, once, &input),
+                    by_the_rule(&pairs, once, &input),
+                    "{pairs:?} once={once} {input}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_beginning_at_the_end_goes_out() {
+        assert_eq!(replaced(&[("abc", "1")], false, "xab"), "xab");
+        assert_eq!(replaced(&[("abcd", "1"), ("abc", "2")], false, "xabc"), "x2");
+        assert_eq!(replaced(&[("aaa", "1")], true, "aaaaa"), "1aa");
+    }
+
+    #[test]
+    fn only_what_can_be_a_text_waits() {
+        let patterns = Arc::new(Patterns::new(["<head>"]).expect("it builds"));
+        let mut filter = Replace::new(patterns, layered(["x"]), false);
+        let mut out = Vec::new();
+        let render = |_: &Template| b"x".to_vec();
+        assert_eq!((filter.advance(b"data: 1\n\n", &mut out, render), filter.held.len()), (9, 0));
+        assert_eq!(
+            (filter.advance(b"1<head><HE", &mut out, render), filter.held.as_slice()),
+            (10, &b"<HE"[..])
+        );
+        assert_eq!(out, b"data: 1\n\n1x");
+    }
+
+    #[test]
+    fn kilobytes_of_a_request_make_no_large_automaton() {
+        let text = "a".repeat(8 << 10);
+        let patterns = Patterns::of_request([&text]).expect("it builds");
+        assert_eq!(patterns.automaton.kind(), AhoCorasickKind::ContiguousNFA);
+        assert!(patterns.automaton.memory_usage() < 40 * text.len());
+    }
+
+    #[test]
+    fn letters_that_become_kilobytes_are_not_replaced_all_at_once() {
+        let patterns = Arc::new(Patterns::new(["a", "bc"]).expect("it builds"));
+        let text = "x".repeat(8 << 10);
+        let mut filter = Replace::new(patterns, layered([text.as_str(), ""]), false);
+        let render = |text: &Template| text.constant().unwrap_or_default().as_bytes().to_vec();
+        let body = [b"b".as_slice(), &[b'a'; 5000]].concat();
+        let (mut rest, mut total, mut pushes) = (body.as_slice(), 0, 0);
+        while !rest.is_empty() {
+            let mut out = Vec::new();
+            // The first byte is held back, and is no reason to take nothing.
+            let used = filter.advance(&rest[..rest.len().min(1 + pushes * 1000)], &mut out, render);
+            assert!(used > 0 && out.len() < 2 * OUTPUT_MAX, "{used} {}", out.len());
+            (rest, total, pushes) = (&rest[used..], total + out.len(), pushes + 1);
+        }
+        assert_eq!(total, 1 + 5000 * text.len());
+    }
+}

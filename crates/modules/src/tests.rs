@@ -1,0 +1,331 @@
+//! What holds for the directives of all modules, so that no module can forget it. What is special about one is tested
+//! where the module is.
+
+use conf::{Args, Block, Contexts, Repeat, State};
+
+use crate::testing::{error, load};
+use crate::{Directive, MODULES, Set};
+
+/// Where a directive may stand, as text in front of it with its line end, and behind it.
+const PLACES: &[(Contexts, &str, &str)] = &[
+    (Contexts::MAIN, "\n", ""),
+    (Contexts::EVENTS, "events {\n", "}"),
+    (Contexts::HTTP, "http {\n", "}"),
+    (Contexts::SERVER, "http { server {\n", "} }"),
+    (Contexts::LOCATION, "http { server { location / {\n", "} } }"),
+    (Contexts::LIMIT_EXCEPT, "http { server { location / { limit_except GET {\n", "} } } }"),
+    (Contexts::UPSTREAM, "http { upstream a {\n", "} }"),
+    (Contexts::SERVER_IF, "http { server { if ($uri) {\n", "} } }"),
+    (Contexts::LOCATION_IF, "http { server { location / { if ($uri) {\n", "} } } }"),
+];
+
+fn directives() -> impl Iterator<Item = &'static Directive> {
+    MODULES.iter().flat_map(|module| module.directives())
+}
+
+/// The error of a configuration with this statement of a directive, in each place where it may stand.
+fn errors(directive: &Directive, args: &str) -> Vec<String> {
+    let spec = &directive.spec;
+    let end = if spec.block == Block::No { ";" } else { " { }" };
+    let places = PLACES.iter().filter(|(place, ..)| spec.contexts.intersects(*place));
+    let errors =
+        places.map(|(_, before, behind)| error(&format!("{before}{}{args}{end} {behind}", spec.name)));
+    let errors: Vec<_> = errors.collect();
+    assert!(!errors.is_empty(), "{} stands nowhere", spec.name);
+    errors
+}
+
+#[test]
+fn a_wrong_number_of_arguments_is_an_error_at_its_line() {
+    for directive in directives() {
+        let name = directive.spec.name;
+        let args = match directive.spec.args {
+            Args::Any => continue,
+            Args::None => " x",
+            Args::Exactly(_) | Args::Between(1.., _) | Args::AtLeast(_) | Args::Flag => "",
+            Args::Between(0, most) => &" x".repeat(usize::from(most) + 1),
+        };
+        for found in errors(directive, args) {
+            let expected =
+                format!("invalid number of arguments in \"{name}\" directive in /conf/nginx.conf:2");
+            assert!(found.starts_with(&expected), "{name}: {found}");
+        }
+    }
+}
+
+#[test]
+fn a_flag_is_on_or_off() {
+    // Those of `events` are looked at when all of it is read, and the harness has a second one. Nobody looks at the
+    // values of `ssl_*` as long as they have no effect: there is a warning for each.
+    let is_meant = |directive: &&Directive| {
+        let spec = &directive.spec;
+        spec.args == Args::Flag && !spec.contexts.intersects(Contexts::EVENTS) && spec.module != "http_ssl"
+    };
+    for directive in directives().filter(is_meant) {
+        let name = directive.spec.name;
+        for found in errors(directive, " maybe") {
+            let expected = format!(
+                "invalid value \"maybe\" in \"{name}\" directive, it must be \"on\" or \"off\" in /conf/nginx.conf:2"
+            );
+            assert_eq!(found, expected);
+        }
+    }
+}
+
+#[test]
+fn a_directive_in_the_wrong_place_is_an_error_at_its_line() {
+    let is_main = |name: &str| {
+        let mut same = directives().filter(|directive| directive.spec.name == name);
+        same.any(|directive| directive.spec.contexts.intersects(Contexts::MAIN))
+    };
+    for name in directives().map(|directive| directive.spec.name).filter(|name| !is_main(name)) {
+        let found = error(&format!("\n{name} x;"));
+        let expected = format!("\"{name}\" directive is not allowed here in /conf/nginx.conf:2");
+        assert!(found.starts_with(&expected), "{found}");
+    }
+}
+
+/// What the settings of the last location are, as text, for a flag in `http`, `server` and the location.
+fn settings(name: &str, http: &str, server: &str, location: &str) -> String {
+    let statement = |value: &str| match value {
+        "" => String::new(),
+        value => format!("{name} {value};"),
+    };
+    let [http, server, location] = [http, server, location].map(statement);
+    let text = format!("http {{ {http} server {{ {server} location / {{ {location} }} }} }}");
+    let config = load(&text).unwrap_or_else(|error| panic!("{text}: {error}")).config;
+    let location = config.http.locations.last().expect("there is one");
+    format!("{:?}", location.scope)
+}
+
+#[test]
+fn flags_are_inherited_and_replaced() {
+    let levels = [Contexts::HTTP, Contexts::SERVER, Contexts::LOCATION];
+    let flags = directives().filter(|directive| {
+        let spec = &directive.spec;
+        let is_setting = matches!(directive.set, Set::Scope(_)) && !matches!(spec.state, State::Accepted(_));
+        is_setting && spec.args == Args::Flag && levels.iter().all(|level| spec.contexts.intersects(*level))
+    });
+    let mut count = 0;
+    for name in flags.map(|directive| directive.spec.name) {
+        let own = |value: &str| settings(name, "", "", value);
+        let (on, off) = (own("on"), own("off"));
+        assert_ne!(on, off, "{name}");
+        for (http, server, location, expected) in [
+            ("on", "", "", &on),
+            ("off", "", "", &off),
+            ("", "on", "", &on),
+            ("off", "on", "", &on),
+            ("on", "off", "", &off),
+            ("on", "", "off", &off),
+            ("off", "", "on", &on),
+        ] {
+            let found = settings(name, http, server, location);
+            assert!(found == *expected, "{name}: {http:?} {server:?} {location:?}");
+        }
+        count += 1;
+    }
+    assert!(count > 20, "{count}");
+}
+
+/// Directives of these modules, and those of caches, have a row in [`SAMPLES`].
+const SAMPLED: [&str; 11] = [
+    "http_proxy",
+    "http_slice",
+    "http_upstream",
+    "http_upstream_hash",
+    "http_upstream_ip_hash",
+    "http_upstream_keepalive",
+    "http_upstream_least_conn",
+    "http_upstream_least_time",
+    "http_upstream_random",
+    "http_upstream_sticky",
+    "http_upstream_zone",
+];
+
+/// Arguments that are wrong, and the start of what is said of them.
+type Wrong = Option<(&'static str, &'static str)>;
+
+/// Arguments that are right, and such that are not with the start of what is said of them. Where any text is right there
+/// is nothing to say.
+const SAMPLES: &[(&str, &str, Wrong)] = &[
+    ("early_hints", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("hash", "$uri", Some(("$uri x", "invalid parameter \"x\""))),
+    ("ip_hash", "", None),
+    ("keepalive", "1", Some(("x", "invalid value \"x\""))),
+    ("keepalive_requests", "1", Some(("x", "\"keepalive_requests\" directive invalid number"))),
+    ("keepalive_time", "1s", Some(("x", "\"keepalive_time\" directive invalid value"))),
+    ("keepalive_timeout", "1s", Some(("x", "\"keepalive_timeout\" directive invalid value"))),
+    ("least_conn", "", None),
+    ("least_time", "header", Some(("x", "invalid value \"x\" in /conf/nginx.conf:2"))),
+    ("proxy_bind", "127.0.0.1", Some(("x", "invalid address \"x\""))),
+    ("proxy_buffer_size", "4k", Some(("x", "\"proxy_buffer_size\" directive invalid value"))),
+    ("proxy_buffers", "8 4k", Some(("x 4k", "\"proxy_buffers\" directive invalid value"))),
+    ("proxy_busy_buffers_size", "8k", Some(("x", "\"proxy_busy_buffers_size\" directive invalid value"))),
+    ("proxy_cache", "off", Some(("nobody", "\"proxy_cache\" zone \"nobody\" is unknown"))),
+    ("proxy_cache_bypass", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_heuristic", "10%", Some(("x", "invalid"))),
+    ("proxy_cache_key", "a", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_lock_age", "1s", Some(("x", "\"proxy_cache_lock_age\" directive invalid value"))),
+    ("proxy_cache_lock_timeout", "1s", Some(("x", "\"proxy_cache_lock_timeout\" directive invalid value"))),
+    (
+        "proxy_cache_max_range_offset",
+        "1",
+        Some(("x", "\"proxy_cache_max_range_offset\" directive invalid value")),
+    ),
+    ("proxy_cache_methods", "GET", Some(("PUT", "invalid value \"PUT\""))),
+    ("proxy_cache_min_uses", "1", Some(("x", "\"proxy_cache_min_uses\" directive invalid number"))),
+    (
+        "proxy_cache_path",
+        "/c keys_zone=a:1m",
+        Some(("/c keys_zone=a", "invalid keys zone size \"keys_zone=a\"")),
+    ),
+    ("proxy_cache_purge", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_purge_all", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_purge_soft", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_cache_purge_tag_header", "X-Tag", Some(("'X: Y'", "invalid"))),
+    // What is no token is quoted (RFC 9211).
+    ("proxy_cache_status_header", "X-Cache", None),
+    ("proxy_cache_tag_header", "X-Tag", Some(("'X: Y'", "invalid"))),
+    ("proxy_cache_use_stale", "error", Some(("x", "invalid value \"x\""))),
+    ("proxy_cache_valid", "1m", Some(("x", "invalid time value \"x\""))),
+    ("proxy_connect_timeout", "1s", Some(("x", "\"proxy_connect_timeout\" directive invalid value"))),
+    ("proxy_cookie_domain", "a b", Some(("x", "invalid parameter \"x\""))),
+    // As in nginx: with variables nobody knows before a request.
+    ("proxy_cookie_flags", "a secure", None),
+    ("proxy_cookie_path", "a b", Some(("x", "invalid parameter \"x\""))),
+    (
+        "proxy_headers_hash_bucket_size",
+        "64",
+        Some(("x", "\"proxy_headers_hash_bucket_size\" directive invalid number")),
+    ),
+    (
+        "proxy_headers_hash_max_size",
+        "64",
+        Some(("x", "\"proxy_headers_hash_max_size\" directive invalid number")),
+    ),
+    ("proxy_hide_header", "A", None),
+    ("proxy_http_version", "1.1", Some(("3", "invalid value \"3\""))),
+    ("proxy_ignore_headers", "Vary", Some(("x", "invalid value \"x\""))),
+    ("proxy_limit_rate", "1k", Some(("x", "\"proxy_limit_rate\" directive invalid value"))),
+    ("proxy_max_temp_file_size", "1m", Some(("x", "\"proxy_max_temp_file_size\" directive invalid value"))),
+    ("proxy_method", "PUT", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_next_upstream", "error", Some(("x", "invalid value \"x\""))),
+    (
+        "proxy_next_upstream_timeout",
+        "1s",
+        Some(("x", "\"proxy_next_upstream_timeout\" directive invalid value")),
+    ),
+    ("proxy_next_upstream_tries", "1", Some(("x", "\"proxy_next_upstream_tries\" directive invalid number"))),
+    ("proxy_no_cache", "$uri", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_pass", "http://127.0.0.1", Some(("ftp://127.0.0.1", "invalid URL prefix"))),
+    ("proxy_pass_header", "A", None),
+    ("proxy_read_timeout", "1s", Some(("x", "\"proxy_read_timeout\" directive invalid value"))),
+    ("proxy_redirect", "a b", Some(("x", "invalid parameter \"x\""))),
+    ("proxy_send_lowat", "1", Some(("x", "\"proxy_send_lowat\" directive invalid value"))),
+    ("proxy_send_timeout", "1s", Some(("x", "\"proxy_send_timeout\" directive invalid value"))),
+    ("proxy_set_body", "a", Some(("$nobody", "unknown \"nobody\" variable"))),
+    ("proxy_set_header", "A b", Some(("A $nobody", "unknown \"nobody\" variable"))),
+    ("proxy_socket_rcvbuf", "64k", Some(("x", "\"proxy_socket_rcvbuf\" directive invalid value"))),
+    ("proxy_socket_sndbuf", "64k", Some(("x", "\"proxy_socket_sndbuf\" directive invalid value"))),
+    ("proxy_store", "on", Some(("''", "empty path"))),
+    ("proxy_store_access", "user:rw", Some(("x", "invalid value \"x\""))),
+    (
+        "proxy_temp_file_write_size",
+        "8k",
+        Some(("x", "\"proxy_temp_file_write_size\" directive invalid value")),
+    ),
+    ("proxy_temp_path", "a", Some(("a 9", "\"proxy_temp_path\" directive invalid value"))),
+    ("random", "two", Some(("x", "invalid parameter \"x\""))),
+    ("resolver", "127.0.0.1", Some(("127.0.0.1 valid=x", "invalid parameter"))),
+    ("resolver_timeout", "1s", Some(("x", "\"resolver_timeout\" directive invalid value"))),
+    ("server", "127.0.0.1", Some(("127.0.0.1 weight=0", "invalid parameter \"weight=0\""))),
+    ("slice", "1m", Some(("x", "\"slice\" directive invalid value"))),
+    ("sticky", "cookie a", Some(("x a", "unknown parameter \"x\""))),
+    ("zone", "a 64k", Some(("a x", "invalid zone size \"x\""))),
+];
+
+/// The directives that have a sample each, but for flags, blocks and those of TLS, which nobody looks at yet.
+fn sampled() -> impl Iterator<Item = &'static Directive> {
+    directives().filter(|directive| {
+        let spec = &directive.spec;
+        let is_meant = SAMPLED.contains(&spec.module)
+            || spec.module == "ringroad" && spec.name.starts_with("proxy_cache_")
+            || spec.name == "early_hints";
+        is_meant && spec.args != Args::Flag && spec.block == Block::No && !spec.name.starts_with("proxy_ssl_")
+    })
+}
+
+fn sample(name: &str) -> (&'static str, Wrong) {
+    let row = SAMPLES.iter().find(|(known, ..)| *known == name);
+    row.map(|(_, right, wrong)| (*right, *wrong)).unwrap_or_else(|| panic!("no sample of {name}"))
+}
+
+#[test]
+fn a_wrong_value_of_the_proxy_is_an_error_at_its_line() {
+    let mut wrong = Vec::new();
+    for directive in sampled() {
+        let name = directive.spec.name;
+        let Some((args, expected)) = sample(name).1 else { continue };
+        for found in errors(directive, &format!(" {args}")) {
+            let is_placed = found.contains(" in /conf/nginx.conf:2");
+            if !found.starts_with(expected) || !is_placed {
+                wrong.push(format!("{name} {args}: {found}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let missing: Vec<_> = SAMPLES.iter().map(|(name, ..)| name).collect();
+    let is_there = |name: &str| sampled().any(|directive| directive.spec.name == name);
+    assert!(missing.into_iter().all(|name| is_there(name)), "a sample of no directive");
+}
+
+#[test]
+fn a_directive_of_the_proxy_stands_once_or_as_often_as_it_may() {
+    for directive in sampled() {
+        let (name, args) = (directive.spec.name, sample(directive.spec.name).0);
+        if directive.spec.repeat == Repeat::Many {
+            continue;
+        }
+        for found in errors(directive, &format!(" {args}; {name} {args}")) {
+            assert_eq!(found, format!("\"{name}\" directive is duplicate in /conf/nginx.conf:2"));
+        }
+    }
+}
+
+/// All places but those where a directive of this name may stand.
+#[test]
+fn a_directive_of_the_proxy_stands_nowhere_else() {
+    for directive in sampled() {
+        let name = directive.spec.name;
+        let same = || directives().filter(|other| other.spec.name == name);
+        let not_here = |place: &Contexts| same().all(|other| !other.spec.contexts.intersects(*place));
+        for (_, before, behind) in PLACES.iter().filter(|(place, ..)| not_here(place)) {
+            let text = format!("{before}{name} {}; {behind}", sample(name).0);
+            let expected = format!("\"{name}\" directive is not allowed here in /conf/nginx.conf:2");
+            assert!(error(&text).starts_with(&expected), "{text}: {}", error(&text));
+        }
+    }
+}
+
+#[test]
+fn the_first_error_in_the_text_is_reported() {
+    for (text, expected) in [
+        ("http { server { location / {\naio x; } etag x; } foo; } bar;", "\"aio\" directive invalid value"),
+        (
+            "http { server {\netag x; location / { aio x; } } }",
+            "invalid value \"x\" in \"etag\" directive, it must be \"on\" or \"off\"",
+        ),
+        (
+            "http { server { location / { limit_except GET {\nallow x; } aio x; } } }",
+            "invalid parameter \"x\"",
+        ),
+        ("events {\nuse x; } daemon x;", "invalid event type \"x\"; there are io_uring and epoll"),
+        ("http {\nfoo on; server { } } daemon x;", "unknown directive \"foo\""),
+        ("http { types { a b {\n} } } daemon x;", "unexpected \"{\""),
+        ("http { server { location / {\n! } } } daemon x;", "unexpected \"}\""),
+    ] {
+        let found = error(text);
+        assert!(found.starts_with(expected), "{text}: {found}");
+    }
+}

@@ -1,0 +1,77 @@
+//! What requests show of the servers behind this one that answered them.
+//!
+//! Formats of logs that are copied from site to site have these variables, whether a location passes requests on or
+//! not. As in nginx they have no value for a request that nobody else answered.
+
+use crate::Module;
+use exchange::request::Request;
+use exchange::variables::{Prefixed, Variable};
+use upstream::state;
+
+/// The module.
+pub(crate) static MODULE: Module =
+    Module { variables: VARIABLES, prefixed: PREFIXED, ..Module::named("http_upstream") };
+
+const VARIABLES: &[Variable] = &[
+    variable("upstream_addr", state::addr, "Addresses of the servers that were asked."),
+    variable("upstream_bytes_received", state::bytes_received, "Bytes that came from them."),
+    variable("upstream_bytes_sent", state::bytes_sent, "Bytes that went to them."),
+    variable("upstream_cache_age", state::cache_age, "Seconds since the answer was put into the cache."),
+    variable("upstream_cache_etag", state::cache_etag, "Its entity tag in the cache."),
+    variable("upstream_cache_last_modified", state::cache_last_modified, "Its date in the cache."),
+    variable("upstream_cache_status", state::cache_status, "What the cache had: `HIT`, `MISS` and others."),
+    variable("upstream_connect_time", state::connect_time, "Seconds until they were connected."),
+    variable("upstream_header_time", state::header_time, "Seconds until the heads of their answers."),
+    variable(
+        "upstream_last_server_name",
+        state::last_server_name,
+        "The name of the last one that was chosen.",
+    ),
+    variable("upstream_queue_time", none, "Seconds that the request waited for one of them."),
+    variable("upstream_response_length", state::response_length, "Lengths of their answers."),
+    variable("upstream_response_time", state::response_time, "Seconds until the ends of their answers."),
+    variable("upstream_status", state::status, "Statuses of their answers."),
+];
+
+const PREFIXED: &[Prefixed] = &[
+    Prefixed { prefix: "upstream_http_", get: state::field, help: "A field of the last answer." },
+    Prefixed {
+        prefix: "upstream_trailer_",
+        get: state::trailer,
+        help: "A field behind the body of the last answer.",
+    },
+    Prefixed { prefix: "upstream_cookie_", get: state::cookie, help: "A cookie of the last answer." },
+];
+
+/// None of them can be set.
+const fn variable(
+    name: &'static str,
+    get: fn(&Request, &mut Vec<u8>) -> bool,
+    help: &'static str,
+) -> Variable {
+    Variable { name, get, set: None, help }
+}
+
+/// No request waits in a queue: there is none.
+fn none(_: &Request, _: &mut Vec<u8>) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn formats_of_logs_may_have_them() {
+        loaded(
+            "log_format a \"$upstream_addr $upstream_status $upstream_http_x_own $upstream_cookie_a $upstream_trailer_b\";
+             map $upstream_cache_status $cached { HIT 1; default 0; }",
+        );
+        // As in nginx, the name behind the prefix may be empty.
+        loaded("log_format a $upstream_http_;");
+        let found = error("http {\nlog_format a $upstream_htt; }");
+        assert_eq!(found, "unknown \"upstream_htt\" variable in /conf/nginx.conf:2");
+        let found = error("http { server {\nset $upstream_addr x; } }");
+        assert_eq!(found, "the duplicate \"upstream_addr\" variable in /conf/nginx.conf:2");
+    }
+}

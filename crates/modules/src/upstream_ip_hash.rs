@@ -1,0 +1,27 @@
+//! `ip_hash`: a client's requests go to the same server of a group.
+
+use conf::{Args, Contexts, Spec};
+
+use crate::upstream_block::set_method;
+use crate::{Directive, Module};
+use upstream::peers::lines::{Draft, Method};
+
+/// The module.
+pub(crate) static MODULE: Module =
+    Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_ip_hash") };
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_upstream_ip_hash",
+        "ip_hash",
+        Contexts::UPSTREAM,
+        Args::None,
+        "Requests of the same network (three bytes of IPv4, all of IPv6) go to the same server.",
+    )
+    .many(),
+    |scope, cx| {
+        let draft = scope.own::<Draft>();
+        set_method(draft, cx, Method::IpHash);
+        Ok(())
+    },
+)];

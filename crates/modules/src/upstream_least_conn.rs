@@ -1,0 +1,27 @@
+//! `least_conn`: the server with the fewest requests for its weight is next.
+
+use conf::{Args, Contexts, Spec};
+
+use crate::upstream_block::set_method;
+use crate::{Directive, Module};
+use upstream::peers::lines::{Draft, Method};
+
+/// The module.
+pub(crate) static MODULE: Module =
+    Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_least_conn") };
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_upstream_least_conn",
+        "least_conn",
+        Contexts::UPSTREAM,
+        Args::None,
+        "The server with the fewest requests under way, for its weight, is next.",
+    )
+    .many(),
+    |scope, cx| {
+        let draft = scope.own::<Draft>();
+        set_method(draft, cx, Method::LeastConn);
+        Ok(())
+    },
+)];

@@ -1,0 +1,57 @@
+//! `least_time`: the server that is expected to be through first is next.
+
+use conf::{Args, Contexts, Error, Spec};
+
+use crate::upstream_block::set_method;
+use crate::{Directive, Module};
+use exchange::config::{Cx, Scope};
+use upstream::peers::lines::{Draft, Method};
+
+/// The module.
+pub(crate) static MODULE: Module =
+    Module { directives: &[DIRECTIVES], ..Module::named("http_upstream_least_time") };
+
+const DIRECTIVES: &[Directive] = &[Directive::scope(
+    Spec::new(
+        "http_upstream_least_time",
+        "least_time",
+        Contexts::UPSTREAM,
+        Args::Between(1, 2),
+        "The server with the least mean time until the head (`header`) or the end (`last_byte`) of its answers, and the \
+         fewest requests, is next; `inflight`: those that still wait count with their time.",
+    ),
+    least_time,
+)];
+
+fn least_time(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let draft = scope.own::<Draft>();
+    let inflight = match cx.statement.args.get(1).map(|word| word.text.as_str()) {
+        None => false,
+        Some("inflight") => true,
+        Some(other) => return Err(cx.error(format_args!("invalid parameter \"{other}\""))),
+    };
+    let mut whole = false;
+    cx.choice(&mut whole, &[("header", false), ("last_byte", true)])?;
+    set_method(draft, cx, Method::LeastTime { whole, inflight });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{error, loaded};
+
+    #[test]
+    fn it_says_which_time_counts() {
+        loaded("upstream a { least_time header; server a; }");
+        loaded("upstream a { least_time last_byte inflight; server a; server b backup; }");
+        for (text, expected) in [
+            ("least_time x;", "invalid value \"x\""),
+            ("least_time header x;", "invalid parameter \"x\""),
+            ("least_time;", "invalid number of arguments in \"least_time\" directive"),
+            ("least_time header; least_time header;", "\"least_time\" directive is duplicate"),
+        ] {
+            let found = error(&format!("http {{\nupstream a {{ {text} server a; }} }}"));
+            assert!(found.starts_with(expected) && found.contains("nginx.conf:2"), "{text}: {found}");
+        }
+    }
+}

@@ -1,0 +1,579 @@
+//! Cookies that tell clients apart: made for those who come without one, shown to the log.
+//!
+//! An identifier is sixteen bytes: who made it (an address or a number), when, which process, and a count. Its form
+//! is that of nginx and of mod_uid, so cookies that one of them made are known to the other.
+
+use std::cell::OnceCell;
+use std::io::Write;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use conf::{Args, Error, Spec, value};
+use http::request::HeaderId;
+
+use crate::http_core::LEVELS;
+use crate::http_core::variables::cookie_in;
+use crate::{Directive, Module};
+use exchange::base64;
+use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::facts::Fact;
+use exchange::request::{Address, Request};
+use exchange::variables::Variable;
+use telemetry::Level;
+use telemetry::time_zone::since_1970;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: VARIABLES,
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().get().mode >= Mode::V1 {
+            plan.filter(scope.shared::<Conf>(), send_cookie);
+        }
+    },
+    ..Module::named("http_userid")
+};
+
+const DIRECTIVES: &[Directive] = &[
+    // Off, because a cookie is personal data where the law says so.
+    Directive::scope(
+        spec("userid", Args::Exactly(1), "Whether clients get a cookie, or only those that come are logged.")
+            .default("off"),
+        |scope, cx| {
+            const NAMES: &[(&str, Mode)] =
+                &[("off", Mode::Off), ("log", Mode::Log), ("v1", Mode::V1), ("on", Mode::On)];
+            cx.choice(&mut scope.own::<Conf>().own().mode, NAMES)
+        },
+    ),
+    // Also what the variables show in front of an identifier.
+    Directive::scope(
+        spec("userid_name", Args::Exactly(1), "The name of the cookie.").default("uid"),
+        |scope, cx| {
+            scope.own::<Conf>().own().name = cx.arg(0).to_owned();
+            Ok(())
+        },
+    ),
+    // Without one a browser sends the cookie to the host that it came from and to no other.
+    Directive::scope(
+        spec("userid_domain", Args::Exactly(1), "The domain that the cookie is for.").default("none"),
+        |scope, cx| {
+            scope.own::<Conf>().own().domain = unless(cx, "none");
+            Ok(())
+        },
+    ),
+    // All of the site, so that a client is one client wherever it starts.
+    Directive::scope(
+        spec("userid_path", Args::Exactly(1), "The path that the cookie is for.").default("/"),
+        |scope, cx| {
+            scope.own::<Conf>().own().path = cx.arg(0).to_owned();
+            Ok(())
+        },
+    ),
+    // Without a time the cookie goes with the browser's session.
+    Directive::scope(
+        spec("userid_expires", Args::Exactly(1), "How long browsers keep the cookie.").default("off"),
+        |scope, cx| {
+            scope.own::<Conf>().own().expires = match cx.arg(0) {
+                "off" => Expires::Never,
+                "max" => Expires::Max,
+                text => Expires::After(value::seconds(text).map_err(|_| cx.invalid(text))? as i64),
+            };
+            Ok(())
+        },
+    ),
+    // RFC 6265 section 4.1.2, and its successor for `samesite`.
+    Directive::scope(
+        spec("userid_flags", Args::Between(1, 3), "Further attributes of the cookie.").default("off"),
+        set_flags,
+    ),
+    // A mark in the place of the padding: cookies without it are sent again, with what is configured now.
+    Directive::scope(
+        spec("userid_mark", Args::Exactly(1), "A character that marks cookies as up to date.").default("off"),
+        |scope, cx| {
+            const WRONG: &str = "value must be \"off\" or a single letter, digit or \"=\"";
+            let mark = match cx.arg(0).as_bytes() {
+                b"off" => None,
+                &[mark] if mark.is_ascii_alphanumeric() || mark == b'=' => Some(mark),
+                _ => return Err(cx.error(format_args!("\"userid_mark\" directive {WRONG}"))),
+            };
+            scope.own::<Conf>().own().mark = mark;
+            Ok(())
+        },
+    ),
+    // A statement about privacy that Internet Explorer wanted to see before it kept a cookie.
+    Directive::scope(
+        spec("userid_p3p", Args::Exactly(1), "The value of a `P3P` field beside the cookie.").default("none"),
+        |scope, cx| {
+            scope.own::<Conf>().own().p3p = unless(cx, "none");
+            Ok(())
+        },
+    ),
+    // Else the server's address, or 0 for cookies of the first version.
+    Directive::scope(
+        spec("userid_service", Args::Exactly(1), "A number that tells which server made an identifier."),
+        |scope, cx| {
+            let mut service = 0;
+            cx.number(&mut service)?;
+            scope.own::<Conf>().own().service = Some(service as u32);
+            Ok(())
+        },
+    ),
+];
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_userid", name, LEVELS, args, help)
+}
+
+const VARIABLES: &[Variable] = &[
+    // Nothing where the client sent nothing, or nothing that is an identifier.
+    Variable {
+        name: "uid_got",
+        get: |request, out| {
+            let conf = request.scope().of::<Conf>().get();
+            conf.mode > Mode::Off && shown(conf, found(request).got, out)
+        },
+        set: None,
+        help: "The cookie's name and the identifier that the client sent.",
+    },
+    // Asked for before the answer it makes the identifier, which the cookie then has.
+    Variable {
+        name: "uid_set",
+        get: |request, out| {
+            let conf = request.scope().of::<Conf>().get();
+            conf.mode >= Mode::V1 && shown(conf, given(request).map(|(id, _)| id), out)
+        },
+        set: None,
+        help: "The cookie's name and the identifier that the client is sent.",
+    },
+    // For `set` and `map`: what is neither empty nor 0 gives the client another identifier.
+    Variable {
+        name: "uid_reset",
+        get: show_reset,
+        set: Some(|request, value| request.shared.extensions.borrow_mut().insert(Reset(value.to_vec()))),
+        help: "What `set` or `map` gives it: a client's cookie is replaced unless it is empty or `0`; `log` logs that.",
+    },
+];
+
+/// The settings of a block; most have none of their own.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Conf(Option<Arc<CookieSettings>>);
+
+impl Settings for Conf {}
+
+/// How identifiers and their cookies are made.
+#[derive(Clone, Debug)]
+struct CookieSettings {
+    mode: Mode,
+    /// Of the cookie.
+    name: String,
+    domain: Option<String>,
+    path: String,
+    expires: Expires,
+    flags: Flags,
+    /// What cookies that are up to date have in the place of their padding.
+    mark: Option<u8>,
+    /// The value of the `P3P` field.
+    p3p: Option<String>,
+    /// In identifiers; else it is the server's address.
+    service: Option<u32>,
+}
+
+/// Where nothing is configured, and what settings begin with but for their texts.
+static DEFAULT: CookieSettings = CookieSettings {
+    mode: Mode::Off,
+    name: String::new(),
+    domain: None,
+    path: String::new(),
+    expires: Expires::Never,
+    flags: Flags { secure: false, httponly: false, samesite: None },
+    mark: None,
+    p3p: None,
+    service: None,
+};
+
+impl Conf {
+    /// What is in force.
+    fn get(&self) -> &CookieSettings {
+        self.0.as_deref().unwrap_or(&DEFAULT)
+    }
+
+    /// What is in force, for a directive to change.
+    fn own(&mut self) -> &mut CookieSettings {
+        // The texts of the defaults cannot stand in a static.
+        let initial =
+            || Arc::new(CookieSettings { name: "uid".to_owned(), path: "/".to_owned(), ..DEFAULT.clone() });
+        Arc::make_mut(self.0.get_or_insert_with(initial))
+    }
+}
+
+/// `userid`, in nginx's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Mode {
+    /// Nothing.
+    Off,
+    /// Only what clients send is looked at.
+    Log,
+    /// Cookies of the first version: numbers in the order of the machine.
+    V1,
+    /// Cookies of the second version: numbers in the order of the network.
+    On,
+}
+
+/// How long a browser keeps a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expires {
+    /// With the session.
+    Never,
+    /// As late as a date of two digits goes.
+    Max,
+    /// Seconds from now.
+    After(i64),
+}
+
+/// Attributes without a value of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Flags {
+    secure: bool,
+    httponly: bool,
+    samesite: Option<&'static str>,
+}
+
+/// The argument, unless it is this word.
+fn unless(cx: &Cx<'_>, word: &str) -> Option<String> {
+    Some(cx.arg(0)).filter(|text| *text != word).map(str::to_owned)
+}
+
+/// As in nginx a flag that is said twice is a warning, and `off` takes none away that is said beside it.
+fn set_flags(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    const SITES: [&str; 3] = ["strict", "lax", "none"];
+    let mut flags = DEFAULT.flags;
+    let mut is_off = false;
+    for text in cx.statement.texts() {
+        let site = text.strip_prefix("samesite=");
+        let site = site.and_then(|site| SITES.into_iter().find(|known| *known == site));
+        let is_duplicate = match (text, site) {
+            ("off", _) => std::mem::replace(&mut is_off, true),
+            ("secure", _) => std::mem::replace(&mut flags.secure, true),
+            ("httponly", _) => std::mem::replace(&mut flags.httponly, true),
+            // The first one counts.
+            (_, Some(_)) if flags.samesite.is_some() => true,
+            (_, Some(site)) => flags.samesite.replace(site).is_some(),
+            _ => return Err(cx.error(format_args!("invalid value \"{text}\""))),
+        };
+        if is_duplicate {
+            cx.warn(format_args!("duplicate value \"{text}\""));
+        }
+    }
+    scope.own::<Conf>().own().flags = flags;
+    Ok(())
+}
+
+/// Sixteen bytes, as they are in the cookie.
+type Id = [u8; 16];
+
+/// What `set $uid_reset` said.
+struct Reset(Vec<u8>);
+
+/// The value of `$uid_reset`: what `set` gave it, else what a `map` or its like makes of it.
+fn reset(request: &Request) -> Vec<u8> {
+    let mut value = Vec::new();
+    match request.config().http.registry.find("uid_reset") {
+        _ if request.shared.extensions.borrow().get::<Reset>().is_some() => show_reset(request, &mut value),
+        Some(variable) => variable.value(request, &mut value),
+        None => false,
+    };
+    value
+}
+
+/// What `set` gave it.
+fn show_reset(request: &Request, out: &mut Vec<u8>) -> bool {
+    let shared = request.shared.extensions.borrow();
+    out.extend_from_slice(shared.get::<Reset>().map(|Reset(value)| &**value).unwrap_or_default());
+    true
+}
+
+/// What a request has to do with identifiers; found out once, when something asks.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    /// The cookie's value.
+    cookie: Vec<u8>,
+    /// The identifier in it.
+    got: Option<Id>,
+    /// What the client is sent, and whether it is a new one.
+    given: OnceCell<(Id, bool)>,
+}
+
+// Another location may know its clients by another cookie. A subrequest has the same client.
+impl Fact for Found {
+    fn for_subrequest(&self) -> Option<Rc<dyn Fact>> {
+        Some(Rc::new(self.clone()))
+    }
+}
+
+/// Characters of an identifier in Base64, without the padding: old cookies have a mark or worse in its place.
+const ENCODED_LEN: usize = 22;
+
+/// What came with the request, looked for once.
+fn found(request: &Request) -> Rc<Found> {
+    request.facts.get().unwrap_or_else(|| request.facts.insert(look(request)))
+}
+
+/// Looks for the cookie.
+fn look(request: &Request) -> Found {
+    let name = request.scope().of::<Conf>().get().name.as_bytes();
+    let mut lines = request.head.all(request.bytes(), HeaderId::Cookie);
+    let Some(cookie) = lines.find_map(|line| cookie_in(line, name)) else {
+        return Found::default();
+    };
+    // nginx shows all cookies of the line, among which may be secrets.
+    let complain = |what: &str| {
+        let (name, value) = (name.escape_ascii(), cookie.escape_ascii());
+        request.log(Level::Error, format_args!("client sent {what} userid cookie \"{name}={value}\""));
+    };
+    // Kept with all that follows the identifier: a mark, or garbage of former days.
+    let Some(encoded) = cookie.get(..ENCODED_LEN) else {
+        complain("too short");
+        return Found { cookie: cookie.to_vec(), ..Found::default() };
+    };
+    let decoded = base64::decode(encoded, base64::Alphabet::Standard);
+    let id = decoded.and_then(|decoded| Id::try_from(decoded).ok());
+    if id.is_none() {
+        complain("invalid");
+    }
+    // An identifier without a count is none.
+    Found { got: id.filter(|id| id[12..] != [0; 4]), cookie: cookie.to_vec(), given: OnceCell::new() }
+}
+
+/// The identifier that the client is sent, and whether it is new; `None` when it keeps what it has.
+fn given(request: &Request) -> Option<(Id, bool)> {
+    let found = found(request);
+    if let Some(given) = found.given.get() {
+        return Some(*given);
+    }
+    let conf = request.scope().of::<Conf>().get();
+    let given = match found.got {
+        None => (new_id(request, conf), true),
+        Some(got) => match reset(request).as_slice() {
+            b"" | b"0" => {
+                let is_marked = |mark| found.cookie.get(ENCODED_LEN..ENCODED_LEN + 2) == Some(&[mark, b'=']);
+                if conf.mark.is_none_or(is_marked) {
+                    return None;
+                }
+                (got, false)
+            }
+            reset => {
+                if reset == b"log" {
+                    let (name, got) = (&conf.name, Shown(got));
+                    request.log(Level::Notice, format_args!("userid cookie \"{name}={got}\" was reset"));
+                }
+                (new_id(request, conf), true)
+            }
+        },
+    };
+    Some(*found.given.get_or_init(|| given))
+}
+
+/// Counts the identifiers of this process. The lowest byte is the version and never changes, the others start so
+/// that no cookie looks empty.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// An identifier that no other process and no other call makes.
+fn new_id(request: &Request, conf: &CookieSettings) -> Id {
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = since_1970(rt::wall()).0 as u32;
+    let (service, sequence) = match conf.mode {
+        Mode::V1 => (conf.service.unwrap_or(0), 1 + (count << 8)),
+        _ => {
+            let of_address = || u32::from_be_bytes(local_bytes(&request.conn.local));
+            // From 03 03 03 up, and from there again behind the last number.
+            const FIRST: u32 = 0x03_0303;
+            const COUNTS: u32 = 0x0100_0000 - FIRST;
+            (conf.service.unwrap_or_else(of_address), (FIRST + count % COUNTS) << 8 | 2)
+        }
+    };
+    let mut id = [0; 16];
+    for (bytes, number) in id.chunks_exact_mut(4).zip([service, now, process(), sequence]) {
+        bytes.copy_from_slice(&match conf.mode {
+            Mode::V1 => number.to_le_bytes(),
+            _ => number.to_be_bytes(),
+        });
+    }
+    id
+}
+
+/// Tells processes of one machine apart, also those that had the same number.
+fn process() -> u32 {
+    static START: OnceLock<u32> = OnceLock::new();
+    *START.get_or_init(|| {
+        let (_, milliseconds) = since_1970(rt::wall());
+        (milliseconds * 50) << 16 | std::process::id() & 0xffff
+    })
+}
+
+/// The server's address in four bytes.
+fn local_bytes(local: &Address) -> [u8; 4] {
+    match local {
+        Address::Inet(address) => match address.ip() {
+            IpAddr::V4(ip) => ip.octets(),
+            IpAddr::V6(ip) => ip.octets().last_chunk().copied().unwrap_or_default(),
+        },
+        Address::Unix(_) => [0; 4],
+    }
+}
+
+/// Four numbers in the order of the usual machine, as nginx logs them.
+struct Shown(Id);
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for number in self.0.as_chunks::<4>().0 {
+            write!(f, "{:08X}", u32::from_le_bytes(*number))?;
+        }
+        Ok(())
+    }
+}
+
+/// Appends `name=identifier`.
+fn shown(conf: &CookieSettings, id: Option<Id>, out: &mut Vec<u8>) -> bool {
+    let Some(id) = id else { return false };
+    // A vector takes every write.
+    let _ = write!(out, "{}={}", conf.name, Shown(id));
+    true
+}
+
+/// The filter: adds the cookie to the answer. A subrequest has none of its own.
+fn send_cookie(conf: &Conf, request: &mut Request) {
+    if request.depth > 0 {
+        return;
+    }
+    let Some((id, is_new)) = given(request) else { return };
+    let conf = conf.get();
+    let cookie = cookie(conf, id, (!is_new).then_some(&found(request).cookie), since_1970(rt::wall()).0);
+    let p3p = conf.p3p.as_ref().map(|p3p| (b"P3P".to_vec(), p3p.as_bytes().to_vec()));
+    request.response.fields.push((b"Set-Cookie".to_vec(), cookie));
+    request.response.fields.extend(p3p);
+}
+
+/// The value of `Set-Cookie`; `old` is the cookie that gets a mark.
+fn cookie(conf: &CookieSettings, id: Id, old: Option<&Vec<u8>>, now: i64) -> Vec<u8> {
+    let mut out = format!("{}=", conf.name).into_bytes();
+    match old {
+        // As it came, whatever stands in its last bits.
+        Some(old) => out.extend_from_slice(&old[..ENCODED_LEN]),
+        None => {
+            base64::encode(&id, &mut out);
+            out.truncate(out.len() - 2);
+        }
+    }
+    out.extend([conf.mark.unwrap_or(b'='), b'=']);
+    match conf.expires {
+        Expires::Never => {}
+        Expires::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
+        Expires::After(seconds) => {
+            out.extend_from_slice(b"; expires=");
+            out.extend_from_slice(&http::date::cookie(now.saturating_add(seconds)));
+        }
+    }
+    let mut attribute = |text: &str, value: &str| {
+        out.extend_from_slice(b"; ");
+        out.extend_from_slice(text.as_bytes());
+        out.extend_from_slice(value.as_bytes());
+    };
+    if let Some(domain) = &conf.domain {
+        attribute("domain=", domain);
+    }
+    attribute("path=", &conf.path);
+    for (flag, text) in [(conf.flags.secure, "secure"), (conf.flags.httponly, "httponly")] {
+        if flag {
+            attribute(text, "");
+        }
+    }
+    if let Some(site) = conf.flags.samesite {
+        attribute("samesite=", site);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, loaded, warnings};
+
+    fn conf(text: &str) -> CookieSettings {
+        let config = loaded(&format!("{text} server {{ }}"));
+        config.http.locations[0].scope.of::<Conf>().get().clone()
+    }
+
+    #[test]
+    fn cookies_have_what_was_configured() {
+        let id: Id = *b"\x7f\0\0\x01\x6b\x01\x91\xb0\x96\x8b\x1c\xd5\x03\x03\x03\x02";
+        let now = 1_795_264_944;
+        let text = |settings: &str, old: Option<&str>| {
+            let old = old.map(|old| old.as_bytes().to_vec());
+            String::from_utf8(cookie(&conf(settings), id, old.as_ref(), now)).expect("it is text")
+        };
+        assert_eq!(text("userid on;", None), "uid=fwAAAWsBkbCWixzVAwMDAg==; path=/");
+        assert_eq!(
+            text(
+                "userid on; userid_name abc; userid_domain example.com; userid_path /p; userid_expires max;
+                 userid_flags secure httponly samesite=lax;",
+                None
+            ),
+            "abc=fwAAAWsBkbCWixzVAwMDAg==; expires=Thu, 31-Dec-37 23:55:55 GMT; domain=example.com; path=/p; secure; httponly; samesite=lax"
+        );
+        let marked = "userid on; userid_mark z; userid_expires 1d;";
+        assert_eq!(
+            text(marked, None),
+            "uid=fwAAAWsBkbCWixzVAwMDAgz=; expires=Sun, 22-Nov-26 12:42:24 GMT; path=/"
+        );
+        assert!(text(marked, Some("AAAAAAECAwQFBgcICQoLDz==")).starts_with("uid=AAAAAAECAwQFBgcICQoLDzz=; "));
+        assert!(text("userid_expires 20y;", None).contains("; expires=Fri, 16-Nov-2046 12:42:24 GMT;"));
+        assert_eq!(Shown(id).to_string(), "0100007FB091016BD51C8B9602030303");
+    }
+
+    #[test]
+    fn settings_are_inherited_one_by_one() {
+        let config = loaded(
+            "userid log; userid_name n; userid_service 7; server { location /a { userid v1; userid_name b; userid_flags off; } }",
+        );
+        let of = |index: usize| config.http.locations[index].scope.of::<Conf>().get();
+        assert_eq!((of(0).mode, of(0).name.as_str(), of(0).service), (Mode::Log, "n", Some(7)));
+        assert_eq!((of(1).mode, of(1).name.as_str(), of(1).service), (Mode::V1, "b", Some(7)));
+        let none = conf(
+            "userid_domain none; userid_p3p none; userid_expires off; userid_mark off; userid_flags off;",
+        );
+        assert_eq!((none.domain, none.p3p, none.expires, none.mark), (None, None, Expires::Never, None));
+        assert_eq!(conf("userid_flags samesite=strict secure;").flags.samesite, Some("strict"));
+    }
+
+    #[test]
+    fn wrong_values() {
+        const MARK: &str =
+            "\"userid_mark\" directive value must be \"off\" or a single letter, digit or \"=\"";
+        for (text, expected) in [
+            ("userid x;", "invalid value \"x\""),
+            ("userid_mark ab;", MARK),
+            ("userid_mark -;", MARK),
+            ("userid_expires 1x;", "\"userid_expires\" directive invalid value"),
+            ("userid_service -1;", "\"userid_service\" directive invalid number"),
+            ("userid_flags x;", "invalid value \"x\""),
+            ("userid_flags samesite;", "invalid value \"samesite\""),
+            (
+                "userid_flags secure httponly samesite=lax x;",
+                "invalid number of arguments in \"userid_flags\" directive",
+            ),
+            ("userid_name a; userid_name b;", "\"userid_name\" directive is duplicate"),
+            ("userid_path;", "invalid number of arguments in \"userid_path\" directive"),
+            ("userid_domain a b;", "invalid number of arguments in \"userid_domain\" directive"),
+            ("userid_p3p;", "invalid number of arguments in \"userid_p3p\" directive"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            assert!(found.starts_with(expected) && found.contains("/conf/nginx.conf:2"), "{found}");
+        }
+        let found = warnings("http {\nuserid_flags secure secure samesite=lax; }");
+        assert_eq!(found, ["duplicate value \"secure\" in /conf/nginx.conf:2"]);
+    }
+}

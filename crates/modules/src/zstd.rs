@@ -1,0 +1,226 @@
+//! `zstd`: answers are compressed on their way with Zstandard, by the directives of the zstd module for nginx.
+//!
+//! Which answers are compressed is decided as for `gzip`, but neither versions nor proxies matter: whoever names
+//! this coding can read it. A client that takes several gets the first of zstd, brotli and gzip. No window is larger
+//! than the 8 MiB that clients of HTTP have to accept (RFC 9659), so the highest levels gain less than in files.
+
+use conf::value::ValueError;
+use conf::{Args, Contexts, Error, Spec, State, value};
+
+use crate::coding::{accept, apply};
+use crate::http_core::{LEVELS, LEVELS_AND_IF};
+use crate::{Directive, Module};
+use exchange::config::{Cx, Scope, Settings, SettingsType};
+use exchange::filter::encoder;
+use exchange::request::Request;
+use exchange::settings::media_types::MediaTypes;
+use exchange::variables::Variable;
+use transfer::coding;
+
+/// The module.
+pub(crate) static MODULE: Module = Module {
+    directives: &[DIRECTIVES],
+    variables: &[Variable {
+        name: "zstd_ratio",
+        get: |request, out| encoder::ratio_in_thousandths(request, "zstd", out),
+        set: None,
+        help: "How many times smaller zstd made the body of the answer.",
+    }],
+    settings: &[SettingsType::of::<Conf>()],
+    take_part: |_, scope, plan| {
+        if scope.of::<Conf>().enabled {
+            plan.filter(scope.shared::<Conf>(), filter);
+        }
+    },
+    ..Module::named("http_zstd_filter")
+};
+
+const fn spec(name: &'static str, args: Args, help: &'static str) -> Spec {
+    Spec::new("http_zstd_filter", name, LEVELS, args, help)
+}
+
+const BUFFERS_WHY: &str = "what was compressed is sent as soon as it fills a send";
+
+const DIRECTIVES: &[Directive] = &[
+    // In an `if` too, for clients that are known by something else than what they accept.
+    Directive::scope(
+        Spec::new("http_zstd_filter", "zstd", LEVELS_AND_IF, Args::Flag, "Compresses answers with zstd.")
+            .default("off"),
+        |scope, cx| cx.flag(&mut scope.own::<Conf>().enabled),
+    ),
+    // HTML is always among them.
+    Directive::scope(
+        spec("zstd_types", Args::AtLeast(1), "Media types to compress beside HTML; an asterisk is all.")
+            .many()
+            .default("text/html"),
+        |scope, cx| scope.own::<Conf>().types.parse(cx),
+    ),
+    // From four on other threads do the work for all but short answers.
+    Directive::scope(
+        spec(
+            "zstd_comp_level",
+            Args::Exactly(1),
+            "How hard to compress, up to 22; below zero faster than 1.",
+        )
+        .default("1"),
+        |scope, cx| {
+            scope.own::<Conf>().settings.level = level(cx)?;
+            Ok(())
+        },
+    ),
+    // What is shorter would not fit into fewer packets.
+    Directive::scope(
+        spec("zstd_min_length", Args::Exactly(1), "Answers that say they are shorter are not compressed.")
+            .default("20"),
+        |scope, cx| cx.size(&mut scope.own::<Conf>().min_length),
+    ),
+    // A browser can show the first lines of a page when the first block is there; smaller ones cost a few bytes.
+    Directive::scope(
+        spec(
+            "zstd_target_cblock_size",
+            Args::Exactly(1),
+            "Bytes of a compressed block, which a client reads at once.",
+        )
+        .default("0"),
+        set_target_block,
+    ),
+    // No header field tells a client which dictionary it needs: both ends must know.
+    Directive::scope(
+        Spec::new(
+            "http_zstd_filter",
+            "zstd_dict_file",
+            Contexts::HTTP,
+            Args::Exactly(1),
+            "A dictionary that the clients have as well.",
+        ),
+        |scope, cx| {
+            let path = cx.conf_prefix.join(cx.arg(0));
+            scope.own::<Conf>().settings.dictionary = Some(cx.read_data(&path)?);
+            Ok(())
+        },
+    ),
+    Directive::scope(
+        spec("zstd_buffers", Args::Exactly(2), "Number and bytes of the buffers for what is compressed.")
+            .default("32 4k")
+            .state(State::Accepted(BUFFERS_WHY)),
+        |_, cx| cx.statement.buffers().map(drop),
+    ),
+];
+
+/// What is compressed, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Conf {
+    /// Whether anything is.
+    enabled: bool,
+    /// What the encoder is told.
+    settings: coding::zstd::Settings,
+    /// Bytes of the shortest answer, where its length is known beforehand.
+    min_length: u64,
+    /// Media types of the answers.
+    types: MediaTypes,
+}
+
+impl Settings for Conf {}
+
+impl Default for Conf {
+    fn default() -> Conf {
+        let settings = coding::zstd::Settings { level: 1, target_block: None, dictionary: None };
+        Conf { enabled: false, settings, min_length: 20, types: MediaTypes::HTML }
+    }
+}
+
+/// Positive ones up to the library's highest, negative ones down to its lowest, and not zero, which it would
+/// take for its default.
+fn level(cx: &Cx<'_>) -> Result<i32, Error> {
+    let read = |text: &str| {
+        let (digits, sign) = text.strip_prefix('-').map_or((text, 1), |digits| (digits, -1));
+        value::number(digits).map(|number| sign * number as i64).map_err(|_| ValueError::InvalidNumber)
+    };
+    let (min, max) = (coding::zstd::level_min(), coding::zstd::LEVEL_MAX);
+    let level = cx.statement.value(0, read)?;
+    let fits = i32::try_from(level).ok().filter(|level| *level != 0 && (min..=max).contains(level));
+    let words = || cx.error(format_args!("zstd compress level must between {min} and {max} excluding 0"));
+    fits.ok_or_else(words)
+}
+
+/// Zero leaves it to the library.
+fn set_target_block(scope: &mut Scope, cx: &mut Cx<'_>) -> Result<(), Error> {
+    let size = cx.statement.value(0, value::size)?;
+    let (min, max) = coding::zstd::TARGET_BLOCKS;
+    scope.own::<Conf>().settings.target_block = match u32::try_from(size) {
+        Ok(0) => None,
+        Ok(size) if (min..=max).contains(&size) => Some(size),
+        _ => return Err(cx.error(format_args!("value must be between {min} and {max}"))),
+    };
+    Ok(())
+}
+
+fn filter(conf: &Conf, request: &mut Request) {
+    // The answers of subrequests are parts of one that may be compressed as a whole.
+    if request.depth > 0 {
+        return;
+    }
+    if apply::is_eligible(request, conf.min_length, &conf.types) && accept::coding(request, "zstd") {
+        apply::apply(request, coding::Settings::Zstd(conf.settings.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{error, load_with, loaded};
+
+    fn conf_of(http: &str) -> Conf {
+        loaded(http).http.locations.last().expect("there is a server").scope.of::<Conf>().clone()
+    }
+
+    fn values(conf: &Conf) -> (bool, i32, u64, Option<u32>) {
+        (conf.enabled, conf.settings.level, conf.min_length, conf.settings.target_block)
+    }
+
+    #[test]
+    fn settings_are_inherited_and_replaced() {
+        let conf = conf_of("server {}");
+        assert_eq!(values(&conf), (false, 1, 20, None));
+        let outer =
+            "zstd on; zstd_comp_level 19; zstd_min_length 1k; zstd_target_cblock_size 2k; zstd_buffers 4 8k;";
+        let conf = conf_of(&format!("{outer} server {{ location / {{}} }}"));
+        assert_eq!(values(&conf), (true, 19, 1024, Some(2048)));
+        let inner = "zstd off; zstd_comp_level -5; zstd_min_length 0; zstd_target_cblock_size 0;";
+        let conf = conf_of(&format!("{outer} server {{ {inner} }}"));
+        assert_eq!(values(&conf), (false, -5, 0, None));
+    }
+
+    #[test]
+    fn a_dictionary_is_read_once_and_goes_with_the_configuration() {
+        let text = "http { zstd_dict_file words; server { location / {} } }";
+        let config = load_with(text, &[("/conf/words", "of words")]).expect("it is right").config;
+        let of =
+            |location: usize| config.http.locations[location].scope.of::<Conf>().settings.dictionary.clone();
+        assert_eq!(of(0).expect("it was read").as_slice(), b"of words");
+        assert_eq!(of(0), of(1));
+        assert_eq!(config.data_files().count(), 1);
+    }
+
+    #[test]
+    fn wrong_values_are_refused() {
+        let levels =
+            format!("zstd compress level must between {} and 22 excluding 0", coding::zstd::level_min());
+        for (text, expected) in [
+            ("zstd 1;", "invalid value \"1\" in \"zstd\" directive, it must be \"on\" or \"off\""),
+            ("zstd_comp_level 0;", &levels),
+            ("zstd_comp_level 23;", &levels),
+            ("zstd_comp_level --1;", "\"zstd_comp_level\" directive invalid number"),
+            ("zstd_min_length x;", "\"zstd_min_length\" directive invalid value"),
+            ("zstd_target_cblock_size 1;", "value must be between 1340 and 131072"),
+            ("zstd_buffers x 4k;", "\"zstd_buffers\" directive invalid value"),
+            ("zstd_types;", "invalid number of arguments in \"zstd_types\" directive"),
+            ("zstd_dict_file none;", "open() \"/conf/none\" failed (2: No such file or directory)"),
+            ("server {\nzstd_dict_file none; }", "\"zstd_dict_file\" directive is not allowed here"),
+        ] {
+            let found = error(&format!("http {{\n{text} }}"));
+            let line = 1 + format!("http {{\n{text}").matches('\n').count();
+            assert!(found.starts_with(&format!("{expected} in /conf/nginx.conf:{line}")), "{found}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The time of day as log lines and headers show it.
+
+use std::cell::{Ref, RefCell};
+
+use http::date::DateCache;
+
+use crate::time_zone::{TimeZone, since_1970};
+
+/// The texts of the present second, and the time zone of the machine.
+pub struct Clock {
+    dates: RefCell<DateCache>,
+    zone: TimeZone,
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock { dates: RefCell::new(DateCache::new(0, 0)), zone: TimeZone::default() }
+    }
+}
+
+impl Clock {
+    /// The texts of the present second.
+    pub fn dates(&self) -> Ref<'_, DateCache> {
+        let (now, _) = since_1970(rt::wall());
+        if self.dates.borrow().unix() != now {
+            self.dates.borrow_mut().update(now, (self.zone.offset_at(now) / 60) as i16);
+        }
+        self.dates.borrow()
+    }
+
+    /// Seconds that local time is ahead of UTC now.
+    pub fn utc_offset_s(&self) -> i32 {
+        self.zone.offset_at(since_1970(rt::wall()).0)
+    }
+
+    /// The time zone of the machine.
+    pub fn zone(&self) -> &TimeZone {
+        &self.zone
+    }
+}

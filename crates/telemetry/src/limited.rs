@@ -1,0 +1,58 @@
+//! Lines of one cause that may come thousands of times a second: one a second is written, with the number of others.
+
+use std::cell::Cell;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// The shortest time between two lines of one cause. A flood must not fill the disk.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The lines of one cause on one thread.
+#[derive(Debug, Default)]
+pub struct Limited {
+    written: Cell<Option<Instant>>,
+    held_back: Cell<u64>,
+}
+
+/// Lines that were not written since the last one; goes to the end of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBack(u64);
+
+impl Limited {
+    /// Whether a line may be written now, and how many were held back before it.
+    pub fn due(&self, now: Instant) -> Option<HeldBack> {
+        if self.written.get().is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
+            self.held_back.set(self.held_back.get() + 1);
+            return None;
+        }
+        self.written.set(Some(now));
+        Some(HeldBack(self.held_back.take()))
+    }
+}
+
+impl fmt::Display for HeldBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            count => write!(f, " ({count} more since the last message)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_tells_how_many_were_held_back() {
+        let (limited, start) = (Limited::default(), Instant::now());
+        let due = |at_ms| limited.due(start + Duration::from_millis(at_ms));
+        assert_eq!(due(0), Some(HeldBack(0)));
+        assert_eq!((due(1), due(999)), (None, None));
+        assert_eq!(
+            due(1000).map(|held_back| held_back.to_string()),
+            Some(" (2 more since the last message)".into())
+        );
+        assert_eq!(due(2000).map(|held_back| held_back.to_string()), Some(String::new()));
+    }
+}

@@ -1,0 +1,339 @@
+//! Bodies that come from files, and the ways to move them to the socket.
+//!
+//! [`choose`] says which way; [`read`], [`sendfile`] and [`shared`] are the ways. Where modules change the body
+//! it goes through `exchange::filter` instead, which reads it by the same engine. All of them end in
+//! [`Sink`], which counts, limits the rate and keeps the send timeout.
+
+pub mod choose;
+mod past;
+pub mod ranged;
+pub mod read;
+pub mod rules;
+mod sendfile;
+mod shared;
+mod short;
+mod sink;
+pub mod stream;
+pub mod turns;
+mod windows;
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::rc::Rc;
+
+use io::op::{DeviceId, Source};
+use io::{Buf, DiskVia, Errno, Frozen, Segments};
+use rt::Either;
+use smallvec::{SmallVec, smallvec};
+
+use crate::body::rules::FileRules;
+use crate::files::{Opened, RootFacts, Roots};
+use choose::Mover;
+pub use sink::{Rate, SendError, Sink, send as send_at_once};
+
+/// A file, or pieces of one, as a body.
+pub struct FileBody {
+    /// The open file.
+    pub file: rt::File,
+    /// The disk that it is on.
+    pub device: DeviceId,
+    /// How its bytes get to the socket.
+    pub mover: Mover,
+    /// Whether the file is read past the page cache, decided when it is sent.
+    pub direct: bool,
+    /// Whether a short file is in memory, once [`short`] knows.
+    in_memory: Option<bool>,
+    /// Where the body starts in the file: places of pieces are counted from there.
+    base: u64,
+    /// Tells the file from others, for [`past`].
+    name: u64,
+    /// Of a part of a file that is below no root: whether calls beside the engine may be made.
+    calls_directly: Option<bool>,
+    /// Where it was opened.
+    at: Place,
+    /// What is sent, in order.
+    pub pieces: SmallVec<[Piece; 1]>,
+}
+
+impl fmt::Debug for FileBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileBody").field("mover", &self.mover).finish_non_exhaustive()
+    }
+}
+
+/// Where a file was opened: the rules there, and the root that it was found under.
+#[derive(Clone)]
+pub struct Place {
+    /// How its bytes move.
+    pub rules: FileRules,
+    /// What is known of all roots.
+    pub roots: Rc<Roots>,
+    /// Which of them it is.
+    pub root: usize,
+}
+
+/// A read that brings all of a body.
+pub struct OneRead {
+    via: DiskVia,
+    chunk: read::Chunk,
+    buf: Buf,
+}
+
+/// A piece of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Text between parts.
+    Text(Vec<u8>),
+    /// Bytes of the file.
+    Range {
+        /// The first byte.
+        start: u64,
+        /// The byte after the last one.
+        end: u64,
+    },
+}
+
+/// Smaller files are read at once, or nearly so: nginx's limit.
+const READ_AHEAD_FROM: u64 = 128 << 10;
+
+/// Bytes that are copied behind their head though sendfile would not: the two calls that it takes beside the send of the
+/// head cost more than the copy.
+const COPIED_MAX: u64 = 16 << 10;
+
+impl FileBody {
+    /// The whole file that was opened for this request.
+    pub fn new(opened: Opened, mover: Mover, at: Place) -> FileBody {
+        let Opened { file, stat, device } = opened;
+        let name = past::name(&stat);
+        FileBody { name, ..FileBody::over(at, file, device, mover, 0..stat.size) }
+    }
+
+    /// A body that is a part of a file, such as of one in a cache; `calls_directly` says whether it is on a disk of this
+    /// machine, so that calls beside the engine wait for nobody.
+    pub fn of_part(
+        file: rt::File,
+        device: DeviceId,
+        part: Range<u64>,
+        mover: Mover,
+        calls_directly: bool,
+        at: Place,
+    ) -> FileBody {
+        let calls_directly = Some(calls_directly);
+        FileBody { calls_directly, ..FileBody::over(at, file, device, mover, part) }
+    }
+
+    /// A body of this range of a file.
+    fn over(at: Place, file: rt::File, device: DeviceId, mover: Mover, range: Range<u64>) -> FileBody {
+        FileBody {
+            file,
+            device,
+            mover,
+            direct: false,
+            in_memory: None,
+            base: range.start,
+            name: 0,
+            calls_directly: None,
+            at,
+            pieces: smallvec![Piece::Range { start: 0, end: range.end - range.start }],
+        }
+    }
+
+    /// Takes the pieces, with their places in the file.
+    pub fn take_pieces(&mut self) -> SmallVec<[Piece; 1]> {
+        let (mut pieces, base) = (std::mem::take(&mut self.pieces), self.base);
+        for piece in &mut pieces {
+            if let Piece::Range { start, end } = piece {
+                (*start, *end) = (*start + base, *end + base);
+            }
+        }
+        pieces
+    }
+
+    /// The head and all of the body, when that is a small file in memory which goes out by being read. What is
+    /// not at hand takes its way through [`send`].
+    pub fn at_hand(&mut self, head: &mut Vec<u8>, chunk_max: Option<u64>) -> Option<Segments> {
+        let most = match self.mover {
+            Mover::Read { via, direct: false } if via != DiskVia::Sync => u64::MAX,
+            Mover::Resident { .. } => COPIED_MAX,
+            _ => return None,
+        };
+        match self.pieces.as_slice() {
+            &[Piece::Range { start, end }] if end - start <= most.min(chunk_max.unwrap_or(most)) => {
+                short::at_hand(self, head, start + self.base..end + self.base)
+            }
+            _ => None,
+        }
+    }
+
+    /// What reads all of the body at once, where it is a small file that goes out by being read and is not at hand. What
+    /// takes more than one read takes its way through [`send`].
+    pub fn in_one_read(&mut self, chunk_max: Option<u64>) -> Option<OneRead> {
+        let &[Piece::Range { start, end }] = self.pieces.as_slice() else { return None };
+        // Before the file is prepared: what is sent bit by bit does that itself, with calls for a long one.
+        if end - start > read::AT_HAND_MAX || turns::are_on() {
+            return None;
+        }
+        short::turn(self);
+        let Mover::Read { via, .. } = self.mover else { return None };
+        self.prepare();
+        let (chunk, buf) = read::in_one(self, start + self.base..end + self.base, chunk_max)?;
+        Some(OneRead { via, chunk, buf })
+    }
+
+    /// The whole body behind its head.
+    pub async fn read_behind(self, head: Vec<u8>, read: OneRead) -> Result<Segments, BodyError> {
+        let OneRead { via, chunk, buf } = read;
+        let buf = read::from_disk(&self, via, &chunk, buf).await?;
+        let mut data = Segments::new();
+        data.push(Source::Vec(head));
+        data.push_range(Source::Buf(buf), chunk.skip as usize, (chunk.skip + chunk.wanted()) as usize);
+        Ok(data)
+    }
+
+    /// Goes past the page cache from here on, where the mover does and the file system can; otherwise tells the kernel
+    /// what it may expect (`read_ahead`).
+    pub fn prepare(&mut self) {
+        self.direct = match self.mover {
+            Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. } => {
+                crate::files::set_direct(&self.file).is_ok()
+            }
+            _ => false,
+        };
+        let is_long = |piece: &Piece| matches!(piece, Piece::Range { end, .. } if *end > READ_AHEAD_FROM);
+        if self.direct || !self.pieces.iter().any(is_long) {
+            return;
+        }
+        if self.read_ahead() {
+            self.file.fd().expect_sequential_reads();
+        } else if matches!(self.mover, Mover::Read { .. }) && turns::are_on() {
+            // What the kernel would read ahead for so many is dropped again before its turn comes.
+            self.file.fd().expect_random_reads();
+        } else if self.is_part() && matches!(self.mover, Mover::Sendfile(_) | Mover::Resident { .. }) {
+            // Whoever has compared it with its checksums before, by this open file, has read ahead for himself.
+            self.file.fd().expect_usual_reads();
+        }
+    }
+
+    /// Whether the location asks for `read_ahead`.
+    fn read_ahead(&self) -> bool {
+        self.at.rules.read_ahead
+    }
+
+    /// What comes within the time that an answer may make no progress.
+    async fn in_time<T>(&self, awaited: impl Future<Output = T>) -> Option<T> {
+        match rt::select(awaited, rt::sleep_until(rt::now() + self.at.rules.send_timeout)).await {
+            Either::Left(it) => Some(it),
+            Either::Right(()) => None,
+        }
+    }
+
+    /// Whether calls beside the engine may be made for it.
+    fn calls_directly(&self) -> bool {
+        self.calls_directly.unwrap_or_else(|| self.root().calls_directly())
+    }
+
+    /// Reads at once what is in memory, when that is worth trying; otherwise nothing.
+    fn read_resident(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
+        self.try_resident(|| self.file.read_resident(offset, len, buf)).unwrap_or(0)
+    }
+
+    /// As [`FileBody::read_resident`], of a body that is short: one read serves all who ask for it in a turn.
+    fn read_of_turn(&self, offset: u64, len: u32, buf: &mut Buf) -> u32 {
+        self.try_resident(|| self.file.read_of_turn(offset, len, buf)).unwrap_or(0)
+    }
+
+    /// The same bytes where they lie, when another has read them in this turn.
+    fn shared_of_turn(&self, offset: u64, len: u32) -> Option<Frozen> {
+        self.try_resident(|| self.file.shared_of_turn(offset, len)).flatten()
+    }
+
+    fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
+        match self.calls_directly {
+            Some(true) => read().ok(),
+            Some(false) => None,
+            None if self.in_memory == Some(true) => self.root().try_known(read),
+            None => self.root().try_resident(read),
+        }
+    }
+
+    /// Whether it is a part of a file, as of an entry in a cache, whose open file others use too.
+    fn is_part(&self) -> bool {
+        self.calls_directly.is_some()
+    }
+
+    /// What is known about the root of the file.
+    fn root(&self) -> &RootFacts {
+        self.at.roots.of(self.at.root)
+    }
+}
+
+/// Why a body could not be sent whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// The client is gone, or too slow.
+    Send(SendError),
+    /// The disk failed.
+    Read(Errno),
+    /// The file is shorter than it was when it was opened.
+    Shrunk {
+        /// Where it ends now.
+        at: u64,
+    },
+    /// No buffer could be had.
+    NoMemory,
+    /// What changes the body could not go on.
+    Filter,
+    /// Where a [`stream::Stream`] comes from, the rest of it is not to be had.
+    Broken,
+}
+
+impl From<SendError> for BodyError {
+    fn from(error: SendError) -> BodyError {
+        BodyError::Send(error)
+    }
+}
+
+/// Sends all pieces behind `head`.
+pub async fn send(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
+    // As in nginx for sendfile alone: what is read goes out in sends that say themselves whether more follows.
+    let corks = !matches!(body.mover, Mover::Read { .. });
+    if corks {
+        sink.set_cork(true);
+    }
+    let result = send_pieces(sink, head, body).await;
+    if corks {
+        sink.set_cork(false);
+    }
+    result
+}
+
+async fn send_pieces(sink: &mut Sink<'_>, head: Vec<u8>, body: &mut FileBody) -> Result<(), BodyError> {
+    body.prepare();
+    let pieces = body.take_pieces();
+    sink.begin(head);
+    let count = pieces.len();
+    for (index, piece) in pieces.into_iter().enumerate() {
+        let last = index + 1 == count;
+        if !sink.has_room() {
+            sink.flush(true).await?;
+        }
+        match piece {
+            Piece::Text(text) => sink.push(Source::Vec(text)),
+            Piece::Range { start, end } => match body.mover {
+                Mover::Read { via, .. } => read::send(sink, body, via, start..end, last).await?,
+                Mover::Resident { otherwise } => match past::turn(body, &(start..end)) {
+                    Some(via) => read::send(sink, body, via, start..end, last).await?,
+                    None => sendfile::send_resident(sink, body, otherwise, start..end, last).await?,
+                },
+                Mover::Sendfile(via) => sendfile::send(sink, body, via, start..end, last).await?,
+                // Boxed: the rarest way is also the one with the largest state.
+                Mover::Shared { via, chunk, .. } => {
+                    Box::pin(shared::send(sink, body, via, chunk, start..end, last)).await?;
+                }
+            },
+        }
+    }
+    sink.flush(false).await?;
+    Ok(())
+}

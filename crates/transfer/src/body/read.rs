@@ -1,0 +1,341 @@
+//! Read into a buffer, send the buffer; while one chunk is sent the next one is read.
+
+use std::ops::Range;
+
+use io::op::Source;
+use io::{Buf, DiskVia, Errno, Segments};
+
+use crate::body::{BodyError, FileBody, SendError, Sink, turns};
+
+/// Bytes of the first chunk of a large file; it goes out early.
+const FIRST_CHUNK: u64 = 128 << 10;
+
+/// Bytes of further chunks where nothing is configured. Two are in memory for each connection.
+const CHUNK: u64 = 512 << 10;
+
+/// Alignment of direct reads: right for every disk with sectors of 512 or 4096 bytes.
+pub const DIRECT_ALIGNMENT: u64 = 4096;
+
+/// Sends a range of the file.
+pub async fn send(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    via: DiskVia,
+    range: Range<u64>,
+    last: bool,
+) -> Result<(), BodyError> {
+    let mut chunks = Chunks::new(range, sink.chunk_bytes().unwrap_or(CHUNK), body.direct);
+    let Some(chunk) = next(sink, &mut chunks, turns::are_on()).await? else { return Ok(()) };
+    let buf = read_chunk(body, via, &chunk).await?;
+    if chunk.end == chunks.end {
+        push(sink, &chunk, buf);
+        return if last { sink.flush(false).await.map_err(BodyError::from) } else { Ok(()) };
+    }
+    // A connection that streams pays for its state; those that wait or send small files do not.
+    Box::pin(stream(sink, body, via, chunks, chunk, buf)).await
+}
+
+/// Sends a chunk while the next one is read, to the end of the range; in turns, one after the other.
+async fn stream(
+    sink: &mut Sink<'_>,
+    body: &FileBody,
+    via: DiskVia,
+    mut chunks: Chunks,
+    mut chunk: Chunk,
+    mut buf: Buf,
+) -> Result<(), BodyError> {
+    loop {
+        push(sink, &chunk, buf);
+        if chunks.left() == 0 {
+            return Ok(sink.flush(false).await?);
+        }
+        if turns::are_on() {
+            // Nothing may be held while it waits, and the kernel should not wait for what comes after.
+            sink.flush(false).await?;
+            let Some(next) = next(sink, &mut chunks, true).await? else { return Ok(()) };
+            buf = read_chunk(body, via, &next).await?;
+            chunk = next;
+            continue;
+        }
+        let Some(next) = chunks.next() else { return Ok(sink.flush(false).await?) };
+        // A slow client holds one chunk that is sent and one that was read.
+        let (sent, read) = rt::join(sink.flush(true), read_chunk(body, via, &next)).await;
+        sent?;
+        buf = read?;
+        chunk = next;
+    }
+}
+
+/// The next chunk to be read: in turns as much as the client takes, when it takes something.
+pub async fn next(
+    sink: &mut Sink<'_>,
+    chunks: &mut Chunks,
+    in_turns: bool,
+) -> Result<Option<Chunk>, SendError> {
+    if chunks.left() == 0 || !in_turns {
+        return Ok(chunks.next());
+    }
+    // Parts before this one: who waits for a buffer holds none.
+    sink.let_go().await?;
+    let left = chunks.left();
+    let most = turns::wait(sink, left.min(chunks.chunk)).await?;
+    // The tail of a direct file is read with its last aligned block, not by itself.
+    let most = if most == left { turns::TURN_BYTES } else { most };
+    chunks.first = false;
+    Ok(chunks.next_of(most))
+}
+
+fn push(sink: &mut Sink<'_>, chunk: &Chunk, buf: Buf) {
+    let start = chunk.skip as usize;
+    sink.push_range(Source::Buf(buf), start, start + chunk.wanted() as usize);
+}
+
+/// One read: the bytes of the file that are wanted, and the aligned ones around them that are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// What is read from.
+    pub offset: u64,
+    /// What is read at most.
+    pub len: u64,
+    /// Bytes at the start that are not wanted.
+    pub skip: u64,
+    /// Where the wanted bytes end in the file.
+    pub end: u64,
+    /// Whether the file is read past the page cache, at aligned places alone.
+    pub direct: bool,
+}
+
+impl Chunk {
+    /// Bytes that are wanted of it.
+    pub fn wanted(&self) -> u64 {
+        self.end - self.offset - self.skip
+    }
+}
+
+/// Cuts a range into chunks; direct ones start and end at the alignment. The unaligned tail of a direct file
+/// is read with the last aligned block: the kernel answers short at the end of the file.
+#[derive(Debug)]
+pub struct Chunks {
+    position: u64,
+    end: u64,
+    chunk: u64,
+    first: bool,
+    direct: bool,
+}
+
+impl Chunks {
+    /// The chunks of a range of a file.
+    pub fn new(range: Range<u64>, chunk: u64, direct: bool) -> Chunks {
+        let chunk = if direct { chunk.next_multiple_of(DIRECT_ALIGNMENT) } else { chunk };
+        Chunks { position: range.start, end: range.end, chunk, first: true, direct }
+    }
+
+    /// Bytes that no chunk was made of yet.
+    fn left(&self) -> u64 {
+        self.end - self.position
+    }
+
+    /// The next chunk, of at most so many bytes, or of one aligned block.
+    fn next_of(&mut self, most: u64) -> Option<Chunk> {
+        if self.position == self.end {
+            return None;
+        }
+        let size = if std::mem::take(&mut self.first) { self.chunk.min(FIRST_CHUNK) } else { self.chunk };
+        let size = match size.min(most) {
+            size if self.direct => (size / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT).max(DIRECT_ALIGNMENT),
+            size => size,
+        };
+        let skip = if self.direct { self.position % DIRECT_ALIGNMENT } else { 0 };
+        let offset = self.position - skip;
+        let end = self.end.min(offset + size);
+        let len = if self.direct { (end - offset).next_multiple_of(DIRECT_ALIGNMENT) } else { end - offset };
+        self.position = end;
+        Some(Chunk { offset, len, skip, end, direct: self.direct })
+    }
+}
+
+impl Iterator for Chunks {
+    type Item = Chunk;
+
+    fn next(&mut self) -> Option<Chunk> {
+        self.next_of(self.chunk)
+    }
+}
+
+/// Reads all wanted bytes of a chunk. A short read is continued where it stopped; a file that ends before
+/// is an error, and so is a disk that fails.
+pub async fn read_chunk(body: &FileBody, via: DiskVia, chunk: &Chunk) -> Result<Buf, BodyError> {
+    let buf = turns::buffer(body, chunk.len).await?;
+    fill(body, via, chunk, buf).await
+}
+
+/// As [`read_chunk`], into this buffer.
+pub async fn fill(body: &FileBody, via: DiskVia, chunk: &Chunk, mut buf: Buf) -> Result<Buf, BodyError> {
+    let needed = chunk.end - chunk.offset;
+    if resident(body, via, chunk, &mut buf) >= needed {
+        buf.set_len(needed as usize);
+        return Ok(buf);
+    }
+    // What was in memory is read once more with the rest: going on behind it would take a second buffer.
+    buf.set_len(0);
+    from_disk(body, via, chunk, buf).await
+}
+
+/// As [`fill`], of what is not in memory.
+pub async fn from_disk(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: Buf) -> Result<Buf, BodyError> {
+    let needed = chunk.end - chunk.offset;
+    let (result, returned) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
+    let mut buf = returned.ok_or(BodyError::NoMemory)?;
+    match result {
+        Ok(count) if u64::from(count) >= needed => {
+            buf.set_len(needed as usize);
+            Ok(buf)
+        }
+        // Boxed: short reads are rare.
+        Ok(count) => Box::pin(read_on(body, via, chunk, count.into(), buf)).await,
+        Err(errno) => Err(BodyError::Read(errno)),
+    }
+}
+
+/// Reads the rest of a chunk whose first `have` bytes are there.
+async fn read_on(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    have: u64,
+    buf: Buf,
+) -> Result<Buf, BodyError> {
+    let needed = chunk.end - chunk.offset;
+    let (mut have, mut buf, mut last) = (have, buf, have);
+    while last > 0 {
+        if have >= needed {
+            buf.set_len(needed as usize);
+            return Ok(buf);
+        }
+        let (result, returned) = read_once(body, via, chunk, have, buf).await;
+        buf = returned.ok_or(BodyError::NoMemory)?;
+        last = result.map_err(BodyError::Read)?.into();
+        have += last;
+    }
+    Err(BodyError::Shrunk { at: chunk.offset + have })
+}
+
+/// What of a buffered chunk could be read from memory at once: a call that succeeds costs less than half of an
+/// operation and its completion. `aio off` reads without asking, and direct reads have nothing in memory.
+fn resident(body: &FileBody, via: DiskVia, chunk: &Chunk, buf: &mut Buf) -> u64 {
+    if body.direct || via == DiskVia::Sync {
+        return 0;
+    }
+    body.read_resident(chunk.offset, chunk.len as u32, buf).into()
+}
+
+/// A small file that is in memory, with the head of its answer; the head is taken only where it is a piece of its own.
+pub fn at_hand(body: &FileBody, head: &mut Vec<u8>, range: Range<u64>) -> Option<Segments> {
+    let len = range.end - range.start;
+    if len > AT_HAND_MAX {
+        return None;
+    }
+    let is_long = len >= SHARED_FROM;
+    let mut data = Segments::new();
+    if is_long && let Some(bytes) = body.shared_of_turn(range.start, len as u32) {
+        if bytes.len() as u64 != len {
+            return None;
+        }
+        data.push(Source::Vec(std::mem::take(head)));
+        data.push(Source::Frozen(bytes));
+        return Some(data);
+    }
+    let mut buf = rt::buffer_at_once(head.len() + len as usize)?;
+    buf.append(head);
+    let read = match is_long {
+        true => body.read_resident(range.start, len as u32, &mut buf),
+        false => body.read_of_turn(range.start, len as u32, &mut buf),
+    };
+    data.push(Source::Buf(buf));
+    (u64::from(read) == len).then_some(data)
+}
+
+/// Bytes of a body from which on it is sent from where another's read has left it. Of shorter ones a copy behind the head
+/// costs less than a second piece.
+const SHARED_FROM: u64 = 16 << 10;
+
+/// The one read that brings a short range, and a buffer for it, where there is one at hand.
+pub fn in_one(body: &FileBody, range: Range<u64>, chunk_max: Option<u64>) -> Option<(Chunk, Buf)> {
+    let mut chunks = Chunks::new(range, chunk_max.unwrap_or(CHUNK), body.direct);
+    let chunk = chunks.next().filter(|chunk| chunk.end == chunks.end)?;
+    let buf = rt::buffer_at_once(chunk.len as usize)?;
+    Some((chunk, buf))
+}
+
+/// Bytes of a file that are read at once and sent with the head. Copying them takes some microseconds, and the
+/// largest class of buffers that every thread has many of holds them.
+pub const AT_HAND_MAX: u64 = 60 << 10;
+
+/// Reads on behind the first `have` bytes. The engine reads to the start of a buffer, so the rest goes
+/// through a second one; short reads are rare enough for the copy.
+async fn read_once(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    have: u64,
+    mut buf: Buf,
+) -> (Result<u32, Errno>, Option<Buf>) {
+    // A direct read goes on from an aligned place, and what was read beyond that is read again.
+    let start = if chunk.direct { have - have % DIRECT_ALIGNMENT } else { have };
+    let Some(rest) = rt::pool().get((chunk.len - start) as usize) else {
+        return start_over(body, via, chunk, have, buf).await;
+    };
+    let len = (chunk.len - start) as u32;
+    let (result, rest) = body.file.read_at(chunk.offset + start, len, rest, body.device, via).await;
+    let (Ok(count), Some(rest)) = (result, rest) else { return (result.and(Err(Errno::NOMEM)), Some(buf)) };
+    buf.set_len(start as usize);
+    buf.append(&rest[..count as usize]);
+    let new = (start + u64::from(count)).saturating_sub(have);
+    (Ok(new as u32), Some(buf))
+}
+
+/// Reads all of a chunk once more, where there is no second buffer: who holds one does not wait for another.
+async fn start_over(
+    body: &FileBody,
+    via: DiskVia,
+    chunk: &Chunk,
+    have: u64,
+    mut buf: Buf,
+) -> (Result<u32, Errno>, Option<Buf>) {
+    buf.set_len(0);
+    let (result, buf) = body.file.read_at(chunk.offset, chunk.len as u32, buf, body.device, via).await;
+    let new = result.and_then(|count| match u64::from(count).saturating_sub(have) {
+        // Cut at the same byte each time, it would never end.
+        0 => Err(Errno::NOMEM),
+        new => Ok(new as u32),
+    });
+    (new, buf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each byte of a range is wanted by exactly one chunk, in order, at every boundary.
+    #[test]
+    fn chunks_cover_the_range_once() {
+        let mega = 1 << 20;
+        let points = [0, 1, 511, 512, 513, 4095, 4096, 4097, 65536, mega, mega + 1, 3 * mega + 7];
+        for (&start, &end) in
+            points.iter().flat_map(|a| points.iter().map(move |b| (a, b))).filter(|(a, b)| a <= b)
+        {
+            for (chunk_bytes, direct) in
+                [(CHUNK, true), (CHUNK, false), (4096, true), (1000, true), (1000, false)]
+            {
+                let mut position = start;
+                for chunk in Chunks::new(start..end, chunk_bytes, direct) {
+                    assert_eq!(chunk.offset + chunk.skip, position);
+                    assert!(chunk.wanted() > 0 && chunk.len >= chunk.skip + chunk.wanted());
+                    assert!(!direct || (chunk.offset % 4096 == 0 && chunk.len % 4096 == 0), "{chunk:?}");
+                    position = chunk.end;
+                }
+                assert_eq!(position, end);
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! How bytes move to clients: what the directives of `http_core` say, with nginx's defaults.
+
+use std::time::Duration;
+
+/// `aio`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aio {
+    /// Not written: the best engine.
+    #[default]
+    Unset,
+    /// `off`: blocking reads.
+    Off,
+    /// `on`: the ring, else libaio, else threads.
+    On,
+    /// `io_uring`
+    Uring,
+    /// `libaio`
+    Libaio,
+    /// `threads[=pool]`, by the pool's number.
+    Threads(u8),
+}
+
+/// How the bytes of responses move.
+#[derive(Clone, Debug)]
+pub struct Sending {
+    /// `sendfile`; `None` leaves the choice to the size of the file.
+    pub sendfile: Option<bool>,
+    /// `sendfile_max_chunk`, bytes; 0 is no limit.
+    pub sendfile_max_chunk: u64,
+    /// `aio`
+    pub aio: Aio,
+    /// `aio_sendfile`: chunk bytes of the shared-memory mover.
+    pub aio_sendfile: Option<u64>,
+    /// `directio`: files of at least so many bytes are read past the page cache.
+    pub directio: Option<u64>,
+    /// `output_buffers`: count and bytes; `None` leaves the choice to the mover.
+    pub output_buffers: Option<(u64, u64)>,
+    /// `read_ahead`; 0 leaves it to the kernel.
+    pub read_ahead: u64,
+    /// `tcp_nopush`
+    pub tcp_nopush: bool,
+    /// `tcp_nodelay`
+    pub tcp_nodelay: bool,
+    /// `send_timeout`: between two successes, not for the whole.
+    pub send_timeout: Duration,
+    /// `send_lowat`, accepted as nginx does on Linux.
+    pub send_lowat: u64,
+}
+
+impl Default for Sending {
+    fn default() -> Sending {
+        Sending {
+            sendfile: None,
+            sendfile_max_chunk: 2 << 20,
+            aio: Aio::Unset,
+            aio_sendfile: None,
+            directio: None,
+            output_buffers: None,
+            read_ahead: 0,
+            tcp_nopush: false,
+            tcp_nodelay: true,
+            send_timeout: Duration::from_secs(60),
+            send_lowat: 0,
+        }
+    }
+}
+
+/// What the body of a file keeps of the rules that hold where it was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRules {
+    /// `aio`
+    pub aio: Aio,
+    /// Whether anything is written about how files are read or sent.
+    pub is_written: bool,
+    /// Whether `read_ahead` is on.
+    pub read_ahead: bool,
+    /// `send_timeout`
+    pub send_timeout: Duration,
+}
+
+impl From<&Sending> for FileRules {
+    fn from(rules: &Sending) -> FileRules {
+        FileRules {
+            aio: rules.aio,
+            is_written: !rules.names_no_reader() || rules.sendfile.is_some(),
+            read_ahead: rules.read_ahead > 0,
+            send_timeout: rules.send_timeout,
+        }
+    }
+}
+
+impl Sending {
+    /// Whether nothing is written about how files are read.
+    pub fn names_no_reader(&self) -> bool {
+        self.aio == Aio::Unset && self.directio.is_none()
+    }
+}

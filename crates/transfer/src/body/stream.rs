@@ -1,0 +1,82 @@
+//! A body that arrives while it is sent: from another server, or while another request fetches it.
+//!
+//! Main type: [`Stream`], the source behind `exchange::response::Body::Stream`. What makes one is elsewhere
+//! (`upstream`, `caching`), and so is sending it (`exchange::streaming`).
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use io::op::Source;
+
+use crate::body::BodyError;
+
+/// A body, piece by piece. It holds a bounded number of bytes, whatever the client's speed.
+pub trait Stream {
+    /// The next piece, which is not empty; `None` at the proper end. After that, and after an error, it is not asked
+    /// again.
+    ///
+    /// # Errors
+    /// The body is not whole: what was sent of it must not look complete.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>>;
+
+    /// The fields that followed the body, for after its end.
+    fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        Vec::new()
+    }
+
+    /// Whether the head is to leave at once where nothing of the body is here, and each piece too: it is read no
+    /// faster than it is sent, so that there is nothing to gather.
+    fn is_unbuffered(&self) -> bool {
+        false
+    }
+
+    /// Whether its pieces are read from a disk when they are asked for, so that bodies can take turns with it.
+    fn is_read_at_will(&self) -> bool {
+        false
+    }
+
+    /// Whether a disk of this machine has the next piece, after a poll that was pending. Such a wait is short, and an
+    /// encoder is not flushed for it.
+    fn is_reading(&self) -> bool {
+        false
+    }
+
+    /// How many bytes the client takes now: what is read at will is read in pieces of about so many.
+    fn set_room(&mut self, _bytes: u64) {}
+
+    /// Bytes of one send from which on no further piece is asked for.
+    fn send_bytes(&self) -> usize {
+        SEND_BYTES
+    }
+
+    /// Whether it is of no use any more when the client has ended its side.
+    fn minds_client(&self) -> bool {
+        true
+    }
+}
+
+/// What [`next`] has found.
+pub enum Next {
+    /// More of the body.
+    Piece(Source),
+    /// There is no more.
+    End,
+    /// Nothing is here now.
+    Nothing,
+}
+
+/// The next piece; without `wait` only one that is here.
+pub async fn next(stream: &mut dyn Stream, wait: bool) -> Result<Next, BodyError> {
+    poll_fn(|context| match stream.poll_next(context) {
+        Poll::Ready(Ok(Some(source))) => Poll::Ready(Ok(Next::Piece(source))),
+        Poll::Ready(Ok(None)) => Poll::Ready(Ok(Next::End)),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        Poll::Pending if wait => Poll::Pending,
+        Poll::Pending => Poll::Ready(Ok(Next::Nothing)),
+    })
+    .await
+}
+
+/// Bytes of one send from which on no further piece is asked for: what a socket takes at once, and less than a thread
+/// should be busy with for one connection.
+pub const SEND_BYTES: usize = 256 << 10;

@@ -1,0 +1,38 @@
+//! Who of many bodies reads when, where the thread's buffers are short.
+//!
+//! While more than half of the pool is free, each body reads large chunks, and the next one while one is sent. Beyond that
+//! bodies take turns: one waits until its client takes bytes, then for a buffer, in order; it reads as much as the socket
+//! has room for, sends it, gives the buffer back and stands in line again. So a buffer is held for as long as the disk
+//! takes, few large reads are under way in the place of many small ones, and clients that do not read hold none: they hold
+//! at most the half that was lent to them while nobody else wanted it.
+
+use io::Buf;
+
+use crate::body::{BodyError, FileBody, SendError, Sink};
+
+/// Bytes of a chunk in turns. Larger ones are fewer operations of the disk, and fewer bodies at once: of the 16 MiB that
+/// a limit of 64 MiB leaves for buffers, half a hundred.
+pub const TURN_BYTES: u64 = 256 << 10;
+
+/// The part of the pool that those who read bodies leave to others: to requests that come in, the heads of entries and
+/// the logs.
+const SPARED_PART: u64 = 4;
+
+/// Whether bodies take turns now. Also while somebody waits in line: what many have asked for in one turn of the engine
+/// is not lent yet, and would be more than there is.
+pub fn are_on() -> bool {
+    let pool = rt::pool();
+    pool.spare_bytes() <= pool.bytes_max() / 2 || rt::buffers_are_awaited()
+}
+
+/// Waits until the client takes bytes, and answers how many to read for it.
+pub async fn wait(sink: &mut Sink<'_>, wanted: u64) -> Result<u64, SendError> {
+    let wanted = wanted.min(TURN_BYTES);
+    Ok(Box::pin(sink.room(wanted)).await?.min(wanted))
+}
+
+/// A buffer for a chunk. Where all are in use, others answer at this moment: one of them ends before long.
+pub async fn buffer(body: &FileBody, bytes: u64) -> Result<Buf, BodyError> {
+    let spared = rt::pool().bytes_max() / SPARED_PART;
+    body.in_time(rt::buffer(bytes as usize, spared)).await.ok_or(BodyError::NoMemory)
+}

@@ -1,0 +1,148 @@
+//! The gzip coding (RFC 1952), both ways.
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+use crate::coding::CodingError;
+
+/// What `gzip` compresses with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `gzip_comp_level`, 1 to 9.
+    pub level: u8,
+    /// Base 2 logarithm of `gzip_window`, 9 to 15.
+    pub window_bits: u8,
+}
+
+impl Settings {
+    /// What the level is for the library. Its first level is for links that are faster than a processor and leaves
+    /// bodies larger than zlib's first does; its second does not.
+    fn level(self) -> Compression {
+        Compression::new(u32::from(self.level.max(2)))
+    }
+
+    /// Bytes of a first call, meant to take less than half a millisecond; a slow machine makes slices smaller.
+    pub(super) fn slice_max(self) -> usize {
+        match self.level {
+            0..=3 => 32 << 10,
+            4..=6 => 16 << 10,
+            _ => 4 << 10,
+        }
+    }
+}
+
+/// Compresses one body after the other.
+pub struct Encoder(Compress);
+
+/// Room that each call gets at least; less would cost more calls.
+const ROOM_MIN: usize = 4 << 10;
+
+impl Encoder {
+    pub(super) fn new(settings: Settings) -> Encoder {
+        Encoder(Compress::new_gzip(settings.level(), settings.window_bits))
+    }
+
+    pub(super) fn restart(&mut self) {
+        self.0.reset();
+    }
+
+    pub(super) fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        while !input.is_empty() {
+            out.reserve(ROOM_MIN);
+            let before = self.0.total_in();
+            self.0
+                .compress_vec(input, out, FlushCompress::None)
+                .map_err(|error| failed("deflate", &error))?;
+            input = &input[(self.0.total_in() - before) as usize..];
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        // A call that leaves room has given all.
+        loop {
+            out.reserve(ROOM_MIN);
+            let status = self.0.compress_vec(&[], out, FlushCompress::Sync);
+            status.map_err(|error| failed("deflate", &error))?;
+            if out.len() < out.capacity() {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        // Each call gives as much as fits; the last one says so.
+        loop {
+            out.reserve(ROOM_MIN);
+            let status = self.0.compress_vec(&[], out, FlushCompress::Finish);
+            if status.map_err(|error| failed("deflate", &error))? == Status::StreamEnd {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Bytes of memory: the window twice, and tables for 64 Ki positions.
+    pub(super) fn memory(&self) -> usize {
+        320 << 10
+    }
+}
+
+// zlib's numbers, which the lines of nginx's log have.
+const Z_DATA_ERROR: i32 = -3;
+const Z_BUF_ERROR: i32 = -5;
+
+/// Decompresses one body, which may consist of several members (RFC 1952 section 2.2).
+pub struct Decoder {
+    inflate: Decompress,
+    /// Whether a member is complete: the body may end here.
+    at_end: bool,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder { inflate: Decompress::new_gzip(15), at_end: false }
+    }
+}
+
+impl Decoder {
+    /// Takes bytes of the body and appends `room` bytes at most; answers how many were taken. With the room used
+    /// up there may be more to come of what was taken.
+    pub fn push(&mut self, input: &[u8], room: usize, out: &mut Vec<u8>) -> Result<usize, CodingError> {
+        let start = out.len();
+        let mut taken = 0;
+        out.resize(start + room, 0);
+        let mut filled = start;
+        let done = loop {
+            // More bytes behind the end of a member are another member, or an error at its first byte.
+            if self.at_end && taken < input.len() {
+                self.inflate = Decompress::new_gzip(15);
+                self.at_end = false;
+            }
+            let (before_in, before_out) = (self.inflate.total_in(), self.inflate.total_out());
+            let status = self.inflate.decompress(&input[taken..], &mut out[filled..], FlushDecompress::None);
+            taken += (self.inflate.total_in() - before_in) as usize;
+            filled += (self.inflate.total_out() - before_out) as usize;
+            match status {
+                Err(_) => break Err(CodingError(format!("inflate() failed: 0, {Z_DATA_ERROR}"))),
+                Ok(Status::StreamEnd) => self.at_end = true,
+                Ok(Status::Ok | Status::BufError) => {}
+            }
+            // What is held back inside for want of room comes with the next call.
+            let is_full = filled == start + room;
+            if is_full || taken == input.len() {
+                break Ok(taken);
+            }
+        };
+        out.truncate(filled);
+        done
+    }
+
+    /// The body is over; an error where it is in the middle of a member.
+    pub fn finish(&self) -> Result<(), CodingError> {
+        let early = || CodingError(format!("inflate() returned {Z_BUF_ERROR} on response end"));
+        self.at_end.then_some(()).ok_or_else(early)
+    }
+}
+
+fn failed(call: &str, error: &dyn std::fmt::Display) -> CodingError {
+    CodingError(format!("{call}() failed: {error}"))
+}

@@ -1,0 +1,147 @@
+//! Content codings (RFC 9110 section 8.4.1): what `gzip`, `brotli` and `zstd` share.
+//!
+//! [`pool`] keeps the memory of encoders, which is costly to set up, for the next body of the thread. Each coding has a
+//! file with what it can be told and with what it costs. The stage of a body's way that compresses is in
+//! `exchange::filter`; which clients take which coding is asked in `modules::coding`.
+
+pub mod brotli;
+pub mod gzip;
+pub mod pool;
+#[cfg(test)]
+mod tests;
+pub mod zstd;
+
+use std::fmt;
+
+/// A coding and what it compresses with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Settings {
+    /// `gzip`
+    Gzip(gzip::Settings),
+    /// `br`
+    Brotli(brotli::Settings),
+    /// `zstd`
+    Zstd(zstd::Settings),
+}
+
+/// Why a body could not be coded, in the words of the library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodingError(pub String);
+
+impl fmt::Display for CodingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Settings {
+    /// The name in `Accept-Encoding` and `Content-Encoding`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Settings::Gzip(_) => "gzip",
+            Settings::Brotli(_) => "br",
+            Settings::Zstd(_) => "zstd",
+        }
+    }
+
+    /// Bytes of input that one call gets at most on a worker thread.
+    pub fn slice_max(&self) -> usize {
+        match self {
+            Settings::Gzip(gzip) => gzip.slice_max(),
+            Settings::Brotli(brotli) => brotli.slice_max(),
+            Settings::Zstd(_) => 64 << 10,
+        }
+    }
+
+    /// Whether a body of this size, where it is known, is to be compressed by another thread: no slice would keep
+    /// the work of one call below a millisecond.
+    pub fn is_long_work(&self, size: Option<u64>) -> bool {
+        let at_once_max = match self {
+            // Its work follows its input byte by byte.
+            Settings::Gzip(_) => None,
+            Settings::Brotli(brotli) => brotli.at_once_max(),
+            Settings::Zstd(zstd) => zstd.at_once_max(),
+        };
+        at_once_max.is_some_and(|most| size.is_none_or(|size| size > most))
+    }
+
+    /// Whether an encoder without the memory of an earlier one has so much to set up that a body of any size is for
+    /// another thread.
+    pub fn is_slow_to_start(&self) -> bool {
+        matches!(self, Settings::Brotli(brotli::Settings { quality: 6..=9, .. }))
+    }
+}
+
+/// Compresses: the memory and the progress of one body.
+pub enum State {
+    /// `gzip`
+    Gzip(gzip::Encoder),
+    /// `br`
+    Brotli(brotli::Encoder),
+    /// `zstd`
+    Zstd(zstd::Encoder),
+}
+
+impl State {
+    fn new(settings: &Settings, size: Option<u64>) -> Result<State, CodingError> {
+        Ok(match settings {
+            Settings::Gzip(settings) => State::Gzip(gzip::Encoder::new(*settings)),
+            Settings::Brotli(settings) => State::Brotli(brotli::Encoder::new(*settings, size)),
+            Settings::Zstd(settings) => State::Zstd(zstd::Encoder::new(settings, size)?),
+        })
+    }
+
+    /// For the next body: with the memory of one that was used with these settings, where there is one.
+    pub fn begin(kept: Option<State>, settings: &Settings, size: Option<u64>) -> Result<State, CodingError> {
+        match (kept, settings) {
+            (Some(State::Gzip(mut encoder)), Settings::Gzip(_)) => {
+                encoder.restart();
+                Ok(State::Gzip(encoder))
+            }
+            (Some(State::Brotli(encoder)), Settings::Brotli(settings)) => {
+                Ok(State::Brotli(encoder.restarted(*settings, size)))
+            }
+            (Some(State::Zstd(mut encoder)), Settings::Zstd(settings)) => {
+                encoder.restart(settings, size)?;
+                Ok(State::Zstd(encoder))
+            }
+            (_, settings) => State::new(settings, size),
+        }
+    }
+
+    /// Appends what comes out of these bytes now.
+    pub fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        match self {
+            State::Gzip(encoder) => encoder.push(input, out),
+            State::Brotli(encoder) => encoder.push(input, out),
+            State::Zstd(encoder) => encoder.push(input, out),
+        }
+    }
+
+    /// Appends all that has come so far, up to where a decoder can read it.
+    pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        match self {
+            State::Gzip(encoder) => encoder.flush(out),
+            State::Brotli(encoder) => encoder.flush(out),
+            State::Zstd(encoder) => encoder.flush(out),
+        }
+    }
+
+    /// Appends what is left.
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        match self {
+            State::Gzip(encoder) => encoder.finish(out),
+            State::Brotli(encoder) => encoder.finish(out),
+            State::Zstd(encoder) => encoder.finish(out),
+        }
+    }
+
+    /// Bytes of memory, roughly.
+    fn memory(&self) -> usize {
+        match self {
+            State::Gzip(encoder) => encoder.memory(),
+            State::Brotli(encoder) => encoder.memory(),
+            State::Zstd(encoder) => encoder.memory(),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The zstd coding (RFC 8878), within the window that browsers allow (RFC 9659).
+
+use std::sync::Arc;
+
+use zstd_safe::zstd_sys::ZSTD_EndDirective;
+use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective};
+
+use crate::coding::CodingError;
+
+/// What `zstd` compresses with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `zstd_comp_level`, down to very negative ones.
+    pub level: i32,
+    /// `zstd_target_cblock_size`
+    pub target_block: Option<u32>,
+    /// `zstd_dict_file`
+    pub dictionary: Option<Arc<Vec<u8>>>,
+}
+
+/// The highest level.
+pub const LEVEL_MAX: i32 = 22;
+
+/// The lowest level: each one below zero is faster and worse than the one above it.
+pub fn level_min() -> i32 {
+    zstd_safe::min_c_level()
+}
+
+/// The smallest and the largest block that can be aimed at (`ZSTD_TARGETCBLOCKSIZE_MIN`, `_MAX`).
+pub const TARGET_BLOCKS: (u32, u32) = (1340, 128 << 10);
+
+/// Base 2 logarithm of the largest window that a client of HTTP must have (RFC 9659 section 3).
+const WINDOW_LOG_MAX: u32 = 23;
+/// Levels above this one have a window that is larger.
+const LEVEL_IN_WINDOW_MAX: i32 = 19;
+
+impl Settings {
+    /// Bytes of a body that are compressed in well under a millisecond, with everything that happens at its end
+    /// and with tables made for it. `None` where a body of any length never takes longer at once; a block, at
+    /// whose end the work is done, is 128 KiB.
+    pub(super) fn at_once_max(&self) -> Option<u64> {
+        match (self.level, &self.dictionary) {
+            // To take in a dictionary costs more than most bodies.
+            (_, Some(_)) => Some(0),
+            (..=2, None) => None,
+            // Its first call has tables to clear.
+            (3, None) => Some(128 << 10),
+            (4 | 5, None) => Some(64 << 10),
+            (6, None) => Some(48 << 10),
+            (7 | 8, None) => Some(32 << 10),
+            (9 | 10, None) => Some(16 << 10),
+            (11 | 12, None) => Some(6 << 10),
+            (13 | 14, None) => Some(4 << 10),
+            _ => Some(1 << 10),
+        }
+    }
+}
+
+/// Compresses one body after the other.
+pub struct Encoder {
+    context: CCtx<'static>,
+    /// The dictionary that the context has taken in.
+    dictionary: Option<Arc<Vec<u8>>>,
+}
+
+/// Room that each call gets at least.
+const ROOM_MIN: usize = 16 << 10;
+
+impl Encoder {
+    pub(super) fn new(settings: &Settings, size: Option<u64>) -> Result<Encoder, CodingError> {
+        let context = CCtx::try_create();
+        let context = context.ok_or_else(|| CodingError("ZSTD_createCCtx() failed".into()))?;
+        let mut encoder = Encoder { context, dictionary: None };
+        encoder.restart(settings, size)?;
+        Ok(encoder)
+    }
+
+    /// Makes it ready for another body; tables of the same size are used again.
+    pub(super) fn restart(&mut self, settings: &Settings, size: Option<u64>) -> Result<(), CodingError> {
+        let context = &mut self.context;
+        checked("ZSTD_CCtx_reset", context.reset(ResetDirective::SessionOnly))?;
+        let set = |context: &mut CCtx<'static>, parameter| {
+            checked("ZSTD_CCtx_setParameter", context.set_parameter(parameter))
+        };
+        set(context, CParameter::CompressionLevel(settings.level))?;
+        let window_log = if settings.level > LEVEL_IN_WINDOW_MAX { WINDOW_LOG_MAX } else { 0 };
+        set(context, CParameter::WindowLog(window_log))?;
+        set(context, CParameter::TargetCBlockSize(settings.target_block.unwrap_or(0)))?;
+        // A hint and no promise: should the body differ, it is compressed less well and not broken.
+        let hint = size.unwrap_or(0).min(i32::MAX as u64);
+        set(context, CParameter::SrcSizeHint(hint as u32))?;
+        if self.dictionary != settings.dictionary {
+            let dictionary = settings.dictionary.as_deref().map_or(&[][..], Vec::as_slice);
+            checked("ZSTD_CCtx_loadDictionary", context.load_dictionary(dictionary))?;
+            self.dictionary.clone_from(&settings.dictionary);
+        }
+        Ok(())
+    }
+
+    pub(super) fn push(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(), CodingError> {
+        let mut from = InBuffer::around(input);
+        while from.pos() < input.len() {
+            self.step(&mut from, out, ZSTD_EndDirective::ZSTD_e_continue)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        while self.step(&mut InBuffer::around(&[]), out, ZSTD_EndDirective::ZSTD_e_flush)? > 0 {}
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), CodingError> {
+        while self.step(&mut InBuffer::around(&[]), out, ZSTD_EndDirective::ZSTD_e_end)? > 0 {}
+        Ok(())
+    }
+
+    /// Answers how many bytes are still to come.
+    fn step(
+        &mut self,
+        from: &mut InBuffer<'_>,
+        out: &mut Vec<u8>,
+        end: ZSTD_EndDirective,
+    ) -> Result<usize, CodingError> {
+        out.reserve(ROOM_MIN);
+        let start = out.len();
+        let mut to = OutBuffer::around_pos(out, start);
+        checked("ZSTD_compressStream2", self.context.compress_stream2(&mut to, from, end))
+    }
+
+    /// Bytes of memory that it holds.
+    pub(super) fn memory(&self) -> usize {
+        self.context.sizeof()
+    }
+}
+
+fn checked(call: &str, result: zstd_safe::SafeResult) -> Result<usize, CodingError> {
+    result.map_err(|code| CodingError(format!("{call}() failed: {}", zstd_safe::get_error_name(code))))
+}

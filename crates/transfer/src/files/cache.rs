@@ -1,0 +1,403 @@
+//! `open_file_cache`: what paths led to lately, kept by each worker thread for itself.
+//!
+//! An entry holds an open file with its size and times, or that there is a folder, or why there is nothing. It is
+//! believed for `open_file_cache_valid`; after that its path is looked at again, and the file stays open when it
+//! is still the same one. Entries that nobody asks for leave after `inactive`, the one unused for longest when
+//! there are `max`. Whoever is answering from a file shares it: it is closed through the engine with the last
+//! one.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::files::{Failure, Found, Opened};
+use crate::recency::{Place, Recency};
+use telemetry::links::{Refused, Rule};
+
+/// `open_file_cache`: the limits of one cache. Blocks that inherit the directive share the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Entries.
+    pub max: usize,
+    /// How long an entry stays that nobody asks for.
+    pub inactive: Duration,
+}
+
+/// Place of a cache among those of a configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheId(pub u16);
+
+/// The caches of one thread for one configuration; their files are closed when its last request has ended.
+#[derive(Debug)]
+pub struct Caches {
+    configured: Box<[RefCell<Cache>]>,
+    /// Files that stay open for a moment where no cache is configured.
+    pub held: Held,
+}
+
+/// Files that were asked for a moment ago. Each use looks at the path first, so that nothing is answered which opening
+/// would not have answered; what is saved is the opening. A held file keeps its names in the kernel's memory, so that
+/// looking does not wait for the disk; it must not keep a deleted file's space or an unmounted disk for long.
+#[derive(Debug)]
+pub struct Held(RefCell<Cache>);
+
+/// Few descriptors beside those of the connections, and a moment that nobody who deletes or unmounts notices.
+pub const HELD: Limits = Limits { max: 256, inactive: Duration::from_secs(1) };
+
+/// A held file is looked at before each use.
+pub const HELD_TERMS: Terms = Terms { valid: Duration::ZERO, min_uses: 1, errors: false };
+
+impl Held {
+    /// The file that a path led to a moment ago.
+    pub fn find(&self, path: &[u8]) -> Option<Opened> {
+        match self.0.borrow_mut().look_up(path, Rules::default(), HELD_TERMS.valid, rt::now()) {
+            Known::Once(opened) => Some(opened),
+            Known::Answer(_) | Known::Nothing => None,
+        }
+    }
+
+    /// Holds what a path led to just now, if that is a file; whether it is the first one.
+    pub fn keep(&self, path: &[u8], found: &Result<Found, Failure>) -> bool {
+        let mut cache = self.0.borrow_mut();
+        let was_empty = cache.by_path.is_empty();
+        match found {
+            Ok(Found::File(_)) => cache.store(path, Rules::default(), HELD_TERMS, found, rt::now()),
+            _ => cache.forget(path),
+        }
+        was_empty && !cache.by_path.is_empty()
+    }
+
+    /// Closes what nobody asked for lately; whether anything is left.
+    pub fn let_go(&self) -> bool {
+        let mut cache = self.0.borrow_mut();
+        while cache.expire(rt::now()) {}
+        !cache.by_path.is_empty()
+    }
+}
+
+/// How a path was opened: what is found under other rules is no answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// `disable_symlinks`
+    pub links: Rule,
+    /// `root_beneath`: how long the root is that must not be left.
+    pub beneath: Option<usize>,
+    /// `directio`: a file that was opened is read past the page cache by everybody who shares it.
+    pub directio: Option<u64>,
+}
+
+impl Rules {
+    /// Whether paths are taken as they are.
+    pub fn is_plain(self) -> bool {
+        !self.links.checks() && self.beneath.is_none()
+    }
+
+    /// Whether one call of the kernel opens a path.
+    pub fn is_one_call(self) -> bool {
+        self.links.from == 0 && self.links.refused != Refused::OfOthers
+    }
+}
+
+/// What the location of a request asks of the cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// `open_file_cache_valid`
+    pub valid: Duration,
+    /// `open_file_cache_min_uses`
+    pub min_uses: u64,
+    /// `open_file_cache_errors`
+    pub errors: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Terms {
+        Terms { valid: Duration::from_secs(60), min_uses: 1, errors: false }
+    }
+}
+
+/// What the cache knows.
+#[derive(Debug)]
+pub enum Known {
+    /// The answer.
+    Answer(Result<Found, Failure>),
+    /// The file that was there when its path was last looked at, which is too long ago.
+    Once(Opened),
+    /// Nothing.
+    Nothing,
+}
+
+impl Caches {
+    /// Empty ones with these limits.
+    pub fn new(limits: &[Limits]) -> Caches {
+        let configured = limits.iter().map(|&limits| RefCell::new(Cache::new(limits))).collect();
+        Caches { configured, held: Held(RefCell::new(Cache::new(HELD))) }
+    }
+
+    /// What is known about a path.
+    pub fn look_up(&self, id: CacheId, path: &[u8], rules: Rules, terms: Terms) -> Known {
+        self.configured[id.0 as usize].borrow_mut().look_up(path, rules, terms.valid, rt::now())
+    }
+
+    /// The file of [`Known::Once`] again, for who could not look at its path without waiting.
+    pub fn earlier(&self, id: CacheId, path: &[u8], rules: Rules) -> Option<Opened> {
+        let cache = self.configured[id.0 as usize].borrow();
+        let node = &cache.nodes[*cache.by_path.get(path)?];
+        match &node.state {
+            State::Holds(Ok(Found::File(opened))) if node.rules == rules => Some(opened.clone()),
+            _ => None,
+        }
+    }
+
+    /// Remembers what a path led to just now.
+    pub fn store(
+        &self,
+        id: CacheId,
+        path: &[u8],
+        rules: Rules,
+        terms: Terms,
+        found: &Result<Found, Failure>,
+    ) {
+        self.configured[id.0 as usize].borrow_mut().store(path, rules, terms, found, rt::now());
+    }
+
+    /// Gives up open files that nobody is answering from, those unused for longest first; at most so many.
+    pub fn give_up(&self, most: usize) -> Vec<rt::File> {
+        let mut files = Vec::new();
+        for cache in self.configured.iter().chain([&self.held.0]) {
+            cache.borrow_mut().give_up(most, &mut files);
+        }
+        files
+    }
+}
+
+/// One cache.
+#[derive(Debug)]
+struct Cache {
+    limits: Limits,
+    /// Places in `nodes`. Paths are clients' to choose, so the hash is one that cannot be aimed at.
+    by_path: HashMap<Rc<[u8]>, Place>,
+    nodes: Recency<Node>,
+}
+
+/// One entry.
+#[derive(Debug)]
+struct Node {
+    path: Rc<[u8]>,
+    rules: Rules,
+    state: State,
+    /// When its path was looked at.
+    checked: Instant,
+    /// When it was asked for.
+    used: Instant,
+    /// How often it was asked for.
+    uses: u64,
+}
+
+/// What an entry holds.
+#[derive(Debug)]
+enum State {
+    /// What is there, or why nothing is.
+    Holds(Result<Found, Failure>),
+    /// There is a file that is not asked for often enough to be kept open.
+    Counts,
+}
+
+impl Cache {
+    fn new(limits: Limits) -> Cache {
+        Cache { limits, by_path: HashMap::new(), nodes: Recency::default() }
+    }
+
+    /// What is known; counts as a use, be it known or only counted.
+    fn look_up(&mut self, path: &[u8], rules: Rules, valid: Duration, now: Instant) -> Known {
+        // Here and not by a timer: a server that nobody asks keeps what it has, and does nothing.
+        self.expire(now);
+        let Some(&place) = self.by_path.get(path) else { return Known::Nothing };
+        self.touch(place, now);
+        let node = &mut self.nodes[place];
+        node.uses += 1;
+        match &node.state {
+            State::Counts => Known::Nothing,
+            State::Holds(_) if node.rules != rules => Known::Nothing,
+            State::Holds(found) if now.saturating_duration_since(node.checked) < valid => {
+                Known::Answer(found.clone())
+            }
+            State::Holds(Ok(Found::File(opened))) => Known::Once(opened.clone()),
+            // Of a folder or an error there is nothing that could be used on.
+            State::Holds(_) => Known::Nothing,
+        }
+    }
+
+    /// Takes what was found into the entry of its path, or makes one.
+    fn store(
+        &mut self,
+        path: &[u8],
+        rules: Rules,
+        terms: Terms,
+        found: &Result<Found, Failure>,
+        now: Instant,
+    ) {
+        let known = self.by_path.get(path).copied();
+        // What cannot be kept must not leave the old answer either: the path leads somewhere else now.
+        if found.as_ref().is_err_and(|failure| !terms.errors || !failure.is_about_the_path()) {
+            self.forget(path);
+            return;
+        }
+        let uses = known.map_or(1, |place| self.nodes[place].uses);
+        let state = match found {
+            Ok(Found::File(_)) if uses < terms.min_uses => State::Counts,
+            found => State::Holds(found.clone()),
+        };
+        match known {
+            Some(place) => {
+                let node = &mut self.nodes[place];
+                (node.rules, node.state, node.checked) = (rules, state, now);
+                self.touch(place, now);
+            }
+            None => {
+                while self.by_path.len() >= self.limits.max {
+                    let Some(oldest) = self.nodes.oldest() else { return };
+                    self.remove(oldest);
+                }
+                let path: Rc<[u8]> = path.into();
+                let (checked, used) = (now, now);
+                let node = Node { path: Rc::clone(&path), rules, state, checked, used, uses };
+                self.by_path.insert(path, self.nodes.insert(node));
+            }
+        }
+    }
+
+    /// As nginx, a few of the oldest at a time: the work of each request stays small and the same. Whether there
+    /// may be more.
+    fn expire(&mut self, now: Instant) -> bool {
+        for _ in 0..EXPIRED_AT_ONCE {
+            match self.nodes.oldest() {
+                Some(place) if now.saturating_duration_since(self.used(place)) > self.limits.inactive => {
+                    self.remove(place);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn forget(&mut self, path: &[u8]) {
+        if let Some(&place) = self.by_path.get(path) {
+            self.remove(place);
+        }
+    }
+
+    fn used(&self, place: Place) -> Instant {
+        self.nodes[place].used
+    }
+
+    /// Removes entries with open files into `files`. One that is being sent would give no descriptor back.
+    fn give_up(&mut self, most: usize, files: &mut Vec<rt::File>) {
+        let mut at = self.nodes.oldest();
+        while let Some(place) = at {
+            if files.len() >= most {
+                return;
+            }
+            at = self.nodes.newer(place);
+            let idle = matches!(&self.nodes[place].state, State::Holds(Ok(Found::File(opened))) if opened.file.is_sole());
+            if idle && let State::Holds(Ok(Found::File(opened))) = self.remove(place) {
+                files.push(opened.file);
+            }
+        }
+    }
+
+    fn remove(&mut self, place: Place) -> State {
+        let node = self.nodes.remove(place);
+        self.by_path.remove(&node.path);
+        node.state
+    }
+
+    fn touch(&mut self, place: Place, now: Instant) {
+        self.nodes[place].used = now;
+        self.nodes.touch(place);
+    }
+}
+
+/// Inactive entries that one request removes at most.
+const EXPIRED_AT_ONCE: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::Errno;
+
+    const TERMS: Terms = Terms { valid: Duration::from_secs(60), min_uses: 1, errors: true };
+
+    struct Clock(Cache, Instant);
+
+    impl Clock {
+        fn new(max: usize) -> Clock {
+            let inactive = Duration::from_secs(20);
+            Clock(Cache::new(Limits { max, inactive }), Instant::now())
+        }
+
+        fn pass(&mut self, seconds: u64) {
+            self.1 += Duration::from_secs(seconds);
+        }
+
+        fn put(&mut self, path: &str, found: Result<Found, Failure>) {
+            self.0.store(path.as_bytes(), Rules::default(), TERMS, &found, self.1);
+        }
+
+        fn is_known(&mut self, path: &str) -> bool {
+            matches!(self.look(path, Rules::default()), Known::Answer(_))
+        }
+
+        fn look(&mut self, path: &str, rules: Rules) -> Known {
+            self.0.look_up(path.as_bytes(), rules, TERMS.valid, self.1)
+        }
+    }
+
+    fn failure(errno: Errno) -> Result<Found, Failure> {
+        Err(Failure { errno, call: "open()" })
+    }
+
+    #[test]
+    fn the_one_unused_for_longest_makes_room() {
+        let mut cache = Clock::new(3);
+        for path in ["a", "b", "c"] {
+            cache.put(path, Ok(Found::Folder));
+        }
+        assert!(cache.is_known("a"), "and it is the newest now");
+        cache.put("d", Ok(Found::Folder));
+        assert_eq!(["a", "b", "c", "d"].map(|path| cache.is_known(path)), [true, false, true, true]);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_leaves_and_the_rest_is_looked_at_again() {
+        let mut cache = Clock::new(10);
+        cache.put("idle", Ok(Found::Folder));
+        cache.put("busy", Ok(Found::Folder));
+        for _ in 0..3 {
+            cache.pass(19);
+            assert!(cache.is_known("busy"));
+        }
+        assert_eq!(cache.0.by_path.len(), 1);
+        cache.pass(3);
+        assert!(!cache.is_known("busy"), "valid for 60 s");
+    }
+
+    #[test]
+    fn other_rules_are_another_question() {
+        let mut cache = Clock::new(10);
+        cache.put("a", Ok(Found::Folder));
+        let other = Rules { directio: Some(1), ..Rules::default() };
+        assert!(matches!(cache.look("a", other), Known::Nothing));
+    }
+
+    #[test]
+    fn errors_of_the_path_alone_are_kept_and_only_if_wanted() {
+        let mut cache = Clock::new(10);
+        cache.put("none", failure(Errno::NOENT));
+        cache.put("broken", failure(Errno::IO));
+        assert_eq!(["none", "broken"].map(|path| cache.is_known(path)), [true, false]);
+        let terms = Terms { errors: false, ..TERMS };
+        cache.0.store(b"none", Rules::default(), terms, &failure(Errno::NOENT), cache.1);
+        assert!(!cache.is_known("none"), "what is not there any more is forgotten");
+    }
+}

@@ -1,0 +1,147 @@
+//! Open files: what is known of one, what is known of a root ([`root`]), and those that are kept open ([`cache`]).
+//! Opening one by the rules of a request is `exchange::files`'.
+
+pub mod cache;
+pub mod root;
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use io::Errno;
+use io::op::{DeviceId, Stat};
+use rustix::fs::{FileType, OFlags};
+
+pub use root::{RootFacts, Roots, is_on_local_disk};
+use telemetry::Reason;
+
+/// A file that was opened for a request, and what is known about it. Others may share the open file: it is read
+/// at places that are named, never in order.
+#[derive(Clone)]
+pub struct Opened {
+    /// The open file.
+    pub file: rt::File,
+    /// What fstat(2) says of it.
+    pub stat: Stat,
+    /// The disk that it is on.
+    pub device: DeviceId,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").field("stat", &self.stat).finish_non_exhaustive()
+    }
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// A regular file, open for reading.
+    File(Opened),
+    /// A folder.
+    Folder,
+    /// A device, pipe or socket.
+    Special,
+}
+
+/// What a path leads to, for those who do not read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A folder.
+    Folder,
+    /// A device, pipe or socket.
+    Special,
+}
+
+impl Kind {
+    /// The kind that fstat(2) tells.
+    pub fn of(stat: &Stat) -> Kind {
+        match FileType::from_raw_mode(stat.mode) {
+            FileType::RegularFile => Kind::File,
+            FileType::Directory => Kind::Folder,
+            _ => Kind::Special,
+        }
+    }
+}
+
+impl Found {
+    /// What kind of file it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Found::File(_) => Kind::File,
+            Found::Folder => Kind::Folder,
+            Found::Special => Kind::Special,
+        }
+    }
+}
+
+/// Why a path led to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why.
+    pub errno: Errno,
+    /// The call that failed, as nginx names it in its log.
+    pub call: &'static str,
+}
+
+impl Failure {
+    /// Whether the same path would fail in the same way for a while; otherwise the machine is in trouble.
+    fn is_about_the_path(self) -> bool {
+        matches!(
+            self.errno,
+            Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ACCESS | Errno::LOOP | Errno::XDEV
+        )
+    }
+
+    /// nginx's words: `open() "/a" failed (2: No such file or directory)`.
+    pub fn at(self, path: &[u8]) -> FailureAt<'_> {
+        FailureAt(self, path)
+    }
+}
+
+/// A failure with its path, for messages.
+pub struct FailureAt<'a>(Failure, &'a [u8]);
+
+impl fmt::Display for FailureAt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FailureAt(Failure { errno, call }, path) = self;
+        write!(f, "{call} \"{}\" failed ({})", display(path), Reason(*errno))
+    }
+}
+
+/// Makes reads of a file that was opened here go past the page cache; an error where its file system cannot.
+pub fn set_direct(file: &rt::File) -> Result<(), Errno> {
+    file.fd().set_direct(OFlags::NONBLOCK)
+}
+
+/// Makes reads of a file that was opened with `O_DIRECT` go through the page cache, as those of small files do.
+pub fn set_buffered(file: &rt::File) -> Result<(), Errno> {
+    file.fd().set_buffered(OFlags::NONBLOCK)
+}
+
+/// Whether a mode is that of a folder.
+pub fn is_dir(stat: &Stat) -> bool {
+    Kind::of(stat) == Kind::Folder
+}
+
+/// Whether a mode is that of a regular file.
+pub fn is_file(stat: &Stat) -> bool {
+    Kind::of(stat) == Kind::File
+}
+
+/// The status that answers a failure to open or look at a file, as nginx maps them.
+pub fn status_of(errno: Errno) -> u16 {
+    match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => 404,
+        // EXDEV and ELOOP: a symbolic link that RESOLVE_BENEATH refuses.
+        Errno::ACCESS | Errno::XDEV | Errno::LOOP => 403,
+        _ => 500,
+    }
+}
+
+/// For messages: a path as text.
+pub fn display(path: &[u8]) -> std::path::Display<'_> {
+    Path::new(std::ffi::OsStr::from_bytes(path)).display()
+}

@@ -1,0 +1,211 @@
+//! What is known about the root of a location: found once, when the configuration is taken up, and learnt while it
+//! serves.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use io::Errno;
+use io::op::{DeviceId, OpenHow, Stat};
+use io::residency::Hunch;
+use rustix::fs::{Mode, OFlags};
+
+/// What is known about the root of one location.
+#[derive(Debug, Default)]
+pub struct RootFacts {
+    /// The device that the per-device limits count on.
+    pub device: DeviceId,
+    /// Whether fstat(2) on an open file cannot block: false for network and FUSE file systems, and for
+    /// roots that depend on the request.
+    pub local: bool,
+    /// The root without symbolic links (`$realpath_root`).
+    real: Option<Vec<u8>>,
+    /// Whether anything may be tried beside the engine: the file system is local, `try_cached` is on, and no faults
+    /// are injected, which such calls would not meet.
+    direct_calls: bool,
+    /// Whether paths lately were in the kernel's lookup cache.
+    names: Hunch,
+    /// Whether files lately were in the page cache.
+    data: Hunch,
+    /// Whether files lately could be opened with `O_DIRECT`.
+    direct: Hunch,
+    /// The root itself, held open where nothing outside of it may be reached.
+    beneath: Option<OwnedFd>,
+}
+
+/// The facts of the roots of all locations, as one thread holds them.
+#[derive(Debug)]
+pub struct Roots(pub Arc<Vec<RootFacts>>);
+
+impl Roots {
+    /// The facts of one.
+    pub fn of(&self, place: usize) -> &RootFacts {
+        &self.0[place]
+    }
+}
+
+impl RootFacts {
+    /// The facts of one root. Blocks on the disk: for start and reload.
+    #[expect(clippy::disallowed_methods, reason = "the configuration is being taken up: nobody waits yet")]
+    pub fn of(root: &Path, beneath: bool, direct_calls: bool) -> RootFacts {
+        let Ok(stat) = rustix::fs::stat(root) else { return RootFacts::default() };
+        let local = rustix::fs::statfs(root).is_ok_and(|facts| is_local(facts.f_type as u64));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(root, flags, Mode::empty()).ok();
+        let real = std::fs::canonicalize(root).ok().map(|path| path.into_os_string().into_vec());
+        let device = DeviceId(stat.st_dev);
+        RootFacts {
+            device,
+            local,
+            real,
+            direct_calls: local && direct_calls,
+            names: Hunch::default(),
+            data: Hunch::default(),
+            direct: Hunch::default(),
+            beneath: beneath.then(open).flatten(),
+        }
+    }
+
+    /// The root without symbolic links, as it was when the configuration was taken up.
+    pub fn real(&self) -> Option<&[u8]> {
+        self.real.as_deref()
+    }
+
+    /// Whether a call that asks the kernel for what it has in memory is likely to pay.
+    pub fn may_try(&self) -> bool {
+        self.direct_calls && self.names.is_worth_trying()
+    }
+
+    /// Whether files that are read past the page cache are opened so, which saves a call for each. Folders, and file
+    /// systems that know no such reads, refuse.
+    pub fn may_open_directly(&self) -> bool {
+        self.direct.is_worth_trying()
+    }
+
+    /// Notes whether that was taken.
+    pub fn note_opened_directly(&self, opened: bool) {
+        self.direct.note(opened);
+    }
+
+    /// Opens a file when all of its path is known to the kernel, which [`RootFacts::may_try`] said is worth asking;
+    /// `None` leaves it to the engine. A call that succeeds is all there is to it: no entry, no completion, no wake-up
+    /// of a task.
+    pub fn open_resident(
+        &self,
+        dir: Option<BorrowedFd<'_>>,
+        path: &CStr,
+        how: OpenHow,
+    ) -> Option<Result<rt::File, Errno>> {
+        if how.same_owner {
+            return None;
+        }
+        self.noted(rt::File::open_cached(dir, path, how))
+    }
+
+    /// As [`RootFacts::open_resident`], for looking at a path alone. On a ring that is always a kernel worker's job,
+    /// with a hand-over to another thread and back.
+    pub fn stat_resident(&self, path: &CStr) -> Option<Result<Stat, Errno>> {
+        if !self.may_try() {
+            return None;
+        }
+        self.noted(rt::file::stat_cached(path))
+    }
+
+    /// Whether calls beside the engine are made at all. Files may be held for a moment then; and a path that comes to
+    /// the engine was just seen, or lately found, not to be in memory.
+    pub fn calls_directly(&self) -> bool {
+        self.direct_calls
+    }
+
+    fn noted<T>(&self, answer: Result<T, Errno>) -> Option<Result<T, Errno>> {
+        let missed = matches!(answer, Err(Errno::AGAIN | Errno::NOSYS | Errno::INVAL));
+        self.names.note(!missed);
+        (!missed).then_some(answer)
+    }
+
+    /// What a read at once of what is in memory brings, when that is worth trying; otherwise nothing.
+    pub fn try_resident<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
+        if !self.direct_calls || !self.data.is_worth_trying() {
+            return None;
+        }
+        self.try_known(read)
+    }
+
+    /// Whether files lately were in memory when they were looked at.
+    pub fn finds_data(&self) -> bool {
+        self.data.is_confident()
+    }
+
+    /// As [`RootFacts::try_resident`], of what is known to be there.
+    pub fn try_known<T>(&self, read: impl FnOnce() -> Result<T, Errno>) -> Option<T> {
+        let read = read();
+        self.data.note(read.is_ok());
+        read.ok()
+    }
+
+    /// The root as a place to open from, with `RESOLVE_BENEATH`.
+    pub fn beneath(&self) -> Option<BorrowedFd<'_>> {
+        self.beneath.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// Whether a folder, or the one that it will be made in, is on a file system of this machine: calls that need no disk
+/// there do not wait for anybody. Asks the file system: for start and reload.
+pub fn is_on_local_disk(folder: &Path) -> bool {
+    let facts = |folder: &Path| rustix::fs::statfs(folder).ok();
+    let found = facts(folder).or_else(|| facts(folder.parent()?));
+    found.is_some_and(|facts| is_local(facts.f_type as u64))
+}
+
+/// File systems whose attributes wait for another machine or process (magic numbers of statfs(2)).
+fn is_local(magic: u64) -> bool {
+    const NFS: u64 = 0x6969;
+    const FUSE: u64 = 0x6573_5546;
+    const CIFS: u64 = 0xff53_4d42;
+    const SMB2: u64 = 0xfe53_4d42;
+    const CEPH: u64 = 0x00c3_6400;
+    const V9FS: u64 = 0x0102_1997;
+    const AFS: u64 = 0x5346_414f;
+    ![NFS, FUSE, CIFS, SMB2, CEPH, V9FS, AFS].contains(&(magic & 0xffff_ffff))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Magic numbers of statfs(2).
+    #[test]
+    fn attributes_of_network_and_fuse_file_systems_may_take_time() {
+        for (name, magic, local) in [
+            ("ext4", 0xef53, true),
+            ("xfs", 0x5846_5342, true),
+            ("btrfs", 0x9123_683e, true),
+            ("tmpfs", 0x0102_1994, true),
+            ("overlayfs", 0x794c_7630, true),
+            ("nfs", 0x6969, false),
+            ("fuse", 0x6573_5546, false),
+            ("cifs", 0xff53_4d42, false),
+            ("smb2", 0xfe53_4d42, false),
+            // As a signed word of a 64-bit machine shows it.
+            ("smb2, sign extended", 0xffff_ffff_fe53_4d42, false),
+            ("ceph", 0x00c3_6400, false),
+            ("9p", 0x0102_1997, false),
+            ("afs", 0x5346_414f, false),
+        ] {
+            assert_eq!(is_local(magic), local, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_fails_is_tried_seldom_and_what_succeeds_always() {
+        let hunch = Hunch::default();
+        let trials =
+            |hit: bool| (0..1300).filter(|_| hunch.is_worth_trying()).map(|_| hunch.note(hit)).count();
+        assert_eq!(trials(true), 1300);
+        let misses = trials(false);
+        assert!((80..120).contains(&misses), "{misses} of 1300");
+        assert!(trials(true) > 1280, "it recovers with the first success");
+    }
+}

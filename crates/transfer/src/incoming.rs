@@ -1,0 +1,221 @@
+//! The body of a request while it comes, for a handler that passes it on without having it whole.
+//!
+//! The connection reads (`connection::body`) and the handler takes, side by side in one task. One piece at most lies in
+//! between, so a client is read no faster than its body goes away. A handler asks for this with
+//! `exchange::phases::Step::StreamBody`.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+
+use io::op::Source;
+use io::{Buf, Errno};
+use smallvec::SmallVec;
+
+/// A body on its way through.
+#[derive(Default)]
+pub struct IncomingBody {
+    state: RefCell<State>,
+    taker: Cell<Option<Waker>>,
+    giver: Cell<Option<Waker>>,
+    received: Cell<u64>,
+    /// Whether some of it was taken, so that whoever comes next would have a part only.
+    is_begun: Cell<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    piece: Piece,
+    end: Option<Result<(), BodyAborted>>,
+}
+
+/// A piece of a body, in the buffers that it was received into.
+pub type Piece = SmallVec<[Source; 4]>;
+
+/// Buffers of one piece, so that it leaves in one send.
+pub const PIECE_BUFFERS_MAX: usize = 8;
+
+/// Bytes that are gathered for one piece, where they are here already.
+pub const PIECE_BYTES_MAX: usize = 64 << 10;
+
+/// Why the rest of a body did not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyAborted {
+    /// The client took too long.
+    TimedOut,
+    /// It went away.
+    Closed,
+    /// Its chunks are none.
+    Invalid,
+    /// The body is larger than it may be: so many bytes, and so many announced.
+    TooLarge(u64, u64),
+    /// The start of it lies in a temporary file that cannot be read.
+    Lost(Errno),
+}
+
+impl BodyAborted {
+    /// The status that answers the request.
+    pub fn status(self) -> u16 {
+        match self {
+            BodyAborted::TimedOut => 408,
+            BodyAborted::Closed | BodyAborted::Invalid => 400,
+            BodyAborted::TooLarge(..) => 413,
+            BodyAborted::Lost(_) => 500,
+        }
+    }
+}
+
+impl IncomingBody {
+    /// The next piece; none at the end.
+    pub async fn next(&self) -> Result<Option<Piece>, BodyAborted> {
+        poll_fn(|context| {
+            if let Some(piece) = self.try_next() {
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            match self.state.borrow().end {
+                Some(Ok(())) => Poll::Ready(Ok(None)),
+                Some(Err(cut)) => Poll::Ready(Err(cut)),
+                None => {
+                    self.taker.set(Some(context.waker().clone()));
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// What is here now, if anything is.
+    pub fn try_next(&self) -> Option<Piece> {
+        let mut state = self.state.borrow_mut();
+        if state.piece.is_empty() {
+            return None;
+        }
+        let piece = std::mem::take(&mut state.piece);
+        self.is_begun.set(true);
+        wake(&self.giver);
+        Some(piece)
+    }
+
+    /// Adds a copy of bytes to the piece that is to be taken next.
+    pub fn add(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        match state.piece.last_mut() {
+            Some(Source::Vec(all)) => all.extend_from_slice(bytes),
+            _ => state.piece.push(Source::Vec(bytes.to_vec())),
+        }
+        wake(&self.taker);
+    }
+
+    /// Adds a buffer of bytes to it.
+    pub fn take(&self, buf: Buf) {
+        if !buf.is_empty() {
+            self.state.borrow_mut().piece.push(Source::Buf(buf));
+            wake(&self.taker);
+        }
+    }
+
+    /// Adds bytes that were received earlier.
+    pub fn add_source(&self, source: Source) {
+        self.state.borrow_mut().piece.push(source);
+        wake(&self.taker);
+    }
+
+    /// Whether more may be added before the piece is taken.
+    pub fn has_room(&self) -> bool {
+        let state = self.state.borrow();
+        let bytes: usize = state.piece.iter().map(|source| source.bytes().len()).sum();
+        bytes < PIECE_BYTES_MAX && state.piece.len() < PIECE_BUFFERS_MAX
+    }
+
+    /// Waits until the piece has been taken.
+    pub async fn taken(&self) {
+        poll_fn(|context: &mut Context<'_>| {
+            if self.state.borrow().piece.is_empty() {
+                return Poll::Ready(());
+            }
+            self.giver.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Counts bytes of the request.
+    pub fn count(&self, bytes: u64) {
+        self.received.set(self.received.get() + bytes);
+    }
+
+    /// Bytes of the request, framing included.
+    pub fn received(&self) -> u64 {
+        self.received.get()
+    }
+
+    /// Whether the start of it is gone already.
+    pub fn is_begun(&self) -> bool {
+        self.is_begun.get()
+    }
+
+    /// Nothing follows.
+    pub fn end(&self, result: Result<(), BodyAborted>) {
+        self.state.borrow_mut().end = Some(result);
+        wake(&self.taker);
+    }
+
+    /// Whether all of it was read from the client.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.state.borrow().end, Some(Ok(())))
+    }
+}
+
+fn wake(waker: &Cell<Option<Waker>>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    fn taken(polled: Poll<Result<Option<Piece>, BodyAborted>>) -> Vec<u8> {
+        let Poll::Ready(Ok(Some(piece))) = polled else { panic!("no piece") };
+        piece.iter().flat_map(|source| source.bytes().to_vec()).collect()
+    }
+
+    fn is_over(polled: Poll<Result<Option<Piece>, BodyAborted>>) -> Result<bool, BodyAborted> {
+        let Poll::Ready(result) = polled else { panic!("it waits") };
+        result.map(|piece| piece.is_none())
+    }
+
+    #[test]
+    fn one_piece_at_a_time_and_then_the_end() {
+        let body = IncomingBody::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(pin!(body.next()).poll(&mut context).is_pending());
+        body.add(b"ab");
+        body.add(b"c");
+        assert!(pin!(body.taken()).poll(&mut context).is_pending());
+        assert!(!body.is_begun());
+        assert_eq!(taken(pin!(body.next()).poll(&mut context)), b"abc");
+        assert!(body.is_begun() && pin!(body.taken()).poll(&mut context).is_ready());
+        body.add(b"d");
+        body.end(Ok(()));
+        assert_eq!(taken(Poll::Ready(Ok(body.try_next()))), b"d");
+        assert_eq!(is_over(pin!(body.next()).poll(&mut context)), Ok(true));
+    }
+
+    #[test]
+    fn what_came_before_an_error_comes_first() {
+        let body = IncomingBody::default();
+        let mut context = Context::from_waker(Waker::noop());
+        body.add(b"ab");
+        body.end(Err(BodyAborted::TimedOut));
+        assert_eq!(taken(pin!(body.next()).poll(&mut context)), b"ab");
+        assert_eq!(is_over(pin!(body.next()).poll(&mut context)), Err(BodyAborted::TimedOut));
+        assert!(!body.is_whole());
+    }
+}

@@ -1,0 +1,18 @@
+//! Bytes on their way from where they lie to where they go: bodies, files, codings. Nothing here knows a request or a
+//! directive.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`body`] | bodies out of files and streams, and the ways to move them to a socket |
+//! | [`coding`] | gzip, brotli and zstd |
+//! | [`files`] | open files, kept by name, and the folders that they are opened below |
+//! | [`incoming`], [`received`] | the body of a request: while it comes, and when it is here |
+//! | [`recency`] | what was used last |
+#![forbid(unsafe_code)]
+
+pub mod body;
+pub mod coding;
+pub mod files;
+pub mod incoming;
+pub mod received;
+pub mod recency;

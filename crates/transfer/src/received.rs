@@ -1,0 +1,352 @@
+//! The body of a request, where something asked for it: in memory, or in a temporary file when it is large.
+//!
+//! Reading it is the connection's (`connection::body`); a handler asks for it with `exchange::phases::Step::ReadBody`.
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use io::op::{DeviceId, SEGMENTS_MAX, Source};
+use io::{Buf, DiskVia, Errno, Frozen, Segments};
+use rustix::fs::{Mode, OFlags};
+use smallvec::SmallVec;
+
+/// Where bodies of requests are stored that memory does not hold.
+#[derive(Clone, Debug)]
+pub struct BodyFiles {
+    /// `client_body_in_file_only`
+    pub in_file_only: BodyInFile,
+    /// `client_body_temp_path`: folder and digits of the levels.
+    pub temp_path: (PathBuf, Vec<u8>),
+}
+
+impl Default for BodyFiles {
+    fn default() -> BodyFiles {
+        BodyFiles {
+            in_file_only: BodyInFile::Off,
+            temp_path: (PathBuf::from("client_body_temp"), Vec::new()),
+        }
+    }
+}
+
+/// `client_body_in_file_only`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyInFile {
+    /// `off`
+    Off,
+    /// `on`: files stay.
+    On,
+    /// `clean`: files go with the request.
+    Clean,
+}
+
+/// A body that was read. Its memory is in pieces, which are sent from where they were received.
+#[derive(Default)]
+pub struct ReceivedBody {
+    pieces: SmallVec<[Frozen; 2]>,
+    /// The buffer that the next bytes are received into, behind its content.
+    last: Option<Buf>,
+    /// Bytes in memory.
+    held: usize,
+    file: Option<TempFile>,
+    /// Bytes in the file.
+    in_file: u64,
+}
+
+/// A temporary file.
+pub struct TempFile {
+    /// The open file.
+    pub file: rt::File,
+    /// Where it is, or was: one that nobody is to find has no name any more.
+    path: PathBuf,
+    /// Whether its name is to go with the request.
+    clean: bool,
+    via: DiskVia,
+}
+
+impl ReceivedBody {
+    /// The bytes, when all of them have been read into memory.
+    pub fn pieces(&self) -> Option<&[Frozen]> {
+        self.file.is_none().then_some(&self.pieces)
+    }
+
+    /// The same as one piece (`$request_body`).
+    pub fn push_to(&self, out: &mut Vec<u8>) -> bool {
+        let Some(pieces) = self.pieces().filter(|_| self.held > 0) else { return false };
+        pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+        true
+    }
+
+    /// The path of its file, when it has one (`$request_body_file`).
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|file| file.path.as_path())
+    }
+
+    /// The file, when it has one, the bytes in it, and the engine that reads them.
+    pub fn file(&self) -> Option<(&rt::File, u64, DiskVia)> {
+        self.file.as_ref().map(|file| (&file.file, self.in_file, file.via))
+    }
+
+    /// Bytes of the whole.
+    pub fn byte_count(&self) -> u64 {
+        self.in_file + self.held as u64
+    }
+
+    /// Bytes that are in memory now.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Takes a copy of more bytes.
+    pub fn add(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Some(mut buf) = self.room(bytes.len().max(COPIED_MIN)) else {
+                self.held += bytes.len();
+                return self.pieces.push(Frozen::copy(bytes));
+            };
+            bytes = &bytes[buf.append(bytes)..];
+            self.put(buf);
+        }
+    }
+
+    /// Takes a buffer with more bytes. Few are copied: what comes in drops must not hold a piece for each.
+    pub fn take(&mut self, buf: Buf) {
+        let has_room = self.last.as_ref().is_some_and(|last| last.len() < last.capacity());
+        if has_room || buf.len() < TAKEN_MIN {
+            return self.add(&buf);
+        }
+        self.seal();
+        self.held += buf.len();
+        self.pieces.push(buf.freeze());
+    }
+
+    /// A buffer to receive more bytes into, behind those that it holds; it is to be [`ReceivedBody::put`] back. A new one
+    /// has room for about so many. `None` where memory is short.
+    pub fn room(&mut self, bytes: usize) -> Option<Buf> {
+        if self.last.as_ref().is_some_and(|last| last.len() == last.capacity()) {
+            self.seal();
+        }
+        let buf = self.last.take().or_else(|| rt::pool().get(bytes))?;
+        self.held -= buf.len();
+        Some(buf)
+    }
+
+    /// Takes what [`ReceivedBody::room`] has given.
+    pub fn put(&mut self, buf: Buf) {
+        self.held += buf.len();
+        self.last = Some(buf);
+    }
+
+    /// All has been read.
+    pub fn seal(&mut self) {
+        let last = self.last.take().filter(|last| !last.is_empty());
+        self.pieces.extend(last.map(Buf::freeze));
+    }
+
+    /// Moves what is in memory to a file, which is made for the first of it.
+    ///
+    /// # Errors
+    /// What failed, with the path, and why.
+    pub async fn spill(
+        &mut self,
+        files: &BodyFiles,
+        via: DiskVia,
+    ) -> Result<(), (&'static str, PathBuf, Errno)> {
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => TempFile::create(files, via).await.map_err(|(path, errno)| ("open", path, errno))?,
+        };
+        self.seal();
+        let mut done = Ok(());
+        while done.is_ok() && !self.pieces.is_empty() {
+            let count = self.pieces.len().min(SEGMENTS_MAX);
+            done = file.write(self.in_file, &self.pieces[..count]).await;
+            if done.is_ok() {
+                let written: usize = self.pieces.drain(..count).map(|piece| piece.len()).sum();
+                self.in_file += written as u64;
+                self.held -= written;
+            }
+        }
+        let path = file.path.clone();
+        self.file = Some(file);
+        done.map_err(|errno| ("write", path, errno))
+    }
+
+    /// Gives it away piece by piece, from its start: what is in the file first.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub async fn next_piece(&mut self, taken: &mut u64) -> Result<Option<Source>, Errno> {
+        match &self.file {
+            Some(file) if *taken < self.in_file => {
+                let bytes = (self.in_file - *taken).min(READ_BYTES);
+                let buf = rt::pool().get(bytes as usize).ok_or(Errno::NOMEM)?;
+                let (read, buf) =
+                    file.file.read_at(*taken, bytes as u32, buf, DeviceId::default(), file.via).await;
+                let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
+                    return Err(read.err().unwrap_or(Errno::IO));
+                };
+                *taken += u64::from(count);
+                Ok(Some(Source::Buf(buf)))
+            }
+            _ if self.pieces.is_empty() => Ok(None),
+            _ => {
+                let piece = self.pieces.remove(0);
+                self.held -= piece.len();
+                Ok(Some(Source::Frozen(piece)))
+            }
+        }
+    }
+
+    /// Takes the name of a file away that was to live as long as the request.
+    pub async fn clean(&self) {
+        let Some(file) = self.file.as_ref().filter(|file| file.clean) else { return };
+        if let Ok(path) = CString::new(file.path.as_os_str().as_bytes()) {
+            // Somebody may have moved it, which is what the name is for.
+            let _ = rt::file::unlink(path, DeviceId::default(), file.via).await;
+        }
+    }
+}
+
+/// Bytes of one read of the file.
+const READ_BYTES: u64 = 64 << 10;
+
+/// Bytes from which on a buffer is taken as it is.
+const TAKEN_MIN: usize = 2 << 10;
+
+/// The least room of a buffer that bytes are copied to: chunks may be short.
+const COPIED_MIN: usize = 16 << 10;
+
+/// Names that are tried: others may have files of the same number, such as a worker that ends.
+const NAMES_MAX: usize = 64;
+
+/// The number of the next file, from some start.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Digits of a file's name.
+const DIGITS: usize = 10;
+
+impl TempFile {
+    /// Makes a file in the folder that is configured, and the folder too where it is missing.
+    async fn create(files: &BodyFiles, via: DiskVia) -> Result<TempFile, (PathBuf, Errno)> {
+        let (folder, levels) = &files.temp_path;
+        let named = files.in_file_only != BodyInFile::Off;
+        let (file, path) = create(folder, levels, named).await?;
+        Ok(TempFile { file, path, clean: files.in_file_only == BodyInFile::Clean, via })
+    }
+
+    async fn write(&self, offset: u64, pieces: &[Frozen]) -> Result<(), Errno> {
+        let mut data = Segments::new();
+        pieces.iter().for_each(|piece| data.push(Source::Frozen(piece.clone())));
+        let (result, _) = self.file.write_segments_at(offset, data, DeviceId::default(), self.via).await;
+        result.map(drop)
+    }
+}
+
+/// Makes a file for bytes that memory is too dear for, with the path that it has, or had: one that is not `named` cannot
+/// be left behind, whatever happens to the process.
+///
+/// # Errors
+/// The path that it was to have, and what failed.
+pub async fn create(
+    folder: &Path,
+    levels: &[u8],
+    named: bool,
+) -> Result<(rt::File, PathBuf), (PathBuf, Errno)> {
+    let start = rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64);
+    // Another thread does it: it may take several calls, and each may wait for the disk.
+    let (shown, levels) = (folder.to_owned(), levels.to_vec());
+    let folder = shown.clone();
+    let made = rt::offload(move || make(&folder, &levels, named, start)).await;
+    let (fd, path) = made.unwrap_or(Err((shown, Errno::IO)))?;
+    Ok((rt::File::new(fd), path))
+}
+
+/// Opens a new file. One without a name cannot be left behind, whatever happens to the process.
+fn make(
+    folder: &Path,
+    levels: &[u8],
+    named: bool,
+    start: u64,
+) -> Result<(OwnedFd, PathBuf), (PathBuf, Errno)> {
+    let mut last = (folder.to_owned(), Errno::EXIST);
+    let _ = NEXT.compare_exchange(0, start, Ordering::Relaxed, Ordering::Relaxed);
+    for _ in 0..NAMES_MAX {
+        let path = path_of(folder, levels, NEXT.fetch_add(1, Ordering::Relaxed));
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let open = || rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR);
+        let opened = match open() {
+            Err(Errno::NOENT) => make_folders(&path, Mode::RWXU).and_then(|()| open()),
+            opened => opened,
+        };
+        match opened {
+            Ok(fd) if named => return Ok((fd, path)),
+            Ok(fd) => {
+                return match rustix::fs::unlink(&path) {
+                    Ok(()) => Ok((fd, path)),
+                    Err(errno) => Err((path, errno)),
+                };
+            }
+            // The number was used by a process before this one, or by one beside it.
+            Err(Errno::EXIST) => last.0 = path,
+            Err(errno) => return Err((path, errno)),
+        }
+    }
+    Err(last)
+}
+
+/// The folders above a file, from the first that is missing, with these permissions.
+pub fn make_folders(path: &Path, mode: Mode) -> Result<(), Errno> {
+    let Some(folder) = path.parent() else { return Err(Errno::NOENT) };
+    let make = || match rustix::fs::mkdir(folder, mode) {
+        // Another thread was faster.
+        Err(Errno::EXIST) => Ok(()),
+        made => made,
+    };
+    match make() {
+        Err(Errno::NOENT) => make_folders(folder, mode).and_then(|()| make()),
+        made => made,
+    }
+}
+
+/// `7/45/0000123457`: as many digits for each level, from the end of the number on.
+fn path_of(folder: &Path, levels: &[u8], number: u64) -> PathBuf {
+    let name = format!("{:0width$}", number % 10u64.pow(DIGITS as u32), width = DIGITS);
+    let (mut path, mut end) = (folder.to_owned(), name.len());
+    for &digits in levels {
+        let start = end.saturating_sub(digits.into());
+        path.push(&name[start..end]);
+        end = start;
+    }
+    path.push(name);
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_nginxs() {
+        let path = |levels: &[u8]| path_of(Path::new("/t"), levels, 123_457).display().to_string();
+        assert_eq!(path(&[]), "/t/0000123457");
+        assert_eq!(path(&[1, 2]), "/t/7/45/0000123457");
+        assert_eq!(path(&[2, 2, 2]), "/t/57/34/12/0000123457");
+        assert_eq!(path_of(Path::new("/t"), &[], u64::MAX).display().to_string().len(), 13);
+    }
+
+    #[test]
+    fn folders_are_made_and_files_have_names_only_when_they_should() {
+        let folder = testkit::TempDir::new("received");
+        let deep = folder.path().join("a/b");
+        let (_fd, path) = make(&deep, &[1], false, 5).expect("it can be made");
+        assert!(rustix::fs::stat(&path).is_err() && rustix::fs::stat(&deep).is_ok());
+        let (_fd, path) = make(&deep, &[1], true, 5).expect("it can be made");
+        assert!(rustix::fs::stat(&path).is_ok());
+        let (_, errno) =
+            make(Path::new("/proc/nobody"), &[], true, 5).expect_err("nothing can be made there");
+        assert_eq!(errno, Errno::NOENT);
+    }
+}

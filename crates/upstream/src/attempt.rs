@@ -1,0 +1,326 @@
+//! One try: a request goes out on a connection, and the head of its answer comes back.
+//!
+//! Sending and reading run side by side, because an upstream may answer before it has all of the request, and one that
+//! refuses a body closes its side without reading it.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use http::connection::reply_keeps_alive;
+use http::framing::ReplyFraming;
+use http::reply::{self, FIELDS_MAX_DEFAULT, Limits, ReplyError, ReplyHead, ReplyProgress};
+use io::op::Source;
+use io::{Buf, Errno};
+use rt::Timer;
+use rt::net::Reader;
+
+use crate::link::Link;
+use crate::sending::{SendTrouble, Sending};
+use crate::state::Try;
+use crate::{Heading, Outgoing, Settings};
+use exchange::request::Request;
+use telemetry::{Level, Reason};
+use transfer::incoming::BodyAborted;
+
+/// What came of a try that has an answer.
+pub(super) struct Answer {
+    pub(super) heading: Rc<Heading>,
+    /// What came along behind the head.
+    pub(super) rest: Option<Buf>,
+    pub(super) framing: ReplyFraming,
+    /// Whether the connection can be used again when the body has been read.
+    pub(super) keeps: bool,
+    /// The rest of the request, where the upstream has answered before it had all of it.
+    pub(super) sending: Option<Sending>,
+}
+
+/// Why a try has none. The log has been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The connection could not be made, or broke.
+    Failed,
+    /// It took too long.
+    TimedOut,
+    /// The answer is not HTTP.
+    InvalidHeader,
+    /// Nobody's fault but ours.
+    Local,
+    /// The client's body could not be had; this status answers it.
+    Client(u16),
+}
+
+/// Interim answers before one that counts; more are a way to hold us for ever.
+const INTERIM_MAX: u32 = 64;
+
+/// Sends the request and reads the head of the answer. `sent` tells whether anything of the request has gone out.
+pub(super) async fn run(
+    request: &Request,
+    settings: &Settings,
+    outgoing: &Outgoing,
+    link: &mut Link,
+    record: &Rc<Try>,
+    sent: &Cell<bool>,
+) -> Result<Answer, Trouble> {
+    let is_reused = link.requests > 0;
+    link.requests += 1;
+    let timer = link.timer.clone();
+    let mut sending = Sending::begin(link, settings, outgoing, request, record);
+    sent.set(true);
+    let (reader, _) = link.socket.split();
+    let mut reading = pin!(read_head(reader, &timer, settings, outgoing, request, record));
+    let mut send_result = None;
+    let read = poll_fn(|context| {
+        if send_result.is_none()
+            && let Poll::Ready(result) = sending.poll(context)
+        {
+            // What the upstream says of itself is worth more than that it does not listen.
+            timer.set(rt::now() + settings.read_timeout);
+            send_result = Some(result);
+        }
+        match send_result {
+            Some(Err(SendTrouble::Client(cut))) => return Poll::Ready(Some(Err(HeadTrouble::Client(cut)))),
+            Some(Err(SendTrouble::Local(errno))) => {
+                return Poll::Ready(Some(Err(HeadTrouble::Local(errno))));
+            }
+            _ => {}
+        }
+        if let Poll::Ready(result) = reading.as_mut().poll(context) {
+            return Poll::Ready(Some(result));
+        }
+        timer.poll_elapsed(context).map(|_| None)
+    })
+    .await;
+    let doing = if send_result.is_some() { READING } else { SENDING };
+    match read {
+        Some(Ok(mut answer)) => {
+            // Half a request leaves the upstream waiting for the other half: it goes on, or the connection ends.
+            answer.keeps &= outgoing.keepalive && !matches!(send_result, Some(Err(_)));
+            answer.sending = send_result.is_none().then_some(sending);
+            Ok(answer)
+        }
+        None => {
+            request
+                .log(Level::Error, format_args!("upstream timed out ({}) {doing}", Reason(Errno::TIMEDOUT)));
+            Err(Trouble::TimedOut)
+        }
+        Some(Err(trouble)) => {
+            let send_errno = match send_result {
+                Some(Err(SendTrouble::Send(errno))) => Some(errno),
+                _ => None,
+            };
+            Err(tell(request, trouble, send_errno, is_reused))
+        }
+    }
+}
+
+/// Phrases of nginx's log.
+const SENDING: &str = "while sending request to upstream";
+const READING: &str = "while reading response header from upstream";
+
+/// Why there is no head.
+enum HeadTrouble {
+    Closed,
+    Receive(Errno),
+    Invalid(ReplyError, Option<Vec<u8>>),
+    /// A 101 that nobody asked for, or interim answers without end.
+    Unexpected(&'static str),
+    Local(Errno),
+    Client(BodyAborted),
+}
+
+/// Writes the log line of a failed try.
+fn tell(request: &Request, trouble: HeadTrouble, send_errno: Option<Errno>, is_reused: bool) -> Trouble {
+    if let (Some(errno), HeadTrouble::Closed | HeadTrouble::Receive(_)) = (send_errno, &trouble) {
+        request.log(Level::Error, format_args!("send() failed ({}) {SENDING}", Reason(errno)));
+        return Trouble::Failed;
+    }
+    match trouble {
+        HeadTrouble::Closed => {
+            // An upstream may end a connection that it was to keep whenever it likes.
+            let level = if is_reused { Level::Info } else { Level::Error };
+            request.log(level, format_args!("upstream prematurely closed connection {READING}"));
+            Trouble::Failed
+        }
+        HeadTrouble::Receive(errno) => {
+            request.log(Level::Error, format_args!("recv() failed ({}) {READING}", Reason(errno)));
+            Trouble::Failed
+        }
+        HeadTrouble::Invalid(error, line) => {
+            let line = line.map(|line| format!(": \"{}\"", line.escape_ascii())).unwrap_or_default();
+            request.log(Level::Error, format_args!("{}{line} {READING}", error.message()));
+            Trouble::InvalidHeader
+        }
+        HeadTrouble::Unexpected(what) => {
+            request.log(Level::Error, format_args!("upstream sent {what} {READING}"));
+            Trouble::InvalidHeader
+        }
+        HeadTrouble::Local(errno) => {
+            request.log(
+                Level::Alert,
+                format_args!("no buffer, or no body to send ({}) {SENDING}", Reason(errno)),
+            );
+            Trouble::Local
+        }
+        HeadTrouble::Client(aborted) => {
+            log_aborted(aborted, request);
+            Trouble::Client(aborted.status())
+        }
+    }
+}
+
+/// Writes the log line about a body that did not come to its end.
+fn log_aborted(aborted: BodyAborted, request: &Request) {
+    match aborted {
+        BodyAborted::TimedOut => {
+            let what = "client timed out (110: Connection timed out)";
+            request.log(Level::Info, format_args!("{what} {SENDING}"));
+        }
+        BodyAborted::Closed => {
+            request.log(Level::Info, format_args!("client prematurely closed connection {SENDING}"));
+        }
+        BodyAborted::Invalid => {
+            request.log(Level::Error, format_args!("client sent invalid chunked body {SENDING}"));
+        }
+        BodyAborted::TooLarge(total, more) => {
+            let what = "client intended to send too large chunked body";
+            request.log(Level::Error, format_args!("{what}: {total}+{more} bytes {SENDING}"));
+        }
+        BodyAborted::Lost(errno) => {
+            let reason = Reason(errno);
+            request.log(Level::Crit, format_args!("reading a temporary file failed ({reason}) {SENDING}"));
+        }
+    }
+}
+
+/// Reads heads until one is no interim answer.
+async fn read_head(
+    reader: &mut Reader,
+    timer: &Timer,
+    settings: &Settings,
+    outgoing: &Outgoing,
+    request: &Request,
+    record: &Try,
+) -> Result<Answer, HeadTrouble> {
+    let head_max = settings.buffer_size.min(u64::from(u32::MAX / 2)) as u32;
+    let limits = Limits { head_max, fields_max: FIELDS_MAX_DEFAULT };
+    let mut head = ReplyHead::new();
+    let mut input: Option<Buf> = None;
+    let mut interim = 0;
+    loop {
+        let received = reader.recv().await.map_err(HeadTrouble::Receive)?;
+        let Some(received) = received else { return Err(HeadTrouble::Closed) };
+        record.count_received(received.len());
+        let mut buf =
+            join(input.take(), received, head_max as usize).ok_or(HeadTrouble::Local(Errno::NOMEM))?;
+        loop {
+            match reply::parse(&mut head, &buf, &limits) {
+                Ok(ReplyProgress::Incomplete) => break,
+                Ok(ReplyProgress::Http09) => return Ok(bare(request, buf)),
+                Ok(ReplyProgress::Complete { head_len }) if head.is_interim() => {
+                    interim += 1;
+                    if interim > INTERIM_MAX {
+                        return Err(HeadTrouble::Unexpected("too many interim responses"));
+                    }
+                    hand_on(request, outgoing, &head, &buf[..head_len as usize]).await;
+                    head.clear();
+                    buf.advance(head_len as usize);
+                    timer.set(rt::now() + settings.read_timeout);
+                    if buf.is_empty() {
+                        break;
+                    }
+                }
+                Ok(ReplyProgress::Complete { head_len }) => {
+                    return complete(request, outgoing, head, buf, head_len as usize);
+                }
+                Err(error) => return Err(HeadTrouble::Invalid(error, offending(error, &head, &buf))),
+            }
+        }
+        input = (!buf.is_empty()).then_some(buf);
+    }
+}
+
+/// The line of a head that is wrong, where nginx shows it.
+fn offending(error: ReplyError, head: &ReplyHead, buf: &[u8]) -> Option<Vec<u8>> {
+    let shown = error.message().ends_with("header") || error.message().ends_with("line");
+    if !shown || matches!(error, ReplyError::HeadTooLong | ReplyError::InvalidStatusLine) {
+        return None;
+    }
+    let line = &buf[(head.line_start() as usize).min(buf.len())..];
+    let end = memchr::memchr(b'\n', line).unwrap_or(line.len());
+    Some(line[..end].trim_ascii_end().to_vec())
+}
+
+/// Puts received bytes behind others.
+fn join(held: Option<Buf>, received: Buf, most: usize) -> Option<Buf> {
+    let Some(mut held) = held else { return Some(received) };
+    if held.capacity() - held.len() < received.len() {
+        let mut larger = rt::pool().get((held.len() + received.len()).max(most))?;
+        larger.append(&held);
+        held = larger;
+    }
+    (held.append(&received) == received.len()).then_some(held)
+}
+
+/// Takes bytes off the front.
+pub(super) fn cut(buf: &mut Buf, count: usize) {
+    let len = buf.len() - count;
+    buf.copy_within(count.., 0);
+    buf.set_len(len);
+}
+
+/// An answer whose head is complete.
+fn complete(
+    request: &Request,
+    outgoing: &Outgoing,
+    head: ReplyHead,
+    mut buf: Buf,
+    head_len: usize,
+) -> Result<Answer, HeadTrouble> {
+    if head.status().code() == 101 && !outgoing.upgrade {
+        return Err(HeadTrouble::Unexpected("unexpected 101 response"));
+    }
+    if let Some(line) = head.first_ignored() {
+        let line = line.of(&buf).escape_ascii();
+        request.log(
+            Level::Warn,
+            format_args!("upstream sent duplicate header line: \"{line}\", ignored {READING}"),
+        );
+    }
+    let framing = ReplyFraming::of(outgoing.method, &head);
+    let keeps = reply_keeps_alive(&head, &buf) && framing.is_delimited();
+    // The head is copied and not what came of the body, which is the longer part where it matters.
+    let heading = Rc::new(Heading::new(Source::Vec(buf[..head_len].to_vec()), head));
+    buf.advance(head_len);
+    let rest = (!buf.is_empty()).then(|| fitting(buf));
+    Ok(Answer { heading, rest, framing, keeps, sending: None })
+}
+
+/// The content of a buffer in one that is not much too large for it: a client that takes its time would hold all of it.
+fn fitting(buf: Buf) -> Buf {
+    if buf.len() > SMALL || buf.capacity() <= SMALL {
+        return buf;
+    }
+    let Some(mut small) = rt::pool().get(buf.len()) else { return buf };
+    small.append(&buf);
+    small
+}
+
+/// Bytes of the smallest buffers.
+const SMALL: usize = io::buf::CLASS_BYTES[0] as usize;
+
+/// An answer without a head: all of it is body, which nginx passes on too.
+fn bare(request: &Request, buf: Buf) -> Answer {
+    request.log(Level::Error, format_args!("upstream sent no valid HTTP/1.0 header {READING}"));
+    let heading = Rc::new(Heading::new(Source::Static(b""), ReplyHead::new()));
+    Answer { heading, rest: Some(buf), framing: ReplyFraming::UntilClose, keeps: false, sending: None }
+}
+
+/// Gives an interim answer to the client where it is to have it.
+async fn hand_on(request: &Request, outgoing: &Outgoing, head: &ReplyHead, raw: &[u8]) {
+    let Some(interim) = outgoing.interim.and_then(|interim| interim(request, head, raw)) else { return };
+    let Some(client) = request.conn.client.borrow().clone() else { return };
+    client.send_interim(&interim).await;
+}

@@ -1,0 +1,509 @@
+//! The body of an answer as it comes from an upstream: taken out of its framing, with an end that is known or not.
+//!
+//! Main type: [`Live`], a connection from which the rest of an answer is read. [`Direct`] passes it on at the client's
+//! speed; [`super::spool`] reads it ahead; [`Coming`] is for who keeps all of it.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use http::framing::{ChunkedDecoder, Event, ReplyFraming, may_be_trailer};
+use http::reply::{FieldLine, parse_fields};
+use io::op::{RECV_LARGE_BYTES, Source};
+use io::{Buf, Errno, Frozen};
+
+use crate::Settings;
+use crate::choice::Chosen;
+use crate::link::Link;
+use crate::sending::Sending;
+use crate::state::{Fault, Try};
+use transfer::body::BodyError;
+use transfer::body::stream::Stream;
+
+/// The connection that the rest of an answer comes from. Dropping it closes the connection.
+pub struct Live {
+    link: Option<Box<Link>>,
+    /// The rest of the request, where the upstream has answered before it had all of it.
+    sending: Option<Sending>,
+    incoming: Incoming,
+    /// What came along with the head.
+    rest: Option<Buf>,
+    record: Rc<Try>,
+    /// The upstream counts as busy for as long as this lives.
+    chosen: Chosen,
+    keeps: bool,
+    /// Whether the last receive found as much as an engine's buffer holds: more is there, or will be in a moment.
+    is_fast: bool,
+    read_timeout: Duration,
+    rate: Option<Rate>,
+}
+
+/// What tells the end of the body.
+enum Incoming {
+    /// So many bytes are left.
+    Length(u64),
+    /// Chunks, and the lines of trailers so far.
+    Chunks(ChunkedDecoder, Vec<u8>),
+    /// The end of the connection.
+    Close,
+    /// It has ended.
+    Done,
+}
+
+/// `proxy_limit_rate`
+#[derive(Clone, Copy)]
+struct Rate {
+    bytes_per_second: u64,
+    since: Instant,
+}
+
+/// Bytes from which on a body is read into buffers of its own, as long as the upstream fills them: one that waits for its
+/// upstream holds no buffer. Less fits into a large buffer of the engine.
+const BULK_FROM: u64 = RECV_LARGE_BYTES as u64;
+
+/// Bytes of one receive that tell a fast upstream: the buffers of the engine are seldom larger.
+const FAST_BYTES: usize = 4 << 10;
+
+/// Trailer fields that are kept; more than any use of them needs.
+const TRAILERS_MAX: u16 = 100;
+
+impl Live {
+    pub(super) fn new(
+        link: Box<Link>,
+        framing: ReplyFraming,
+        rest: Option<Buf>,
+        record: Rc<Try>,
+        keeps: bool,
+        read_timeout: Duration,
+    ) -> Live {
+        let incoming = match framing {
+            ReplyFraming::None => Incoming::Length(0),
+            ReplyFraming::Length(length) => Incoming::Length(length),
+            ReplyFraming::Chunked => Incoming::Chunks(ChunkedDecoder::without_limits(), Vec::new()),
+            ReplyFraming::UntilClose => Incoming::Close,
+        };
+        let (link, chosen) = (Some(link), Chosen::default());
+        // The beginning of a body behind its head is as good as a full buffer.
+        let is_fast = rest.is_some();
+        Live { link, sending: None, incoming, rest, record, chosen, keeps, is_fast, read_timeout, rate: None }
+    }
+
+    /// Has the rest of the request go on while the body is read.
+    pub(super) fn go_on_sending(&mut self, sending: Option<Sending>) {
+        self.sending = sending;
+    }
+
+    /// Sends more of the request. Where that fails the response may still be whole, but the connection is of no more use.
+    fn poll_sending(&mut self, context: &mut Context<'_>) {
+        if let Some(sending) = &mut self.sending
+            && let Poll::Ready(result) = sending.poll(context)
+        {
+            self.keeps &= result.is_ok();
+            self.sending = None;
+        }
+    }
+
+    /// Has the upstream count as busy from here on.
+    pub(super) fn hold(&mut self, chosen: Chosen) {
+        self.chosen = chosen;
+    }
+
+    /// Reads no faster than this.
+    pub(super) fn limit_rate(&mut self, bytes_per_second: u64) {
+        self.rate = (bytes_per_second > 0).then(|| Rate { bytes_per_second, since: rt::now() });
+    }
+
+    /// When the next bytes may be read, where that is not now.
+    pub(super) fn not_before(&self) -> Option<Instant> {
+        let rate = self.rate?;
+        let passed = self.record.response_length.get();
+        let due = rate.since + Duration::from_secs_f64(passed as f64 / rate.bytes_per_second as f64);
+        (due > rt::now()).then_some(due)
+    }
+
+    /// Bytes that are still to come, where that is known.
+    pub(super) fn left(&self) -> Option<u64> {
+        match self.incoming {
+            Incoming::Length(left) => Some(left),
+            Incoming::Done => Some(0),
+            Incoming::Chunks(..) | Incoming::Close => None,
+        }
+    }
+
+    /// Whether all of it has been taken.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.incoming, Incoming::Done) && self.rest.is_none()
+    }
+
+    pub(super) fn record(&self) -> &Rc<Try> {
+        &self.record
+    }
+
+    /// What is here already, when that is the whole rest of the body.
+    pub(super) fn take_whole(&mut self) -> Option<Option<Buf>> {
+        match (&self.incoming, &self.rest) {
+            (Incoming::Length(0), None) => {
+                self.end(0);
+                Some(None)
+            }
+            (Incoming::Length(left), Some(rest)) if rest.len() as u64 >= *left => self.decode_rest(),
+            (Incoming::Chunks(..), Some(rest)) if ends_with_last_chunk(rest) => {
+                let Incoming::Chunks(decoder, _) = &self.incoming else { return None };
+                // Looked through first: where the end is no end after all, nothing must be lost.
+                is_whole(*decoder, rest).then(|| self.decode_rest()).flatten()
+            }
+            _ => None,
+        }
+    }
+
+    fn decode_rest(&mut self) -> Option<Option<Buf>> {
+        let rest = self.rest.take()?;
+        self.decode(rest).ok()
+    }
+
+    /// The next bytes of the body, as large a piece as this where it has to be waited for; `None` at its end.
+    pub(super) async fn next(&mut self, size: usize) -> Result<Option<Buf>, Fault> {
+        loop {
+            if let Some(rest) = self.rest.take()
+                && let Some(piece) = self.decode(rest)?
+            {
+                return Ok(Some(piece));
+            }
+            if self.is_over() {
+                return Ok(None);
+            }
+            if self.sending.is_some() {
+                // The rest of the request goes on meanwhile.
+                return poll_fn(|context| self.poll_next(context)).await;
+            }
+            let is_bulk = self.is_bulk();
+            let Some(link) = &mut self.link else { return Err(Fault::Closed) };
+            link.timer.set(rt::now() + self.read_timeout);
+            let timer = link.timer.clone();
+            // Where memory is short, the engine's own buffers are waited for.
+            let buf = if is_bulk { rt::pool().get(size) } else { None };
+            let received = match buf {
+                Some(buf) => timer.limit(link.socket.recv_into(buf)).await,
+                None => timer.limit(link.socket.recv()).await,
+            };
+            self.received(received.map_err(|_| Fault::TimedOut)?)?;
+        }
+    }
+
+    /// Whether so much is to come, or has come already, that buffers of a size of their own pay.
+    fn is_bulk(&self) -> bool {
+        self.is_fast && self.left().unwrap_or(self.record.response_length.get()) >= BULK_FROM
+    }
+
+    /// The same for a hand-written future, in buffers of the engine's choice.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Fault>> {
+        loop {
+            if let Some(rest) = self.rest.take()
+                && let Some(piece) = self.decode(rest)?
+            {
+                return Poll::Ready(Ok(Some(piece)));
+            }
+            if self.is_over() {
+                return Poll::Ready(Ok(None));
+            }
+            self.poll_sending(context);
+            let Some(link) = &mut self.link else { return Poll::Ready(Err(Fault::Closed)) };
+            match link.poll_recv(context) {
+                Poll::Ready(received) => {
+                    link.timer.set(rt::now() + self.read_timeout);
+                    self.received(received)?;
+                }
+                Poll::Pending => {
+                    if link.timer.deadline().is_none() {
+                        link.timer.set(rt::now() + self.read_timeout);
+                    }
+                    let _ = ready!(link.timer.poll_elapsed(context));
+                    return Poll::Ready(Err(Fault::TimedOut));
+                }
+            }
+        }
+    }
+
+    /// Takes what a receive has brought.
+    fn received(&mut self, received: Result<Option<Buf>, Errno>) -> Result<(), Fault> {
+        match received {
+            Ok(Some(buf)) => {
+                self.record.count_received(buf.len());
+                self.is_fast = buf.len() >= FAST_BYTES;
+                self.rest = Some(buf);
+                Ok(())
+            }
+            Ok(None) if matches!(self.incoming, Incoming::Close) => {
+                self.keeps = false;
+                self.end(0);
+                Ok(())
+            }
+            Ok(None) => Err(Fault::Closed),
+            Err(errno) => Err(Fault::Receive(errno)),
+        }
+    }
+
+    /// Takes bytes out of their framing, in place; `None` where there is nothing of the body in them.
+    fn decode(&mut self, mut buf: Buf) -> Result<Option<Buf>, Fault> {
+        match &mut self.incoming {
+            Incoming::Length(left) => {
+                let excess = buf.len().saturating_sub((*left).min(usize::MAX as u64) as usize);
+                buf.set_len(buf.len() - excess);
+                *left -= buf.len() as u64;
+                let is_over = *left == 0;
+                self.count(&buf);
+                if is_over {
+                    self.end(excess);
+                }
+            }
+            Incoming::Chunks(decoder, trailers) => {
+                let (mut kept, mut at) = (0, 0);
+                let ended = loop {
+                    let step =
+                        decoder.handle_with_trailers(&buf[at..], trailers).map_err(|_| Fault::Chunks)?;
+                    if let Event::Data { start, end } = step.event {
+                        buf.copy_within(at + start..at + end, kept);
+                        kept += end - start;
+                    }
+                    at += step.consumed;
+                    match step.event {
+                        Event::Data { .. } => {}
+                        Event::More => break false,
+                        Event::End => break true,
+                    }
+                };
+                let excess = buf.len() - at;
+                buf.set_len(kept);
+                self.count(&buf);
+                if ended {
+                    self.keep_trailers();
+                    self.end(excess);
+                }
+            }
+            Incoming::Close => self.count(&buf),
+            // More than was announced; the connection was given up for it.
+            Incoming::Done => buf.set_len(0),
+        }
+        Ok((!buf.is_empty()).then_some(buf))
+    }
+
+    fn count(&self, buf: &Buf) {
+        let length = &self.record.response_length;
+        length.set(length.get() + buf.len() as u64);
+    }
+
+    fn keep_trailers(&mut self) {
+        let Incoming::Chunks(_, section) = &self.incoming else { return };
+        let mut fields = Vec::new();
+        if section.is_empty() || parse_fields(section, TRAILERS_MAX, &mut fields).is_err() {
+            return;
+        }
+        let lines = fields.iter().map(|field| FieldLine {
+            id: field.id,
+            name: field.name.of(section),
+            value: field.value.of(section),
+        });
+        let lines = lines.filter(|line| may_be_trailer(line.id));
+        *self.record.trailers.borrow_mut() =
+            lines.map(|line| (line.name.to_vec(), line.value.to_vec())).collect();
+    }
+
+    /// The body is over: the connection can be used again, unless more came than belongs to it.
+    fn end(&mut self, excess: usize) {
+        self.record.excess.set(excess > 0);
+        self.incoming = Incoming::Done;
+        self.record.end();
+        self.chosen.answered();
+        let link = self.link.take().filter(|_| self.keeps && excess == 0);
+        match (link, self.sending.take()) {
+            (Some(link), None) => link.keep(),
+            (Some(link), Some(sending)) if sending.is_nearly_over(REST_MAX) => {
+                rt::spawn(finish(link, sending));
+            }
+            // What is dropped here is closed.
+            _ => {}
+        }
+    }
+
+    /// Notes why the body broke off, and gives the connection up.
+    pub(super) fn give_up(&mut self, fault: Fault) {
+        self.record.fault.set(Some(fault));
+        self.record.end();
+        self.link = None;
+    }
+
+    /// The connection, when it speaks another protocol from here on, and what came of that already.
+    pub(super) fn into_parts(mut self) -> (Option<Box<Link>>, Option<Buf>, Rc<Try>, Chosen) {
+        (self.link.take(), self.rest.take(), Rc::clone(&self.record), std::mem::take(&mut self.chosen))
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.record.end();
+    }
+}
+
+/// Bytes of a request that are sent on after its response has ended, so that the connection can be kept: a new one costs
+/// about as much as some hundred KiB.
+const REST_MAX: u64 = 1 << 20;
+
+/// Sends the rest of a request whose response has ended, and keeps the connection then.
+async fn finish(link: Box<Link>, mut sending: Sending) {
+    let timer = link.timer.clone();
+    if let Ok(Ok(())) = timer.limit(poll_fn(|context| sending.poll(context))).await {
+        link.keep();
+    }
+}
+
+/// Whether bytes may hold the last chunk, which is cheaper than to decode them in vain.
+fn ends_with_last_chunk(bytes: &[u8]) -> bool {
+    bytes.ends_with(b"0\r\n\r\n")
+}
+
+/// Whether the body ends in these bytes and at their end.
+fn is_whole(mut decoder: ChunkedDecoder, bytes: &[u8]) -> bool {
+    let mut at = 0;
+    loop {
+        let Ok(step) = decoder.handle(&bytes[at..]) else { return false };
+        at += step.consumed;
+        match step.event {
+            Event::Data { .. } => {}
+            Event::More => return false,
+            Event::End => return at == bytes.len(),
+        }
+    }
+}
+
+/// A body that is read no faster than the client takes it.
+pub(super) struct Direct {
+    live: Box<Live>,
+    delay: Option<rt::Sleep>,
+    pass_trailers: bool,
+    minds_client: bool,
+}
+
+impl Direct {
+    pub(super) fn new(live: Box<Live>, settings: &Settings) -> Direct {
+        let (pass_trailers, minds_client) = (settings.pass_trailers, !settings.ignore_client_abort);
+        Direct { live, delay: None, pass_trailers, minds_client }
+    }
+}
+
+impl Stream for Direct {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        if let Some(delay) = &mut self.delay {
+            ready!(std::pin::Pin::new(delay).poll(context));
+            self.delay = None;
+        }
+        match ready!(self.live.poll_next(context)) {
+            Ok(Some(buf)) => {
+                self.delay = self.live.not_before().map(rt::sleep_until);
+                Poll::Ready(Ok(Some(Source::Buf(buf))))
+            }
+            Ok(None) => Poll::Ready(Ok(None)),
+            Err(fault) => {
+                self.live.give_up(fault);
+                Poll::Ready(Err(BodyError::Broken))
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        match self.pass_trailers {
+            true => self.live.record().trailers.borrow().clone(),
+            false => Vec::new(),
+        }
+    }
+
+    fn is_unbuffered(&self) -> bool {
+        true
+    }
+
+    fn minds_client(&self) -> bool {
+        self.minds_client
+    }
+}
+
+/// A body for who keeps all of it: it is read as fast as it comes, in large pieces.
+pub enum Coming {
+    /// All of it is here, or has been taken.
+    Whole(Option<Frozen>),
+    /// It is still to be read.
+    Live(Box<Live>),
+    /// There is none that could be kept.
+    Broken,
+}
+
+/// Bytes of a receive of [`Coming`].
+const COMING_BYTES: u64 = 64 << 10;
+
+impl Coming {
+    /// All of it.
+    pub(super) fn of_bytes(source: Source) -> Coming {
+        Coming::Whole(Some(match source {
+            Source::Buf(buf) => buf.freeze(),
+            Source::Frozen(bytes) => bytes,
+            Source::Vec(bytes) => Frozen::from_vec(bytes),
+            source => Frozen::copy(source.bytes()),
+        }))
+    }
+
+    /// All of it, where that is here.
+    pub fn whole(&self) -> Option<&Frozen> {
+        match self {
+            Coming::Whole(bytes) => bytes.as_ref(),
+            Coming::Live(_) | Coming::Broken => None,
+        }
+    }
+
+    /// Whether nothing is left to be taken.
+    pub fn is_over(&self) -> bool {
+        match self {
+            Coming::Whole(bytes) => bytes.is_none(),
+            Coming::Live(live) => live.is_over(),
+            Coming::Broken => false,
+        }
+    }
+
+    /// The next bytes; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Frozen>, BodyError> {
+        let live = match self {
+            Coming::Whole(bytes) => return Ok(bytes.take()),
+            Coming::Live(live) => live,
+            Coming::Broken => return Err(BodyError::Broken),
+        };
+        if let Some(due) = live.not_before() {
+            rt::sleep_until(due).await;
+        }
+        let size = live.left().map_or(COMING_BYTES, |left| left.clamp(1, COMING_BYTES));
+        match live.next(size as usize).await {
+            Ok(piece) => Ok(piece.map(Buf::freeze)),
+            Err(fault) => {
+                live.give_up(fault);
+                Err(BodyError::Broken)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only what ends with the last chunk, and at its end, is taken as a whole.
+    #[test]
+    fn a_whole_chunked_body_is_told_from_a_part() {
+        let whole = |text: &str| {
+            ends_with_last_chunk(text.as_bytes()) && is_whole(ChunkedDecoder::default(), text.as_bytes())
+        };
+        assert!(whole("3\r\nabc\r\n0\r\n\r\n"));
+        assert!(whole("0\r\n\r\n"));
+        assert!(!whole("3\r\nabc\r\n"));
+        // The text of the last chunk inside of a longer one, something behind it, and no chunks at all.
+        assert!(!whole("9\r\nabc0\r\n\r\n"));
+        assert!(!whole("0\r\n\r\nabc0\r\n\r\n"));
+        assert!(!whole("zz\r\n0\r\n\r\n"));
+    }
+}

@@ -1,0 +1,157 @@
+//! The task that takes a response from the upstream to those who read it and into the store. Main type: [`Filler`].
+//!
+//! The response is pending ([`crate::caching::pending`]) from before its last byte goes to a reader until its entry is found,
+//! so that no client that has all of it gets an older one afterwards.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cache::{Asked, Fate, Fill, FillError, Key, Refused, Scope, Ticket};
+use io::Frozen;
+
+use crate::Coming;
+use crate::caching::fetch::Fetch;
+use crate::caching::filling::{End, Filling};
+use crate::caching::flight::Flights;
+use crate::caching::pending::Pending;
+use crate::caching::policy::{self, Answer};
+use crate::caching::tasks::Cache;
+
+/// A fill under way.
+pub struct Filler {
+    /// The entry that is written; none any more when the disk has failed.
+    fill: Option<Fill>,
+    /// Those who read along.
+    pub filling: Arc<Filling>,
+    /// The body as it comes from the upstream, at the upstream's speed.
+    body: Coming,
+    /// The primary key.
+    key: Key,
+    /// Its text.
+    text: Vec<u8>,
+    /// When the upstream was asked: what was changed since then is not stored.
+    asked: Instant,
+    /// The question: purges since then are remembered until this is dropped.
+    question: Arc<Asked>,
+    /// The place of the fetch among all fetches of the key.
+    ticket: Arc<Ticket>,
+    /// Set once all of the body has come, if it is the newest response.
+    pending: Option<Pending>,
+}
+
+impl Filler {
+    /// A fill of a response whose body is still to be read. Boxed: it is handed on from one to the other.
+    pub fn new(
+        fetch: &Fetch,
+        answer: &Answer<'_>,
+        fill: Fill,
+        filling: Arc<Filling>,
+        body: Coming,
+    ) -> Box<Filler> {
+        let mut filler = Box::new(Filler {
+            fill: Some(fill),
+            filling,
+            body,
+            key: fetch.key,
+            text: fetch.text.clone(),
+            asked: answer.asked,
+            question: Arc::clone(answer.question),
+            ticket: Arc::clone(answer.ticket),
+            pending: None,
+        });
+        // The client may get all of it before a byte is written.
+        if filler.body.whole().is_some() || filler.body.is_over() {
+            filler.completed(fetch.cache.flights());
+        }
+        filler
+    }
+
+    /// All of the body has come: from here on it is what requests for its key get.
+    fn completed(&mut self, flights: &Arc<Flights>) {
+        if self.pending.is_none() {
+            let (filling, ticket) = (Arc::clone(&self.filling), Arc::clone(&self.ticket));
+            let sequence = self.question.number();
+            self.pending = flights.add_pending(self.key, (filling, ticket), sequence, self.asked);
+        }
+    }
+
+    /// Takes the body from the upstream to the store and to those who read along. `finishes` says whether it goes on when
+    /// no client reads any more.
+    pub async fn pump(mut self: Box<Self>, cache: &Cache, finishes: bool) {
+        let Some(end) = self.take_all(cache, finishes).await else { return };
+        if end == End::Whole {
+            self.completed(cache.flights());
+        }
+        self.filling.finish(end);
+        // Not stored where it is not whole, where a newer one is complete, or where a request has changed its subject.
+        if end == End::Broken || self.pending.is_none() {
+            return;
+        }
+        // Readers have their end already: they do not wait for the disk.
+        let committed = match self.fill.take() {
+            Some(fill) => fill.commit().await,
+            None => Err(FillError::Refused(Refused::Gone)),
+        };
+        let flights = cache.flights();
+        let is_wrong = match committed {
+            Ok(()) => {
+                if policy::is_for_others(&self.filling.meta) {
+                    flights.unmark(&self.key);
+                }
+                // A request that changed it meanwhile has found nothing to take away.
+                flights.is_outdated(&self.key, self.asked)
+            }
+            Err(FillError::Refused(Refused::Older | Refused::Stopping | Refused::NotOwner))
+            | Err(FillError::Purged) => false,
+            // What is stored is older than what clients have seen by now.
+            Err(_) => true,
+        };
+        if is_wrong
+            && let Some(store) = cache.store()
+            && store.holds(&self.key, &self.text).await.unwrap_or(true)
+        {
+            let _ = store.purge(Scope::Key(self.key.0), Fate::Gone).await;
+        }
+    }
+
+    /// `None` when no reader is there any more to go on for.
+    async fn take_all(&mut self, cache: &Cache, finishes: bool) -> Option<End> {
+        loop {
+            match self.body.next().await {
+                Ok(Some(piece)) => self.take(piece, cache.flights()).await,
+                Ok(None) => return Some(End::Whole),
+                Err(_) => return Some(End::Broken),
+            }
+            if self.body.is_over() {
+                return Some(End::Whole);
+            }
+            if self.fill.is_none() && !self.filling.room().await {
+                return None;
+            }
+            // `proxy_cache_finish off`: a fill that no client reads is not worth the bytes that are still to come.
+            if !finishes && self.filling.end_if_unread() {
+                return None;
+            }
+        }
+    }
+
+    /// Takes bytes to the disk first, and then to those who read along: what the window gives up can be read from the file.
+    async fn take(&mut self, piece: Frozen, flights: &Arc<Flights>) {
+        let at = self.filling.arrived();
+        let written = match &mut self.fill {
+            Some(fill) => fill.put(at, &piece).await.is_ok(),
+            None => false,
+        };
+        if !written && self.fill.is_some() {
+            // Told before what it has is dropped, so that readers that come now find their way.
+            self.filling.lose_disk();
+            self.fill = None;
+        }
+        let file = self.fill.as_ref().and_then(Fill::reader);
+        // A reader that knows the length of the body is at its end with the last byte.
+        if self.body.is_over() {
+            self.completed(flights);
+        }
+        self.filling.push(piece, file);
+    }
+}

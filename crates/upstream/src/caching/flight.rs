@@ -1,0 +1,571 @@
+//! Who fetches what at the moment, so that one request asks the upstream and the others wait for it.
+//!
+//! ```text
+//!            lead                     head of the answer
+//!   miss ----------> Asked --------------+----------------> Filling (may be shared: read along) --> over: look it up
+//!     \                                  +----------------> Alone   (may not: everybody asks, and the key is marked)
+//!      +-- follow -> waits               +----------------> Refreshed (304: look it up again)
+//!                                        +----------------> Failed
+//! ```
+//! Main types: [`Flights`], all of one cache; [`Lead`], the duty to say how it ends; [`Flight`], what others wait for.
+
+use std::cell::OnceCell;
+use std::future::poll_fn;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use cache::{Key, KeyMap, Meta, Ticket};
+use rt::{Either, select};
+
+use crate::caching::filling::Filling;
+use crate::caching::now_s;
+use crate::caching::pending::{self, Pending};
+use crate::caching::policy::Failed;
+
+/// What came of a fetch, for all who waited. Each of them makes its own answer of it: whether a stale one will do, and
+/// which variant it wants, is different from request to request.
+#[derive(Clone)]
+pub enum Outcome {
+    /// A response that may be shared, while its body comes.
+    Filling(Arc<Filling>),
+    /// What is stored is right again, or there is something new: to be looked up.
+    LookAgain,
+    /// A response for one request only: others have to ask themselves.
+    Alone,
+    /// Nobody answered.
+    Failed(Failed),
+}
+
+/// A fetch under way.
+pub struct Flight {
+    started: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Outcome>,
+    waiting: Vec<Waker>,
+}
+
+/// Who wants a part of a range that is being fetched waits for so many bytes before it: asking for the part by itself
+/// takes about as long.
+pub const SOON_BYTES: u64 = 1 << 20;
+
+impl Flight {
+    fn new(now: Instant) -> Arc<Flight> {
+        Arc::new(Flight { started: now, state: Mutex::default() })
+    }
+
+    /// Waits for what comes of it.
+    pub async fn outcome(&self) -> Outcome {
+        // Once: a flight is woken one time, when it has its outcome.
+        let mut lined_up = false;
+        poll_fn(|context| {
+            let mut state = lock(&self.state);
+            if let Some(outcome) = &state.outcome {
+                return Poll::Ready(outcome.clone());
+            }
+            if !std::mem::replace(&mut lined_up, true) {
+                state.waiting.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The same, or `None` when it has brought nothing for so long.
+    pub async fn outcome_within(&self, limit: Duration) -> Option<Outcome> {
+        match select(self.outcome(), rt::sleep_until(self.started + limit)).await {
+            Either::Left(outcome) => Some(outcome),
+            Either::Right(()) => None,
+        }
+    }
+
+    /// Whether requests that come now may wait for it, or have what came of it: not when it has brought nothing for so long,
+    /// nor when it is complete and stale.
+    fn is_joinable(&self, now: Instant, limit: Duration) -> bool {
+        match self.known() {
+            None => now < self.started + limit,
+            Some(Outcome::Filling(filling)) if filling.is_complete() => filling.meta.fresh_until > now_s(),
+            Some(Outcome::Filling(filling)) => filling.stalls_at(limit).is_none_or(|at| now < at),
+            Some(_) => true,
+        }
+    }
+
+    /// What came of it, if that is known.
+    pub fn known(&self) -> Option<Outcome> {
+        lock(&self.state).outcome.clone()
+    }
+
+    /// Whether what is asked for as `coming` has all of a range, and is not far before it.
+    fn comes_soon_to(&self, coming: &Range<u64>, range: &Range<u64>) -> bool {
+        let at = match self.known() {
+            None => coming.start,
+            Some(Outcome::Filling(filling)) => filling.arrived(),
+            Some(_) => return false,
+        };
+        coming.start <= range.start && coming.end >= range.end && range.start <= at.saturating_add(SOON_BYTES)
+    }
+
+    fn publish(&self, outcome: Outcome) {
+        let mut state = lock(&self.state);
+        // What was said first is what others act on.
+        if state.outcome.is_none() {
+            state.outcome = Some(outcome);
+        }
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// The part of a request in a fetch.
+pub enum Joined {
+    /// It is to ask the upstream.
+    Lead(Lead),
+    /// Somebody else does.
+    Follow(Arc<Flight>),
+    /// The last answers to this key were for one request each: nobody waits for anybody.
+    Marked,
+}
+
+// A flight is in the table from the first request that misses to the end of its fill. Requests that come later than its
+// head get the filling at once.
+
+/// The duty to fetch. Dropped without a word, by a panic or the end of a thread, it lets the others go.
+pub struct Lead {
+    flights: Arc<Flights>,
+    key: Key,
+    /// The key that it fetches a part for, where that is known to be one.
+    part_of: Option<Key>,
+    /// The key of the variant that it turned out to be for, where those are told apart.
+    variant: OnceCell<Key>,
+    flight: Arc<Flight>,
+    /// How long the fetches of the key may bring nothing before another one starts.
+    limit: Duration,
+}
+
+impl Lead {
+    /// What others wait for.
+    pub fn flight(&self) -> &Arc<Flight> {
+        &self.flight
+    }
+
+    /// Tells the others; the flight stays for more to join it while a [`Filling`] goes on.
+    pub fn publish(&self, outcome: Outcome) {
+        let stays = matches!(outcome, Outcome::Filling(_));
+        if matches!(outcome, Outcome::Alone) {
+            self.flights.mark(&self.key, rt::now());
+        }
+        if !stays {
+            // Before the others are woken: those who look for it again are to find a new start.
+            self.leave();
+        }
+        self.flight.publish(outcome);
+    }
+
+    /// Lets those who want the variant of this answer find it at the variant's key, as long as it is under way, and those
+    /// who come later for any variant meet at the key of theirs.
+    pub fn spread(&self, primary: &Key, meta: &Meta) {
+        if meta.vary.is_empty() {
+            lock(&self.flights.varying[shard(primary)]).remove(primary);
+            return;
+        }
+        let key = primary.variant(&meta.variant);
+        if key != self.key && self.variant.set(key).is_ok() {
+            let mut table = self.flights.table(&key);
+            if table.get(&key).is_none_or(|flight| !flight.is_joinable(rt::now(), self.limit)) {
+                table.insert(key, Arc::clone(&self.flight));
+            }
+        }
+        let mut varying = lock(&self.flights.varying[shard(primary)]);
+        if varying.len() < MARKS_MAX / SHARDS || varying.contains_key(primary) {
+            varying.insert(*primary, meta.vary.as_slice().into());
+        }
+    }
+
+    /// Lets nobody else join.
+    pub fn leave(&self) {
+        if let Some(primary) = &self.part_of {
+            let mut parts = lock(&self.flights.parts[shard(primary)]);
+            if let Some(flights) = parts.get_mut(primary) {
+                flights.retain(|(_, flight)| !Arc::ptr_eq(flight, &self.flight));
+                if flights.is_empty() {
+                    parts.remove(primary);
+                }
+            }
+        }
+        for key in [Some(&self.key), self.variant.get()].into_iter().flatten() {
+            let mut table = self.flights.table(key);
+            if table.get(key).is_some_and(|flight| Arc::ptr_eq(flight, &self.flight)) {
+                table.remove(key);
+                // Under the lock: who finds the flight gone finds it counted.
+                self.flights.ended[shard(key)].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        self.leave();
+        self.flight.publish(Outcome::LookAgain);
+    }
+}
+
+/// Shards, each with a lock of its own.
+const SHARDS: usize = 16;
+
+/// How long a key is marked whose answer was for one request only: long enough that a busy one is asked for side by
+/// side, short enough that a mistake of the origin is soon forgotten.
+pub const MARK_LIFETIME: Duration = Duration::from_secs(5);
+
+/// Keys that are marked at once, about 40 bytes each; more are not marked, and their requests wait for one another's
+/// heads.
+pub const MARKS_MAX: usize = 1 << 16;
+
+/// Fetches of ranges of one object, with what was asked for.
+type Parts = Vec<(Range<u64>, Arc<Flight>)>;
+
+/// All fetches of one cache.
+pub struct Flights {
+    tables: [Mutex<KeyMap<Arc<Flight>>>; SHARDS],
+    /// Ranges that are being fetched by themselves, by the primary key.
+    parts: [Mutex<KeyMap<Parts>>; SHARDS],
+    marks: [Mutex<KeyMap<Instant>>; SHARDS],
+    /// Keys whose content was changed or purged, and when: what was asked for before is not stored.
+    changes: Mutex<Changes>,
+    /// What answers of these keys vary by, as far as there is room to remember it: without that, variants are fetched one
+    /// time too often now and then.
+    varying: [Mutex<KeyMap<Arc<[u8]>>>; SHARDS],
+    /// Responses that are complete and whose entries cannot be found yet.
+    pub pending: pending::Table,
+    /// Fetches that are over, by shard.
+    ended: [AtomicU64; SHARDS],
+    /// Requests that did not wait because of a mark.
+    passed: AtomicU64,
+}
+
+/// Keys that were changed of late.
+#[derive(Default)]
+struct Changes {
+    keys: KeyMap<Instant>,
+    /// All keys count as changed at this moment.
+    all: Option<Instant>,
+    /// Fetches that started before are joined by nobody.
+    joined_since: Option<Instant>,
+}
+
+/// Keys that are remembered as changed, about 40 bytes each. With more of them all keys count as changed at once, which
+/// costs what is being fetched at that moment its place in the cache.
+pub const CHANGES_MAX: usize = 1 << 14;
+
+impl Flights {
+    /// No fetch is under way.
+    pub fn new() -> Arc<Flights> {
+        Arc::new(Flights {
+            tables: std::array::from_fn(|_| Mutex::default()),
+            parts: std::array::from_fn(|_| Mutex::default()),
+            marks: std::array::from_fn(|_| Mutex::default()),
+            changes: Mutex::default(),
+            varying: std::array::from_fn(|_| Mutex::default()),
+            pending: pending::Table::default(),
+            ended: std::array::from_fn(|_| AtomicU64::new(0)),
+            passed: AtomicU64::new(0),
+        })
+    }
+
+    /// Joins the fetch of a key, or starts it. The table's lock is all that decides who leads, so exactly one does. One that has brought
+    /// nothing for longer than `limit` is not waited for: another starts.
+    pub fn join(self: &Arc<Flights>, key: Key, now: Instant, limit: Duration) -> Joined {
+        if self.is_marked(&key, now) {
+            self.passed.fetch_add(1, Ordering::Relaxed);
+            return Joined::Marked;
+        }
+        let joined_since = lock(&self.changes).joined_since;
+        let mut table = self.table(&key);
+        if let Some(flight) = table.get(&key) {
+            let is_outdated = joined_since.is_some_and(|at| at >= flight.started);
+            if !is_outdated && flight.is_joinable(now, limit) {
+                return Joined::Follow(Arc::clone(flight));
+            }
+        }
+        let flight = Flight::new(now);
+        table.insert(key, Arc::clone(&flight));
+        drop(table);
+        Joined::Lead(Lead {
+            flights: Arc::clone(self),
+            key,
+            part_of: None,
+            variant: OnceCell::new(),
+            flight,
+            limit,
+        })
+    }
+
+    /// Joins the fetch of a range that has all of this one and comes to it soon, or that of the same name, or starts it.
+    pub fn join_part(
+        self: &Arc<Flights>,
+        primary: &Key,
+        name: Key,
+        range: Option<Range<u64>>,
+        (now, limit): (Instant, Duration),
+    ) -> Joined {
+        if let Some(flight) = range.as_ref().and_then(|range| self.larger_part(primary, range, (now, limit)))
+        {
+            return Joined::Follow(flight);
+        }
+        let mut joined = self.join(name, now, limit);
+        if let (Joined::Lead(lead), Some(range)) = (&mut joined, range) {
+            lead.part_of = Some(*primary);
+            let mut parts = lock(&self.parts[shard(primary)]);
+            parts.entry(*primary).or_default().push((range, Arc::clone(&lead.flight)));
+        }
+        joined
+    }
+
+    /// The fetch that [`Flights::join_part`] would join.
+    pub fn part_under_way(
+        &self,
+        primary: &Key,
+        name: &Key,
+        range: Option<Range<u64>>,
+        (now, limit): (Instant, Duration),
+    ) -> Option<Arc<Flight>> {
+        let larger = range.and_then(|range| self.larger_part(primary, &range, (now, limit)));
+        larger.or_else(|| self.moving(name, now, limit))
+    }
+
+    fn larger_part(
+        &self,
+        primary: &Key,
+        range: &Range<u64>,
+        (now, limit): (Instant, Duration),
+    ) -> Option<Arc<Flight>> {
+        let joined_since = lock(&self.changes).joined_since;
+        let parts = lock(&self.parts[shard(primary)]);
+        let is_fit = |(coming, flight): &&(Range<u64>, Arc<Flight>)| {
+            joined_since.is_none_or(|at| at < flight.started)
+                && flight.is_joinable(now, limit)
+                && flight.comes_soon_to(coming, range)
+        };
+        parts.get(primary)?.iter().find(is_fit).map(|(_, flight)| Arc::clone(flight))
+    }
+
+    /// What the last answer of a key varied by, if that is known.
+    pub fn varying(&self, primary: &Key) -> Option<Arc<[u8]>> {
+        lock(&self.varying[shard(primary)]).get(primary).map(Arc::clone)
+    }
+
+    /// The same, unless it has brought nothing for so long.
+    pub fn moving(&self, key: &Key, now: Instant, limit: Duration) -> Option<Arc<Flight>> {
+        self.under_way(key).filter(|flight| flight.is_joinable(now, limit))
+    }
+
+    /// The fetch of a key, if there is one.
+    pub fn under_way(&self, key: &Key) -> Option<Arc<Flight>> {
+        self.table(key).get(key).map(Arc::clone)
+    }
+
+    /// Lets requests have a response that is complete, until the result is dropped; `None` where a newer one is complete or
+    /// its subject was changed since it was asked for.
+    pub fn add_pending(
+        self: &Arc<Flights>,
+        key: Key,
+        (filling, ticket): (Arc<Filling>, Arc<Ticket>),
+        sequence: u64,
+        asked: Instant,
+    ) -> Option<Pending> {
+        ticket.complete(&filling.meta.variant);
+        if !ticket.is_newest(&filling.meta.variant) {
+            return None;
+        }
+        let pending = Pending::new(self, key, (filling, ticket), sequence);
+        // A change that comes after this look removes what was added.
+        (!self.is_outdated(&key, asked)).then_some(pending)
+    }
+
+    /// Nobody who comes from here on waits for what is being fetched for a key: it was asked for before a purge. Whether
+    /// it is stored is told by the store, which numbers purges.
+    pub fn part_from(&self, key: &Key) {
+        self.table(key).remove(key);
+        self.pending.remove(key);
+        lock(&self.parts[shard(key)]).remove(key);
+    }
+
+    /// The same for all keys.
+    pub fn part_from_all(&self, now: Instant) {
+        lock(&self.changes).joined_since = Some(now);
+    }
+
+    /// What is being fetched for a key is about what was before: nobody waits for it any more, and it is not stored.
+    pub fn outdate(&self, key: &Key, now: Instant) {
+        let mut changes = lock(&self.changes);
+        if changes.keys.len() >= CHANGES_MAX && !changes.keys.contains_key(key) {
+            changes.keys.clear();
+            (changes.all, changes.joined_since) = (Some(now), Some(now));
+        }
+        changes.keys.insert(*key, now);
+        drop(changes);
+        self.part_from(key);
+    }
+
+    /// Whether a key was changed at this moment or later.
+    pub fn is_outdated(&self, key: &Key, asked: Instant) -> bool {
+        let changes = lock(&self.changes);
+        let at = changes.keys.get(key).copied().max(changes.all);
+        at.is_some_and(|at| at >= asked)
+    }
+
+    /// A number that is another one when a fetch of this key has ended, or of one of few others. What was looked up before
+    /// may be there by then.
+    pub fn ended(&self, key: &Key) -> u64 {
+        self.ended[shard(key)].load(Ordering::Relaxed)
+    }
+
+    /// Keys that are marked; those whose mark is over may be among them.
+    pub fn marks(&self) -> u64 {
+        self.marks.iter().map(|marks| lock(marks).len() as u64).sum()
+    }
+
+    /// Fetches under way. One of a variant counts for its name too.
+    pub fn under_way_now(&self) -> u64 {
+        self.tables.iter().map(|table| lock(table).len() as u64).sum()
+    }
+
+    /// Requests that did not wait because of a mark.
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// Answers to this key are for one request each. A mark is not renewed by those who pass because of it, so that after
+    /// its lifetime one request finds out anew.
+    fn mark(&self, key: &Key, now: Instant) {
+        let mut marks = lock(&self.marks[shard(key)]);
+        if marks.len() >= MARKS_MAX / SHARDS {
+            marks.retain(|_, until| *until > now);
+        }
+        if marks.len() < MARKS_MAX / SHARDS {
+            marks.insert(*key, now + MARK_LIFETIME);
+        }
+    }
+
+    /// The upstream has sent a part of this object that is not as long as it says: for a while the whole is asked for.
+    pub fn refuse_parts(&self, key: &Key) {
+        self.mark(&refusal(key), rt::now());
+    }
+
+    /// Whether parts of this object are not asked for.
+    pub fn refuses_parts(&self, key: &Key) -> bool {
+        self.is_marked(&refusal(key), rt::now())
+    }
+
+    /// An answer to this key was stored: what was said of it before is over.
+    pub fn unmark(&self, key: &Key) {
+        lock(&self.marks[shard(key)]).remove(key);
+    }
+
+    fn is_marked(&self, key: &Key, now: Instant) -> bool {
+        lock(&self.marks[shard(key)]).get(key).is_some_and(|until| *until > now)
+    }
+
+    fn table(&self, key: &Key) -> MutexGuard<'_, KeyMap<Arc<Flight>>> {
+        lock(&self.tables[shard(key)])
+    }
+}
+
+impl std::fmt::Debug for Flights {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flights").field("passed", &self.passed()).finish_non_exhaustive()
+    }
+}
+
+/// Where it is marked that parts of an object are not asked for.
+fn refusal(key: &Key) -> Key {
+    key.variant(b" parts")
+}
+
+fn shard(key: &Key) -> usize {
+    usize::from(key.0[0]) % SHARDS
+}
+
+/// A panic elsewhere leaves nothing half-done here.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    /// Whoever leads, or the one who does.
+    fn leads(flights: &Arc<Flights>, key: Key, now: Instant) -> Option<Lead> {
+        match flights.join(key, now, LIMIT) {
+            Joined::Lead(lead) => Some(lead),
+            Joined::Follow(_) | Joined::Marked => None,
+        }
+    }
+
+    #[test]
+    fn nobody_joins_what_was_asked_for_before_a_purge() {
+        let (flights, now) = (Flights::new(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        let (one, two) = (Key::of(b"one"), Key::of(b"two"));
+        let first = [leads(&flights, one, now), leads(&flights, two, now)];
+        assert!(first.iter().all(Option::is_some) && leads(&flights, one, later).is_none());
+        flights.part_from(&one);
+        let second = leads(&flights, one, later);
+        assert!(second.is_some() && leads(&flights, two, later).is_none());
+        // The end of the first one is not the end of the one in its place.
+        drop(first);
+        assert!(leads(&flights, one, later).is_none());
+        flights.part_from_all(later);
+        assert!(leads(&flights, one, later + Duration::from_secs(1)).is_some());
+    }
+
+    #[test]
+    fn marks_are_bounded_in_time_and_number_and_counted() {
+        let (flights, now) = (Flights::new(), Instant::now());
+        let key = |number: usize| Key::of(&number.to_be_bytes());
+        let is_over = now + MARK_LIFETIME;
+        flights.mark(&key(0), now);
+        assert!(matches!(flights.join(key(0), now, LIMIT), Joined::Marked));
+        assert!(matches!(flights.join(key(1), now, LIMIT), Joined::Lead(_)));
+        // Those who passed because of it do not make it last.
+        assert!(matches!(flights.join(key(0), is_over, LIMIT), Joined::Lead(_)));
+        assert_eq!(flights.passed(), 1);
+        (1..MARKS_MAX * 2).for_each(|number| flights.mark(&key(number), now));
+        assert_eq!(flights.marks(), MARKS_MAX as u64, "shards are full");
+        let marked = (0..MARKS_MAX * 2).filter(|&number| flights.is_marked(&key(number), now)).count();
+        assert_eq!(marked, MARKS_MAX);
+        // One that is over makes room, and an answer that is stored takes its mark away.
+        let late = key(MARKS_MAX * 3);
+        flights.mark(&late, is_over);
+        assert!(flights.is_marked(&late, is_over));
+        flights.unmark(&late);
+        assert!(!flights.is_marked(&late, is_over));
+    }
+
+    #[test]
+    fn changes_are_remembered_and_never_too_many() {
+        let (flights, now) = (Flights::new(), Instant::now());
+        let (before, after) = (now - Duration::from_millis(1), now + Duration::from_millis(1));
+        let key = |number: usize| Key::of(&number.to_be_bytes());
+        flights.outdate(&key(0), now);
+        assert!(flights.is_outdated(&key(0), before) && flights.is_outdated(&key(0), now));
+        assert!(!flights.is_outdated(&key(0), after) && !flights.is_outdated(&key(1), before));
+        for number in 1..=CHANGES_MAX {
+            flights.outdate(&key(number), now);
+        }
+        // What was forgotten counts as changed, like everything.
+        assert!(flights.is_outdated(&key(1), before) && flights.is_outdated(&key(CHANGES_MAX + 9), before));
+        assert!(!flights.is_outdated(&key(1), after));
+        assert!(lock(&flights.changes).keys.len() <= CHANGES_MAX);
+    }
+}

@@ -1,0 +1,285 @@
+//! The response of a fetch that another request leads, for a client that does not wait without end for it.
+//!
+//! ```text
+//!   read along --brings nothing for too long--> far on, strong validator --> the rest, by a range for this client
+//!       ^                                   \-> else the fetch of the key that goes on, or a new one
+//!       |                                               |
+//!       +---- its bytes are those that were sent -------+---- they are not: cut
+//! ```
+//! A client has the head of the first fetch and the beginning of its body. It gets the rest of another body only where both
+//! have the same strong validator, or where the other one has the same describing fields and begins with the bytes that
+//! the client has: then it has the whole of the other one.
+
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use cache::Key;
+use http::request::HeaderId;
+use io::op::Source;
+
+use crate::caching::fetch::{Fetch, detached};
+use crate::caching::filling::{Filling, FillingReader};
+use crate::caching::flight::{Joined, Outcome, SOON_BYTES};
+use crate::caching::{LOOKS_MAX, parts, stored};
+use crate::{Heading, Reply, ReplyBody};
+use exchange::request::Request;
+use exchange::response::Body;
+use transfer::body::BodyError;
+use transfer::body::ranged::{Ranged, RangedBody};
+use transfer::body::stream::Stream;
+
+/// The response of a fetch of another request, whose requests meet at this key; `None` when it cannot be joined any more.
+pub fn reply(
+    fetch: &Rc<Fetch>,
+    request: &Request,
+    filling: &Arc<Filling>,
+    (key, age): (Key, u32),
+) -> Option<Reply> {
+    // Without memory for a request of its own it waits for as long as the upstream may take.
+    let Some(child) = detached(request).filter(|_| !filling.is_complete()) else {
+        return stored::of_filling(filling, age);
+    };
+    let (heading, same, length) = (filling.heading()?, filling.heading()?, filling.length());
+    let reader = filling.reader(0..u64::MAX)?.with_limit(fetch.limit);
+    let way =
+        Way { fetch: Rc::clone(fetch), request: child, filling: Arc::clone(filling), heading: same, key };
+    let way = Rc::new(way);
+    let body = match length {
+        Some(length) => {
+            let source = Following { way, held: Cell::new(Some(reader)) };
+            Body::Ranged(RangedBody::new(Box::new(source), length))
+        }
+        None => Body::Stream(Box::new(FollowingStream::new(way, reader))),
+    };
+    Some(stored::reply(heading, ReplyBody::Ready(body), length, age))
+}
+
+/// What a client needs to go on without the fetch that it has joined.
+struct Way {
+    /// How the upstream is asked.
+    fetch: Rc<Fetch>,
+    /// A request without a client, like that of the client.
+    request: Box<Request>,
+    /// What it has joined.
+    filling: Arc<Filling>,
+    /// The head that the client has.
+    heading: Heading,
+    /// Where requests like this one meet.
+    key: Key,
+}
+
+/// A body of a known length.
+struct Following {
+    way: Rc<Way>,
+    /// Keeps what may be wanted of the body from going until the first part is opened.
+    held: Cell<Option<FillingReader>>,
+}
+
+impl Ranged for Following {
+    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+        let way = Rc::clone(&self.way);
+        match self.held.take() {
+            Some(mut reader) => {
+                reader.narrow(range);
+                Box::new(FollowingStream::new(way, reader))
+            }
+            None => match way.filling.reader(range) {
+                Some(reader) => {
+                    let reader = reader.with_limit(way.fetch.limit);
+                    Box::new(FollowingStream { is_alone: false, ..FollowingStream::new(way, reader) })
+                }
+                None => Box::new(stored::Lost),
+            },
+        }
+    }
+}
+
+struct FollowingStream {
+    way: Rc<Way>,
+    reader: FillingReader,
+    /// What the client has of the body.
+    sent: Range<u64>,
+    /// Whether that is all that it has; other parts of the body may have gone before.
+    is_alone: bool,
+    /// How often it has gone on with another fetch.
+    changes: u32,
+    changing: Option<Changing>,
+}
+
+type Changing = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
+
+impl FollowingStream {
+    fn new(way: Rc<Way>, reader: FillingReader) -> FollowingStream {
+        let start = reader.wanted().start;
+        FollowingStream { way, reader, sent: start..start, is_alone: true, changes: 0, changing: None }
+    }
+}
+
+impl Stream for FollowingStream {
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        loop {
+            if let Some(changing) = &mut self.changing {
+                let Some(reader) = ready!(changing.as_mut().poll(context)) else {
+                    return Poll::Ready(Err(BodyError::Broken));
+                };
+                (self.reader, self.changing) = (reader, None);
+            }
+            match self.reader.poll_next(context)? {
+                Poll::Ready(source) => {
+                    self.sent.end += source.as_ref().map_or(0, |source| source.bytes().len() as u64);
+                    return Poll::Ready(Ok(source));
+                }
+                // An upstream that pauses each time is waited for in the end.
+                Poll::Pending if self.changes == LOOKS_MAX => return Poll::Pending,
+                Poll::Pending => {
+                    ready!(self.reader.poll_stalled(context));
+                    self.changes += 1;
+                    let (way, sent, end) =
+                        (Rc::clone(&self.way), self.sent.clone(), self.reader.wanted().end);
+                    // What can be compared: of a range by itself the beginning is not there.
+                    let current = Arc::clone(self.reader.filling());
+                    let has_all = self.is_alone && current.part().is_none();
+                    let current = has_all.then_some(current);
+                    self.changing = Some(Box::pin(async move { way.go_on(current, sent, end).await }));
+                }
+            }
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        self.changing.is_none() && self.reader.is_reading()
+    }
+}
+
+impl Way {
+    /// The rest of the body, up to `end`, from another fetch; `None` where there is none that fits what the client has, which
+    /// is the part `sent` of the `current` fetch.
+    async fn go_on(
+        &self,
+        current: Option<Arc<Filling>>,
+        sent: Range<u64>,
+        end: u64,
+    ) -> Option<FillingReader> {
+        let is_strong = !parts::if_range_of(&self.heading).is_empty();
+        if let Some(length) = self.filling.meta.length
+            && is_strong
+            && sent.end >= SOON_BYTES
+        {
+            let rest = sent.end..end.min(length);
+            let mut request = detached(&self.request)?;
+            let reply = parts::ask_for(&self.fetch, &mut request, &self.heading, &rest).await.ok()?;
+            if parts::fitting(&reply, &self.heading, &rest) {
+                return parts::begin(&self.fetch, &request, None, (reply, None), rest).await;
+            }
+        }
+        for _ in 0..LOOKS_MAX {
+            let Some(filling) = self.other_fetch().await? else { continue };
+            let reader = filling.reader(sent.end..end)?.with_limit(self.fetch.limit);
+            let other = filling.heading()?;
+            if parts::joins(&self.heading, &other) {
+                return Some(reader);
+            }
+            if filling.meta.length != self.filling.meta.length || !describes_same(&self.heading, &other) {
+                return None;
+            }
+            let (one, two) = (current.as_ref()?.reader(sent.clone())?, filling.reader(sent.clone())?);
+            if let Some(is_same) = have_same_bytes(one, two.with_limit(self.fetch.limit)).await {
+                return is_same.then_some(reader);
+            }
+        }
+        None
+    }
+
+    /// The fetch of the key that goes on, or a new one; no filling where there is to be another look, and `None` where there
+    /// is none for this client.
+    async fn other_fetch(&self) -> Option<Option<Arc<Filling>>> {
+        let Fetch { cache, limit, .. } = &*self.fetch;
+        let flight = match cache.flights().join(self.key, rt::now(), *limit) {
+            Joined::Lead(lead) => {
+                let flight = Arc::clone(lead.flight());
+                Fetch::lead_beside(&self.fetch, &self.request, lead);
+                flight
+            }
+            Joined::Follow(flight) => flight,
+            Joined::Marked => return None,
+        };
+        match flight.outcome_within(*limit).await {
+            Some(Outcome::Filling(filling)) if filling.meta.variant == self.filling.meta.variant => {
+                Some(Some(filling))
+            }
+            None | Some(Outcome::LookAgain) => Some(None),
+            Some(Outcome::Filling(_) | Outcome::Alone | Outcome::Failed(_)) => None,
+        }
+    }
+}
+
+/// Whether two heads say the same of their bodies, though not so much that the bodies have to be the same.
+fn describes_same(one: &Heading, other: &Heading) -> bool {
+    const DESCRIBING: [HeaderId; 5] = [
+        HeaderId::ContentType,
+        HeaderId::ContentEncoding,
+        HeaderId::ContentRange,
+        HeaderId::Etag,
+        HeaderId::LastModified,
+    ];
+    one.head().status() == other.head().status()
+        && DESCRIBING.iter().all(|id| one.head().get(one.raw(), *id) == other.head().get(other.raw(), *id))
+}
+
+/// Whether two readers have the same bytes; `None` where one of them has brought nothing for too long.
+async fn have_same_bytes(one: FillingReader, other: FillingReader) -> Option<bool> {
+    let mut sides = [Side::new(one), Side::new(other)];
+    loop {
+        for side in &mut sides {
+            poll_fn(|context| side.poll_fill(context)).await?;
+        }
+        let [one, other] = &mut sides;
+        let (left, right) = (one.bytes(), other.bytes());
+        let count = left.len().min(right.len());
+        if count == 0 {
+            // Where one is over the other one has to be too, and neither may have broken off.
+            return Some(left.len() == right.len() && one.is_whole && other.is_whole);
+        }
+        if left[..count] != right[..count] {
+            return Some(false);
+        }
+        (one.at, other.at) = (one.at + count, other.at + count);
+    }
+}
+
+/// One of two bodies that are compared.
+struct Side {
+    reader: FillingReader,
+    piece: Option<Source>,
+    at: usize,
+    /// Whether its proper end has come.
+    is_whole: bool,
+    is_over: bool,
+}
+
+impl Side {
+    fn new(reader: FillingReader) -> Side {
+        Side { reader, piece: None, at: 0, is_whole: false, is_over: false }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.piece.as_ref().map_or(&[], |piece| &piece.bytes()[self.at..])
+    }
+
+    /// Ready when there are bytes or none will come, and with `None` when it has waited too long.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Option<()>> {
+        while self.bytes().is_empty() && !self.is_over {
+            match self.reader.poll_next(context) {
+                Poll::Ready(Ok(Some(piece))) => (self.piece, self.at) = (Some(piece), 0),
+                Poll::Ready(end) => (self.is_over, self.is_whole) = (true, end.is_ok()),
+                Poll::Pending => return self.reader.poll_stalled(context).map(|()| None),
+            }
+        }
+        Poll::Ready(Some(()))
+    }
+}

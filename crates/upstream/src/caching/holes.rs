@@ -1,0 +1,303 @@
+//! What one request sends of an answer that is stored in parts: stored ones and holes in turns, each hole asked for when it
+//! is come to, unless somebody else fetches it already.
+//!
+//! What turns out damaged while it is read is a hole too, which is why large bodies that were not compared with their
+//! checksums yet are served from here. Main types: [`Holed`], the body; [`join`] says who fetches a hole.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use cache::{CHUNK_BYTES, Hit, Key, Located};
+use io::op::Source;
+
+use crate::caching::LOOKS_MAX;
+use crate::caching::fetch::Fetch;
+use crate::caching::filling::{Filling, FillingReader};
+use crate::caching::flight::{self, Lead, Outcome};
+use crate::caching::parts::{ask_for, begin, fitting, if_range_of, publish_failure};
+use crate::caching::policy::Failed;
+use crate::caching::stored::{Checked, Lost};
+use crate::{Failure, Heading};
+use exchange::request::Request;
+use transfer::body::BodyError;
+use transfer::body::ranged::Ranged;
+use transfer::body::stream::Stream;
+
+/// Who fetches a hole.
+pub enum Joined {
+    /// This request, with the duty to tell others where there may be some.
+    Lead(Option<Lead>),
+    /// Somebody else does, and this is what comes of it.
+    Along(Arc<Filling>),
+    /// Somebody else did, and nobody answered.
+    Failed(Failure),
+}
+
+/// Joins the fetch of a hole in an entry, or begins it. Requests meet where they lack something of the same content (its
+/// validator is a part of the name), and go together where the one soon comes to all that the other lacks: a hole becomes
+/// smaller while it is filled, so those who come later lack less of it.
+pub async fn join(fetch: &Fetch, entry: Key, heading: &Heading, hole: &Range<u64>) -> Joined {
+    let mut name = if_range_of(heading);
+    if name.is_empty() {
+        return Joined::Lead(None);
+    }
+    name.extend_from_slice(b" hole");
+    let content = entry.variant(&name);
+    let key = content.variant(&[hole.start.to_le_bytes(), hole.end.to_le_bytes()].concat());
+    for _ in 0..LOOKS_MAX {
+        let flight = match fetch.cache.flights().join_part(
+            &content,
+            key,
+            Some(hole.clone()),
+            (rt::now(), fetch.limit),
+        ) {
+            flight::Joined::Lead(lead) => return Joined::Lead(Some(lead)),
+            flight::Joined::Marked => return Joined::Lead(None),
+            flight::Joined::Follow(flight) => flight,
+        };
+        // One that brings nothing is left: another one starts.
+        let Some(outcome) = flight.outcome_within(fetch.limit).await else { continue };
+        match outcome {
+            Outcome::Filling(filling) if filling.part().is_none_or(|part| part.has(hole)) => {
+                return Joined::Along(filling);
+            }
+            // Less came than was asked for.
+            Outcome::Filling(_) => return Joined::Lead(None),
+            Outcome::Failed(failed) => return Joined::Failed(failed.failure),
+            // Not what was hoped for: all who waited ask, side by side.
+            Outcome::Alone => return Joined::Lead(None),
+            // Who asked has gone: somebody else asks, maybe this one.
+            Outcome::LookAgain => {}
+        }
+    }
+    Joined::Lead(None)
+}
+
+/// A stored body with holes, for one request. What is there is read and compared with its checksums; a hole is asked for
+/// when it is come to, passed on while it comes, and stored. One of which nothing is stored is a single hole.
+pub struct Holed {
+    located: Option<Located>,
+    shared: Rc<Shared>,
+    /// A hole that is being fetched already.
+    first: RefCell<Option<(Range<u64>, FillingReader)>>,
+}
+
+/// What all parts of one answer are fetched with. They are fetched one after the other, as the client comes to them: a
+/// client that stops reading causes no further request.
+struct Shared {
+    /// How the upstream is asked, and where parts are stored.
+    fetch: Rc<Fetch>,
+    /// A request without a client, lent to one fetch after the other.
+    request: RefCell<Option<Box<Request>>>,
+    /// The entry that is completed; none where what comes is not stored.
+    hit: Option<Rc<Hit>>,
+    /// The stored head, whose validator the parts must have.
+    heading: Rc<Heading>,
+}
+
+impl Holed {
+    /// The body of a hit with holes. `request` stays with it to fetch them.
+    pub fn new(
+        fetch: Rc<Fetch>,
+        request: Box<Request>,
+        hit: Option<Rc<Hit>>,
+        heading: Rc<Heading>,
+        first: Option<(Range<u64>, FillingReader)>,
+    ) -> Holed {
+        let located = hit.as_ref().and_then(|hit| hit.located().cloned());
+        let shared = Rc::new(Shared { fetch, request: RefCell::new(Some(request)), hit, heading });
+        Holed { located, shared, first: RefCell::new(first) }
+    }
+}
+
+impl Ranged for Holed {
+    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+        let first = self.first.take();
+        let (state, stalls) = (State::Next, 0);
+        Box::new(HoledStream {
+            located: self.located.clone(),
+            shared: Rc::clone(&self.shared),
+            range,
+            first,
+            state,
+            stalls,
+        })
+    }
+
+    fn is_read_at_will(&self) -> bool {
+        true
+    }
+}
+
+struct HoledStream {
+    /// The entry's file.
+    located: Option<Located>,
+    /// How holes are fetched.
+    shared: Rc<Shared>,
+    /// What is still to be served.
+    range: Range<u64>,
+    /// A hole that was asked for before the head went out.
+    first: Option<(Range<u64>, FillingReader)>,
+    state: State,
+    /// How often a fetch has stalled and another one has gone on.
+    stalls: u32,
+}
+
+type Fetching = Pin<Box<dyn Future<Output = Option<FillingReader>>>>;
+
+enum State {
+    /// To be found out.
+    Next,
+    /// From the file, and what of it is still to come.
+    Stored(Box<dyn Stream>, Range<u64>),
+    /// A hole is being asked for.
+    Fetching(Range<u64>, Fetching),
+    /// A hole comes in.
+    Live(FillingReader),
+}
+
+impl HoledStream {
+    /// What comes next of the range.
+    fn next(&mut self) -> State {
+        let wanted = self.range.clone();
+        // What is wanted now need not be what the client asked for: a filter may want the whole.
+        if let Some((coming, mut reader)) = self.first.take_if(|(coming, _)| coming.contains(&wanted.start)) {
+            let part = wanted.start..coming.end.min(wanted.end);
+            self.range.start = part.end;
+            reader.narrow(part);
+            return State::Live(reader);
+        }
+        let missing = match &self.located {
+            Some(located) => located.missing(&wanted),
+            None => Some(wanted.clone()),
+        };
+        let mut end = wanted.end;
+        if let Some((coming, _)) = &self.first {
+            match coming.start > wanted.start {
+                true => end = end.min(coming.start),
+                false => self.first = None,
+            }
+        }
+        match (missing, &self.located) {
+            (Some(hole), _) if hole.start <= wanted.start => {
+                // Not what is on its way already.
+                let hole = hole.start..hole.end.min(end.next_multiple_of(CHUNK_BYTES));
+                let part = wanted.start..hole.end.min(end);
+                self.range.start = part.end;
+                self.fetch(hole, part)
+            }
+            (hole, Some(located)) => {
+                let end = hole.map_or(end, |hole| hole.start.min(end));
+                self.range.start = end;
+                let part = wanted.start..end;
+                State::Stored(Checked(located.clone()).open(part.clone()), part)
+            }
+            (_, None) => State::Stored(Box::new(Lost), wanted),
+        }
+    }
+
+    /// Asks for a hole, of which a part is wanted.
+    fn fetch(&self, hole: Range<u64>, part: Range<u64>) -> State {
+        let shared = Rc::clone(&self.shared);
+        State::Fetching(part, Box::pin(async move { shared.fetch_hole(hole).await }))
+    }
+}
+
+impl Stream for HoledStream {
+    fn is_reading(&self) -> bool {
+        match &self.state {
+            State::Stored(stream, _) => stream.is_reading(),
+            State::Live(reader) => reader.is_reading(),
+            State::Next | State::Fetching(..) => false,
+        }
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        loop {
+            match &mut self.state {
+                State::Next if self.range.is_empty() => return Poll::Ready(Ok(None)),
+                State::Next => self.state = self.next(),
+                State::Stored(stream, part) => match ready!(stream.poll_next(context)) {
+                    Ok(Some(source)) => {
+                        part.start += source.bytes().len() as u64;
+                        return Poll::Ready(Ok(Some(source)));
+                    }
+                    Ok(None) => self.state = State::Next,
+                    Err(error @ BodyError::NoMemory) => return Poll::Ready(Err(error)),
+                    // What the disk cannot give, or gives wrongly, is a hole like any other.
+                    Err(_) => {
+                        let rest = part.clone();
+                        self.state = self.fetch(rest.clone(), rest);
+                    }
+                },
+                State::Live(reader) => match reader.poll_next(context)? {
+                    Poll::Ready(Some(source)) => return Poll::Ready(Ok(Some(source))),
+                    Poll::Ready(None) => self.state = State::Next,
+                    Poll::Pending if self.stalls == LOOKS_MAX => return Poll::Pending,
+                    Poll::Pending => {
+                        ready!(reader.poll_stalled(context));
+                        let rest = reader.wanted();
+                        self.stalls += 1;
+                        self.state = self.fetch(rest.clone(), rest);
+                    }
+                },
+                State::Fetching(part, fetching) => {
+                    let Some(mut reader) = ready!(fetching.as_mut().poll(context)) else {
+                        return Poll::Ready(Err(BodyError::Broken));
+                    };
+                    reader.narrow(part.clone());
+                    self.state = State::Live(reader);
+                }
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Fetches a hole while a head is out that says what is to be in it: anything else is no answer.
+    async fn fetch_hole(&self, hole: Range<u64>) -> Option<FillingReader> {
+        // Where nothing is stored of it nobody else is at the same one.
+        let joined = match &self.hit {
+            Some(hit) => join(&self.fetch, hit.key(), &self.heading, &hole).await,
+            None => Joined::Lead(None),
+        };
+        let lead = match joined {
+            Joined::Lead(lead) => lead,
+            Joined::Failed(_) => return None,
+            Joined::Along(filling) => {
+                // The whole of something new is not what the head of this answer is about.
+                let reader = filling.part().and_then(|_| filling.reader(hole.clone()));
+                if let Some(reader) = reader {
+                    return Some(reader.with_limit(self.fetch.limit));
+                }
+                None
+            }
+        };
+        let mut request = self.request.borrow_mut().take()?;
+        let reply = ask_for(&self.fetch, &mut request, &self.heading, &hole).await;
+        let reader = match reply {
+            Ok(reply) => match fitting(&reply, &self.heading, &hole) {
+                true => begin(&self.fetch, &request, self.hit.as_deref(), (reply, lead), hole).await,
+                false => {
+                    // Whatever it is now, what is stored is not it.
+                    let key = cache::Scope::Key(self.fetch.key.0);
+                    if self.hit.is_some() {
+                        let _ = self.fetch.store.purge(key, cache::Fate::Gone).await;
+                    }
+                    None
+                }
+            },
+            Err(failure) => {
+                publish_failure(lead, Failed::of(&mut request, failure));
+                None
+            }
+        };
+        *self.request.borrow_mut() = Some(request);
+        reader
+    }
+}

@@ -1,0 +1,721 @@
+//! Answers of upstreams, kept and used again: which requests may have one, who fetches it, who waits.
+//!
+//! ```text
+//!   handler -- serve --> look it up --fresh--> served (HIT)
+//!                           |
+//!                           +--stale or none--> join the fetch of the key (flight)
+//!                                                |            \-- follow: wait for the head, read along (filling)
+//!                                                +-- lead: a task of its own asks the upstream and fills the cache
+//! ```
+//! A module such as `proxy` says how its upstream is asked ([`Origin`]); here it is decided when. [`policy`] has the rules,
+//! [`flight`] who waits for whom, [`filling`] the body that many read while it comes, [`stored`] answers out of the
+//! cache, [`purge`] what takes them away, [`tasks`] the life of the stores. The store itself is the crate `cache`.
+
+pub mod fetch;
+pub mod filler;
+pub mod filling;
+pub mod flight;
+pub mod following;
+pub mod holes;
+pub mod parts;
+pub mod pending;
+pub mod policy;
+pub mod purge;
+pub mod record;
+pub mod settings;
+pub mod stored;
+pub mod tally;
+pub mod tasks;
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::cache::{Access, Hit, Key, Meta, Store, StoreError};
+use http::cache_control::RequestCacheControl;
+use http::cache_status::Forwarded;
+use http::freshness::Reuse;
+use http::freshness::store::Ignored;
+use http::request::{HeaderId, Method};
+use rt::{Either, select};
+
+use crate::caching::fetch::Fetch;
+use crate::caching::flight::{Flight, Joined, Outcome};
+use crate::caching::parts::Asked;
+use crate::caching::policy::{Failed, Grade};
+use crate::caching::record::{Status, Unstored};
+use crate::caching::settings::{CacheConf, Stale};
+use crate::caching::tasks::Cache;
+use crate::{Failure, Reply, Settings};
+use exchange::client;
+use exchange::config::Scope;
+use exchange::facts::Fact;
+use exchange::request::Request;
+use transfer::body::{choose, turns};
+
+/// How a module's upstream is asked, and what its configuration says of the cache.
+pub struct Origin {
+    /// The settings.
+    pub conf: fn(&Scope) -> &CacheConf,
+    /// How upstreams are talked to.
+    pub upstream: fn(&Scope) -> &Settings,
+    /// Fields of answers that are to be ignored.
+    pub ignored: fn(&Scope) -> Ignored,
+    /// Asks.
+    pub ask: Ask,
+}
+
+/// See [`Origin::ask`].
+pub type Ask =
+    for<'a> fn(&'a mut Request, &'a Wanted) -> Pin<Box<dyn Future<Output = Result<Reply, Failure>> + 'a>>;
+
+/// What is asked of an upstream beside what the client asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whether the answer may be for others too: without the client's conditions and ranges, and with GET for HEAD.
+    pub is_shared: bool,
+    /// `If-None-Match`
+    pub if_none_match: Option<Vec<u8>>,
+    /// `If-Modified-Since`, in seconds since 1970.
+    pub if_modified_since: Option<i64>,
+    /// `Range`
+    pub range: Option<Vec<u8>>,
+    /// `If-Range`
+    pub if_range: Option<Vec<u8>>,
+}
+
+impl Wanted {
+    /// Whether a 304 would be an answer to us, and not to the client.
+    pub fn has_conditions(&self) -> bool {
+        self.if_none_match.is_some() || self.if_modified_since.is_some()
+    }
+}
+
+/// Lookups of one request: more, and what it looks for comes and goes faster than it can be looked at.
+const LOOKS_MAX: u32 = 4;
+
+/// Answers a request from the cache, or by asking the upstream.
+///
+/// # Errors
+/// The status that answers instead, or that the client is gone.
+pub async fn serve(
+    request: &mut Request,
+    origin: &'static Origin,
+    cache: Arc<Cache>,
+    text: Vec<u8>,
+) -> Result<Reply, Failure> {
+    let generation = Rc::clone(&request.generation);
+    let conf = (origin.conf)(&generation.config.location(request.location).scope);
+    let Some(store) = cache.store() else {
+        record::of(request).key = text;
+        tally::count(request, &cache);
+        return (origin.ask)(request, &Wanted { is_shared: true, ..Wanted::default() }).await;
+    };
+    let key = Key::of(&text);
+    let control = policy::control_of(request, conf);
+    let lookup = Lookup { origin, conf, cache: &cache, store, key, text, control };
+    if conf.bypass.items().iter().any(|text| policy::is_set(&text.rendered(request))) {
+        let record = record::of(request);
+        (record.status, record.forwarded) = (Some(Status::Bypass), Some(Forwarded::Bypass));
+        let answered = match control.only_if_cached {
+            true => Err(Failure::Status(504)),
+            // Boxed, as in `run` all that a hit does not come to: it would carry the room.
+            false => Box::pin(lookup.fetch(None).alone(request, !control.no_store)).await,
+        };
+        record::of(request).key = lookup.text;
+        tally::count(request, &cache);
+        return answered;
+    }
+    let answered = lookup.run(request).await;
+    let record = record::of(request);
+    record.key = lookup.text;
+    // Also where there is no answer it is known what was there.
+    record.status.get_or_insert(match record.forwarded {
+        Some(Forwarded::Stale) => Status::Expired,
+        _ => Status::Miss,
+    });
+    tally::count(request, &cache);
+    answered
+}
+
+/// One request that looks for an answer.
+struct Lookup<'a> {
+    /// How the upstream is asked.
+    origin: &'static Origin,
+    /// The settings of the request's location.
+    conf: &'a CacheConf,
+    /// The cache that these name.
+    cache: &'a Arc<Cache>,
+    /// What it has on its disk and in memory.
+    store: &'a Arc<Store>,
+    /// The digest of the text: what names the entry.
+    key: Key,
+    /// The value of `proxy_cache_key`, which every entry holds and every lookup compares.
+    text: Vec<u8>,
+    /// What the client says of answers out of caches; nothing where that does not count.
+    control: RequestCacheControl,
+}
+
+/// What a look has come to.
+enum Found {
+    /// An answer.
+    Reply(Reply),
+    /// One that is fresh and has holes, or may have.
+    Parts(Hit),
+    /// One that has to be asked for again.
+    Stale(Hit),
+    /// One that is good, but not for this client, which wants a newer one.
+    Unwanted(Hit),
+    /// None.
+    Nothing,
+}
+
+/// Where requests for the same wait for one another.
+struct Meeting {
+    /// The key says what is looked up; whom to wait for is narrowed down once variants are known.
+    key: Key,
+    /// What [`flight::Flights::ended`] said before the look.
+    ended: u64,
+}
+
+impl Lookup<'_> {
+    /// Looks until there is an answer. What is waited for may be gone, or another variant, when it has come: then it is
+    /// looked for again, a few times.
+    async fn run(&self, request: &mut Request) -> Result<Reply, Failure> {
+        let mut meeting = Meeting { key: self.key, ended: 0 };
+        for _ in 0..LOOKS_MAX {
+            // Looked up each time: what the response varies by may have become known, and its variants are fetched side by
+            // side.
+            if meeting.key == self.key
+                && let Some(vary) = self.cache.flights().varying(&self.key)
+            {
+                meeting.key = self.key.variant(&policy::variant_of(request, &vary));
+            }
+            meeting.ended = self.cache.flights().ended(&meeting.key);
+            let stale = match self.look(request).await {
+                Found::Reply(reply) => return Ok(reply),
+                Found::Parts(hit) if self.control.only_if_cached && parts::is_servable(request, &hit) => {
+                    let asked = self.asked(request);
+                    return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
+                }
+                // RFC 9111 section 5.2.1.7: this answers it, and no upstream is asked.
+                _ if self.control.only_if_cached => {
+                    record::of(request).status = Some(Status::Miss);
+                    return Err(Failure::Status(504));
+                }
+                Found::Parts(_) if self.control.no_store => {
+                    return (self.origin.ask)(request, &Wanted::default()).await;
+                }
+                Found::Parts(hit) => {
+                    let asked = self.asked(request);
+                    let coming = asked.and_then(|asked| Some((asked, self.part_coming(&hit, asked)?)));
+                    let Some((part, flight)) = coming else {
+                        return Box::pin(self.fetch(None).complete(request, hit, asked)).await;
+                    };
+                    match Box::pin(self.follow_part(request, &flight, None, part)).await? {
+                        Followed::Reply(reply) => return Ok(reply),
+                        Followed::Variant(_) | Followed::LookAgain => continue,
+                    }
+                }
+                Found::Stale(hit) => {
+                    record::of(request).forwarded = Some(Forwarded::Stale);
+                    Some(hit)
+                }
+                Found::Unwanted(hit) => {
+                    record::of(request).forwarded = Some(Forwarded::Request);
+                    Some(hit)
+                }
+                Found::Nothing => {
+                    let record = record::of(request);
+                    if record.forwarded != Some(Forwarded::Request) {
+                        record.forwarded = Some(Forwarded::UriMiss);
+                    }
+                    None
+                }
+            };
+            match Box::pin(self.obtain(request, stale, &mut meeting)).await? {
+                Followed::Reply(reply) => return Ok(reply),
+                Followed::Variant(key) => meeting.key = key,
+                Followed::LookAgain => {}
+            }
+        }
+        Box::pin(self.fetch(None).alone(request, true)).await
+    }
+
+    /// Asks the upstream for what is not there or not fresh, or lets another request do it. Boxed what most misses do not come
+    /// to: they ask by a task of their own.
+    async fn obtain(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        meeting: &mut Meeting,
+    ) -> Result<Followed, Failure> {
+        if self.is_beyond_max_offset(request) {
+            record::of(request).status = Some(Status::Miss);
+            return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
+        }
+        if self.control.no_store {
+            return Box::pin(self.fetch(stale).alone(request, false)).await.map(Followed::Reply);
+        }
+        // A range of what is not stored is fetched by itself, and not with all that is before it. Of what was stored whole
+        // all is asked for again: a part would take its place.
+        let had_all = stale.as_ref().is_some_and(parts::is_whole);
+        let part = self.asked(request).filter(|asked| !had_all && self.is_for_a_part(*asked));
+        if let Some(asked) = part {
+            return Box::pin(self.obtain_part(request, stale, asked)).await;
+        }
+        // As in nginx: what is not going to be stored is asked for as the client does, and several ranges are cut out of the
+        // whole only where that is stored.
+        let has_range = request.header(HeaderId::Range).is_some();
+        if has_range && stale.is_none() && self.fetch(None).has_too_few_uses(self.conf) {
+            let record = record::of(request);
+            (record.status, record.unstored) = (Some(Status::Miss), Some(Unstored::TooFewUses));
+            return (self.origin.ask)(request, &Wanted::default()).await.map(Followed::Reply);
+        }
+        // Its response has no body that others could have. It must not take the place of one with a body.
+        if request.method == Method::Head && !self.conf.convert_head {
+            let stores = stale.as_ref().is_none_or(|hit| policy::is_of_head(&hit.meta));
+            return Box::pin(self.fetch(stale).alone(request, stores)).await.map(Followed::Reply);
+        }
+        // Written out, `proxy_cache_lock off` is nginx's habit: everybody asks.
+        let has_updating =
+            stale.as_ref().is_some_and(|hit| policy::uses_stale(self.conf, &hit.meta, Stale::Updating));
+        if self.conf.lock == Some(false) && !has_updating {
+            return Box::pin(self.fetch(stale).alone(request, true)).await.map(Followed::Reply);
+        }
+        let flights = self.cache.flights();
+        let reply = match flights.join(meeting.key, rt::now(), self.conf.join_limit()) {
+            Joined::Lead(lead) => {
+                // What another request fetched may have come between the look and now. Nothing else can come while this
+                // one leads.
+                let stale = match flights.ended(&meeting.key) == meeting.ended {
+                    true => stale,
+                    false => match self.look(request).await {
+                        Found::Reply(reply) => return Ok(Followed::Reply(reply)),
+                        Found::Parts(_) => return Ok(Followed::LookAgain),
+                        Found::Stale(hit) | Found::Unwanted(hit) => Some(hit),
+                        Found::Nothing => None,
+                    },
+                };
+                self.fetch(stale).lead(request, lead).await
+            }
+            Joined::Marked => Box::pin(self.fetch(stale).alone(request, true)).await,
+            // What was asked for before this client came is not what it wants to have checked.
+            Joined::Follow(_) if self.wants_new(request) => {
+                Box::pin(self.fetch(stale).alone(request, true)).await
+            }
+            Joined::Follow(flight) => {
+                return Box::pin(self.follow(request, &flight, (stale, meeting.key))).await;
+            }
+        };
+        reply.map(Followed::Reply)
+    }
+
+    /// Waits for what another request fetches, and makes an answer of what came of it.
+    async fn follow(
+        &self,
+        request: &mut Request,
+        flight: &Arc<Flight>,
+        (stale, key): (Option<Hit>, Key),
+    ) -> Result<Followed, Failure> {
+        // Somebody is at it, so the old answer does no harm where it is allowed at all.
+        let is_wanted = record::of(request).forwarded != Some(Forwarded::Request);
+        let mut stale = stale;
+        let is_good = |hit: &mut Hit| {
+            is_wanted
+                && policy::uses_stale(self.conf, &hit.meta, Stale::Updating)
+                && parts::is_servable(request, hit)
+        };
+        if let Some(hit) = stale.take_if(is_good) {
+            let reply = self.served(request, hit, Status::Updating);
+            return reply.map(Followed::Reply).ok_or(Failure::Status(502));
+        }
+        let reply = match self.wait(request, flight).await? {
+            Waited::Outcome(Outcome::Filling(filling)) => {
+                let variant = policy::variant_of(request, &filling.meta.vary);
+                if variant != filling.meta.variant {
+                    // It is for requests that say something else. Others may be after the same variant as this one.
+                    return Ok(Followed::Variant(self.key.variant(&variant)));
+                }
+                let age = policy::age(&filling.meta, now_s());
+                let fetch = Rc::new(self.fetch(None));
+                match following::reply(&fetch, request, &filling, (key, age)) {
+                    Some(reply) => {
+                        let record = record::of(request);
+                        (record.status, record.collapsed) = (Some(Status::Hit), true);
+                        record.stored = true;
+                        reply
+                    }
+                    // It has broken off, or its beginning is lost: what comes now is not stored beside it.
+                    None => self.fetch(stale).alone(request, false).await?,
+                }
+            }
+            Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
+            // Side by side with all others who waited: none of them has to queue behind another one.
+            Waited::Outcome(Outcome::Alone) => self.fetch(stale).alone(request, true).await?,
+            Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
+            // As in nginx, what comes of it is not stored: somebody else is at it.
+            Waited::TooLong => self.fetch(stale).alone(request, false).await?,
+        };
+        Ok(Followed::Reply(reply))
+    }
+
+    /// The range that is fetched by itself, where that is wanted.
+    fn asked(&self, request: &Request) -> Option<Asked> {
+        // Where the configuration says which range is asked for, that is what is stored under its key.
+        if self.conf.stores_parts && !self.conf.sets_range { parts::asked(request) } else { None }
+    }
+
+    /// Whether a range starts so far behind that it is not worth to fetch all before it (nginx's
+    /// `proxy_cache_max_range_offset`): it is passed on as it is, and its answer is not stored.
+    fn is_beyond_max_offset(&self, request: &Request) -> bool {
+        let start = self.conf.max_range_offset.and_then(|most| Some((most, parts::start(request)?)));
+        start.is_some_and(|(most, start)| start > most)
+    }
+
+    /// Whether the client does not take what is stored, by its own words.
+    fn wants_new(&self, request: &mut Request) -> bool {
+        self.control.no_cache || record::of(request).forwarded == Some(Forwarded::Request)
+    }
+
+    /// Whether a range is fetched by itself: not where the whole is on its way already and has come as far.
+    fn is_for_a_part(&self, asked: Asked) -> bool {
+        let flights = self.cache.flights();
+        if flights.refuses_parts(&self.key) {
+            return false;
+        }
+        let Some(flight) = flights.moving(&self.key, rt::now(), self.conf.join_limit()) else { return true };
+        match flight.known() {
+            Some(Outcome::Filling(filling)) => filling.has_parts() && !filling.comes_to(asked),
+            _ => false,
+        }
+    }
+
+    /// Fetches a range by itself, or reads along with somebody who fetches the same one.
+    async fn obtain_part(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        asked: Asked,
+    ) -> Result<Followed, Failure> {
+        let name = self.key.variant(&asked.aligned());
+        match self.cache.flights().join_part(
+            &self.key,
+            name,
+            asked.chunks(),
+            (rt::now(), self.conf.join_limit()),
+        ) {
+            Joined::Lead(lead) => {
+                self.fetch(stale).part(request, asked, Some(lead)).await.map(Followed::Reply)
+            }
+            Joined::Marked => self.alone_with_part(request, stale, asked).await,
+            Joined::Follow(flight) => self.follow_part(request, &flight, stale, asked).await,
+        }
+    }
+
+    /// Somebody who fetches what is missing of a range.
+    fn part_coming(&self, hit: &Hit, asked: Asked) -> Option<Arc<Flight>> {
+        let body = hit.located()?;
+        body.missing(&asked.within(body.length))?;
+        let name = self.key.variant(&asked.aligned());
+        self.cache.flights().part_under_way(
+            &self.key,
+            &name,
+            asked.chunks(),
+            (rt::now(), self.conf.join_limit()),
+        )
+    }
+
+    /// Waits for a range that another request fetches, and reads along.
+    async fn follow_part(
+        &self,
+        request: &mut Request,
+        flight: &Arc<Flight>,
+        stale: Option<Hit>,
+        asked: Asked,
+    ) -> Result<Followed, Failure> {
+        let reply = match self.wait(request, flight).await? {
+            Waited::Outcome(Outcome::Filling(filling)) => {
+                let fetch = Rc::new(self.fetch(None));
+                let is_mine = policy::variant_of(request, &filling.meta.vary) == filling.meta.variant;
+                let along = match is_mine {
+                    true => filling.part().and_then(|part| {
+                        let reader = filling.reader(part.range.clone())?.with_limit(fetch.limit);
+                        Fetch::along(&fetch, request, &filling, reader)
+                    }),
+                    // Who wants another variant asks for that one.
+                    false => return self.alone_with_part(request, stale, asked).await,
+                };
+                // The whole came, or it is over by now: it is in the cache, or on its way there.
+                let Some(reply) = along else { return Ok(Followed::LookAgain) };
+                let record = record::of(request);
+                (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
+                reply
+            }
+            Waited::Outcome(Outcome::LookAgain) | Waited::Stalled => return Ok(Followed::LookAgain),
+            Waited::Outcome(Outcome::Failed(failed)) => self.after_failure(request, stale, failed)?,
+            Waited::Outcome(Outcome::Alone) | Waited::TooLong => {
+                return self.alone_with_part(request, stale, asked).await;
+            }
+        };
+        Ok(Followed::Reply(reply))
+    }
+
+    /// Fetches a range for this request, side by side with others who want the same.
+    async fn alone_with_part(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        asked: Asked,
+    ) -> Result<Followed, Failure> {
+        self.fetch(stale).part(request, asked, None).await.map(Followed::Reply)
+    }
+
+    /// Looks into the cache.
+    async fn look(&self, request: &mut Request) -> Found {
+        // Before the store: what is there may be older.
+        if let Some(found) = self.look_for_pending(request) {
+            return found;
+        }
+        let found = {
+            let request = &*request;
+            let selector = |vary: &[u8]| policy::variant_of(request, vary);
+            self.store.find_by(&self.key, &self.text, &selector, access(request, self.store)).await
+        };
+        // What the disk cannot give is as good as not stored: requests go on without a disk. The store says so in the
+        // log, once.
+        let Ok(Some(hit)) = found else { return Found::Nothing };
+        if self.is_damaged(request, &hit).await {
+            return Found::Nothing;
+        }
+        let now = now_s();
+        self.note(request, &hit.meta, now);
+        match policy::reuse(self.conf, &hit, &self.control, (self.origin.ignored)(request.scope()), now) {
+            Reuse::Fresh => {}
+            Reuse::Stale => {
+                return self.served(request, hit, Status::Stale).map_or(Found::Nothing, Found::Reply);
+            }
+            Reuse::Validate(_) => return Found::Unwanted(hit),
+        }
+        match policy::grade(&hit, now) {
+            // One that was not compared yet may have holes that nobody knows of.
+            Grade::Fresh if hit.located().is_some_and(|body| !body.is_verified(&(0..body.length))) => {
+                record::of(request).status = Some(Status::Hit);
+                Found::Parts(hit)
+            }
+            Grade::Fresh => self.served(request, hit, Status::Hit).map_or(Found::Nothing, Found::Reply),
+            // With holes in what is asked for it is no answer, and there is nothing to be had at once.
+            _ if !parts::is_servable(request, &hit) => Found::Stale(hit),
+            Grade::StaleWhileRevalidate => self.update_beside(request, hit),
+            Grade::Stale
+                if self.conf.background_update
+                    && policy::uses_stale(self.conf, &hit.meta, Stale::Updating) =>
+            {
+                self.update_beside(request, hit)
+            }
+            Grade::Stale => Found::Stale(hit),
+        }
+    }
+
+    /// Whether the first bytes that this request wants of a body are damaged on the disk, which drops the entry. This is found
+    /// out before the head goes, so that the request is a miss. Later on only the rest can be asked for.
+    async fn is_damaged(&self, request: &Request, hit: &Hit) -> bool {
+        let Some(body) = hit.located().filter(|_| request.method != Method::Head) else { return false };
+        let start = self.asked(request).map_or(0, |asked| asked.within(body.length).start);
+        let first = start..start + 1;
+        if body.is_verified(&first) || !body.is_present(&first) {
+            return false;
+        }
+        matches!(
+            Box::pin(body.read(first, 1).next()).await,
+            Err(StoreError::Damaged(_) | StoreError::Disk { .. })
+        )
+    }
+
+    /// Looks for a response that is complete and not in its place yet; `None` where the store has to be asked.
+    fn look_for_pending(&self, request: &mut Request) -> Option<Found> {
+        let is_wanted = |meta: &Meta| policy::variant_of(request, &meta.vary) == meta.variant;
+        let (filling, sequence) = self.cache.flights().pending.find(&self.key, is_wanted)?;
+        let meta = &filling.meta;
+        if self.store.fate(&self.key, &self.text, &meta.tags, sequence).is_some() {
+            return None;
+        }
+        let now = now_s();
+        let age = policy::age(meta, now);
+        if meta.fresh_until <= now {
+            // What is stored is no better.
+            return Some(Found::Nothing);
+        }
+        let left = meta.fresh_until.saturating_sub(now);
+        let RequestCacheControl { no_cache, min_fresh, .. } = self.control;
+        let is_unwanted = no_cache
+            || self.control.is_too_old(age)
+            || min_fresh.is_some_and(|least| left < i64::from(least));
+        if is_unwanted {
+            // The client has it fetched anew, and what is stored is not to be compared with it.
+            record::of(request).forwarded = Some(Forwarded::Request);
+            return Some(Found::Nothing);
+        }
+        self.note(request, meta, now);
+        let reply = stored::of_filling(&filling, age)?;
+        record::of(request).status = Some(Status::Hit);
+        Some(Found::Reply(reply))
+    }
+
+    /// Serves a stale answer while a new one is fetched, by this request's doing or another's.
+    fn update_beside(&self, request: &mut Request, hit: Hit) -> Found {
+        let (status, lead) = match self.cache.flights().join(self.key, rt::now(), self.conf.join_limit()) {
+            Joined::Lead(lead) => (Status::Stale, Some(lead)),
+            Joined::Follow(_) | Joined::Marked => (Status::Updating, None),
+        };
+        let again = lead.map(|lead| (lead, fetch::Known::of(&hit)));
+        let Some(reply) = self.served(request, hit, status) else { return Found::Nothing };
+        if let Some((lead, known)) = again {
+            self.fetch(None).beside(request, lead, known);
+        }
+        Found::Reply(reply)
+    }
+
+    /// What a request gets whose upstream could not be asked by somebody else.
+    fn after_failure(
+        &self,
+        request: &mut Request,
+        stale: Option<Hit>,
+        failed: Failed,
+    ) -> Result<Reply, Failure> {
+        match stale {
+            Some(hit)
+                if parts::is_servable(request, &hit)
+                    && failed.is_worse_than(self.conf, &hit.meta, now_s()) =>
+            {
+                self.served(request, hit, Status::Stale).ok_or(failed.failure)
+            }
+            _ => Err(failed.failure),
+        }
+    }
+
+    /// A stored answer as it goes out, with what is to be known of it. `None` where its head is none.
+    fn served(&self, request: &mut Request, hit: Hit, status: Status) -> Option<Reply> {
+        let age = policy::age(&hit.meta, now_s());
+        let reply = stored::of_hit(request, hit, age)?;
+        record::of(request).status = Some(status);
+        Some(reply)
+    }
+
+    /// Keeps for variables what a stored answer is.
+    fn note(&self, request: &mut Request, meta: &Arc<Meta>, now_s: i64) {
+        let record = record::of(request);
+        record.stored_for_s = Some(now_s.saturating_sub(meta.response_time_ms / 1000).max(0) as u64);
+        record.ttl_s = Some(meta.fresh_until.saturating_sub(now_s));
+        record.found = Some(Arc::clone(meta));
+    }
+
+    /// What is needed to ask the upstream, which may outlive the request.
+    fn fetch(&self, stale: Option<Hit>) -> Fetch {
+        Fetch {
+            origin: self.origin,
+            cache: Arc::clone(self.cache),
+            store: Arc::clone(self.store),
+            key: self.key,
+            text: self.text.clone(),
+            stale: stale.map(Rc::new),
+            limit: self.conf.stall_limit(),
+        }
+    }
+
+    /// Waits for what another request fetches.
+    async fn wait(&self, request: &Request, flight: &Arc<Flight>) -> Result<Waited, Failure> {
+        let outcome = async {
+            match self.conf.lock {
+                Some(true) => {
+                    let patience = self.conf.lock_timeout.min(LONGEST_WAIT);
+                    match select(flight.outcome(), rt::sleep_until(rt::now() + patience)).await {
+                        Either::Left(outcome) => Waited::Outcome(outcome),
+                        Either::Right(()) => Waited::TooLong,
+                    }
+                }
+                _ => match flight.outcome_within(self.conf.stall_limit()).await {
+                    Some(outcome) => Waited::Outcome(outcome),
+                    None => Waited::Stalled,
+                },
+            }
+        };
+        or_gone(request, pin!(outcome)).await
+    }
+}
+
+/// Timers take no longer ones.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// What came of following somebody else's fetch.
+enum Followed {
+    /// An answer.
+    Reply(Reply),
+    /// What was fetched is not for this request; others like it meet at this key.
+    Variant(Key),
+    /// There is something new.
+    LookAgain,
+}
+
+/// What came of waiting.
+enum Waited {
+    /// What the other request's fetch came to.
+    Outcome(Outcome),
+    /// `proxy_cache_lock_timeout` is over.
+    TooLong,
+    /// The fetch has brought nothing for too long: it is no longer joined, so that another one starts.
+    Stalled,
+}
+
+/// Waits for something, or until the client is gone. What others wait for too is not given up with it: fetches are tasks
+/// of their own.
+pub async fn or_gone<T>(request: &Request, future: impl Future<Output = T>) -> Result<T, Failure> {
+    match select(future, client::gone(request, true)).await {
+        Either::Left(value) => Ok(value),
+        Either::Right(()) => Err(Failure::Gone),
+    }
+}
+
+/// How stored answers are read for a request: by the engine of its location, past the page cache where `directio` says so.
+pub fn access(request: &Request, store: &Store) -> Access {
+    let core = &request.scope().core;
+    let events = request.config().events();
+    Access {
+        via: choose::path_engine(core.sending.aio, &rt::caps()),
+        direct_from: core.sending.directio,
+        direct_via: choose::direct_engine(core.sending.aio, &rt::caps()),
+        sends_files: core.sending.sendfile == Some(true),
+        has_room: !turns::are_on() || is_quick(request),
+        // Faults that are asked for are to be met, and they are met in the engine.
+        calls_directly: store.config().calls_directly && events.calls_directly(),
+    }
+}
+
+/// Whether an answer that is read whole leaves at once, as far as client and configuration are concerned.
+fn is_quick(request: &Request) -> bool {
+    let is_limited = request.limit_rate.is_some() || request.scope().core.limit_rate.is_some();
+    let client = request.conn.client.borrow();
+    !is_limited && client.as_ref().is_some_and(|client| client.room() >= ::cache::WHOLE_BYTES_MAX)
+}
+
+/// The first byte of the slice that a request is for.
+#[derive(Clone, Copy, Debug)]
+pub struct SliceStart(pub u64);
+
+impl Fact for SliceStart {
+    fn outlives_location(&self) -> bool {
+        true
+    }
+}
+
+/// The first byte of the slice that a request is for (`slice`), once `$slice_range` was asked for.
+pub fn slice_start(request: &Request) -> Option<u64> {
+    request.facts.get::<SliceStart>().map(|start| start.0)
+}
+
+/// Seconds since 1970.
+pub fn now_s() -> i64 {
+    policy::seconds(rt::wall())
+}

@@ -1,0 +1,587 @@
+//! Answers that are stored in parts: a range of something that is not stored fetches what is needed of it, stored parts
+//! serve any range within them, and holes are fetched when somebody wants what is missing.
+//!
+//! ```text
+//!   wanted   |-----------------------------------------|
+//!   stored   |#######|          |############|
+//!   fetched          |~~~~~~~~~~|            |~~~~~~~~~|     one request for each hole, as it is come to
+//! ```
+//! Here is what is asked for and what is done with it while it comes: several requests for the same part read along with
+//! the first one ([`Filling`]). What one request sends of stored parts and holes is in [`holes`].
+//!
+//! Parts are joined only where both have the same strong validator (RFC 9110 section 15.3.7.3). An upstream that answers
+//! with another one, or with the whole, has something new: what is stored goes.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cache::{CHUNK_BYTES, Fate, Fill, Hit, Key, Meta, New, Scope, Store};
+use http::StatusCode;
+use http::cache_status::Forwarded;
+use http::freshness::store::NotStored;
+use http::push_decimal;
+use http::range::{ContentRange, ContentRangeError};
+use http::request::{HeaderId, Method};
+use http::validator::Validator;
+
+use crate::caching::fetch::{Answered, Fetch, detached};
+use crate::caching::filling::{End, Filling, FillingReader, SharedHead};
+use crate::caching::flight::{Lead, Outcome};
+use crate::caching::holes::{self, Holed};
+use crate::caching::policy::{self, Failed, Question};
+use crate::caching::record::{self, Status, Unstored};
+use crate::caching::stored;
+use crate::caching::tasks::Cache;
+use crate::caching::{Wanted, now_s, or_gone};
+use crate::{Coming, Failure, Heading, Reply, ReplyBody};
+use exchange::request::Request;
+use exchange::response::Body;
+use transfer::body::ranged::RangedBody;
+
+/// The one range that a client asks for (RFC 9110 section 14.1.2), before the length of what it is a part of is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// From a byte to the byte before another one, or to the end.
+    From(u64, Option<u64>),
+    /// So many bytes at the end.
+    Last(u64),
+}
+
+/// The range of a request, if it asks for one that parts are fetched for. Several ranges are cut out of the whole.
+pub fn asked(request: &Request) -> Option<Asked> {
+    // What a filter puts into the body, or takes a request apart for, is of the whole.
+    if request.method != Method::Get || request.depth > 0 {
+        return None;
+    }
+    let value = request.header(HeaderId::Range)?;
+    let (unit, spec) = value.split_at_checked(6)?;
+    if !unit.eq_ignore_ascii_case(b"bytes=") || spec.contains(&b',') {
+        return None;
+    }
+    let dash = memchr::memchr(b'-', spec)?;
+    let number = |text: &[u8]| http::parse_decimal(text.trim_ascii());
+    match (spec[..dash].trim_ascii(), spec[dash + 1..].trim_ascii()) {
+        (b"", last) => number(last).filter(|last| *last > 0).map(Asked::Last),
+        (first, b"") => Some(Asked::From(number(first)?, None)),
+        (first, last) => {
+            let (first, last) = (number(first)?, number(last)?);
+            (first <= last).then(|| Asked::From(first, last.checked_add(1)))
+        }
+    }
+}
+
+/// Where the range of a request starts, whatever is done with ranges.
+pub fn start(request: &Request) -> Option<u64> {
+    request.header(HeaderId::Range)?;
+    asked(request)?.start()
+}
+
+impl Asked {
+    /// What is asked of the upstream: whole chunks, as those can be stored.
+    pub fn aligned(self) -> Vec<u8> {
+        let mut text = b"bytes=".to_vec();
+        match self {
+            Asked::Last(count) => {
+                text.push(b'-');
+                push_decimal(&mut text, count);
+            }
+            Asked::From(first, end) => {
+                push_decimal(&mut text, first / CHUNK_BYTES * CHUNK_BYTES);
+                text.push(b'-');
+                if let Some(end) = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)) {
+                    push_decimal(&mut text, end - 1);
+                }
+            }
+        }
+        text
+    }
+
+    /// The same as numbers, where the start is known; without an end it goes as far as there is something.
+    pub fn chunks(self) -> Option<Range<u64>> {
+        let Asked::From(first, end) = self else { return None };
+        let end = end.and_then(|end| end.checked_next_multiple_of(CHUNK_BYTES)).unwrap_or(u64::MAX);
+        Some(first / CHUNK_BYTES * CHUNK_BYTES..end)
+    }
+
+    /// Where it starts, when that is known.
+    pub fn start(self) -> Option<u64> {
+        match self {
+            Asked::From(first, _) => Some(first),
+            Asked::Last(_) => None,
+        }
+    }
+
+    /// What it is of a body of so many bytes; nothing where there is nothing there.
+    pub fn within(self, length: u64) -> Range<u64> {
+        match self {
+            Asked::From(first, end) => {
+                first.min(length)..end.unwrap_or(length).clamp(first.min(length), length)
+            }
+            Asked::Last(count) => length.saturating_sub(count)..length,
+        }
+    }
+}
+
+/// Whether a stored answer has all of its body.
+pub fn is_whole(hit: &Hit) -> bool {
+    hit.located().is_none_or(|body| body.is_present(&(0..body.length)))
+}
+
+/// Whether a stored answer can be served as it is: nothing is missing of the range that is asked for, or of the whole.
+pub fn is_servable(request: &Request, hit: &Hit) -> bool {
+    hit.located().is_none_or(|body| {
+        let asked = asked(request).filter(|_| request.header(HeaderId::IfRange).is_none());
+        body.is_present(&asked.map_or(0..body.length, |asked| asked.within(body.length)))
+    })
+}
+
+/// A part that an upstream has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which.
+    pub range: Range<u64>,
+    /// Bytes of the whole.
+    pub length: u64,
+}
+
+impl Part {
+    /// Whether it has all bytes of a range.
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        self.range.start <= range.start && self.range.end >= range.end
+    }
+}
+
+/// The part that a 206 has, when it can be stored: where it is, of how much, and of what exactly.
+pub fn part_of(heading: &Heading) -> Option<Part> {
+    let (range, total) = ContentRange::of_part(heading.head(), heading.raw()).ok()?;
+    validator(heading).is_strong().then_some(())?;
+    Some(Part { range: range.start..range.end, length: total? })
+}
+
+/// What tells one content from another: the entity tag, or a date that is old enough to be one (RFC 9110 section 8.8.2.2).
+fn validator(heading: &Heading) -> Validator<'_> {
+    let get = |id| heading.head().get(heading.raw(), id);
+    let date = get(HeaderId::Date).and_then(http::date::parse_http);
+    Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date)
+}
+
+/// The validator of a stored head, as `If-Range` has it; empty where it has none that parts could be joined by.
+pub fn if_range_of(head: &Heading) -> Vec<u8> {
+    let mut text = Vec::new();
+    let _ = validator(head).push_if_range(&mut text);
+    text
+}
+
+/// Whether two are of the same bytes, so that parts of both may be put together (RFC 9110 section 15.3.7.3).
+pub fn joins(stored: &Heading, coming: &Heading) -> bool {
+    validator(stored).joins(validator(coming))
+}
+
+/// Asks an upstream for a hole.
+pub async fn ask_for(
+    fetch: &Fetch,
+    request: &mut Request,
+    heading: &Heading,
+    hole: &Range<u64>,
+) -> Result<Reply, Failure> {
+    let mut range = b"bytes=".to_vec();
+    push_decimal(&mut range, hole.start);
+    range.push(b'-');
+    push_decimal(&mut range, hole.end - 1);
+    let wanted = Wanted {
+        is_shared: true,
+        range: Some(range),
+        if_range: Some(if_range_of(heading)).filter(|value| !value.is_empty()),
+        ..Wanted::default()
+    };
+    (fetch.origin.ask)(request, &wanted).await
+}
+
+/// Whether an answer is the hole that was asked for, of the same bytes as what is stored.
+pub fn fitting(reply: &Reply, stored: &Heading, hole: &Range<u64>) -> bool {
+    let part = part_of(&reply.head).filter(|_| reply.head.head().status().code() == 206);
+    joins(stored, &reply.head) && part.is_some_and(|part| part.has(hole) && may_be(reply, &part.range))
+}
+
+/// Whether the body of an answer has as many bytes as its `Content-Range` says, as far as the body is here. A
+/// `Content-Length` was compared with that field already.
+fn may_be(reply: &Reply, range: &Range<u64>) -> bool {
+    let length = match &reply.body {
+        ReplyBody::None => 0,
+        ReplyBody::Bytes(source) => source.bytes().len() as u64,
+        _ => return true,
+    };
+    length == range.end - range.start
+}
+
+/// Begins to pass on a hole, and to store it where that may be. `lead` is the duty towards those who want the same one.
+pub async fn begin(
+    fetch: &Fetch,
+    request: &Request,
+    hit: Option<&Hit>,
+    (reply, lead): (Reply, Option<Lead>),
+    hole: Range<u64>,
+) -> Option<FillingReader> {
+    let part = part_of(&reply.head)?;
+    let (fill, meta, head) = match hit {
+        // Where it cannot be stored it is passed on only.
+        Some(hit) => (fetch.store.extend(hit).await.ok(), Arc::clone(&hit.meta), stored::shared(hit.head())),
+        None => (None, Arc::default(), None),
+    };
+    let start = part.range.start;
+    let filling = Filling::of_part(meta, head, part, fill.is_some());
+    let reader = filling.reader(hole.start.max(start)..hole.end)?;
+    start_part(fetch, request, filling, reply, Writing { start, fill, lead });
+    Some(reader)
+}
+
+/// Where a part goes beside those who read along.
+struct Writing {
+    /// Where it starts.
+    start: u64,
+    /// The entry, where it is stored.
+    fill: Option<Fill>,
+    /// Who else wants the same part hears of it by this.
+    lead: Option<Lead>,
+}
+
+/// What is known to be wrong when a part is not as long as it says.
+struct Object {
+    cache: Arc<Cache>,
+    store: Arc<Store>,
+    key: Key,
+}
+
+impl Object {
+    /// Removes all parts, and has the whole fetched for a while.
+    async fn drop_parts(&self) {
+        self.cache.flights().refuse_parts(&self.key);
+        // Where the disk refuses it the next part is found out in the same way.
+        let _ = self.store.purge(Scope::Key(self.key.0), Fate::Gone).await;
+    }
+}
+
+/// Passes a part of a body on while it comes, to those who read it and to the store. The reader of the one who asked is
+/// made before.
+fn start_part(fetch: &Fetch, request: &Request, filling: Arc<Filling>, reply: Reply, writing: Writing) {
+    if let Some(lead) = &writing.lead {
+        lead.publish(match &writing.fill {
+            Some(_) => Outcome::Filling(Arc::clone(&filling)),
+            // What is kept nowhere goes at the speed of the one who asked for it, which is not that of others.
+            None => Outcome::Alone,
+        });
+    }
+    let settings = (fetch.origin.upstream)(request.scope());
+    let body = reply.body.into_coming(request, settings);
+    let counted = request.conn.thread.fetches.enter();
+    let (cache, store) = (Arc::clone(&fetch.cache), Arc::clone(&fetch.store));
+    let object = Object { cache, store, key: fetch.key };
+    rt::spawn(async move {
+        pump(filling, body, writing, object).await;
+        drop(counted);
+    });
+}
+
+/// Tells those who wait that nobody answered. Where the one who asked has gone, the next of them asks.
+pub fn publish_failure(lead: Option<Lead>, failed: Failed) {
+    if let Some(lead) = lead.filter(|_| failed.failure != Failure::Gone) {
+        lead.publish(Outcome::Failed(failed));
+    }
+}
+
+/// A part of so many bytes at most is fetched to its end also when nobody reads any more.
+const FINISHED_MAX: u64 = 1 << 20;
+
+/// Takes a part from the upstream to those who want it, and to the store.
+async fn pump(filling: Arc<Filling>, mut body: Coming, writing: Writing, object: Object) {
+    let Writing { start, mut fill, lead } = writing;
+    let mut at = start;
+    // Players leave behind no more than the start of what they ask for.
+    let wanted = filling.part().map_or(0, |part| part.range.end);
+    let is_short = wanted.saturating_sub(start) <= FINISHED_MAX;
+    // Where it may stop when nobody reads any more: a chunk that has begun is worth its rest.
+    let mut worth = None;
+    let end = loop {
+        match body.next().await {
+            Ok(Some(piece)) if at + piece.len() as u64 > wanted => break None,
+            Ok(Some(piece)) => {
+                if let Some(writing) = &mut fill
+                    && writing.put(at, &piece).await.is_err()
+                {
+                    // Told before what it has is dropped, so that readers that come now find their way.
+                    filling.lose_disk();
+                    fill = None;
+                }
+                at += piece.len() as u64;
+                filling.push(piece, fill.as_ref().and_then(Fill::reader));
+                if fill.is_none() && !filling.room().await {
+                    break Some(End::Broken);
+                }
+                if is_short || !filling.is_unread() {
+                    worth = None;
+                } else if at >= *worth.get_or_insert(at.next_multiple_of(CHUNK_BYTES))
+                    && filling.end_if_unread()
+                {
+                    break Some(End::Broken);
+                }
+            }
+            Ok(None) => break (at == wanted).then_some(End::Whole),
+            Err(_) => break Some(End::Broken),
+        }
+    };
+    // Not as long as it says: nothing of it can be trusted, and it must not look whole.
+    let Some(end) = end else {
+        drop(fill);
+        object.drop_parts().await;
+        return filling.finish(End::Broken);
+    };
+    filling.finish(end);
+    // Whole chunks are as good as they would have been had the rest come too.
+    if let Some(fill) = fill {
+        let _ = fill.commit().await;
+    }
+    drop(lead);
+}
+
+impl Fetch {
+    /// Fetches a range of what is not stored, and stores what came of it. Those who want the same hear by `lead` of it.
+    pub async fn part(
+        self,
+        request: &mut Request,
+        asked: Asked,
+        lead: Option<Lead>,
+    ) -> Result<Reply, Failure> {
+        let wanted = Wanted { is_shared: true, range: Some(asked.aligned()), ..Wanted::default() };
+        let question = Question::new(&self.store, &self.key);
+        let reply = match (self.origin.ask)(request, &wanted).await {
+            Ok(reply) => reply,
+            Err(failure) => {
+                let failed = Failed::of(request, failure);
+                return self.part_failed(request, failed, lead).await;
+            }
+        };
+        let status = reply.head.head().status().code();
+        record::of(request).forwarded_status = Some(status);
+        if let Some(failed) = self.worse_than_stale(request, self.conf(request), status) {
+            return self.part_failed(request, failed, lead).await;
+        }
+        if status != 206 {
+            // The whole, or an error: as if it had been asked for.
+            return self.take_whole(request, question, reply, lead).await;
+        }
+        let record = record::of(request);
+        record.status = Some(record.had());
+        let part = match ContentRange::of_part(reply.head.head(), reply.head.raw()) {
+            Ok((range, Some(length))) => Some(Part { range: range.start..range.end, length }),
+            Err(ContentRangeError::LengthDiffers) => None,
+            // It does not say what of it the client wants; the client's own range is asked for.
+            Ok((_, None)) | Err(_) => return (self.origin.ask)(request, &Wanted::default()).await,
+        };
+        let Some(part) = part.filter(|part| may_be(&reply, &part.range)) else {
+            // The upstream sends something else than it says. Those who wait for the part get the whole too.
+            drop(reply);
+            self.cache.flights().refuse_parts(&self.key);
+            return self.whole(request, lead).await;
+        };
+        let start = part.range.start;
+        let Some((fill, filling)) = self.begin_part(request, &reply, part, question).await else {
+            return (self.origin.ask)(request, &Wanted::default()).await;
+        };
+        let fetch = Rc::new(self);
+        let reader = filling.reader(filling.part().map_or(0..0, |part| part.range.clone()));
+        let answer = reader
+            .and_then(|reader| Fetch::along(&fetch, request, &filling, reader))
+            .ok_or(Failure::Status(502))?;
+        start_part(&fetch, request, filling, reply, Writing { start, fill, lead });
+        Ok(stored::as_new(answer))
+    }
+
+    /// What a request gets whose part could not be had, and what those get who waited for it: each decides for itself
+    /// whether something stale will do.
+    async fn part_failed(
+        self,
+        request: &mut Request,
+        failed: Failed,
+        lead: Option<Lead>,
+    ) -> Result<Reply, Failure> {
+        publish_failure(lead, failed);
+        self.conclude(request, Answered::Failed(failed)).await
+    }
+
+    /// The answer to a request out of a part that is on its way; `None` when that cannot be joined any more.
+    pub fn along(
+        fetch: &Rc<Fetch>,
+        request: &Request,
+        filling: &Arc<Filling>,
+        reader: FillingReader,
+    ) -> Option<Reply> {
+        let part = filling.part()?;
+        let (heading, same) = (filling.heading()?, filling.heading()?);
+        // The part will do, unless a filter wants more of the body than the client asked for.
+        let (child, coming) = (detached(request)?, Some((part.range.clone(), reader)));
+        let source = Holed::new(Rc::clone(fetch), child, None, Rc::new(same), coming);
+        let body = Body::Ranged(RangedBody::new(Box::new(source), part.length));
+        let age = policy::age(&filling.meta, now_s());
+        Some(stored::reply(heading, ReplyBody::Ready(body), Some(part.length), age))
+    }
+
+    /// Begins to store a part of something new; what it is read from even where it is not stored. `None` when the head cannot
+    /// be made to be that of the whole.
+    async fn begin_part(
+        &self,
+        request: &mut Request,
+        reply: &Reply,
+        part: Part,
+        question: Question,
+    ) -> Option<(Option<Fill>, Arc<Filling>)> {
+        let conf = self.conf(request);
+        let (head, raw) = (reply.head.head(), reply.head.raw());
+        let answer = question.answer(reply, &reply.head, (self.origin.ignored)(request.scope()));
+        let judged = match self.has_too_few_uses(conf) {
+            true => Err(Unstored::TooFewUses),
+            // What holds for the whole holds for its parts: they become one entry.
+            false => policy::judge_as(StatusCode::OK.code(), request, conf, &answer),
+        };
+        let status = (StatusCode::OK, &b"200 OK"[..]);
+        let received_s = answer.times.response;
+        let (stored_head, parsed) = policy::stored_head(status, head.lines(raw), &[], received_s).ok()?;
+        let stored_head = Arc::from(stored_head);
+        let mut fill = None;
+        let mut meta = Arc::new(Meta { status: 200, length: Some(part.length), ..policy::unstored(&answer) });
+        match judged {
+            Ok(facts) if validator(&reply.head).is_strong() => {
+                meta = Arc::new(Meta { status: 200, length: Some(part.length), ..facts });
+                let is_being_filled = self.cache.flights().moving(&self.key, rt::now(), self.limit).is_some();
+                if !is_being_filled {
+                    let new = New {
+                        key: self.key,
+                        text: self.text.clone(),
+                        meta: Arc::clone(&meta),
+                        head: Arc::clone(&stored_head),
+                        is_partial: true,
+                        asked: Arc::clone(answer.question),
+                        ticket: Some(Arc::clone(answer.ticket)),
+                    };
+                    let temp_folder = &(self.origin.upstream)(request.scope()).temp_path.0;
+                    let (request, store) = (&*request, &self.store);
+                    let selector = |vary: &[u8]| policy::variant_of(request, vary);
+                    let joins = |hit: &Hit| {
+                        hit.meta.response_time_ms / 1000 >= answer.times.request
+                            && !hit.is_purged_soft
+                            && hit.meta.length == Some(part.length)
+                            && stored::parse(hit.head()).is_some_and(|other| joins(&other, &reply.head))
+                    };
+                    fill = store.begin_parts(new, temp_folder, &selector, joins).await.ok();
+                }
+            }
+            Ok(_) => record::of(request).unstored = Some(Unstored::Rules(NotStored::Partial)),
+            Err(reason) => record::of(request).unstored = Some(reason),
+        }
+        record::of(request).stored = fill.is_some();
+        let head = SharedHead::new(stored_head, parsed);
+        let filling = Filling::of_part(meta, Some(head), part, fill.is_some());
+        Some((fill, filling))
+    }
+
+    /// Serves a stored answer that has holes in what is wanted of it.
+    pub async fn complete(
+        self,
+        request: &mut Request,
+        hit: Hit,
+        asked: Option<Asked>,
+    ) -> Result<Reply, Failure> {
+        let Some(located) = hit.located().cloned() else { return Err(Failure::Status(500)) };
+        let wanted = asked.map_or(0..located.length, |asked| asked.within(located.length));
+        let heading = Rc::new(stored::parse(hit.head()).ok_or(Failure::Status(502))?);
+        let (fetch, hit) = (Rc::new(self), Rc::new(hit));
+        let child = detached(request).ok_or(Failure::Status(500))?;
+        let mut first = None;
+        if let Some(hole) = located.missing(&wanted) {
+            let waiting = holes::join(&fetch, hit.key(), &heading, &hole);
+            let lead = match or_gone(request, waiting).await? {
+                holes::Joined::Lead(lead) => lead,
+                holes::Joined::Failed(failure) => return Err(failure),
+                holes::Joined::Along(filling) => match fetch.hole_along(request, &filling, &hole) {
+                    Some(Ok(reader)) => {
+                        first = Some((hole.clone(), reader));
+                        None
+                    }
+                    Some(Err(reply)) => return Ok(reply),
+                    None => None,
+                },
+            };
+            if first.is_none() {
+                match fetch.ask_first(request, (&hit, &heading), hole, lead).await? {
+                    Ok(coming) => first = Some(coming),
+                    Err(reply) => return Ok(reply),
+                }
+            }
+        }
+        let (length, age) = (located.length, policy::age(&hit.meta, now_s()));
+        let own = stored::parse(hit.head()).ok_or(Failure::Status(502))?;
+        let source = Holed::new(fetch, child, Some(hit), heading, first);
+        let body = Body::Ranged(RangedBody::new(Box::new(source), length));
+        Ok(stored::reply(own, ReplyBody::Ready(body), Some(length), age))
+    }
+
+    /// Reads along with somebody who fetches the same hole; or the answer, where what came is something new. `None` when it
+    /// cannot be joined any more.
+    fn hole_along(
+        &self,
+        request: &mut Request,
+        filling: &Arc<Filling>,
+        hole: &Range<u64>,
+    ) -> Option<Result<FillingReader, Reply>> {
+        let joined = match filling.part() {
+            Some(_) => Ok(filling.reader(hole.clone())?.with_limit(self.limit)),
+            None if policy::variant_of(request, &filling.meta.vary) != filling.meta.variant => return None,
+            None => Err(stored::of_filling(filling, policy::age(&filling.meta, now_s()))?),
+        };
+        let record = record::of(request);
+        (record.status, record.collapsed, record.stored) = (Some(Status::Hit), true, true);
+        Some(joined)
+    }
+
+    /// Asks for the first hole of an answer, before its head is out; or the answer, where what came is something new.
+    async fn ask_first(
+        &self,
+        request: &mut Request,
+        (hit, heading): (&Hit, &Heading),
+        hole: Range<u64>,
+        lead: Option<Lead>,
+    ) -> Result<Result<(Range<u64>, FillingReader), Reply>, Failure> {
+        let question = Question::new(&self.store, &self.key);
+        let record = record::of(request);
+        record.forwarded = Some(Forwarded::Partial);
+        record.status = Some(Status::Miss);
+        // On behalf of the request, so that its variables show what was asked.
+        let reply = match ask_for(self, request, heading, &hole).await {
+            Ok(reply) => reply,
+            Err(failure) => {
+                publish_failure(lead, Failed::of(request, failure));
+                return Err(failure);
+            }
+        };
+        let status = reply.head.head().status().code();
+        record::of(request).forwarded_status = Some(status);
+        if fitting(&reply, heading, &hole) {
+            let reader = begin(self, request, Some(hit), (reply, lead), hole.clone()).await;
+            return Ok(Ok((hole, reader.ok_or(Failure::Status(502))?)));
+        }
+        if status == 206 {
+            // Of something else than what is stored: the whole of it is asked for.
+            drop(reply);
+            return self.whole(request, lead).await.map(Err);
+        }
+        self.take_whole(request, question, reply, lead).await.map(Err)
+    }
+
+    /// Fetches the whole in the place of what is stored.
+    async fn whole(&self, request: &mut Request, lead: Option<Lead>) -> Result<Reply, Failure> {
+        let question = Question::new(&self.store, &self.key);
+        let wanted = Wanted { is_shared: true, ..Wanted::default() };
+        let reply = (self.origin.ask)(request, &wanted).await?;
+        self.take_whole(request, question, reply, lead).await
+    }
+}

@@ -1,0 +1,95 @@
+//! Responses that are complete and whose entries cannot be found yet: they wait for the disk. A request gets such a response
+//! and not the entry that it replaces.
+//!
+//! Main types: [`Table`], all of one cache; [`Pending`], one of them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cache::{Key, KeyMap, Meta, Ticket};
+
+use crate::caching::filling::Filling;
+use crate::caching::flight::Flights;
+
+/// The pending responses of one cache, by primary key.
+#[derive(Default)]
+pub struct Table {
+    /// How many there are. Lookups take no lock while there is none.
+    count: AtomicUsize,
+    responses: Mutex<KeyMap<Vec<Response>>>,
+}
+
+/// One variant of a response.
+struct Response {
+    filling: Arc<Filling>,
+    ticket: Arc<Ticket>,
+    sequence: u64,
+}
+
+impl Table {
+    /// The newest pending response that a request may have, and the number of the last purge when it was asked for.
+    pub fn find(&self, key: &Key, is_wanted: impl Fn(&Meta) -> bool) -> Option<(Arc<Filling>, u64)> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let responses = self.responses();
+        let wanted = responses.get(key)?.iter().filter(|response| is_wanted(&response.filling.meta));
+        let newest =
+            wanted.reduce(|one, other| if other.ticket.is_after(&one.ticket) { other } else { one })?;
+        Some((Arc::clone(&newest.filling), newest.sequence))
+    }
+
+    /// Removes those of a key.
+    pub fn remove(&self, key: &Key) {
+        let removed = self.responses().remove(key).map_or(0, |responses| responses.len());
+        self.count.fetch_sub(removed, Ordering::Release);
+    }
+
+    fn add(&self, key: Key, response: Response) {
+        let mut responses = self.responses();
+        responses.entry(key).or_default().push(response);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    fn remove_one(&self, key: &Key, filling: &Arc<Filling>) {
+        let mut responses = self.responses();
+        let Some(of_key) = responses.get_mut(key) else { return };
+        let before = of_key.len();
+        of_key.retain(|response| !Arc::ptr_eq(&response.filling, filling));
+        self.count.fetch_sub(before - of_key.len(), Ordering::Release);
+        if of_key.is_empty() {
+            responses.remove(key);
+        }
+    }
+
+    fn responses(&self) -> MutexGuard<'_, KeyMap<Vec<Response>>> {
+        self.responses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A response that requests for its key get, until this is dropped.
+pub struct Pending {
+    flights: Arc<Flights>,
+    key: Key,
+    filling: Arc<Filling>,
+}
+
+impl Pending {
+    /// Adds a response to the table.
+    pub fn new(
+        flights: &Arc<Flights>,
+        key: Key,
+        (filling, ticket): (Arc<Filling>, Arc<Ticket>),
+        sequence: u64,
+    ) -> Pending {
+        let response = Response { filling: Arc::clone(&filling), ticket, sequence };
+        flights.pending.add(key, response);
+        Pending { flights: Arc::clone(flights), key, filling }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.flights.pending.remove_one(&self.key, &self.filling);
+    }
+}

@@ -1,0 +1,406 @@
+//! Whether an answer may be stored, for how long it is good, and whether what is stored will do.
+//!
+//! The rules are those of `http::freshness`; here they meet the configuration and the request. Where nginx and RFC 9111
+//! differ on what may be stored or shared the stricter one holds; an explicit setting (`proxy_cache_valid`,
+//! `proxy_ignore_headers`, `proxy_cache_use_stale`) has nginx's meaning. docs/caching.md lists the differences.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use cache::{Asked, Hit, Key, Meta, Store, Ticket};
+use http::StatusCode;
+use http::cache_control::{Qualified, RequestCacheControl, qualified_fields};
+use http::freshness::store::{self, Exchange, Ignored, Rules};
+use http::freshness::{self, CacheFields, Refusal, Reuse, Times, current_age};
+use http::reply::{FieldLine, HeadWriter, ReplyError, ReplyHead};
+use http::request::HeaderId;
+use http::validator::Validator;
+use http::vary;
+
+use crate::caching::record::Unstored;
+use crate::caching::settings::{CacheConf, Stale};
+use crate::caching::stored;
+use crate::state::Tries;
+use crate::{Failure, Heading, Reply};
+use exchange::request::Request;
+use telemetry::time_zone::since_1970;
+
+/// Targeted fields that this cache listens to (RFC 9213), in order.
+const TARGETS: &[&[u8]] = &[b"CDN-Cache-Control"];
+
+/// An answer as it is judged.
+pub struct Answer<'a> {
+    /// The head of the response.
+    pub heading: &'a Heading,
+    /// Seconds since 1970 when it was asked for, and when its head came.
+    pub times: Times,
+    /// `proxy_ignore_headers`
+    pub ignored: Ignored,
+    /// By which purges that came since are told.
+    pub question: &'a Arc<Asked>,
+    /// When it was asked for.
+    pub asked: Instant,
+    /// The place of the question among all questions for its key.
+    pub ticket: &'a Arc<Ticket>,
+}
+
+/// A question that goes to an upstream.
+#[derive(Debug)]
+pub struct Question {
+    at_s: i64,
+    open: Arc<Asked>,
+    asked: Instant,
+    ticket: Arc<Ticket>,
+}
+
+impl Question {
+    /// One that is asked now, for an entry of this store.
+    pub fn new(store: &Store, key: &Key) -> Question {
+        let (open, ticket) = (store.ask(), Arc::new(store.ticket(key)));
+        Question { at_s: seconds(rt::wall()), open, asked: rt::now(), ticket }
+    }
+
+    /// The answer to it.
+    pub fn answer<'a>(&'a self, reply: &Reply, heading: &'a Heading, ignored: Ignored) -> Answer<'a> {
+        let times = Times { request: self.at_s, response: seconds(reply.received_at.1) };
+        let Question { ref open, asked, ref ticket, .. } = *self;
+        Answer { heading, times, ignored, question: open, asked, ticket }
+    }
+}
+
+/// Seconds since 1970.
+pub fn seconds(moment: SystemTime) -> i64 {
+    since_1970(moment).0
+}
+
+/// Bit of [`Meta::flags`]: the response has `must-revalidate` or `proxy-revalidate`.
+const MUST_REVALIDATE: u32 = 1;
+
+/// Bit of [`Meta::flags`]: the response has `no-cache` without fields.
+const NO_CACHE: u32 = 2;
+
+/// Stands before the names of `Vary` of a response to HEAD that is stored without the body: it is a variant of its own. No field
+/// has this name.
+const METHOD: &[u8] = b":method";
+
+/// Whether a stored response is one to HEAD, without the body.
+pub fn is_of_head(meta: &Meta) -> bool {
+    meta.vary.starts_with(METHOD)
+}
+
+/// Makes the facts those of a response to HEAD.
+pub fn set_of_head(request: &Request, meta: &mut Meta) {
+    let names = [METHOD, &meta.vary].into_iter().filter(|names| !names.is_empty());
+    meta.vary = names.collect::<Vec<_>>().join(&b","[..]);
+    meta.variant = variant_of(request, &meta.vary);
+    meta.length = Some(0);
+}
+
+/// The facts to store a response with.
+pub fn judge(request: &Request, conf: &CacheConf, answer: &Answer<'_>) -> Result<Meta, Unstored> {
+    judge_as(answer.heading.head().status().code(), request, conf, answer)
+}
+
+/// The facts to store a response with under this status: a 206 is stored as the 200 that it is a part of.
+pub fn judge_as(
+    status: u16,
+    request: &Request,
+    conf: &CacheConf,
+    answer: &Answer<'_>,
+) -> Result<Meta, Unstored> {
+    let (head, raw) = (answer.heading.head(), answer.heading.raw());
+    let fields = CacheFields::collect(head.lines(raw), TARGETS);
+    let exchange = Exchange {
+        status,
+        is_authorized: request.header(HeaderId::Authorization).is_some(),
+        times: answer.times,
+    };
+    let valid = conf.valid_for(status);
+    let rules = Rules {
+        ignored: answer.ignored,
+        valid: valid.map(|time| time.as_secs().min(u64::from(u32::MAX)) as u32),
+        stores_parts: conf.stores_parts || conf.sets_range,
+        heuristic: conf.heuristic,
+        s_maxage_forbids_stale: !conf.s_maxage_stale,
+        // Requests with other credentials have other keys.
+        stores_authorized: conf.stores_authorized || conf.credential_key.is_some() && valid.is_some(),
+        // Without conditional requests to the upstream such an entry would never be used.
+        stores_for_validation: conf.revalidate,
+    };
+    if conf.no_store.items().iter().any(|text| is_set(&text.rendered(request))) {
+        return Err(Unstored::Configured);
+    }
+    let verdict = store::judge(&fields, exchange, &rules).map_err(Unstored::Rules)?;
+    let names = match answer.ignored.vary {
+        true => Vec::new(),
+        false => vary::selecting_names(head.all(raw, HeaderId::Vary)).map_err(Unstored::Vary)?,
+    };
+    // Kept with the entry as it is compared: lower case, sorted, each once.
+    let vary = names.join(&b","[..]);
+    let until = |window: u32| match window {
+        0 => 0,
+        seconds => verdict.fresh_until.saturating_add(i64::from(seconds)),
+    };
+    let mut meta = Meta {
+        status,
+        response_time_ms: answer.times.response.saturating_mul(1000),
+        initial_age: verdict.initial_age,
+        fresh_until: verdict.fresh_until,
+        stale_while_revalidate_until: until(verdict.stale_while_revalidate),
+        stale_if_error_until: until(verdict.stale_if_error),
+        flags: if verdict.must_revalidate { MUST_REVALIDATE } else { 0 }
+            | if verdict.no_cache { NO_CACHE } else { 0 },
+        length: None,
+        etag: head.get(raw, HeaderId::Etag).filter(|_| fields.etag.is_some()).unwrap_or_default().to_vec(),
+        last_modified: fields.last_modified,
+        variant: variant_of(request, &vary),
+        vary,
+        tags: Vec::new(),
+    };
+    if let Some(name) = &conf.tag_header {
+        collect_tags(head.named(raw, name), &mut meta.tags);
+    }
+    Ok(meta)
+}
+
+/// The facts of a response that is not stored: when it came, and how old it was by its own words.
+pub fn unstored(answer: &Answer<'_>) -> Meta {
+    let (head, raw) = (answer.heading.head(), answer.heading.raw());
+    Meta {
+        status: head.status().code(),
+        response_time_ms: answer.times.response.saturating_mul(1000),
+        initial_age: CacheFields::collect(head.lines(raw), TARGETS).age.unwrap_or(0),
+        ..Meta::default()
+    }
+}
+
+/// Whether requests that wait for a response may have it without asking the upstream themselves (RFC 9111 section 4).
+pub fn is_for_others(meta: &Meta) -> bool {
+    meta.fresh_until.max(meta.stale_while_revalidate_until) > meta.response_time_ms / 1000
+}
+
+/// Whether the configuration lets a stale response be used in this case. `must-revalidate` and `proxy-revalidate` go before
+/// it (RFC 9111 section 5.2.2.2) unless the configuration says otherwise, `no-cache` always does.
+pub fn uses_stale(conf: &CacheConf, meta: &Meta, case: Stale) -> bool {
+    let forbidding = if conf.ignores_must_revalidate() { NO_CACHE } else { NO_CACHE | MUST_REVALIDATE };
+    conf.uses_stale(case) && meta.flags & forbidding == 0
+}
+
+/// Whether a 304 is about this stored response: it has the same validator, or none (RFC 9111 section 4.3.4).
+pub fn is_confirmed(stored: &Meta, fresh: &Heading) -> bool {
+    let get = |id| fresh.head().get(fresh.raw(), id);
+    let date = get(HeaderId::Date).and_then(http::date::parse_http);
+    let modified = stored.last_modified.map(http::date::http);
+    let own = Validator::of(Some(&stored.etag), modified.as_ref().map(|text| &text[..]), None);
+    match Validator::of(get(HeaderId::Etag), get(HeaderId::LastModified), date) {
+        // Of a date alone nothing is known of a stored entity tag.
+        Validator::Date(..) if !stored.etag.is_empty() => true,
+        fresh => own.confirmed_by(fresh),
+    }
+}
+
+/// Tags as an entry has them: parted by one blank.
+fn collect_tags<'a>(values: impl Iterator<Item = &'a [u8]>, tags: &mut Vec<u8>) {
+    for word in words(values).filter(|word| !word.is_empty()) {
+        if !tags.is_empty() {
+            tags.push(b' ');
+        }
+        tags.extend_from_slice(word);
+    }
+}
+
+/// Tags stand behind one another, parted by blanks (`Surrogate-Key`) or commas (`Cache-Tag`). Some of them are empty.
+pub fn words<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
+    values.flat_map(|value| value.split(|byte| matches!(byte, b' ' | b'\t' | b',')))
+}
+
+/// What a request says to the names that a stored answer was selected by. Requests with equal texts get the same variant;
+/// an answer that does not vary has an empty one.
+pub fn variant_of(request: &Request, vary: &[u8]) -> Vec<u8> {
+    let mut key = Vec::new();
+    if vary.is_empty() {
+        return key;
+    }
+    let names = vary.split(|byte| *byte == b',');
+    let lines = |name: &[u8]| {
+        if name == METHOD {
+            return vec![request.method.name().as_bytes()].into_iter();
+        }
+        let bytes = request.bytes();
+        let fields = request.head.fields().iter();
+        let same = fields.filter(|field| field.name.of(bytes).eq_ignore_ascii_case(name));
+        same.map(|field| field.value.of(bytes)).collect::<Vec<_>>().into_iter()
+    };
+    vary::secondary_key(names, lines, &mut key);
+    key
+}
+
+/// Whether a value of the configuration means yes.
+pub fn is_set(value: &[u8]) -> bool {
+    !matches!(value, b"" | b"0")
+}
+
+/// How good a stored answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grade {
+    /// It is served.
+    Fresh,
+    /// It may be served while a new one is fetched beside.
+    StaleWhileRevalidate,
+    /// It is to be asked for.
+    Stale,
+}
+
+/// How good a stored answer is at this moment.
+pub fn grade(hit: &Hit, now_s: i64) -> Grade {
+    match &hit.meta {
+        _ if hit.is_purged_soft && hit.meta.stale_while_revalidate_until > now_s => {
+            Grade::StaleWhileRevalidate
+        }
+        _ if hit.is_purged_soft => Grade::Stale,
+        meta if meta.fresh_until > now_s => Grade::Fresh,
+        meta if meta.stale_while_revalidate_until > now_s => Grade::StaleWhileRevalidate,
+        _ => Grade::Stale,
+    }
+}
+
+/// What a client says of answers out of caches: nothing, unless `proxy_cache_request_control` says that it counts.
+pub fn control_of(request: &Request, conf: &CacheConf) -> RequestCacheControl {
+    if !conf.heeds_requests {
+        return RequestCacheControl::default();
+    }
+    let all = |id| request.head.all(request.bytes(), id);
+    RequestCacheControl::parse(all(HeaderId::CacheControl), all(HeaderId::Pragma))
+}
+
+/// Whether a stored answer is what a client wants that has something to say to it; where it is [`Reuse::Fresh`], [`grade`]
+/// tells the rest.
+pub fn reuse(
+    conf: &CacheConf,
+    hit: &Hit,
+    control: &RequestCacheControl,
+    ignored: Ignored,
+    now_s: i64,
+) -> Reuse {
+    let says_nothing = !control.no_cache
+        && control.max_age.is_none()
+        && control.min_fresh.is_none()
+        && control.max_stale.is_none();
+    if !conf.heeds_requests || says_nothing {
+        return Reuse::Fresh;
+    }
+    let Some(heading) = stored::parse(hit.head()) else { return Reuse::Fresh };
+    let lines = heading.head().lines(heading.raw());
+    let fields = CacheFields::collect(lines, TARGETS).without(ignored);
+    let (age, left) = (age(&hit.meta, now_s), hit.meta.fresh_until.saturating_sub(now_s));
+    let lifetime = i64::from(age).saturating_add(left).clamp(0, i64::from(u32::MAX)) as u32;
+    // What was purged is not made good by a client that puts up with what is old.
+    let lifetime = if hit.is_purged_soft { 0 } else { lifetime };
+    let control = match hit.is_purged_soft {
+        true => RequestCacheControl { max_stale: None, ..*control },
+        false => *control,
+    };
+    match freshness::reuse(&fields.control, lifetime, age, &control) {
+        // Of its age alone: what is done about that is the operator's to say.
+        Reuse::Validate(Refusal::NotAllowed) => Reuse::Fresh,
+        reuse => reuse,
+    }
+}
+
+/// What came of asking an upstream that gave no answer, or one that a stale answer is better than.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// What a client gets of it.
+    pub failure: Failure,
+    /// The word of `proxy_cache_use_stale` for it.
+    case: Option<Stale>,
+    /// Whether it is an error in the sense of `stale-if-error` (RFC 5861 section 4), which counts failures to connect.
+    is_error: bool,
+}
+
+impl Failed {
+    /// What came of the tries of a request.
+    pub fn of(request: &mut Request, failure: Failure) -> Failed {
+        let case = match failure {
+            Failure::Status(504) => Some(Stale::Timeout),
+            Failure::Status(_) if Tries::of(request).had_invalid_header() => Some(Stale::InvalidHeader),
+            Failure::Status(_) => Some(Stale::Error),
+            Failure::Gone => None,
+        };
+        Failed { failure, case, is_error: case.is_some() }
+    }
+
+    /// An answer with this status.
+    pub fn of_status(status: u16) -> Failed {
+        let (case, is_error) = match status {
+            500 => (Some(Stale::Http500), true),
+            502 => (Some(Stale::Http502), true),
+            503 => (Some(Stale::Http503), true),
+            504 => (Some(Stale::Http504), true),
+            403 => (Some(Stale::Http403), false),
+            404 => (Some(Stale::Http404), false),
+            429 => (Some(Stale::Http429), false),
+            _ => (None, false),
+        };
+        Failed { failure: Failure::Status(status), case, is_error }
+    }
+
+    /// Whether a stale answer is better: by `proxy_cache_use_stale`, or by what it says itself.
+    pub fn is_worse_than(self, conf: &CacheConf, stale: &Meta, now_s: i64) -> bool {
+        self.case.is_some_and(|case| uses_stale(conf, stale, case))
+            || self.is_error && stale.stale_if_error_until > now_s
+    }
+}
+
+/// The age of a stored answer, for `Age`.
+pub fn age(meta: &Meta, now_s: i64) -> u32 {
+    current_age(meta.initial_age, meta.response_time_ms / 1000, now_s)
+}
+
+/// The head of a response as it is stored: without what belongs to one connection or to the framing of its body, and
+/// without what is counted anew each time. A response without a valid `Date` gets `received_s`, when it came (RFC 9110
+/// section 6.6.1). `keeps` has fields that describe this body and not a whole one; all others are left out.
+///
+/// # Errors
+/// Lines that no head may have.
+pub fn stored_head<'a, I>(
+    (status, status_text): (StatusCode, &[u8]),
+    lines: I,
+    keeps: &[HeaderId],
+    received_s: i64,
+) -> Result<(Vec<u8>, ReplyHead), ReplyError>
+where
+    I: Iterator<Item = FieldLine<'a>> + Clone,
+{
+    let connection = lines.clone().filter(|line| line.id == HeaderId::Connection).map(|line| line.value);
+    let options = http::hop_by_hop::ConnectionOptions::new(connection);
+    let capacity = lines.clone().map(|line| line.name.len() + line.value.len() + 4).sum::<usize>() + 64;
+    let mut out = HeadWriter::new(status, status_text, capacity)?;
+    // RFC 9111 section 5.2.2.4: what must not be used again without asking is not there to be used.
+    let control = lines.clone().filter(|line| line.id == HeaderId::CacheControl).map(|line| line.value);
+    let unshared: Vec<&[u8]> = qualified_fields(control, Qualified::NoCache).collect();
+    let mut has_date = false;
+    for line in lines {
+        if line.id == HeaderId::Date {
+            let is_good = !has_date && http::date::parse_http(line.value).is_some();
+            has_date |= is_good;
+            if !is_good {
+                continue;
+            }
+        }
+        if unshared.iter().any(|name| name.eq_ignore_ascii_case(line.name)) {
+            continue;
+        }
+        let is_framing = matches!(
+            line.id,
+            HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Age | HeaderId::ContentRange
+        );
+        if (!is_framing || keeps.contains(&line.id)) && http::stored_fields::is_stored(&line, &options) {
+            out.push(&line)?;
+        }
+    }
+    if !has_date {
+        out.push(&FieldLine::new(b"Date", &http::date::http(received_s)))?;
+    }
+    out.finish()
+}

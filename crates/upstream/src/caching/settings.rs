@@ -1,0 +1,392 @@
+//! What the configuration says of caches, as data: [`CacheConf`], the settings of a block, and [`CachePath`], what declares
+//! a cache. Their directives are in `modules/proxy`.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::conf::Span;
+use http::freshness::Heuristic;
+
+use crate::caching::LONGEST_WAIT;
+use crate::caching::tasks::Cache;
+use exchange::config::{Layered, Words};
+use exchange::room::disk::GivesRoom;
+use exchange::shared_zone::{self, Kind};
+use exchange::template::Template;
+
+/// The caches of a configuration.
+#[derive(Debug, Default)]
+pub struct Caches {
+    /// Those that are declared, in order.
+    pub zones: Vec<Arc<CacheZone>>,
+    /// Those that are used, with the places, for when the configuration has been read.
+    pub uses: Vec<(Arc<CacheZone>, Span)>,
+}
+
+/// What a block says of the cache.
+#[derive(Clone, Debug)]
+pub struct CacheConf {
+    /// `proxy_cache`
+    pub zone: Zone,
+    /// `proxy_cache_key`; without one it is made of what the upstream is asked for.
+    pub key: Option<Arc<Template>>,
+    /// Where the key is written, if `$http_authorization` is in it: requests with other credentials have other keys.
+    pub credential_key: Option<Span>,
+    /// `proxy_cache_valid`, the first that fits holds.
+    pub valid: Layered<Valid>,
+    /// `proxy_cache_methods`: see [`CacheConf::has_method`].
+    pub methods: Words,
+    /// `proxy_cache_bypass`
+    pub bypass: Layered<Template>,
+    /// `proxy_no_cache`
+    pub no_store: Layered<Template>,
+    /// `proxy_cache_purge`
+    pub purge: Layered<Template>,
+    /// `proxy_cache_purge_soft`
+    pub purge_soft: Layered<Template>,
+    /// `proxy_cache_purge_all`
+    pub purge_all: Layered<Template>,
+    /// `proxy_cache_purge_tag_header`
+    pub purge_tag_header: Option<Arc<[u8]>>,
+    /// `proxy_cache_invalidate`
+    pub invalidates: bool,
+    /// `proxy_cache_heuristic`
+    pub heuristic: Option<Heuristic>,
+    /// `proxy_cache_s_maxage_stale`
+    pub s_maxage_stale: bool,
+    /// Whether `proxy_set_header` says which range upstreams are asked for, as with `slice`: found out where a block
+    /// ends.
+    pub sets_range: bool,
+    /// `proxy_cache_min_uses`
+    pub min_uses: u64,
+    /// `proxy_cache_use_stale`
+    pub use_stale: Words,
+    /// `proxy_cache_background_update`
+    pub background_update: bool,
+    /// `proxy_cache_revalidate`
+    pub revalidate: bool,
+    /// `proxy_cache_lock`; `None` where it is not written.
+    pub lock: Option<bool>,
+    /// `proxy_cache_lock_timeout`
+    pub lock_timeout: Duration,
+    /// `proxy_cache_lock_age`
+    pub lock_age: Duration,
+    /// `proxy_cache_max_range_offset`; `None` is no limit.
+    pub max_range_offset: Option<u64>,
+    /// `proxy_cache_convert_head`
+    pub convert_head: bool,
+    /// `proxy_cache_authorized`
+    pub stores_authorized: bool,
+    /// `proxy_cache_finish`
+    pub finishes_fills: bool,
+    /// `proxy_cache_parts`
+    pub stores_parts: bool,
+    /// `proxy_cache_tag_header`
+    pub tag_header: Option<Arc<[u8]>>,
+    /// `proxy_cache_request_control`
+    pub heeds_requests: bool,
+    /// `proxy_cache_status_header`: the name that this cache has in `Cache-Status`.
+    pub status_name: Option<Arc<[u8]>>,
+}
+
+impl Default for CacheConf {
+    fn default() -> CacheConf {
+        CacheConf {
+            zone: Zone::Off,
+            key: None,
+            credential_key: None,
+            valid: Layered::default(),
+            methods: Words::default(),
+            bypass: Layered::default(),
+            no_store: Layered::default(),
+            purge: Layered::default(),
+            purge_soft: Layered::default(),
+            purge_all: Layered::default(),
+            purge_tag_header: None,
+            invalidates: true,
+            heuristic: None,
+            s_maxage_stale: false,
+            sets_range: false,
+            min_uses: 1,
+            use_stale: Words::default(),
+            background_update: false,
+            revalidate: false,
+            lock: None,
+            lock_timeout: Duration::from_secs(5),
+            lock_age: Duration::from_secs(5),
+            max_range_offset: None,
+            convert_head: true,
+            stores_authorized: false,
+            finishes_fills: true,
+            stores_parts: true,
+            tag_header: None,
+            heeds_requests: false,
+            status_name: None,
+        }
+    }
+}
+
+/// `proxy_cache`
+#[derive(Clone, Debug, Default)]
+pub enum Zone {
+    /// `off`
+    #[default]
+    Off,
+    /// A zone by its name.
+    Named(Arc<CacheZone>),
+    /// Each request names its own; an unknown name is an error, an empty one and `off` are no cache.
+    Variable(Arc<Template>),
+}
+
+impl Zone {
+    /// Whether answers are cached, or may be.
+    pub fn is_on(&self) -> bool {
+        !matches!(self, Zone::Off)
+    }
+}
+
+/// One status of a `proxy_cache_valid`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Valid {
+    /// `None` is `any`.
+    pub status: Option<u16>,
+    /// Zero: such answers are not stored.
+    pub time: Duration,
+}
+
+/// When a stale answer will do (`proxy_cache_use_stale`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// `error`
+    Error,
+    /// `timeout`
+    Timeout,
+    /// `invalid_header`
+    InvalidHeader,
+    /// `updating`
+    Updating,
+    /// `http_500`
+    Http500,
+    /// `http_502`
+    Http502,
+    /// `http_503`
+    Http503,
+    /// `http_504`
+    Http504,
+    /// `http_403`
+    Http403,
+    /// `http_404`
+    Http404,
+    /// `http_429`
+    Http429,
+}
+
+/// `off` of `proxy_cache_use_stale`.
+pub const OFF: u64 = 1 << 63;
+
+/// nginx's habit, where `must-revalidate` does not matter.
+pub const IGNORE_MUST_REVALIDATE: u64 = 1 << 62;
+
+/// The bit of a case in a set of them.
+pub const fn bit(stale: Stale) -> u64 {
+    1 << stale as u32
+}
+
+/// `POST` in `proxy_cache_methods`.
+pub const POST: u64 = 4;
+
+impl CacheConf {
+    /// How long a fetch may bring nothing before it is no longer joined, or waited for by those who have joined it. Written
+    /// or not, the directives of the lock say it.
+    pub fn stall_limit(&self) -> Duration {
+        self.lock_age.min(self.lock_timeout).min(LONGEST_WAIT)
+    }
+
+    /// How long a fetch may bring nothing before another one starts. With `proxy_cache_lock on` that and the time that a
+    /// request waits are two things, as in nginx.
+    pub fn join_limit(&self) -> Duration {
+        match self.lock {
+            Some(true) => self.lock_age.min(LONGEST_WAIT),
+            _ => self.stall_limit(),
+        }
+    }
+
+    /// Whether answers to this method may be stored.
+    pub fn has_method(&self, method: http::request::Method) -> bool {
+        use http::request::Method;
+        match method {
+            Method::Get | Method::Head => true,
+            Method::Post => self.methods.has(POST),
+            _ => false,
+        }
+    }
+
+    /// Whether stale responses are used without regard to `must-revalidate` and `proxy-revalidate`.
+    pub fn ignores_must_revalidate(&self) -> bool {
+        self.use_stale.has(IGNORE_MUST_REVALIDATE)
+    }
+
+    /// Whether a stale answer will do in this case.
+    pub fn uses_stale(&self, case: Stale) -> bool {
+        !self.use_stale.has(OFF) && self.use_stale.has(bit(case))
+    }
+
+    /// How long an answer of this status is fresh that says nothing itself.
+    pub fn valid_for(&self, status: u16) -> Option<Duration> {
+        let fits = |valid: &&Valid| valid.status.is_none_or(|wanted| wanted == status);
+        self.valid.items().iter().find(fits).map(|valid| valid.time)
+    }
+}
+
+/// The zone of a cache, which threads and configurations share.
+pub type CacheZone = shared_zone::Zone<CachePath>;
+
+/// What `proxy_cache_path` says of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachePath {
+    /// The name of its zone.
+    pub name: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// `levels`: digits of each level of folders.
+    pub levels: Vec<u8>,
+    /// `use_temp_path`: whether files are written in `proxy_temp_path` first, else in the folder itself. Unlike in nginx
+    /// they are not unless it is written: between file systems each answer would be written twice.
+    pub use_temp_path: bool,
+    /// `keys_zone`: bytes for what is known of the entries.
+    pub keys_bytes: u64,
+    /// `inactive`: entries that nobody asked for so long go.
+    pub inactive: Duration,
+    /// `max_size`: bytes on the disk; `None` is no limit.
+    pub max_size: Option<u64>,
+    /// `min_free`: bytes that stay free on the disk; 0 is no limit.
+    pub min_free: u64,
+    /// `memory`: bytes of small entries that are kept in memory as well; 0 is none.
+    pub memory: u64,
+    /// `store`
+    pub store: StoreKind,
+    /// `verify`: how long a comparison with the checksums holds; `None` is as long as the worker runs.
+    pub verify: Option<Duration>,
+    /// `scrub`: the time in which all entries are read and compared; `None` never does.
+    pub scrub: Option<Duration>,
+    /// `loader_files`, `loader_sleep`, `loader_threshold`: how fast entries become known after a start.
+    pub loader: Pace,
+    /// `manager_files`, `manager_sleep`, `manager_threshold`: how fast they are removed.
+    pub manager: Pace,
+    /// `purger`: whether entries that a wildcard purged are looked for on the disk.
+    pub purger: bool,
+    /// `purger_files`, `purger_sleep`, `purger_threshold`
+    pub purger_pace: Pace,
+}
+
+/// How much is done before others get their turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Entries at once.
+    pub files: u64,
+    /// The pause behind them.
+    pub sleep: Duration,
+    /// How long one go may last.
+    pub threshold: Duration,
+}
+
+/// `store`: how entries lie on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    /// `files`: a file for each.
+    Files,
+}
+
+/// A cache as the one who makes room on its file system.
+#[derive(Debug)]
+pub struct CacheRoom(pub Arc<CacheZone>);
+
+impl GivesRoom for CacheRoom {
+    fn device(&self) -> Option<u64> {
+        self.0.state().store().map(|store| store.device().0)
+    }
+
+    fn give(&self, bytes: u64) -> Pin<Box<dyn Future<Output = bool> + '_>> {
+        Box::pin(async move {
+            match self.0.state().store() {
+                Some(store) => store.give_room(bytes).await,
+                None => false,
+            }
+        })
+    }
+}
+
+impl CachePath {
+    /// The settings as the store has them.
+    fn config(&self) -> ::cache::Config {
+        let defaults = CachePath::new(&self.name, self.path.clone());
+        // Pauses are made where the configuration asks for them: by nginx's defaults a million entries take minutes to
+        // become known.
+        let pace = |pace: Pace, default: Pace| match pace == default {
+            true => ::cache::Pace::UNPACED,
+            false => ::cache::Pace {
+                files: pace.files.min(u64::from(u32::MAX)) as u32,
+                sleep: pace.sleep,
+                threshold: pace.threshold,
+            },
+        };
+        ::cache::Config {
+            levels: ::cache::Levels::new(&self.levels).unwrap_or_default(),
+            max_size: self.max_size,
+            min_free: self.min_free,
+            inactive: self.inactive,
+            keys_zone: self.keys_bytes,
+            memory: self.memory,
+            use_temp_path: self.use_temp_path,
+            verify: self.verify,
+            scrub: self.scrub,
+            loader: pace(self.loader, defaults.loader),
+            manager: pace(self.manager, defaults.manager),
+            purger: self.purger,
+            purger_pace: pace(self.purger_pace, defaults.purger_pace),
+            ..::cache::Config::new(&self.name, self.path.clone())
+        }
+    }
+
+    /// With nginx's defaults.
+    pub fn new(name: &str, path: PathBuf) -> CachePath {
+        let pace = |files, sleep_ms, threshold_ms| Pace {
+            files,
+            sleep: Duration::from_millis(sleep_ms),
+            threshold: Duration::from_millis(threshold_ms),
+        };
+        CachePath {
+            name: name.to_owned(),
+            path,
+            levels: Vec::new(),
+            use_temp_path: false,
+            keys_bytes: 0,
+            inactive: Duration::from_secs(600),
+            max_size: None,
+            min_free: 0,
+            memory: 0,
+            store: StoreKind::Files,
+            verify: Some(::cache::VERIFY),
+            scrub: None,
+            loader: pace(100, 50, 200),
+            manager: pace(100, 50, 200),
+            purger: false,
+            purger_pace: pace(10, 50, 50),
+        }
+    }
+}
+
+impl Kind for CachePath {
+    type State = Cache;
+
+    fn empty(&self, _: u64) -> Cache {
+        Cache::open(self.config())
+    }
+
+    fn continues(&self, before: &CachePath) -> bool {
+        // With other limits it is another cache, which takes the folder over from the one before.
+        self == before
+    }
+}

@@ -1,0 +1,236 @@
+//! Answers out of the cache: what was stored, or is on its way into it, as a [`Reply`] that is passed on like one from an
+//! upstream: the same directives hide, rewrite and add its fields, and the same filters change its body.
+//!
+//! A small body comes in the same memory as its head and leaves with it in one send. A large one is a file's part that
+//! the location's own engine moves ([`FileBody`]) once its checksums were compared; until then it is read and compared on
+//! the way ([`Checked`]).
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cache::{Hit, Located, Reader, StoreError};
+use http::reply::parse_written;
+use http::request::HeaderId;
+use io::Frozen;
+use io::op::Source;
+
+use crate::caching::filling::{Filling, SharedHead};
+use crate::caching::{policy, slice_start};
+use crate::{Heading, Reply, ReplyBody, Stored};
+use exchange::request::Request;
+use exchange::response::Body;
+use transfer::body::choose::Mover;
+use transfer::body::ranged::{Ranged, RangedBody};
+use transfer::body::stream::Stream;
+use transfer::body::{BodyError, FileBody, choose};
+
+/// Reads of a stored body that are in flight at once.
+const READS: usize = 2;
+
+/// A stored answer of this age. `None` when its head is none: somebody else wrote it.
+pub fn of_hit(request: &mut Request, hit: Hit, age: u32) -> Option<Reply> {
+    let heading = parse(hit.head())?;
+    if policy::is_of_head(&hit.meta) {
+        return Some(of_head(heading, age));
+    }
+    let (length, read_by) = (hit.length(), hit.read_by);
+    let body = match hit.into_body() {
+        cache::Body::Bytes { source, start, end } => {
+            request.mover = read_by.map(|(via, direct)| Mover::Read { via, direct });
+            Body::Slice(source, start..end)
+        }
+        cache::Body::File(located) => body_of(request, located),
+    };
+    Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
+}
+
+/// An answer that is still being fetched; `None` when it cannot be joined any more.
+pub fn of_filling(filling: &Arc<Filling>, age: u32) -> Option<Reply> {
+    let heading = filling.heading()?;
+    if policy::is_of_head(&filling.meta) {
+        return Some(of_head(heading, age));
+    }
+    let length = filling.length();
+    let reader = filling.reader(0..u64::MAX)?;
+    let body = match length {
+        // Whoever wants a part of it gets a reader of its own; this one keeps what it may want from going.
+        Some(length) => {
+            let source = Joined { filling: Arc::clone(filling), held: std::cell::Cell::new(Some(reader)) };
+            Body::Ranged(RangedBody::new(Box::new(source), length))
+        }
+        None => Body::Stream(Box::new(reader)),
+    };
+    Some(reply(heading, ReplyBody::Ready(body), length, age))
+}
+
+/// A response to HEAD that is stored without the body.
+fn of_head(heading: Heading, age: u32) -> Reply {
+    let length = heading.head().get(heading.raw(), HeaderId::ContentLength).and_then(http::parse_decimal);
+    reply(heading, ReplyBody::None, length, age)
+}
+
+/// An answer of which all is here, and on its way into the cache.
+pub fn of_whole(filling: &Filling, bytes: Frozen, age: u32) -> Option<Reply> {
+    let (heading, length) = (filling.heading()?, bytes.len() as u64);
+    let body = Body::Bytes(Source::Frozen(bytes));
+    Some(reply(heading, ReplyBody::Ready(body), Some(length), age))
+}
+
+/// An answer that was made for this request: without an age, unless it was old when it came (RFC 9111 section 5.1).
+pub fn as_new(mut reply: Reply) -> Reply {
+    if let Some(stored) = &mut reply.stored {
+        stored.age_s = stored.age_s.filter(|age| *age > 0);
+    }
+    reply
+}
+
+/// A response out of the cache, with its age in seconds.
+pub fn reply(heading: Heading, body: ReplyBody, length: Option<u64>, age: u32) -> Reply {
+    let received_at = (rt::now(), rt::wall());
+    Reply { head: Rc::new(heading), body, received_at, stored: Some(Stored { length, age_s: Some(age) }) }
+}
+
+/// The head of an entry: its checksum was compared when it was read.
+pub fn parse(bytes: &[u8]) -> Option<Heading> {
+    parse_written(bytes).map(|head| Heading::new(Source::Vec(bytes.to_vec()), head))
+}
+
+/// A stored head for readers of all threads.
+pub fn shared(bytes: &[u8]) -> Option<SharedHead> {
+    parse_written(bytes).map(|head| SharedHead::new(bytes.into(), head))
+}
+
+/// A body in a file of the cache: the location's own way of moving files, once its checksums were compared.
+fn body_of(request: &mut Request, located: Located) -> Body {
+    let whole = 0..located.length;
+    // A slice becomes a part of another body.
+    if !located.is_verified(&whole) || slice_start(request).is_some() {
+        return Body::Ranged(RangedBody::new(Box::new(Checked(located)), whole.end));
+    }
+    let generation = Rc::clone(&request.generation);
+    let core = &generation.config.location(request.location).scope.core;
+    let mover = match choose::mover(&core.sending, &rt::caps(), located.length) {
+        mover @ (Mover::Read { direct: true, .. } | Mover::Shared { direct: true, .. }) => mover,
+        // It was opened so, by the length of the whole file.
+        _ if located.file.fd().is_direct() => Mover::Read { via: located.via, direct: true },
+        mover => mover,
+    };
+    request.mover = Some(mover);
+    let part = located.offset..located.offset + located.length;
+    let events = generation.config.events();
+    let calls_directly = located.calls_directly() && events.calls_directly();
+    Body::File(FileBody::of_part(
+        located.file,
+        located.device,
+        part,
+        mover,
+        calls_directly,
+        exchange::files::place_of(request),
+    ))
+}
+
+/// A stored body that is compared with its checksums while it is read.
+pub struct Checked(pub Located);
+
+impl Ranged for Checked {
+    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+        Box::new(CheckedStream { state: Reading::Ready(Box::new(self.0.read(range, READS))) })
+    }
+
+    fn is_read_at_will(&self) -> bool {
+        true
+    }
+}
+
+/// A read under way; the reader comes back with what it has read.
+pub type PendingRead = Pin<Box<dyn Future<Output = (Box<Reader>, Result<Option<cache::Piece>, StoreError>)>>>;
+
+enum Reading {
+    Ready(Box<Reader>),
+    Pending(PendingRead),
+    Over,
+}
+
+/// What a [`Checked`] body is read by.
+struct CheckedStream {
+    state: Reading,
+}
+
+impl Stream for CheckedStream {
+    fn is_reading(&self) -> bool {
+        matches!(self.state, Reading::Pending(_))
+    }
+
+    fn set_room(&mut self, bytes: u64) {
+        if let Reading::Ready(reader) = &mut self.state {
+            reader.set_room(bytes);
+        }
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        let mut pending = match std::mem::replace(&mut self.state, Reading::Over) {
+            Reading::Over => return Poll::Ready(Ok(None)),
+            Reading::Pending(pending) => pending,
+            Reading::Ready(mut reader) => Box::pin(async move {
+                let piece = reader.next().await;
+                (reader, piece)
+            }) as PendingRead,
+        };
+        let Poll::Ready((reader, piece)) = pending.as_mut().poll(context) else {
+            self.state = Reading::Pending(pending);
+            return Poll::Pending;
+        };
+        match piece {
+            Ok(Some(piece)) => {
+                self.state = Reading::Ready(reader);
+                Poll::Ready(Ok(Some(source_of(piece))))
+            }
+            Ok(None) => Poll::Ready(Ok(None)),
+            Err(StoreError::NoMemory) => Poll::Ready(Err(BodyError::NoMemory)),
+            Err(_) => Poll::Ready(Err(BodyError::Broken)),
+        }
+    }
+}
+
+/// The bytes of a piece. Only the first and the last of a range do not begin where their buffer does.
+pub fn source_of(piece: cache::Piece) -> Source {
+    let cache::Piece { mut buf, start, end } = piece;
+    if start > 0 {
+        buf.copy_within(start..end, 0);
+    }
+    buf.set_len(end - start);
+    Source::Buf(buf)
+}
+
+/// A body on its way into the cache.
+struct Joined {
+    filling: Arc<Filling>,
+    held: std::cell::Cell<Option<crate::caching::filling::FillingReader>>,
+}
+
+impl Ranged for Joined {
+    fn open(&self, range: Range<u64>) -> Box<dyn Stream> {
+        // The first part continues the reader that joined; further ones read what may be in the file by then.
+        if let Some(mut reader) = self.held.take() {
+            reader.narrow(range);
+            return Box::new(reader);
+        }
+        match self.filling.reader(range) {
+            Some(reader) => Box::new(reader),
+            None => Box::new(Lost),
+        }
+    }
+}
+
+/// A part that cannot be had any more.
+pub struct Lost;
+
+impl Stream for Lost {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Source>, BodyError>> {
+        Poll::Ready(Err(BodyError::Broken))
+    }
+}

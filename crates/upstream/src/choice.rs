@@ -1,0 +1,184 @@
+//! Which upstream is asked next: by the rules of a group, or one address after the other.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use io::op::PeerAddr;
+
+use crate::link::Home;
+use crate::peers::{NoPeer, Outcome, Pick, Selection};
+use crate::resolve;
+use crate::{Failure, Target};
+use exchange::request::Request;
+use telemetry::Level;
+
+/// The upstreams of one request.
+pub(super) enum Choice {
+    Group {
+        selection: Selection,
+        home: Option<Rc<Home>>,
+    },
+    /// Addresses that no group has.
+    List {
+        left: VecDeque<(PeerAddr, Arc<str>)>,
+        tries: u32,
+    },
+}
+
+/// An upstream that was chosen, and counts as busy until this is told what became of it. Boxed, since few answers have one for
+/// long.
+#[derive(Default)]
+pub(super) struct Chosen(Option<Box<(Choice, Option<Pick>)>>);
+
+/// Where to, by which names.
+#[derive(Clone)]
+pub(super) struct Peer {
+    pub(super) address: PeerAddr,
+    pub(super) name: Arc<str>,
+    pub(super) server: Arc<str>,
+}
+
+/// The next upstream.
+pub(super) struct Next {
+    pub(super) peer: Peer,
+    pub(super) pick: Option<Pick>,
+}
+
+impl Default for Choice {
+    fn default() -> Choice {
+        Choice::List { left: VecDeque::new(), tries: 0 }
+    }
+}
+
+impl Choice {
+    /// The upstreams of a target; a name is looked up.
+    pub(super) async fn of(request: &Request, target: &Target) -> Result<Choice, Failure> {
+        match target {
+            Target::Group(group) => {
+                if group.awaits_names() {
+                    resolve::first_answer(request, group).await;
+                }
+                let home = Home::of(group, request);
+                Ok(Choice::Group { selection: group.select(request), home })
+            }
+            Target::Address(address) => Ok(Choice::list([(address.clone(), name_of(address))])),
+            Target::Dynamic { host, port } => {
+                let addresses = resolve::addresses(request, host, *port).await?;
+                let named = |address| {
+                    let address = PeerAddr::Inet(address);
+                    let name = name_of(&address);
+                    (address, name)
+                };
+                Ok(Choice::list(addresses.map(named)))
+            }
+        }
+    }
+
+    fn list(addresses: impl IntoIterator<Item = (PeerAddr, Arc<str>)>) -> Choice {
+        let left: VecDeque<_> = addresses.into_iter().collect();
+        Choice::List { tries: left.len() as u32, left }
+    }
+
+    /// No more than so many tries.
+    pub(super) fn limit_tries(&mut self, most: u32) {
+        match self {
+            Choice::Group { selection, .. } => selection.limit_tries(most),
+            Choice::List { tries, .. } => *tries = (*tries).min(most),
+        }
+    }
+
+    /// Tries that are left.
+    pub(super) fn tries(&self) -> u32 {
+        match self {
+            Choice::Group { selection, .. } => selection.tries(),
+            Choice::List { tries, .. } => *tries,
+        }
+    }
+
+    /// The next upstream; else how the log calls those that are not to be had. Boxed: it goes through all of a try.
+    pub(super) fn next(&mut self, request: &mut Request) -> Result<Box<Next>, NoPeer> {
+        match self {
+            Choice::Group { selection, .. } => {
+                let pick = selection.next(request)?;
+                let peer = Peer {
+                    address: pick.address.clone(),
+                    name: Arc::clone(&pick.name),
+                    server: Arc::clone(&pick.server),
+                };
+                Ok(Box::new(Next { peer, pick: Some(pick) }))
+            }
+            Choice::List { left, .. } => {
+                let (address, name) = left.pop_front().ok_or(NoPeer::Busy)?;
+                Ok(Box::new(Next { peer: Peer { address, server: Arc::clone(&name), name }, pick: None }))
+            }
+        }
+    }
+
+    /// What all of them are called together, where none can be asked.
+    pub(super) fn name(&self) -> Arc<str> {
+        match self {
+            Choice::Group { selection, .. } => selection.group().name.as_str().into(),
+            Choice::List { .. } => "".into(),
+        }
+    }
+
+    /// Where connections are kept.
+    pub(super) fn home(&self) -> Option<&Rc<Home>> {
+        match self {
+            Choice::Group { home, .. } => home.as_ref(),
+            Choice::List { .. } => None,
+        }
+    }
+
+    /// The head of an answer is here.
+    pub(super) fn answered(&mut self, request: &Request, pick: Option<&mut Pick>) {
+        if let (Choice::Group { selection, .. }, Some(pick)) = (self, pick) {
+            selection.answered(request, pick);
+        }
+    }
+
+    /// Tells what became of a try.
+    pub(super) fn report(&mut self, request: &Request, pick: Option<Pick>, outcome: Outcome) {
+        match (self, pick) {
+            (Choice::Group { selection, .. }, Some(pick)) => {
+                if selection.report(pick, outcome) {
+                    request.log(Level::Warn, format_args!("upstream server temporarily disabled"));
+                }
+            }
+            (Choice::List { tries, .. }, _) => *tries = tries.saturating_sub(1),
+            (Choice::Group { .. }, None) => {}
+        }
+    }
+}
+
+impl Chosen {
+    pub(super) fn new(choice: Choice, pick: Option<Pick>) -> Chosen {
+        Chosen(Some(Box::new((choice, pick))))
+    }
+
+    /// The answer has come to its end.
+    pub(super) fn answered(&mut self) {
+        if let Some(chosen) = &mut self.0
+            && let (Choice::Group { selection, .. }, pick) = &mut **chosen
+            && let Some(pick) = pick.take()
+        {
+            let _ = selection.report(pick, Outcome::Answered);
+        }
+    }
+}
+
+impl Drop for Chosen {
+    /// An answer that nobody wants any more, or that broke off behind its head, is no failure in nginx's count.
+    fn drop(&mut self) {
+        self.answered();
+    }
+}
+
+/// An address as `$upstream_addr` has it.
+fn name_of(address: &PeerAddr) -> Arc<str> {
+    match address {
+        PeerAddr::Inet(address) => address.to_string().into(),
+        PeerAddr::Unix(path) => format!("unix:{}", path.display()).into(),
+    }
+}

@@ -1,0 +1,349 @@
+//! One try after the other, until an upstream answers or nobody is left to be asked.
+
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::time::Instant;
+
+use http::request::{HeaderId, Method};
+use io::op::Source;
+use rt::net::{ConnectOptions, ConnectStep};
+use rt::{Either, select};
+
+use crate::attempt::{self, Answer, Trouble};
+use crate::body::Live;
+use crate::choice::{Choice, Chosen, Next, Peer};
+use crate::link::{self, Home, Link};
+use crate::peers::Outcome;
+use crate::state::{Fault, Tries, Try};
+use crate::tunnel::Tunnel;
+use crate::{Failure, Heading, NextUpstream, Outgoing, OutgoingBody, Reply, ReplyBody, Settings, Target};
+use exchange::client;
+use exchange::request::Request;
+use telemetry::{Level, Reason};
+
+/// Asks upstreams until one answers. Each try is recorded for `$upstream_*`.
+///
+/// # Errors
+/// See [`Failure`]; the log has the reason of each try.
+pub async fn fetch(
+    request: &mut Request,
+    settings: &Settings,
+    target: &Target,
+    outgoing: Outgoing,
+) -> Result<Reply, Failure> {
+    Tries::of(request).set_url(SCHEME, outgoing.target());
+    let chosen = watched(request, settings, pin!(Choice::of(request, target))).await;
+    let mut choice = chosen.unwrap_or(Err(Failure::Gone))?;
+    if settings.next_upstream_tries > 0 {
+        choice.limit_tries(settings.next_upstream_tries);
+    }
+    let mut fetch =
+        Fetch { settings, outgoing: &outgoing, choice, started: rt::now(), is_first: true, fresh: None };
+    loop {
+        let is_fresh = fetch.fresh.is_some();
+        let next = fetch.next(request)?;
+        if let Some(reply) = fetch.attempt(request, next, is_fresh).await? {
+            return Ok(reply);
+        }
+    }
+}
+
+/// What stands before addresses in log lines.
+const SCHEME: &str = "http://";
+
+/// The tries of one request.
+struct Fetch<'a> {
+    settings: &'a Settings,
+    outgoing: &'a Outgoing,
+    choice: Choice,
+    started: Instant,
+    is_first: bool,
+    /// An upstream that closed a connection while it was idle: it is asked again on a new one.
+    fresh: Option<Box<Next>>,
+}
+
+impl Fetch<'_> {
+    fn next(&mut self, request: &mut Request) -> Result<Box<Next>, Failure> {
+        if let Some(next) = self.fresh.take() {
+            return Ok(next);
+        }
+        self.choice.next(request).map_err(|_| {
+            let name = self.choice.name();
+            let record = Tries::of(request).begin(&name, &name, None, self.is_first);
+            request.log(Level::Error, format_args!("no live upstreams while connecting to upstream"));
+            failed(&record, 502)
+        })
+    }
+
+    /// One try; no reply where another one is to follow.
+    async fn attempt(
+        &mut self,
+        request: &mut Request,
+        mut next: Box<Next>,
+        is_fresh: bool,
+    ) -> Result<Option<Reply>, Failure> {
+        let Peer { address, name, server } = &next.peer;
+        let record = Tries::of(request).begin(name, server, Some(address), self.is_first);
+        self.is_first = false;
+        let sent = Cell::new(false);
+        let attempt =
+            Attempt { settings: self.settings, outgoing: self.outgoing, record: &record, sent: &sent };
+        let done = {
+            let running = pin!(attempt.run(request, &next.peer, self.choice.home(), is_fresh));
+            watched(request, self.settings, running).await
+        };
+        let Some(done) = done else {
+            record.end();
+            return Err(Failure::Gone);
+        };
+        match done {
+            Ok(done) => {
+                let status = done.heading.head().status().code();
+                record.status.set(status);
+                let reason = NextUpstream::of_status(status);
+                match reason.filter(|&reason| self.choice.tries() > 1 && self.may_repeat(reason, sent.get()))
+                {
+                    Some(reason) => self.go_on(request, next, &record, (reason, status), sent.get()),
+                    None => {
+                        self.choice.answered(request, next.pick.as_mut());
+                        let chosen = Chosen::new(std::mem::take(&mut self.choice), next.pick);
+                        Ok(Some(done.reply(chosen, self.settings)))
+                    }
+                }
+            }
+            Err((trouble, is_reused)) => {
+                let why = match trouble {
+                    Trouble::Local => return Err(failed(&record, 500)),
+                    Trouble::Client(status) => return Err(failed(&record, status)),
+                    Trouble::Failed if is_reused && self.may_repeat(NextUpstream::ERROR, sent.get()) => {
+                        // It was closed while it was idle, which is no fault of the upstream.
+                        failed(&record, 502);
+                        self.fresh = Some(next);
+                        return Ok(None);
+                    }
+                    Trouble::Failed => (NextUpstream::ERROR, 502),
+                    Trouble::TimedOut => (NextUpstream::TIMEOUT, 504),
+                    Trouble::InvalidHeader => {
+                        record.is_invalid.set(true);
+                        (NextUpstream::INVALID_HEADER, 502)
+                    }
+                };
+                self.go_on(request, next, &record, why, sent.get())
+            }
+        }
+    }
+
+    /// Ends a try that has failed, and everything where nobody else may be asked.
+    fn go_on(
+        &mut self,
+        request: &mut Request,
+        next: Box<Next>,
+        record: &Try,
+        (reason, status): (NextUpstream, u16),
+        was_sent: bool,
+    ) -> Result<Option<Reply>, Failure> {
+        let failure = failed(record, status);
+        let outcome = match reason {
+            NextUpstream::HTTP_403 | NextUpstream::HTTP_404 => Outcome::Passed,
+            _ => Outcome::Failed,
+        };
+        self.choice.report(request, next.pick, outcome);
+        match self.choice.tries() > 0 && self.may_repeat(reason, was_sent) {
+            true => Ok(None),
+            false => Err(failure),
+        }
+    }
+
+    /// Whether another upstream may get the request too, for this reason, after this much happened with one.
+    fn may_repeat(&self, reason: NextUpstream, was_sent: bool) -> bool {
+        let Settings { next_upstream, next_upstream_timeout, .. } = self.settings;
+        let waited = rt::now().saturating_duration_since(self.started);
+        let in_time = next_upstream_timeout.is_zero() || waited < *next_upstream_timeout;
+        let is_safe = self.outgoing.is_idempotent || next_upstream.contains(NextUpstream::NON_IDEMPOTENT);
+        // Of a body that was passed on while it came, nothing is left to be sent again.
+        let is_whole = !matches!(self.outgoing.body, OutgoingBody::Streamed);
+        next_upstream.contains(reason) && in_time && (!was_sent || is_safe && is_whole)
+    }
+}
+
+/// What came of a try that has an answer.
+struct Done {
+    heading: Rc<Heading>,
+    body: Here,
+}
+
+/// How much of the body of an answer is here.
+enum Here {
+    All(Option<Source>),
+    Part(Box<Live>),
+}
+
+impl Done {
+    fn reply(self, chosen: Chosen, settings: &Settings) -> Reply {
+        let body = match self.body {
+            // The upstream is free again.
+            Here::All(None) => ReplyBody::None,
+            Here::All(Some(source)) => ReplyBody::Bytes(source),
+            Here::Part(mut live) => {
+                live.hold(chosen);
+                match self.heading.head().status().code() {
+                    101 => ReplyBody::Tunnel(Box::new(Tunnel::new(*live, settings))),
+                    _ => ReplyBody::Live(live),
+                }
+            }
+        };
+        Reply { head: self.heading, body, received_at: (rt::now(), rt::wall()), stored: None }
+    }
+}
+
+impl Outgoing {
+    /// What is asked for, as it stands in the request line.
+    fn target(&self) -> &[u8] {
+        self.head.split(|&byte| byte == b' ').nth(1).unwrap_or_default()
+    }
+}
+
+/// A try has ended without an answer for the client.
+fn failed(record: &Try, status: u16) -> Failure {
+    record.status.set(status);
+    record.end();
+    Failure::Status(status)
+}
+
+/// The output of a future, or `None` when the client is gone before. It stays where it is: each call that takes a future
+/// has room for it twice, once as an argument.
+async fn watched<F: Future>(
+    request: &Request,
+    settings: &Settings,
+    future: Pin<&mut F>,
+) -> Option<F::Output> {
+    match select(future, client::gone(request, !settings.ignore_client_abort && !request.is_detached)).await {
+        Either::Left(output) => Some(output),
+        Either::Right(()) => {
+            request.log(
+                Level::Info,
+                format_args!("client prematurely closed connection, so upstream connection is closed too"),
+            );
+            None
+        }
+    }
+}
+
+/// One try.
+struct Attempt<'a> {
+    settings: &'a Settings,
+    outgoing: &'a Outgoing,
+    record: &'a Rc<Try>,
+    /// Whether anything has gone out.
+    sent: &'a Cell<bool>,
+}
+
+impl Attempt<'_> {
+    /// Gets a connection and asks on it. An error comes with whether the connection had been used before and brought
+    /// nothing since.
+    async fn run(
+        &self,
+        request: &Request,
+        peer: &Peer,
+        home: Option<&Rc<Home>>,
+        is_fresh: bool,
+    ) -> Result<Done, (Trouble, bool)> {
+        let options = link::options(self.settings, &peer.address, request);
+        let idle = home.filter(|_| !is_fresh).and_then(|home| home.take(&peer.address, &options));
+        let mut link = match idle {
+            Some(link) => link,
+            None => self.connect(request, peer, home, options).await.map_err(|trouble| (trouble, false))?,
+        };
+        let Attempt { settings, outgoing, record, sent } = self;
+        record.connect_time.set(Some(record.elapsed()));
+        let is_reused = link.requests > 0;
+        let answer = attempt::run(request, settings, outgoing, &mut link, record, sent).await;
+        let answer = answer.map_err(|trouble| (trouble, is_reused && record.bytes_received.get() == 0))?;
+        record.header_time.set(Some(record.elapsed()));
+        *record.heading.borrow_mut() = Some(Rc::clone(&answer.heading));
+        self.begin_body(request, link, answer).await.map_err(|trouble| (trouble, false))
+    }
+
+    /// The body as far as it is here, or will be in a moment: one that fits into the buffer of the head is waited for,
+    /// so that it goes out with the head, and where it breaks off there is still something to be done about it.
+    async fn begin_body(&self, request: &Request, link: Box<Link>, answer: Answer) -> Result<Done, Trouble> {
+        let Answer { heading, rest, framing, keeps, sending } = answer;
+        // Boxed once for all of its way: it is large, and passes through many hands.
+        let mut live =
+            Live::new(link, framing, rest, Rc::clone(self.record), keeps, self.settings.read_timeout);
+        live.go_on_sending(sending);
+        let mut live = Box::new(live);
+        if heading.head().status().code() == 101 {
+            return Ok(Done { heading, body: Here::Part(live) });
+        }
+        if let Some(whole) = live.take_whole() {
+            return Ok(Done { heading, body: Here::All(whole.map(Source::Buf)) });
+        }
+        let unbuffered = heading.head().get(heading.raw(), HeaderId::XAccelBuffering) == Some(b"no");
+        // A HEAD that is asked as a GET for a cache has its response with the head.
+        let waits = self.settings.buffering && !unbuffered && request.method != Method::Head;
+        let left = match live.left().filter(|_| waits) {
+            Some(left) if left <= self.settings.buffer_size => left as usize,
+            _ => return Ok(Done { heading, body: Here::Part(live) }),
+        };
+        let buf = rt::pool().get(left).filter(|buf| buf.capacity() >= left);
+        let Some(mut bytes) = buf else { return Ok(Done { heading, body: Here::Part(live) }) };
+        bytes.set_len(0);
+        loop {
+            match live.next(left).await {
+                Ok(Some(piece)) => _ = bytes.append(&piece),
+                Ok(None) => return Ok(Done { heading, body: Here::All(Some(Source::Buf(bytes))) }),
+                Err(fault) => {
+                    request.log(Level::Error, format_args!("{fault} while reading upstream"));
+                    return Err(match fault {
+                        Fault::TimedOut => Trouble::TimedOut,
+                        Fault::Local(_) => Trouble::Local,
+                        _ => Trouble::Failed,
+                    });
+                }
+            }
+        }
+    }
+
+    async fn connect(
+        &self,
+        request: &Request,
+        peer: &Peer,
+        home: Option<&Rc<Home>>,
+        options: ConnectOptions,
+    ) -> Result<Box<Link>, Trouble> {
+        let thread = &request.conn.thread;
+        let Some(place) = thread.place_for_upstream().await else {
+            if let Some(more) = thread.room.alarms.upstreams.due(rt::now()) {
+                let what =
+                    format_args!("worker_connections are not enough while connecting to upstream{more}");
+                request.log(Level::Alert, what);
+            }
+            return Err(Trouble::Local);
+        };
+        let timer = rt::Timer::new();
+        timer.set(rt::now() + self.settings.connect_timeout);
+        let connecting = pin!(Link::connect(thread, &peer.address, home.cloned(), options.clone(), place));
+        match timer.limit(connecting).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(error)) => {
+                let (errno, call) = (Reason(error.errno), link::call(error.step, &options));
+                // nginx's levels: what the upstream has no part in is worse, and no other one would do better.
+                let (level, trouble) = match error.step {
+                    ConnectStep::Connect => (Level::Error, Trouble::Failed),
+                    ConnectStep::Bind => (Level::Crit, Trouble::Local),
+                    ConnectStep::Socket | ConnectStep::Option(_) => (Level::Alert, Trouble::Local),
+                };
+                request.log(level, format_args!("{call} failed ({errno}) while connecting to upstream"));
+                Err(trouble)
+            }
+            Err(rt::Elapsed) => {
+                let errno = Reason(io::Errno::TIMEDOUT);
+                let what = format_args!("upstream timed out ({errno}) while connecting to upstream");
+                request.log(Level::Error, what);
+                Err(Trouble::TimedOut)
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A connection to an upstream: made, used for one exchange at a time, kept for the next one.
+//!
+//! Main types: [`Link`], and [`Pools`], which holds the idle ones of a thread. A link that is idle has a receive armed,
+//! so that an upstream which closes it, or says something that it was not asked, is noticed without a call.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use io::op::PeerAddr;
+use io::{Buf, Errno};
+use rt::local::Counted;
+use rt::net::{ConnectError, ConnectOptions, ConnectStep};
+use rt::{Socket, Timer};
+
+use crate::peers::{Group, Keepalive};
+use crate::{Bind, BindAddr, Settings};
+use exchange::config::LocationId;
+use exchange::request::Request;
+use exchange::thread::Thread;
+
+/// A connection to an upstream.
+pub(super) struct Link {
+    pub(super) socket: Socket,
+    pub(super) timer: Timer,
+    /// Requests that were sent on it.
+    pub(super) requests: u64,
+    opened: Instant,
+    address: PeerAddr,
+    /// How its socket was made: the address of this end, and what was asked of the kernel.
+    options: ConnectOptions,
+    home: Option<Rc<Home>>,
+    /// Its part of `worker_connections`.
+    _place: Counted,
+}
+
+/// Where a connection goes when it is not used.
+pub(super) struct Home {
+    thread: Rc<Thread>,
+    /// The configuration that it was made under; of another one nothing is kept.
+    generation: u64,
+    key: Key,
+    keepalive: Keepalive,
+}
+
+/// Whose idle connections may be used by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    /// The group, by its place in memory: pools are emptied with the configuration that holds it.
+    group: usize,
+    /// The location, where others must not use them.
+    location: Option<LocationId>,
+}
+
+struct Idle {
+    link: Box<Link>,
+    key: Key,
+    until: Instant,
+}
+
+/// The idle connections of a thread: for each group those that were used last at the end.
+#[derive(Default)]
+pub struct Pools {
+    pools: RefCell<HashMap<usize, Vec<Idle>>>,
+    /// Whether a task looks for those that have ended.
+    is_watched: Cell<bool>,
+}
+
+/// How often connections that upstreams have closed are let go: their descriptors are all that they cost.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+impl Home {
+    /// Where connections to a group are kept, if they are.
+    pub(super) fn of(group: &Arc<Group>, request: &Request) -> Option<Rc<Home>> {
+        let keepalive = group.keepalive?;
+        let location = keepalive.local.then_some(request.location);
+        Some(Rc::new(Home {
+            thread: Rc::clone(&request.conn.thread),
+            generation: request.generation.number,
+            key: Key { group: Arc::as_ptr(group).addr(), location },
+            keepalive,
+        }))
+    }
+
+    /// An idle connection to this address, which the upstream has not closed as far as is known. It has to be made as a
+    /// new one would be: an upstream that lets clients in by `proxy_bind` must not get those of another address.
+    pub(super) fn take(&self, address: &PeerAddr, options: &ConnectOptions) -> Option<Box<Link>> {
+        let mut pools = self.thread.local::<Pools>().pools.borrow_mut();
+        let idle = pools.get_mut(&self.key.group)?;
+        loop {
+            let fits = |one: &Idle| {
+                one.key == self.key && one.link.address == *address && one.link.options == *options
+            };
+            let place = idle.iter().rposition(fits)?;
+            let Idle { mut link, until, .. } = idle.remove(place);
+            if until > rt::now() && link.socket.is_quiet() {
+                return Some(link);
+            }
+        }
+    }
+
+    fn takes(&self, link: &Link) -> bool {
+        let Home { thread, generation, keepalive, .. } = self;
+        !thread.is_draining()
+            && thread.generation().number == *generation
+            && link.requests < keepalive.requests
+            && rt::now().saturating_duration_since(link.opened) <= keepalive.time
+    }
+}
+
+impl Link {
+    /// Connects. Boxed for as long as it is there: it goes through many hands with each exchange.
+    pub(super) async fn connect(
+        thread: &Thread,
+        address: &PeerAddr,
+        home: Option<Rc<Home>>,
+        options: ConnectOptions,
+        place: Counted,
+    ) -> Result<Box<Link>, ConnectError> {
+        let mut connected = Socket::connect_with(address.clone(), &options).await;
+        if let Err(ConnectError { step: ConnectStep::Socket, errno: Errno::MFILE | Errno::NFILE }) = connected
+            && thread.give_up_descriptors(&thread.generation()).await
+        {
+            connected = Socket::connect_with(address.clone(), &options).await;
+        }
+        let mut socket = connected?;
+        // One receive at a time. No send follows the bytes of an answer, so an armed one would have to be asked in each
+        // turn whether an end has come with them (`io::uring::doubt`); a fresh one looks at the socket's state first.
+        let (reader, _) = socket.split();
+        reader.set_multishot(false);
+        reader.set_large(true);
+        let (timer, address, opened) = (Timer::new(), address.clone(), rt::now());
+        Ok(Box::new(Link { socket, timer, requests: 0, opened, address, options, home, _place: place }))
+    }
+
+    /// Keeps the connection for another exchange, where its settings say so; the last one has come to its proper end.
+    pub(super) fn keep(mut self: Box<Self>) {
+        let Some(home) = self.home.clone().filter(|home| home.takes(&self)) else { return };
+        // Arms a receive: an answer to the next request comes by it, or else the news that there is none.
+        let mut context = Context::from_waker(Waker::noop());
+        let (reader, _) = self.socket.split();
+        if let Poll::Ready(()) = pin!(reader.news()).poll(&mut context) {
+            return;
+        }
+        self.timer.clear();
+        let until = rt::now() + home.keepalive.timeout;
+        let mut pools = home.thread.local::<Pools>().pools.borrow_mut();
+        let idle = pools.entry(home.key.group).or_default();
+        if idle.len() >= home.keepalive.idle_max {
+            idle.remove(0);
+        }
+        idle.push(Idle { link: self, key: home.key, until });
+        drop(pools);
+        if !home.thread.local::<Pools>().is_watched.replace(true) {
+            rt::spawn(sweep(Rc::clone(&home.thread)));
+        }
+    }
+
+    /// Bytes that came; `None` at the end of the stream.
+    pub(super) fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Buf>, Errno>> {
+        self.socket.split().0.poll_recv(context)
+    }
+}
+
+impl Pools {
+    /// Lets all of them go: another configuration is in force, or the thread ends.
+    pub fn clear(&self) {
+        self.pools.borrow_mut().clear();
+    }
+
+    /// Lets go of the one that has been idle longest, to make room; whether there was one.
+    pub fn give_up_one(&self) -> bool {
+        let mut pools = self.pools.borrow_mut();
+        let used = pools.values_mut().filter(|idle| !idle.is_empty());
+        let oldest = used.min_by_key(|idle| idle[0].until).map(|idle| idle.remove(0));
+        drop(pools);
+        oldest.is_some()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.pools.borrow().values().map(Vec::len).sum()
+    }
+}
+
+/// Lets connections go that have ended or have been idle for long enough, for as long as there are any.
+async fn sweep(thread: Rc<Thread>) {
+    loop {
+        rt::sleep_until(rt::now() + SWEEP_EVERY).await;
+        let now = rt::now();
+        thread.local::<Pools>().pools.borrow_mut().retain(|_, idle| {
+            idle.retain_mut(|one| one.until > now && one.link.socket.is_quiet());
+            !idle.is_empty()
+        });
+        if thread.local::<Pools>().count() == 0 {
+            thread.local::<Pools>().is_watched.set(false);
+            return;
+        }
+    }
+}
+
+/// The options of a socket to this address.
+pub(super) fn options(settings: &Settings, address: &PeerAddr, request: &Request) -> ConnectOptions {
+    let bytes = |size: Option<u64>| size.map(|size| size.min(u64::from(u32::MAX)) as u32);
+    let bind = settings.bind.as_ref().and_then(|bind| bind_address(bind, request));
+    ConnectOptions {
+        // A family that cannot reach the peer would fail each time; nginx ignores the address then.
+        bind: bind.filter(|bind| matches!(address, PeerAddr::Inet(peer) if peer.is_ipv4() == bind.is_ipv4())),
+        transparent: settings.bind.as_ref().is_some_and(|bind| bind.transparent),
+        bind_address_no_port: true,
+        keepalive: settings.socket_keepalive,
+        // Whatever is sent goes out in pieces that are as large as they can be.
+        nodelay: true,
+        receive_buffer: bytes(settings.socket_rcvbuf),
+        send_buffer: bytes(settings.socket_sndbuf),
+    }
+}
+
+fn bind_address(bind: &Bind, request: &Request) -> Option<SocketAddr> {
+    let text = match &bind.address {
+        BindAddr::Fixed(address) => return Some(*address),
+        BindAddr::Text(text) => String::from_utf8(text.rendered(request)).ok()?,
+    };
+    let bare = || text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));
+    text.parse().ok().or_else(bare)
+}
+
+/// The call of a step, for the log.
+pub(super) fn call(step: ConnectStep, options: &ConnectOptions) -> String {
+    match (step, options.bind) {
+        (ConnectStep::Socket, _) => "socket()".to_owned(),
+        (ConnectStep::Option(name), _) => format!("setsockopt({name})"),
+        // nginx names what it was told to bind to, without the port that nobody wrote.
+        (ConnectStep::Bind, Some(address)) if address.port() == 0 => format!("bind({})", address.ip()),
+        (ConnectStep::Bind, Some(address)) => format!("bind({address})"),
+        (ConnectStep::Bind, None) => "bind()".to_owned(),
+        (ConnectStep::Connect, _) => "connect()".to_owned(),
+    }
+}

@@ -1,0 +1,490 @@
+//! Which server is next: nginx's methods, step by step, so that the same requests go to the same servers.
+//!
+//! [`Course`] is what one request has gone through so far; [`State::choose`] looks at that and at the servers. All
+//! methods but the rounds themselves come back to the rounds where they find nobody, and those to the backups.
+
+use smallvec::SmallVec;
+
+use super::lines::Takes;
+use super::table::{Moment, Peer, PeerId, Random, Set, State, Times};
+
+/// Tries to find somebody by a hash or by chance before the rounds are taken.
+const LOOKS_MAX: u32 = 20;
+
+/// The choices that were made for one request.
+#[derive(Debug)]
+pub(super) struct Course {
+    /// Which of the sets is asked now.
+    pub(super) set: usize,
+    tried: SmallVec<[PeerId; 8]>,
+    walk: Walk,
+    /// Times that [`LOOKS_MAX`] limits.
+    looks: u32,
+    /// What a client with a session comes with.
+    pub(super) hint: Option<Vec<u8>>,
+}
+
+/// How a method goes from one server to the next.
+#[derive(Debug)]
+pub(super) enum Walk {
+    /// By turns.
+    Rounds,
+    /// By requests that each has.
+    LeastConn,
+    /// By the time that each takes.
+    LeastTime { whole: bool, inflight: bool },
+    /// By the client's address, of which these bytes count.
+    Address { bytes: SmallVec<[u8; 16]>, hash: u32 },
+    /// By a text.
+    Key { key: Vec<u8>, hash: u32, rehash: u32 },
+    /// By a text, on a ring; the point that is next, as of a generation of the ring.
+    Ring { key: Vec<u8>, at: Option<(u32, usize)> },
+    /// By chance.
+    Random { two: bool },
+}
+
+impl Walk {
+    /// By the client's address: of IPv4 three bytes count, of IPv6 all. Who has none counts as zeros.
+    pub(super) fn address(client: Option<std::net::IpAddr>) -> Walk {
+        let bytes = match client {
+            Some(std::net::IpAddr::V4(ip)) => SmallVec::from_slice(&ip.octets()[..3]),
+            Some(std::net::IpAddr::V6(ip)) => SmallVec::from_slice(&ip.octets()),
+            None => SmallVec::from_slice(&[0; 3]),
+        };
+        Walk::Address { bytes, hash: 89 }
+    }
+
+    /// By a text.
+    pub(super) fn key(key: Vec<u8>) -> Walk {
+        Walk::Key { key, hash: 0, rehash: 0 }
+    }
+}
+
+impl Course {
+    /// Nobody was asked yet.
+    pub(super) fn new(walk: Walk, hint: Option<Vec<u8>>) -> Course {
+        Course { set: 0, tried: SmallVec::new(), walk, looks: 0, hint }
+    }
+
+    fn has_tried(&self, peer: &Peer) -> bool {
+        self.tried.contains(&peer.id)
+    }
+
+    /// Notes a server that was chosen among several.
+    fn took(&mut self, peer: &mut Peer, now: Moment) {
+        self.tried.push(peer.id);
+        peer.mark_checked(now);
+    }
+}
+
+impl State {
+    /// The next server for a request: its place in the set that the course is in now. It has one request more.
+    pub(super) fn choose(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
+        let place = match course.walk {
+            Walk::Rounds => self.rounds(course, now),
+            Walk::LeastConn | Walk::LeastTime { .. } => self.least(course, now),
+            _ => self.looked_up(course, now).or_else(|| self.rounds(course, now)),
+        }?;
+        let peer = &mut self.sets[course.set].peers[place];
+        peer.conns += 1;
+        if let Walk::LeastTime { inflight: true, .. } = course.walk {
+            peer.times.begin(now);
+        }
+        Some(place)
+    }
+
+    /// Servers that a request may be sent to one after the other.
+    pub(super) fn tries(&self) -> u32 {
+        self.sets.iter().map(|set| set.tries).sum()
+    }
+
+    /// By turns, then the backups by turns.
+    fn rounds(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
+        self.with_backups(course, |set, course| {
+            if !set.is_single {
+                return set.round(course, now);
+            }
+            let only = &set.peers[0];
+            let is_open = only.takes == Takes::All && !only.is_full();
+            // Its failures do not count, but a client with a session is let in by the common rules first.
+            let of_session = set.of_session(course.hint.as_deref(), &course.tried, now);
+            of_session.or_else(|| is_open.then_some(0))
+        })
+    }
+
+    /// By load, then the backups by load.
+    fn least(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
+        if self.sets[course.set].is_single {
+            return self.rounds(course, now);
+        }
+        self.with_backups(course, |set, course| set.least(course, now))
+    }
+
+    fn with_backups(
+        &mut self,
+        course: &mut Course,
+        mut look: impl FnMut(&mut Set, &mut Course) -> Option<usize>,
+    ) -> Option<usize> {
+        if let Some(place) = look(&mut self.sets[course.set], course) {
+            return Some(place);
+        }
+        if course.set > 0 || self.sets[1].peers.is_empty() {
+            return None;
+        }
+        course.set = 1;
+        course.tried.clear();
+        look(&mut self.sets[1], course)
+    }
+
+    /// By hash or by chance, in the set that the course is in; `None` when the rounds are to be taken.
+    fn looked_up(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
+        let set = &mut self.sets[course.set];
+        let is_empty = match &course.walk {
+            Walk::Key { key, .. } | Walk::Ring { key, .. } => key.is_empty(),
+            _ => false,
+        };
+        if course.looks > LOOKS_MAX || set.peers.len() < 2 || is_empty {
+            return None;
+        }
+        if let Some(place) = set.of_session(course.hint.as_deref(), &course.tried, now) {
+            course.took(&mut set.peers[place], now);
+            return Some(place);
+        }
+        if let Walk::Ring { .. } = course.walk {
+            return set.on_ring(course, self.generation, now);
+        }
+        let mut first = None;
+        loop {
+            let place = course.walk.step(set, &mut self.random);
+            let peer = &set.peers[place];
+            let is_candidate = first != Some(place) && !course.has_tried(peer) && peer.is_open(now);
+            match first {
+                _ if !is_candidate => {}
+                Some(first) => {
+                    let place = set.less_loaded(first, place);
+                    course.took(&mut set.peers[place], now);
+                    return Some(place);
+                }
+                None if matches!(course.walk, Walk::Random { two: true }) => first = Some(place),
+                None => {
+                    course.took(&mut set.peers[place], now);
+                    return Some(place);
+                }
+            }
+            // The first one of two counts as well, in nginx.
+            course.looks += 1;
+            if course.looks > LOOKS_MAX {
+                return None;
+            }
+        }
+    }
+}
+
+impl Walk {
+    /// Goes on to the next place.
+    fn step(&mut self, set: &Set, random: &mut Random) -> usize {
+        let weight = match self {
+            Walk::Address { bytes, hash } => {
+                for byte in bytes.iter() {
+                    *hash = (*hash * 113 + u32::from(*byte)) % 6271;
+                }
+                i64::from(*hash) % set.total_weight.max(1)
+            }
+            Walk::Key { key, hash, rehash } => {
+                // As Cache::Memcached does: how often it was hashed before goes in front of the text.
+                let mut hasher = crc32fast::Hasher::new();
+                if *rehash > 0 {
+                    hasher.update(rehash.to_string().as_bytes());
+                }
+                hasher.update(key);
+                *hash = hash.wrapping_add(hasher.finalize() >> 16 & 0x7fff);
+                *rehash += 1;
+                i64::from(*hash) % set.total_weight.max(1)
+            }
+            Walk::Random { .. } => random.below(set.total_weight),
+            Walk::Rounds | Walk::LeastConn | Walk::LeastTime { .. } | Walk::Ring { .. } => {
+                panic!("only what is looked up has steps")
+            }
+        };
+        set.at_weight(weight)
+    }
+}
+
+impl Set {
+    /// One round of smooth weighted round robin: everybody gains its weight, the richest is chosen and pays what all
+    /// gained.
+    fn round(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
+        let session = self.of_session(course.hint.as_deref(), &course.tried, now);
+        if let Some(place) = session {
+            let peer = &mut self.peers[place];
+            // It is in debt for as much as the others have together, and does not get deeper into it.
+            if peer.current <= -(self.total_weight.saturating_sub(peer.weight)).saturating_mul(self.scale) {
+                course.took(peer, now);
+                return Some(place);
+            }
+        }
+        let is_open = |peer: &Peer| !course.has_tried(peer) && peer.is_open(now);
+        let (best, total) = self.gain(0, None, now, is_open);
+        let place = session.or(best)?;
+        let peer = &mut self.peers[place];
+        peer.current = peer.current.saturating_sub(total);
+        course.took(peer, now);
+        Some(place)
+    }
+
+    /// Lets all that take part gain their weight, from a place on; answers who is the richest then, `best` before others,
+    /// and how much was gained.
+    fn gain(
+        &mut self,
+        from: usize,
+        mut best: Option<usize>,
+        now: Moment,
+        takes_part: impl Fn(&Peer) -> bool,
+    ) -> (Option<usize>, i64) {
+        let mut total = 0_i64;
+        for place in from..self.peers.len() {
+            if !takes_part(&self.peers[place]) {
+                continue;
+            }
+            let peer = &mut self.peers[place];
+            let gain = peer.gain(now, self.scale);
+            peer.current = peer.current.saturating_add(gain);
+            total = total.saturating_add(gain);
+            if peer.effective < peer.weight {
+                peer.effective += 1;
+            }
+            let current = peer.current;
+            if best.is_none_or(|best| current > self.peers[best].current) {
+                best = Some(place);
+            }
+        }
+        (best, total)
+    }
+
+    /// The one with the least load for its weight; among equals by turns.
+    fn least(&mut self, course: &mut Course, now: Moment) -> Option<usize> {
+        if let Some(place) = self.of_session(course.hint.as_deref(), &course.tried, now) {
+            course.took(&mut self.peers[place], now);
+            return Some(place);
+        }
+        let scale = self.scale;
+        let mut best: Option<(usize, Load)> = None;
+        let mut many = false;
+        for (place, peer) in self.peers.iter_mut().enumerate() {
+            if course.has_tried(peer) || !peer.is_open(now) {
+                continue;
+            }
+            let load = Load::of(peer, &course.walk, now, scale);
+            match &best {
+                Some((_, least)) if load.is_above(least) => {}
+                Some((_, least)) if !least.is_above(&load) => many = true,
+                _ => (best, many) = (Some((place, load)), false),
+            }
+        }
+        let (mut place, least) = best?;
+        if many {
+            let walk = &course.walk;
+            let is_equal = |peer: &Peer| {
+                let load = || Load::known(peer, walk, now, scale);
+                !course.has_tried(peer) && peer.is_open(now) && load().is_equal(&least)
+            };
+            let (best, total) = self.gain(place, Some(place), now, is_equal);
+            place = best.unwrap_or(place);
+            self.peers[place].current = self.peers[place].current.saturating_sub(total);
+        }
+        course.took(&mut self.peers[place], now);
+        Some(place)
+    }
+
+    /// Of two places the one with fewer requests for its weight.
+    fn less_loaded(&self, first: usize, second: usize) -> usize {
+        let (one, two) = (&self.peers[first], &self.peers[second]);
+        let weighed = |conns: u64, weight: i64| u128::from(conns) * u128::from(weight.unsigned_abs());
+        if weighed(two.conns, one.weight) > weighed(one.conns, two.weight) { first } else { second }
+    }
+
+    /// The server at the key's point of the ring, or at one of those behind it. One that has several addresses gives
+    /// them by turns.
+    fn on_ring(&mut self, course: &mut Course, generation: u32, now: Moment) -> Option<usize> {
+        loop {
+            let ring = self.ring.as_ref()?;
+            let Walk::Ring { key, at } = &mut course.walk else { return None };
+            let number = match *at {
+                Some((of, number)) if of == generation => number,
+                _ => ring.start(key),
+            };
+            *at = Some((generation, number));
+            let first = ring.server(number)?;
+            let server = self.peers.get(first as usize).map(|peer| peer.server.clone())?;
+            let is_there =
+                |peer: &Peer| peer.server == server && !course.has_tried(peer) && peer.is_open(now);
+            let (best, total) = self.gain(0, None, now, is_there);
+            if let Some(place) = best {
+                let peer = &mut self.peers[place];
+                peer.current = peer.current.saturating_sub(total);
+                course.took(peer, now);
+                return Some(place);
+            }
+            let Walk::Ring { at, .. } = &mut course.walk else { return None };
+            *at = Some((generation, number + 1));
+            course.looks += 1;
+            if course.looks > LOOKS_MAX {
+                return None;
+            }
+        }
+    }
+}
+
+/// How busy a server is, to be compared without dividing.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    amount: u128,
+    weight: u128,
+}
+
+impl Load {
+    fn of(peer: &mut Peer, walk: &Walk, now: Moment, scale: i64) -> Load {
+        if matches!(walk, Walk::LeastTime { .. }) {
+            peer.times.look_at_waiting(now);
+        }
+        Load::known(peer, walk, now, scale)
+    }
+
+    fn known(peer: &Peer, walk: &Walk, now: Moment, scale: i64) -> Load {
+        let amount = match walk {
+            Walk::LeastTime { whole, .. } => u128::from(expected_ms(peer, *whole, now)),
+            _ => u128::from(peer.conns),
+        };
+        Load { amount, weight: peer.load_weight(now, scale) }
+    }
+
+    fn is_above(&self, other: &Load) -> bool {
+        self.amount * other.weight > other.amount * self.weight
+    }
+
+    fn is_equal(&self, other: &Load) -> bool {
+        self.amount * other.weight == other.amount * self.weight
+    }
+}
+
+/// Above it all times are equally bad, and the number of requests decides.
+const TIME_MAX_MS: u64 = 5000;
+
+/// Times that differ by less are the same.
+const TIME_STEP_MS: u64 = 20;
+
+/// Milliseconds until a server would be through with what it has and one request more.
+fn expected_ms(peer: &Peer, whole: bool, now: Moment) -> u64 {
+    let times = &peer.times;
+    let mut time = if whole { times.response } else { times.header };
+    // A slow one gets another chance: as long as nobody asks it, its time is halved once in fail_timeout.
+    time = time.checked_shr(u32::try_from(peer.idle_steps(now)).unwrap_or(u32::MAX)).unwrap_or(0);
+    if times.inflight_count > 0 {
+        time = time.max(times.inflight);
+    }
+    time = if time > TIME_MAX_MS { TIME_MAX_MS } else { time + TIME_STEP_MS - time % TIME_STEP_MS };
+    time.saturating_mul(peer.conns.saturating_add(1))
+}
+
+impl Times {
+    /// A request more waits.
+    fn begin(&mut self, now: Moment) {
+        if self.inflight_count > 0 {
+            self.inflight_sum += (now.ms - self.inflight_changed) * self.inflight_count;
+        }
+        self.inflight_changed = now.ms;
+        self.inflight_count += 1;
+    }
+
+    /// A request that has waited so long does no more.
+    pub(super) fn end(&mut self, waited_ms: u64, now: Moment) {
+        if self.inflight_count <= 1 {
+            self.inflight_sum = 0;
+        } else {
+            let since = (now.ms - self.inflight_changed) * self.inflight_count;
+            self.inflight_sum = (self.inflight_sum + since - waited_ms as i64).max(0);
+            self.inflight_changed = now.ms;
+        }
+        self.inflight_count = (self.inflight_count - 1).max(0);
+    }
+
+    /// Lets the average of those that wait follow what it is now.
+    fn look_at_waiting(&mut self, now: Moment) {
+        if self.inflight_count > 0 {
+            let each = self.inflight_sum / self.inflight_count + (now.ms - self.inflight_changed);
+            Times::follow(&mut self.inflight, each.max(0).unsigned_abs());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::address::Url;
+    use crate::peers::lines::Line;
+    use crate::peers::table::Shape;
+
+    fn at(seconds: i64) -> Moment {
+        Moment { seconds, ms: seconds * 1000 }
+    }
+
+    /// A server that was tried at 100 seconds.
+    fn state() -> State {
+        let url = Url::parse("10.0.0.1", 80).expect("an address");
+        let lines = vec![Line::new("10.0.0.1", &url)].into();
+        let shape = Shape { lines, with_sids: false, with_ring: false };
+        let mut state = State::new(shape, &Default::default());
+        state.sets[0].peers[0].mark_checked(at(100));
+        state
+    }
+
+    #[test]
+    fn averages_follow_by_a_twentieth() {
+        let mut average = 0;
+        for (value, expected) in [(100, 100), (200, 105), (105, 105), (0, 100), (113, 101)] {
+            Times::follow(&mut average, value);
+            assert_eq!(average, expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn times_are_taken_in_steps_with_a_limit_and_fade() {
+        let mut state = state();
+        let peer = &mut state.sets[0].peers[0];
+        for (time, conns, seconds, expected) in [
+            (0, 0, 100, 20),
+            (19, 0, 100, 20),
+            (20, 0, 100, 40),
+            (105, 2, 100, 360),
+            (5000, 0, 100, 5020),
+            (5001, 3, 100, 20_000),
+            // Ten seconds are its fail_timeout; from there on it is halved once in eleven.
+            (400, 0, 110, 420),
+            (400, 0, 111, 220),
+            (400, 0, 122, 120),
+            (400, 0, 1_000_000, 20),
+        ] {
+            (peer.times.header, peer.conns) = (time, conns);
+            assert_eq!(expected_ms(peer, false, at(seconds)), expected, "{time} {conns} {seconds}");
+        }
+    }
+
+    #[test]
+    fn those_that_wait_count_with_their_time() {
+        let mut state = state();
+        let peer = &mut state.sets[0].peers[0];
+        peer.times.begin(at(100));
+        peer.times.begin(at(102));
+        peer.times.look_at_waiting(at(103));
+        // Two seconds of the first, and one of both.
+        assert_eq!(peer.times.inflight, 2000 / 2 + 1000);
+        assert_eq!(expected_ms(peer, false, at(103)), 2020);
+        peer.times.end(3000, at(103));
+        peer.times.inflight = 0;
+        peer.times.look_at_waiting(at(104));
+        assert_eq!(peer.times.inflight, 1000 + 1000, "the one that is left has waited for two");
+        peer.times.end(2000, at(104));
+        assert_eq!((peer.times.inflight_count, peer.times.inflight_sum), (0, 0));
+        assert_eq!(expected_ms(peer, false, at(104)), 20, "nobody waits");
+    }
+}

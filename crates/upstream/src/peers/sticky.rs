@@ -1,0 +1,250 @@
+//! Sessions: what a client comes with that names its server, and what it gets so that it can.
+
+use std::fmt;
+use std::sync::Arc;
+
+use md5::{Digest, Md5};
+use smallvec::SmallVec;
+
+use exchange::request::Request;
+use exchange::shared_zone::table::Table;
+use exchange::shared_zone::{self, Kind};
+use exchange::template::Template;
+use exchange::variables::VarRef;
+use telemetry::time_zone::since_1970;
+
+/// Bytes of a server's name in a session, at most: those of a hash in hex.
+pub const SID_MAX: usize = 32;
+
+/// What a server is called in cookies and routes.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Sid(SmallVec<[u8; SID_MAX]>);
+
+impl fmt::Debug for Sid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+impl Sid {
+    /// The route that the configuration gives it, or the MD5 of its address in hex.
+    pub fn of(route: Option<&str>, name: &str) -> Sid {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        Sid(match route {
+            Some(route) => SmallVec::from_slice(route.as_bytes()),
+            None => Md5::digest(name)
+                .iter()
+                .flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]])
+                .collect(),
+        })
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// `sticky`
+#[derive(Clone, Debug)]
+pub struct Sticky {
+    /// Where a client's session stands; the first that has a value counts.
+    pub lookup: Vec<VarRef>,
+    /// What kind it is.
+    pub kind: StickyKind,
+}
+
+/// The kinds of sessions.
+#[derive(Clone, Debug)]
+pub enum StickyKind {
+    /// The client says the route.
+    Route,
+    /// A cookie of ours says the server.
+    Cookie(Arc<Cookie>),
+    /// A table says which server gave out the session.
+    Learn(Arc<Learn>),
+}
+
+/// The cookie of `sticky cookie`.
+#[derive(Clone, Debug, Default)]
+pub struct Cookie {
+    /// Its name.
+    pub name: String,
+    /// `expires`
+    pub expires: Option<Expires>,
+    /// `domain`
+    pub domain: Option<Template>,
+    /// `httponly`
+    pub http_only: bool,
+    /// `secure`
+    pub secure: bool,
+    /// `samesite`
+    pub same_site: Option<Template>,
+    /// `path`
+    pub path: Option<String>,
+}
+
+/// How long browsers keep a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expires {
+    /// To the end of time as 32 bits have it.
+    Max,
+    /// So many seconds.
+    After(i64),
+}
+
+/// Values of `samesite`.
+pub const SAME_SITE: [&str; 3] = ["strict", "lax", "none"];
+
+impl Cookie {
+    /// The value of `Set-Cookie` for a client that this server was chosen for, in nginx's order.
+    pub(super) fn text(&self, sid: &Sid, request: &Request) -> Vec<u8> {
+        let mut text = self.name.clone().into_bytes();
+        text.push(b'=');
+        text.extend_from_slice(sid.as_slice());
+        match self.expires {
+            None => {}
+            Some(Expires::Max) => {
+                text.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
+            }
+            Some(Expires::After(seconds)) => {
+                let (now, _) = since_1970(rt::wall());
+                text.extend_from_slice(b"; expires=");
+                text.extend_from_slice(&http::date::cookie(now.saturating_add(seconds)));
+                text.extend_from_slice(format!("; max-age={seconds}").as_bytes());
+            }
+        }
+        let domain = self.domain.as_ref().map(|domain| domain.rendered(request)).unwrap_or_default();
+        append(&mut text, b"; domain=", &domain);
+        text.extend_from_slice(if self.http_only { b"; httponly" } else { b"" });
+        text.extend_from_slice(if self.secure { b"; secure" } else { b"" });
+        let mut same_site = self.same_site.as_ref().map(|value| value.rendered(request)).unwrap_or_default();
+        let is_known =
+            |value: &[u8]| SAME_SITE.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(value));
+        if !same_site.is_empty() && !is_known(&same_site) {
+            same_site = b"strict".to_vec();
+        }
+        append(&mut text, b"; samesite=", &same_site);
+        append(&mut text, b"; path=", self.path.as_deref().unwrap_or_default().as_bytes());
+        text
+    }
+}
+
+fn append(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    if !value.is_empty() {
+        text.extend_from_slice(name);
+        text.extend_from_slice(value);
+    }
+}
+
+/// The `Set-Cookie` that an answer is to have, kept with the request.
+pub struct SetCookie(pub Vec<u8>);
+
+/// `sticky learn`
+#[derive(Debug)]
+pub struct Learn {
+    /// Where an answer has a new session; the first that has a value counts.
+    pub create: Vec<VarRef>,
+    /// The table.
+    pub zone: Arc<shared_zone::Zone<Declared>>,
+    /// Milliseconds that a session is kept when nobody comes with it.
+    pub timeout_ms: i64,
+    /// `header`: when the head of an answer is here, and not at its end.
+    pub at_header: bool,
+}
+
+/// What `zone=` declares.
+#[derive(Debug)]
+pub struct Declared {
+    /// The group whose servers the sessions name.
+    pub group: String,
+}
+
+/// One session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    sid: [u8; SID_MAX],
+    sid_len: u8,
+    /// When somebody came with it last, in milliseconds since 1970.
+    last_ms: i64,
+}
+
+/// What a session costs beside its key, so that a megabyte has about eight thousand, as in nginx.
+const SESSION_OVERHEAD: u64 = 112;
+
+impl Kind for Declared {
+    type State = Table<Session>;
+
+    fn empty(&self, bytes: u64) -> Table<Session> {
+        Table::new(bytes, SESSION_OVERHEAD)
+    }
+
+    fn continues(&self, before: &Declared) -> bool {
+        self.group == before.group
+    }
+}
+
+/// The first of these variables that has a value.
+pub(super) fn first_value(variables: &[VarRef], request: &Request) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    for variable in variables {
+        if variable.value(request, &mut text) && !text.is_empty() {
+            return Some(text);
+        }
+        text.clear();
+    }
+    None
+}
+
+impl Learn {
+    /// The server of a session.
+    pub fn find(&self, session: &[u8], now_ms: i64) -> Option<Vec<u8>> {
+        let timeout = self.timeout_ms;
+        self.zone.state().with(&Md5::digest(session), |entry| {
+            let found = entry.get()?;
+            // A clock that was set back makes no session older.
+            if now_ms - found.last_ms >= timeout {
+                entry.remove();
+                return None;
+            }
+            Some(found.sid[..usize::from(found.sid_len)].to_vec())
+        })
+    }
+
+    /// Notes the server of a session; one that is not known is only noted when it is new.
+    pub fn learn(&self, session: &[u8], is_new: bool, sid: &Sid, now_ms: i64) -> Learned {
+        let bytes = sid.as_slice();
+        let mut value = Session { sid: [0; SID_MAX], sid_len: bytes.len() as u8, last_ms: now_ms };
+        value.sid[..bytes.len()].copy_from_slice(bytes);
+        let is_over = |session: &Session| now_ms - session.last_ms >= self.timeout_ms;
+        self.zone.state().with(&Md5::digest(session), |entry| {
+            // One that timed out while its answer was under way has no server any more.
+            if entry.get().is_some_and(|session| is_over(session)) {
+                entry.remove();
+            }
+            if let Some(known) = entry.touch() {
+                *known = value;
+                return Learned::Noted;
+            }
+            while entry.oldest().is_some_and(is_over) {
+                entry.remove_oldest();
+            }
+            if !is_new || entry.insert(value.clone()) {
+                return Learned::Noted;
+            }
+            let is_kept = entry.remove_oldest() && entry.insert(value);
+            if is_kept { Learned::PushedOut } else { Learned::NoRoom }
+        })
+    }
+}
+
+/// What became of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learned {
+    /// It is kept, or was not to be.
+    Noted,
+    /// It is kept, and the one that was used longest ago is not.
+    PushedOut,
+    /// There is no room for it.
+    NoRoom,
+}

@@ -1,0 +1,319 @@
+//! The names in a configuration, kept up to date while it is in force: a task for each, on the first thread.
+//!
+//! ```text
+//!            +--- failed: a growing pause ---+
+//!            v                               |
+//!   start -> look up -- found: put into the groups -- until it may have changed -+
+//!            ^                                                                    |
+//!            +--------------------------------------------------------------------+
+//! ```
+//! A name that cannot be found keeps the addresses that it had; one that had none leaves its group without anybody to
+//! ask, and requests are answered with 502 until it is found. The log has a line when that begins and when it ends.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use conf::Span;
+use io::op::PeerAddr;
+use rt::local::Event;
+
+use super::Unresolved;
+use super::resolver::Resolver;
+use super::system::{System, SystemAddresses};
+use super::ttl::{TimeSource, UNKNOWN};
+use super::wire::{ADDRESSES_MAX, NXDOMAIN};
+use crate::peers::lines::{Address, Found, Named};
+use crate::peers::{Group, Upstreams};
+use crate::resolve::HttpConf;
+use exchange::config::Config;
+use exchange::error_log;
+use exchange::thread::Thread;
+use telemetry::Level;
+
+/// Keeps the names of one configuration, until it is dropped.
+pub struct Keeper {
+    end: Rc<Event>,
+}
+
+/// The pauses after a name could not be found: a server that has just been started comes up soon, and one that stays
+/// away is not asked for all the time.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether the hosts file is another one. It changes by hand, or when a container starts.
+const HOSTS_EVERY: Duration = Duration::from_secs(5);
+
+impl Keeper {
+    /// Starts on this thread. The first answers come later.
+    pub fn start(thread: &Rc<Thread>, config: &Config) -> Keeper {
+        let keeper = Keeper { end: Rc::new(Event::new()) };
+        let told = Told::to(thread);
+        for (host, users) in literal_names(config) {
+            let resolver = users.iter().find_map(|user| user.group.resolver.clone());
+            let times = TimeSource::new(resolver.or_else(|| config.http.of::<HttpConf>().0.resolver.clone()));
+            let (system, told) = (System::default(), told.clone());
+            let name = SystemName { host, users, system, times, told, hosts_every: HOSTS_EVERY };
+            keeper.spawn(name.keep());
+        }
+        for (group, named) in run_time_names(config) {
+            let http = &config.http.of::<HttpConf>().0;
+            // The configuration is refused without one.
+            let Some(resolver) = group.resolver.clone().or_else(|| http.resolver.clone()) else { continue };
+            let timeout = group.resolver_timeout.unwrap_or(http.timeout);
+            let name = RunTimeName { group, named, resolver, timeout, told: told.clone() };
+            keeper.spawn(name.keep());
+        }
+        keeper
+    }
+
+    /// A task that ends with the keeper.
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let end = Rc::clone(&self.end);
+        rt::spawn(async move {
+            let _ = rt::select(end.wait(), task).await;
+        });
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.end.set();
+    }
+}
+
+/// Who has use for a name.
+pub(super) struct User {
+    pub(super) group: Arc<Group>,
+    pub(super) named: Named,
+    pub(super) place: Option<Span>,
+}
+
+/// The names that the system resolves, with the groups that they are servers of.
+fn literal_names(config: &Config) -> BTreeMap<String, Vec<User>> {
+    let mut names: BTreeMap<String, Vec<User>> = BTreeMap::new();
+    for group in config.http.of::<Upstreams>().groups() {
+        for (named, place) in group.names_with_places().filter(|(named, _)| !named.at_run_time) {
+            let user = User { group: Arc::clone(group), named: named.clone(), place: place.cloned() };
+            names.entry(named.host.to_ascii_lowercase()).or_default().push(user);
+        }
+    }
+    names
+}
+
+/// The names that a resolver of the configuration resolves (`resolve`).
+fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
+    let groups = config.http.of::<Upstreams>().groups();
+    let names = |group: &Arc<Group>| {
+        let names = group.names().filter(|named| named.at_run_time).cloned();
+        names.map(|named| (Arc::clone(group), named)).collect::<Vec<_>>()
+    };
+    groups.flat_map(names).collect()
+}
+
+/// Where what is to be said goes: the error log of the process.
+#[derive(Clone)]
+pub(super) struct Told(pub(super) Rc<dyn Fn(Level, fmt::Arguments<'_>)>);
+
+impl Told {
+    fn to(thread: &Rc<Thread>) -> Told {
+        let thread = Rc::clone(thread);
+        Told(Rc::new(move |level, message| error_log::write(&thread, level, message)))
+    }
+
+    fn say(&self, level: Level, message: fmt::Arguments<'_>) {
+        (self.0)(level, message);
+    }
+}
+
+/// A name that the system resolves.
+pub(super) struct SystemName {
+    pub(super) host: String,
+    pub(super) users: Vec<User>,
+    pub(super) system: System,
+    pub(super) times: TimeSource,
+    pub(super) told: Told,
+    /// How often it is looked whether the hosts file is another one.
+    pub(super) hosts_every: Duration,
+}
+
+impl SystemName {
+    /// Looks it up again and again.
+    pub(super) async fn keep(self) {
+        let mut failures = 0;
+        loop {
+            match self.system.look_up(&self.host).await {
+                Ok(found) => {
+                    if failures > 0 {
+                        self.told.say(Level::Notice, format_args!("host \"{}\" is found again", self.host));
+                    }
+                    failures = 0;
+                    self.put(&found.usable);
+                    self.until_changed(&found).await;
+                }
+                Err(reason) => {
+                    if failures == 0 {
+                        self.tell(&reason);
+                    }
+                    self.users.iter().for_each(|user| user.group.put_nothing(&user.named));
+                    rt::sleep_until(rt::now() + pause(failures)).await;
+                    failures += 1;
+                }
+            }
+        }
+    }
+
+    fn put(&self, addresses: &[IpAddr]) {
+        for user in &self.users {
+            let found = addresses.iter().map(|&address| found_at(SocketAddr::new(address, user.named.port)));
+            user.group.put(&user.named, found.collect());
+        }
+    }
+
+    /// Waits until the answer may be another one.
+    async fn until_changed(&self, found: &SystemAddresses) {
+        let now = rt::now();
+        let Some(stamp) = found.hosts else {
+            let time = self.times.time(&self.host, &found.all).await;
+            return rt::sleep_until(now + time).await;
+        };
+        let refresh = now + UNKNOWN;
+        while rt::now() < refresh && self.system.stamp().await == stamp {
+            rt::sleep_until(rt::now() + self.hosts_every).await;
+        }
+    }
+
+    /// The first time in a row that it cannot be found.
+    fn tell(&self, reason: &str) {
+        let name = &self.host;
+        let place = self.users.iter().find_map(|user| user.place.as_ref());
+        let place = place.map(|place| format!(" in {place}")).unwrap_or_default();
+        let what = format_args!("host not found in upstream \"{name}\" ({reason}){place}");
+        self.told.say(Level::Error, what);
+    }
+}
+
+/// A name that a resolver of the configuration resolves.
+struct RunTimeName {
+    group: Arc<Group>,
+    named: Named,
+    resolver: Arc<Resolver>,
+    timeout: Duration,
+    told: Told,
+}
+
+impl RunTimeName {
+    /// Looks it up again and again.
+    async fn keep(self) {
+        let mut failures = 0;
+        loop {
+            let next = match self.find().await {
+                Ok((found, holds)) => {
+                    if failures > 0 {
+                        self.told.say(Level::Notice, format_args!("{self} is resolved again"));
+                    }
+                    failures = 0;
+                    self.group.put(&self.named, found);
+                    rt::now() + holds.max(PAUSE_MIN)
+                }
+                Err(unresolved) => {
+                    if failures == 0 {
+                        let what = format_args!("{self} could not be resolved ({unresolved})");
+                        self.told.say(Level::Error, what);
+                    }
+                    match unresolved {
+                        // As in nginx: name servers know that there is no server any more.
+                        Unresolved::Code(NXDOMAIN) => self.group.put(&self.named, Vec::new()),
+                        _ => self.group.put_nothing(&self.named),
+                    }
+                    failures += 1;
+                    rt::now() + pause(failures - 1)
+                }
+            };
+            rt::sleep_until(next).await;
+        }
+    }
+
+    async fn find(&self) -> Result<(Vec<Found>, Duration), Unresolved> {
+        let Named { host, port, service, .. } = &self.named;
+        let Some(service) = service else {
+            let (addresses, holds) = self.resolver.look_up(host.as_bytes(), self.timeout).await?;
+            let found = addresses.into_iter().map(|address| found_at(SocketAddr::new(address, *port)));
+            return Ok((found.collect(), holds));
+        };
+        let (services, holds) =
+            self.resolver.look_up_service(&service_name(service, host), self.timeout).await?;
+        let found = services.iter().flat_map(|(service, addresses)| {
+            let server: Arc<str> = service.target.to_string().into();
+            addresses.iter().map(move |&address| Found {
+                server: Some(Arc::clone(&server)),
+                weight: service.weight,
+                priority: service.priority,
+                ..found_at(SocketAddr::new(address, service.port))
+            })
+        });
+        Ok((found.take(ADDRESSES_MAX).collect(), holds))
+    }
+}
+
+impl fmt::Display for RunTimeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.named.service {
+            Some(service) => write!(f, "service {service} of {}", self.named.host),
+            None => f.write_str(&self.named.host),
+        }
+    }
+}
+
+/// The name whose SRV records `service=` means: a word without a dot is a service over TCP (RFC 2782).
+fn service_name(service: &str, host: &str) -> String {
+    if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
+}
+
+/// How long it is waited after so many failures and one more.
+fn pause(failures: u32) -> Duration {
+    PAUSE_MIN.saturating_mul(1 << failures.min(16)).min(PAUSE_MAX)
+}
+
+/// An address without an SRV record.
+fn found_at(address: SocketAddr) -> Found {
+    Found { address: Address::from(PeerAddr::Inet(address)), server: None, weight: 1, priority: 0 }
+}
+
+/// Looks up all literal names of a configuration by calls that block, for `-t`: those that cannot be found, each with
+/// what is to be said of it. Names that take longer than `patience`, all together, are among them.
+pub fn missing(config: &Config, patience: Duration) -> Vec<String> {
+    let names = literal_names(config);
+    let (sender, answers) = std::sync::mpsc::channel();
+    let mut open: BTreeMap<&str, &[User]> = names.iter().map(|(name, users)| (&**name, &**users)).collect();
+    for name in names.keys().cloned() {
+        let sender = sender.clone();
+        // It is not waited for: the program ends soon. One that cannot be started is told as one that takes long.
+        let _ = std::thread::Builder::new().name("names".to_owned()).spawn(move || {
+            let found = System::default().look_up_now(&name).map(drop);
+            let _ = sender.send((name, found));
+        });
+    }
+    drop(sender);
+    let deadline = Instant::now() + patience;
+    let mut missing = Vec::new();
+    while let Ok((name, found)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        let users = open.remove(&*name).unwrap_or_default();
+        if let Err(reason) = found {
+            missing.push(not_found(&name, &reason, users));
+        }
+    }
+    missing.extend(open.iter().map(|(name, users)| not_found(name, "it takes too long", users)));
+    missing
+}
+
+fn not_found(name: &str, reason: &str, users: &[User]) -> String {
+    let place = users.iter().find_map(|user| user.place.as_ref());
+    let place = place.map(|place| format!(" in {place}")).unwrap_or_default();
+    format!(
+        "host not found in upstream \"{name}\" ({reason}){place}; it is looked for again while the server runs"
+    )
+}

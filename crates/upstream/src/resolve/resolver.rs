@@ -1,0 +1,489 @@
+//! `resolver`: names to addresses by our own queries, with what was found kept for its time.
+//!
+//! ```text
+//!   find --> in the table, and its time is not over --------------------> answer
+//!     |                                                                      ^
+//!     +----> looked up already --> waits with the others --+                 |
+//!     +----> a task that looks it up --- ask, aliases, ask +--> into the table
+//! ```
+//! All threads share the table of a [`Resolver`]. The lookup is a task of its own, so that it goes on when the request
+//! that began it has ended. Answers whose time is over are kept too: they serve while no name server answers.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rt::watch::Watcher;
+use rt::{Either, Timer, select};
+
+use super::Unresolved;
+use super::ask::{Silence, Turn, ask};
+use super::settings::{NameServer, Settings};
+use super::system::System;
+use super::wire::{ADDRESSES_MAX, Kind, NXDOMAIN, Name, Response, SERVFAIL, Said, Service};
+
+/// A resolver with what it knows.
+pub struct Resolver {
+    settings: Settings,
+    turn: Turn,
+    table: Mutex<Table>,
+    /// Where name servers are that the configuration has by name, and until when that holds.
+    named: Mutex<HashMap<String, (Vec<IpAddr>, Instant)>>,
+}
+
+/// Addresses of a name, and until when they hold.
+pub(super) type Addresses = (Arc<[IpAddr]>, Instant);
+
+/// Servers of a service, each with its addresses.
+pub(super) type Services = Vec<(Service, Vec<IpAddr>)>;
+
+/// What is known and what is looked up.
+#[derive(Default)]
+struct Table {
+    names: HashMap<Name, Entry>,
+    lookups: usize,
+}
+
+struct Entry {
+    /// What was found last.
+    found: Option<Addresses>,
+    /// Until when it may serve although its time is over.
+    stale_until: Instant,
+    /// Who looks it up.
+    lookup: Option<Arc<Lookup>>,
+    used: Instant,
+}
+
+/// A lookup that is under way.
+struct Lookup {
+    started: Instant,
+    outcome: OnceLock<Result<Addresses, Unresolved>>,
+    done: Watcher,
+}
+
+/// Tells those who wait that a lookup has ended, also where its task was dropped.
+struct LookupDone(rt::watch::Publisher);
+
+/// Names that are known at once: what clients put into variables must not fill the memory. An entry is some hundred
+/// bytes.
+const NAMES_MAX: usize = 8192;
+
+/// Lookups under way at once: each has two sockets for each name server that was asked.
+const LOOKUPS_MAX: usize = 512;
+
+/// The longest time that an answer is believed.
+const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// How long addresses serve on when their time is over and no name server answers (RFC 8767 section 5: days).
+const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// How long requests wait for an answer where there are addresses whose time is over (RFC 8767 section 5).
+const STALE_AFTER: Duration = Duration::from_millis(1800);
+
+/// How long addresses whose time is over are used without another question (RFC 8767 section 5).
+const STALE_TIME: Duration = Duration::from_secs(5);
+
+/// How long the other family is waited for when the first one has brought addresses.
+const OTHER_FAMILY_TIME: Duration = Duration::from_secs(2);
+
+/// How often a response that names another name only is followed by a question for that: nginx's limit is 50.
+const QUESTIONS_MAX: u32 = 8;
+
+/// How long the address of a name server holds that is written as a name.
+const SERVER_TIME: Duration = Duration::from_secs(60);
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.settings.fmt(f)
+    }
+}
+
+impl Resolver {
+    /// One that knows nothing yet.
+    pub fn new(settings: Settings) -> Arc<Resolver> {
+        let (turn, table, named) = (Turn::default(), Mutex::default(), Mutex::default());
+        Arc::new(Resolver { settings, turn, table, named })
+    }
+
+    /// Whether both ask the same name servers for the same families.
+    pub(super) fn asks_as(&self, other: &Resolver) -> bool {
+        let (own, theirs) = (&self.settings, &other.settings);
+        own.servers == theirs.servers && (own.ipv4, own.ipv6) == (theirs.ipv4, theirs.ipv6)
+    }
+
+    /// Takes over what the resolver of the configuration before knows, as addresses whose time is over: the first request
+    /// asks again, as behind a reload of nginx, and is not lost while no name server answers.
+    pub(super) fn take_over(&self, before: &Resolver) {
+        let now = Instant::now();
+        let known: Vec<(Name, Entry)> = before
+            .table()
+            .names
+            .iter()
+            .filter_map(|(name, entry)| {
+                let (addresses, until) = entry.found.as_ref().filter(|_| now < entry.stale_until)?;
+                let found = Some((Arc::clone(addresses), now.min(*until)));
+                Some((
+                    name.clone(),
+                    Entry { found, stale_until: entry.stale_until, lookup: None, used: entry.used },
+                ))
+            })
+            .collect();
+        self.table().names.extend(known);
+    }
+
+    /// The addresses of a name, in the order in which they came.
+    ///
+    /// # Errors
+    /// Why there are none, after `timeout` at the latest.
+    pub(super) async fn find(
+        self: &Arc<Resolver>,
+        text: &[u8],
+        timeout: Duration,
+    ) -> Result<Addresses, Unresolved> {
+        let name = Name::parse(text).ok_or(Unresolved::Code(NXDOMAIN))?;
+        let now = rt::now();
+        let (lookup, stale) = match self.table().begin(&name, now)? {
+            Begun::Known(found) => return Ok(found),
+            Begun::Joined(lookup, stale) => (lookup, stale),
+            Begun::Leads(lookup, done, stale) => {
+                let (resolver, lookup_too) = (Arc::clone(self), Arc::clone(&lookup));
+                rt::spawn(async move { resolver.lead(name, lookup_too, done, now + timeout).await });
+                (lookup, stale)
+            }
+        };
+        let timer = Timer::new();
+        timer.set(match stale {
+            Some(_) => (now + timeout).min(lookup.started + STALE_AFTER),
+            None => now + timeout,
+        });
+        let outcome = match timer.limit(lookup.done.above(0)).await {
+            Ok(_) => lookup.outcome.get().cloned().unwrap_or(Err(Unresolved::TimedOut)),
+            Err(rt::Elapsed) => Err(Unresolved::TimedOut),
+        };
+        match (outcome, stale) {
+            // That there is no such name is an answer.
+            (Err(Unresolved::TimedOut | Unresolved::Code(1 | SERVFAIL | 4..)), Some(stale)) => Ok(stale),
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// The task of a lookup.
+    async fn lead(self: Arc<Resolver>, name: Name, lookup: Arc<Lookup>, done: LookupDone, deadline: Instant) {
+        let ending = Ending { resolver: &self, name: &name, lookup: &lookup, _done: done };
+        let found = self.addresses(&name, deadline).await;
+        let outcome = found.map(|(addresses, ttl)| (addresses.into(), rt::now() + ttl));
+        // Nobody else sets it.
+        let _ = ending.lookup.outcome.set(outcome);
+    }
+
+    /// Whether addresses of this family are wanted.
+    pub(super) fn wants(&self, address: &IpAddr) -> bool {
+        if address.is_ipv4() { self.settings.ipv4 } else { self.settings.ipv6 }
+    }
+
+    /// Asks for the addresses of both families, as far as they are wanted, and answers how long they hold. Neither
+    /// looks into the table nor writes there.
+    pub(super) async fn addresses(
+        &self,
+        name: &Name,
+        deadline: Instant,
+    ) -> Result<(Vec<IpAddr>, Duration), Unresolved> {
+        let servers = self.servers().await;
+        let mut v4 = pin!(self.family(&servers, name, Kind::A, deadline));
+        let mut v6 = pin!(self.family(&servers, name, Kind::Aaaa, deadline));
+        let (first, second) = match (self.settings.ipv4, self.settings.ipv6) {
+            (true, false) => (v4.await, Err(Unresolved::Code(NXDOMAIN))),
+            (false, _) => (Err(Unresolved::Code(NXDOMAIN)), v6.await),
+            (true, true) => match select(v4.as_mut(), v6.as_mut()).await {
+                Either::Left(first) => (limited(&first, v6).await, first),
+                Either::Right(first) => (limited(&first, v4).await, first),
+            },
+        };
+        match (first, second) {
+            (Ok((mut one, ttl_one)), Ok((mut other, ttl_other))) => {
+                // IPv4 first, as in nginx.
+                if one.first().is_some_and(IpAddr::is_ipv6) {
+                    std::mem::swap(&mut one, &mut other);
+                }
+                one.extend(other);
+                one.truncate(ADDRESSES_MAX);
+                Ok((one, self.holds(ttl_one.min(ttl_other))))
+            }
+            (Ok((found, seconds)), Err(_)) | (Err(_), Ok((found, seconds))) => {
+                Ok((found, self.holds(seconds)))
+            }
+            // A server that failed says less than one that knows of no such name.
+            (Err(Unresolved::Code(NXDOMAIN)), Err(other)) | (Err(other), Err(_)) => Err(other),
+        }
+    }
+
+    /// The addresses of a name from name servers, and how long they hold: for those who keep what was found themselves.
+    ///
+    /// # Errors
+    /// Why there are none, after `timeout` at the latest.
+    pub(super) async fn look_up(
+        &self,
+        text: &[u8],
+        timeout: Duration,
+    ) -> Result<(Vec<IpAddr>, Duration), Unresolved> {
+        let name = Name::parse(text).ok_or(Unresolved::Code(NXDOMAIN))?;
+        self.addresses(&name, rt::now() + timeout).await
+    }
+
+    /// Asks for the addresses of one family and follows the name's aliases.
+    async fn family(
+        &self,
+        servers: &[SocketAddr],
+        name: &Name,
+        kind: Kind,
+        deadline: Instant,
+    ) -> Result<(Vec<IpAddr>, u32), Unresolved> {
+        self.follow(servers, name, kind, deadline, Response::addresses).await
+    }
+
+    async fn follow<T>(
+        &self,
+        servers: &[SocketAddr],
+        name: &Name,
+        kind: Kind,
+        deadline: Instant,
+        read: impl Fn(&Response, &Name) -> Said<T>,
+    ) -> Result<(Vec<T>, u32), Unresolved> {
+        let (mut name, mut least) = (name.clone(), u32::MAX);
+        for _ in 0..QUESTIONS_MAX {
+            let response = ask(servers, &self.turn, &name, kind, deadline).await;
+            let response = response.map_err(|Silence| Unresolved::TimedOut)?;
+            if response.code != 0 {
+                return Err(Unresolved::Code(response.code));
+            }
+            match read(&response, &name) {
+                Said::Found(found, seconds) => return Ok((found, least.min(seconds))),
+                Said::Alias(to, seconds) => (name, least) = (to, least.min(seconds)),
+                Said::Nothing => break,
+            }
+        }
+        // A name that has no addresses is no host.
+        Err(Unresolved::Code(NXDOMAIN))
+    }
+
+    /// Where a service is: the names in its SRV records with their addresses. Those without any are left out.
+    ///
+    /// # Errors
+    /// Why there is none; the first reason where no server of the service has addresses.
+    pub(super) async fn look_up_service(
+        &self,
+        text: &str,
+        timeout: Duration,
+    ) -> Result<(Services, Duration), Unresolved> {
+        let name = Name::parse(text.as_bytes()).ok_or(Unresolved::Code(NXDOMAIN))?;
+        let deadline = rt::now() + timeout;
+        let servers = self.servers().await;
+        let found = self.follow(&servers, &name, Kind::Srv, deadline, Response::services).await;
+        let (services, seconds) = found?;
+        let (mut holds, mut located, mut failure) = (self.holds(seconds), Vec::new(), None);
+        for service in services {
+            match self.addresses(&service.target, deadline).await {
+                Ok((addresses, their)) => {
+                    holds = holds.min(their);
+                    located.push((service, addresses));
+                }
+                Err(unresolved) => failure = failure.or(Some(unresolved)),
+            }
+        }
+        match (located.is_empty(), failure) {
+            (false, _) => Ok((located, holds)),
+            (true, failure) => Err(failure.unwrap_or(Unresolved::Code(NXDOMAIN))),
+        }
+    }
+
+    /// How long an answer of this time to live is believed.
+    fn holds(&self, seconds: u32) -> Duration {
+        let own = Duration::from_secs(seconds.into()).min(TTL_MAX);
+        self.settings.valid.unwrap_or(own)
+    }
+
+    /// The addresses of the name servers.
+    async fn servers(&self) -> Vec<SocketAddr> {
+        let mut servers = Vec::new();
+        for server in &self.settings.servers {
+            match server {
+                NameServer::At(address) => servers.push(*address),
+                NameServer::Named(name, port) => {
+                    let found = self.named_server(name).await;
+                    servers.extend(found.into_iter().map(|address| SocketAddr::new(address, *port)));
+                }
+            }
+        }
+        servers
+    }
+
+    async fn named_server(&self, name: &str) -> Vec<IpAddr> {
+        let known = lock(&self.named).get(name).cloned();
+        match known {
+            Some((found, until)) if until > rt::now() => found,
+            known => match System::default().look_up(name).await {
+                Ok(found) => {
+                    let until = rt::now() + SERVER_TIME;
+                    lock(&self.named).insert(name.to_owned(), (found.usable.clone(), until));
+                    found.usable
+                }
+                Err(_) => known.map(|(found, _)| found).unwrap_or_default(),
+            },
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+/// Nothing that can panic runs while a table is half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer of the other family: not waited for very long where the first one has brought addresses.
+async fn limited<T>(
+    first: &Result<T, Unresolved>,
+    other: impl Future<Output = Result<T, Unresolved>>,
+) -> Result<T, Unresolved> {
+    if first.is_err() {
+        return other.await;
+    }
+    let timer = Timer::new();
+    timer.set(rt::now() + OTHER_FAMILY_TIME);
+    timer.limit(other).await.unwrap_or(Err(Unresolved::TimedOut))
+}
+
+/// The end of a lookup, however it comes: what was found goes into the table, and those who wait are told.
+struct Ending<'a> {
+    resolver: &'a Resolver,
+    name: &'a Name,
+    lookup: &'a Arc<Lookup>,
+    _done: LookupDone,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut table = self.resolver.table();
+        table.lookups = table.lookups.saturating_sub(1);
+        let outcome = self.lookup.outcome.get();
+        let Some(entry) = table.names.get_mut(self.name) else { return };
+        entry.lookup = None;
+        match outcome {
+            Some(Ok(found)) => {
+                entry.stale_until = found.1 + STALE_MAX;
+                entry.found = Some(found.clone());
+            }
+            // There is an answer: nothing is left to fall back on.
+            Some(Err(Unresolved::Code(NXDOMAIN))) => entry.found = None,
+            // What was known serves on for a while, so that not each request asks again and waits for nothing. There may
+            // be no runtime any more, whose time this would be.
+            Some(Err(_)) | None => entry.found = entry.stale(Instant::now()),
+        }
+        if entry.found.is_none() {
+            table.names.remove(self.name);
+        }
+        drop(table);
+        self._done.0.publish(1);
+    }
+}
+
+/// How a request comes to the addresses of a name.
+enum Begun {
+    /// They are known.
+    Known(Addresses),
+    /// Somebody looks them up; the addresses that were known before come along.
+    Joined(Arc<Lookup>, Option<Addresses>),
+    /// The caller looks them up.
+    Leads(Arc<Lookup>, LookupDone, Option<Addresses>),
+}
+
+impl Table {
+    fn begin(&mut self, name: &Name, now: Instant) -> Result<Begun, Unresolved> {
+        if let Some(entry) = self.names.get_mut(name) {
+            entry.used = now;
+            if let Some(found) = entry.found.as_ref().filter(|(_, until)| *until > now) {
+                return Ok(Begun::Known(found.clone()));
+            }
+            if let Some(lookup) = &entry.lookup {
+                return Ok(Begun::Joined(Arc::clone(lookup), entry.stale(now)));
+            }
+        }
+        if self.lookups >= LOOKUPS_MAX {
+            return Err(Unresolved::Busy);
+        }
+        self.make_room(now);
+        self.lookups += 1;
+        let (publisher, done) = rt::watch::channel(0);
+        let lookup = Arc::new(Lookup { started: now, outcome: OnceLock::new(), done });
+        let fresh = || Entry { found: None, stale_until: now, lookup: None, used: now };
+        let entry = self.names.entry(name.clone()).or_insert_with(fresh);
+        entry.lookup = Some(Arc::clone(&lookup));
+        Ok(Begun::Leads(lookup, LookupDone(publisher), entry.stale(now)))
+    }
+
+    /// Lets go of an eighth of the names, those that were not used for longest, where there are too many.
+    fn make_room(&mut self, now: Instant) {
+        if self.names.len() < NAMES_MAX {
+            return;
+        }
+        self.names.retain(|_, entry| entry.lookup.is_some() || entry.stale(now).is_some());
+        let mut used: Vec<Instant> = self.names.values().map(|entry| entry.used).collect();
+        if used.len() < NAMES_MAX {
+            return;
+        }
+        let (_, &mut limit, _) = used.select_nth_unstable(NAMES_MAX / 8);
+        self.names.retain(|_, entry| entry.lookup.is_some() || entry.used > limit);
+    }
+}
+
+impl Entry {
+    /// What may serve while no name server answers.
+    fn stale(&self, now: Instant) -> Option<Addresses> {
+        let (addresses, _) = self.found.as_ref()?;
+        (now < self.stale_until).then(|| (Arc::clone(addresses), now + STALE_TIME))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: usize) -> Name {
+        Name::parse(format!("n{number}.example").as_bytes()).expect("a name")
+    }
+
+    fn found(now: Instant) -> Addresses {
+        (Arc::new([IpAddr::from([10, 0, 0, 1])]), now + STALE_AFTER)
+    }
+
+    #[test]
+    fn the_table_has_a_limit_and_keeps_what_is_used() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let at = |number: usize| now + Duration::from_micros(number as u64);
+        for number in 0..NAMES_MAX + 10 {
+            let Ok(Begun::Leads(..)) = table.begin(&name(number), at(number)) else { panic!("it is new") };
+            table.lookups -= 1;
+            let entry = table.names.get_mut(&name(number)).expect("it was put there");
+            (entry.lookup, entry.found, entry.stale_until) = (None, Some(found(now)), now + STALE_MAX);
+            assert!(table.names.len() <= NAMES_MAX);
+            // The first one is in use all the time.
+            assert!(matches!(table.begin(&name(0), at(number)), Ok(Begun::Known(_))), "{number}");
+        }
+        assert!(!table.names.contains_key(&name(1)));
+    }
+
+    #[test]
+    fn lookups_have_a_limit_and_are_joined() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let mut leads = Vec::new();
+        for number in 0..LOOKUPS_MAX {
+            leads.push(table.begin(&name(number), now));
+        }
+        assert!(matches!(table.begin(&name(LOOKUPS_MAX), now), Err(Unresolved::Busy)));
+        assert!(matches!(table.begin(&name(0), now), Ok(Begun::Joined(_, None))));
+    }
+}

@@ -1,0 +1,226 @@
+//! The request on its way out: its head with what fits behind it, then the rest of its body piece by piece.
+//!
+//! Main type: [`Sending`], which owns what it sends, so that it goes on when the response has begun.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::framing::{BodyFraming, CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
+use io::op::{DeviceId, SEGMENTS_MAX, Source};
+use io::{Errno, Frozen, Segments};
+use rt::Timer;
+use rt::net::Writer;
+
+use crate::link::Link;
+use crate::state::Try;
+use crate::{Outgoing, OutgoingBody, Settings};
+use exchange::request::Request;
+use transfer::incoming::{BodyAborted, IncomingBody, Piece};
+use transfer::received::ReceivedBody;
+
+/// Why the request did not go out as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SendTrouble {
+    /// The connection takes no more.
+    Send(Errno),
+    /// The client has not sent the rest of the body.
+    Client(BodyAborted),
+    /// The body is ours, and cannot be read.
+    Local(Errno),
+}
+
+/// A request on its way to an upstream. Dropped before its end it leaves a connection that is of no further use.
+pub(super) struct Sending {
+    future: Pin<Box<dyn Future<Output = Result<(), SendTrouble>>>>,
+    record: Rc<Try>,
+    left: Left,
+}
+
+/// How much of a request is still to be sent.
+enum Left {
+    /// What is missing of so many bytes.
+    Of(u64),
+    /// What comes of a body, which the client may not have sent yet.
+    Coming(Rc<IncomingBody>),
+}
+
+/// Bytes of a file that are sent at once.
+const PIECE: usize = 64 << 10;
+
+/// Bytes from which on a send may be slow without being stuck: whether the upstream takes any is asked then.
+const LONG_SEND: usize = 64 << 10;
+
+impl Sending {
+    /// Begins to send all of the request. Each send has `proxy_send_timeout`, by the timer of the link, which the caller
+    /// watches.
+    pub(super) fn begin(
+        link: &Link,
+        settings: &Settings,
+        outgoing: &Outgoing,
+        request: &Request,
+        record: &Rc<Try>,
+    ) -> Sending {
+        let out = Out {
+            writer: Writer::aside(link.socket.fd()),
+            timer: link.timer.clone(),
+            timeout: settings.send_timeout,
+            record: Rc::clone(record),
+        };
+        let head = outgoing.head.clone();
+        let head_len = head.len() as u64;
+        let (future, left): (Pin<Box<dyn Future<Output = _>>>, _) = match (&outgoing.body, &request.incoming)
+        {
+            (OutgoingBody::Streamed, Some(incoming)) => {
+                let framing = BodyFraming::of(&request.head);
+                let left = Left::Coming(Rc::clone(incoming));
+                (Box::pin(stream(out, head, Rc::clone(incoming), framing)), left)
+            }
+            (OutgoingBody::None | OutgoingBody::Streamed, _) => {
+                (Box::pin(whole(out, head, Vec::new())), Left::Of(head_len))
+            }
+            (OutgoingBody::Bytes(bytes), _) => {
+                let left = Left::Of(head_len + bytes.len() as u64);
+                (Box::pin(whole(out, head, vec![bytes.clone()])), left)
+            }
+            (OutgoingBody::Received(body), _) => {
+                let left = Left::Of(head_len + body.byte_count());
+                match body.pieces() {
+                    Some(pieces) => (Box::pin(whole(out, head, pieces.to_vec())), left),
+                    None => (Box::pin(from_file(out, head, Rc::clone(body))), left),
+                }
+            }
+        };
+        Sending { future, record: Rc::clone(record), left }
+    }
+
+    /// Goes on. It is not asked again after its result.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendTrouble>> {
+        self.future.as_mut().poll(context)
+    }
+
+    /// Whether no more than so many bytes are left, and all of them are here.
+    pub(super) fn is_nearly_over(&self, most: u64) -> bool {
+        match &self.left {
+            Left::Of(total) => total.saturating_sub(self.record.bytes_sent.get()) <= most,
+            // One piece waits and one is being sent.
+            Left::Coming(incoming) => incoming.is_whole(),
+        }
+    }
+}
+
+/// Sends what is in memory, as it lies there.
+async fn whole(mut out: Out, head: Vec<u8>, body: Vec<Frozen>) -> Result<(), SendTrouble> {
+    let mut data = Segments::from(head);
+    let mut pieces = 1;
+    for piece in body {
+        if pieces == SEGMENTS_MAX {
+            out.send(std::mem::take(&mut data), true).await?;
+            pieces = 0;
+        }
+        data.push(Source::Frozen(piece));
+        pieces += 1;
+    }
+    out.send(data, false).await
+}
+
+/// Sends a body that was received into a file.
+async fn from_file(mut out: Out, head: Vec<u8>, body: Rc<ReceivedBody>) -> Result<(), SendTrouble> {
+    let mut data = Segments::from(head);
+    let Some((file, len, via)) = body.file() else { return out.send(data, false).await };
+    let mut offset = 0;
+    while offset < len {
+        let most = (len - offset).min(PIECE as u64);
+        let buf = rt::pool().get(most as usize).ok_or(SendTrouble::Local(Errno::NOMEM))?;
+        let (read, buf) = file.read_at(offset, most as u32, buf, DeviceId::default(), via).await;
+        let (Ok(count @ 1..), Some(buf)) = (read, buf) else {
+            return Err(SendTrouble::Local(read.err().unwrap_or(Errno::IO)));
+        };
+        offset += u64::from(count);
+        data.push(Source::Buf(buf));
+        out.send(std::mem::take(&mut data), offset < len).await?;
+    }
+    Ok(())
+}
+
+/// Sends a body while it comes: as it is where its length was told, else in chunks.
+async fn stream(
+    mut out: Out,
+    head: Vec<u8>,
+    incoming: Rc<IncomingBody>,
+    framing: BodyFraming,
+) -> Result<(), SendTrouble> {
+    let chunked = framing == BodyFraming::Chunked;
+    let mut data = Segments::from(head);
+    let mut piece = incoming.try_next();
+    loop {
+        if let Some(bytes) = piece {
+            push(&mut data, bytes, chunked);
+        }
+        if !data.is_empty() {
+            out.send(std::mem::take(&mut data), false).await?;
+        }
+        // For as long as the client has the word, its own timeout is the one that counts.
+        out.timer.clear();
+        piece = incoming.next().await.map_err(SendTrouble::Client)?;
+        if piece.is_none() {
+            break;
+        }
+    }
+    match chunked {
+        true => {
+            data.push(Source::Static(LAST_CHUNK));
+            out.send(data, false).await
+        }
+        false => Ok(()),
+    }
+}
+
+/// Appends a piece of a body.
+fn push(out: &mut Segments, piece: Piece, chunked: bool) {
+    if chunked {
+        let bytes: u64 = piece.iter().map(|source| source.bytes().len() as u64).sum();
+        let mut buf = [0; CHUNK_HEADER_LEN_MAX];
+        out.push(Source::Vec(chunk_header(bytes, &mut buf).to_vec()));
+    }
+    piece.into_iter().for_each(|source| out.push(source));
+    if chunked {
+        out.push(Source::Static(CHUNK_END));
+    }
+}
+
+/// The upstream's side of it.
+struct Out {
+    writer: Writer,
+    timer: Timer,
+    timeout: Duration,
+    record: Rc<Try>,
+}
+
+impl Out {
+    async fn send(&mut self, data: Segments, more: bool) -> Result<(), SendTrouble> {
+        let len = data.len();
+        let Out { writer, timer, timeout, record } = self;
+        timer.set(rt::now() + *timeout);
+        // A long send completes late. What counts is whether the upstream takes anything meanwhile.
+        let progress = Cell::new(if len > LONG_SEND { writer.progress() } else { 0 });
+        let mut sending = writer.send(data, more);
+        let (result, _) = poll_fn(|context| {
+            let sent = Pin::new(&mut sending).poll(context);
+            if sent.is_pending() && len > LONG_SEND && timer.deadline().is_some_and(|at| at <= rt::now()) {
+                let now = sending.progress();
+                if progress.replace(now) != now {
+                    timer.set(rt::now() + *timeout);
+                }
+            }
+            sent
+        })
+        .await;
+        drop(sending);
+        record.bytes_sent.set(writer.sent());
+        result.map_err(SendTrouble::Send)
+    }
+}

@@ -1,0 +1,379 @@
+//! What is remembered of each try to get an answer from an upstream, for `$upstream_*` and for log lines.
+//!
+//! [`Tries`] are kept with the request; a [`Try`] is shared with the body that is still on its way when the head has
+//! gone out, because lengths and times are known only at its end.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cache::Meta;
+use io::op::PeerAddr;
+
+use crate::Heading;
+use exchange::request::Request;
+use telemetry::Level;
+
+/// The tries of one request, in order.
+#[derive(Default)]
+pub struct Tries {
+    list: Vec<Rc<Try>>,
+    /// Scheme of the target that is asked, and what is asked for there, for log lines.
+    url: (&'static str, Vec<u8>),
+    /// What a cache knew of the answer.
+    pub cached: Option<Cached>,
+    /// The head of a stored answer that the client gets.
+    pub stored: Option<Rc<Heading>>,
+}
+
+/// What `$upstream_cache_*` show; the cache's part of the server sets it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// `HIT`, `MISS` and others.
+    pub status: &'static str,
+    /// Seconds since the answer was made or last found valid.
+    pub age_s: Option<u64>,
+    /// What was known of it beside: its entity tag and its date.
+    pub found: Option<Arc<Meta>>,
+}
+
+/// One try.
+pub struct Try {
+    /// As `$upstream_addr` has it.
+    name: Arc<str>,
+    /// The server as it was written.
+    server: Arc<str>,
+    is_unix: bool,
+    /// Whether it begins what another location asks, after a redirect inside of the server.
+    begins: bool,
+    started: Instant,
+    /// 0 where there was no answer, and nothing that takes its place.
+    pub(super) status: Cell<u16>,
+    pub(super) connect_time: Cell<Option<Duration>>,
+    pub(super) header_time: Cell<Option<Duration>>,
+    response_time: Cell<Option<Duration>>,
+    pub(super) bytes_sent: Cell<u64>,
+    pub(super) bytes_received: Cell<u64>,
+    pub(super) response_length: Cell<u64>,
+    pub(super) heading: RefCell<Option<Rc<Heading>>>,
+    pub(super) trailers: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
+    /// Whether more came than was announced.
+    pub(super) excess: Cell<bool>,
+    /// Why the body broke off, to be told by whoever sends it.
+    pub(super) fault: Cell<Option<Fault>>,
+    /// Whether what came was no head of an answer.
+    pub(super) is_invalid: Cell<bool>,
+}
+
+/// Why the body of an answer broke off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The connection ended before the body did.
+    Closed,
+    /// The connection broke.
+    Receive(io::Errno),
+    /// Nothing came for `proxy_read_timeout`.
+    TimedOut,
+    /// The chunks are none.
+    Chunks,
+    /// There was no memory for it, or its file could not be written or read.
+    Local(io::Errno),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use telemetry::Reason;
+        match self {
+            Fault::Closed => f.write_str("upstream prematurely closed connection"),
+            Fault::Receive(errno) => write!(f, "recv() failed ({})", Reason(*errno)),
+            Fault::TimedOut => write!(f, "upstream timed out ({})", Reason(io::Errno::TIMEDOUT)),
+            Fault::Chunks => f.write_str("upstream sent invalid chunked response"),
+            Fault::Local(errno) => write!(f, "a buffer or a temporary file failed ({})", Reason(*errno)),
+        }
+    }
+}
+
+impl Try {
+    /// Since it began.
+    pub(super) fn elapsed(&self) -> Duration {
+        rt::now().saturating_duration_since(self.started)
+    }
+
+    /// Nothing more comes of it.
+    pub(super) fn end(&self) {
+        if self.response_time.get().is_none() {
+            self.response_time.set(Some(self.elapsed()));
+        }
+    }
+
+    pub(super) fn count_received(&self, bytes: usize) {
+        self.bytes_received.set(self.bytes_received.get() + bytes as u64);
+    }
+}
+
+impl Tries {
+    /// The tries of this request; it has a list from here on.
+    pub fn of(request: &mut Request) -> &mut Tries {
+        request.extensions.get_or_default()
+    }
+
+    /// Another one begins. `first` says that it is the first of what this location asks.
+    pub(super) fn begin(
+        &mut self,
+        name: &Arc<str>,
+        server: &Arc<str>,
+        address: Option<&PeerAddr>,
+        first: bool,
+    ) -> Rc<Try> {
+        let new = Rc::new(Try {
+            name: Arc::clone(name),
+            server: Arc::clone(server),
+            is_unix: matches!(address, Some(PeerAddr::Unix(_))),
+            begins: first && !self.list.is_empty(),
+            started: rt::now(),
+            status: Cell::new(0),
+            connect_time: Cell::new(None),
+            header_time: Cell::new(None),
+            response_time: Cell::new(None),
+            bytes_sent: Cell::new(0),
+            bytes_received: Cell::new(0),
+            response_length: Cell::new(0),
+            heading: RefCell::new(None),
+            trailers: RefCell::default(),
+            excess: Cell::new(false),
+            fault: Cell::new(None),
+            is_invalid: Cell::new(false),
+        });
+        self.list.push(Rc::clone(&new));
+        new
+    }
+
+    /// What is asked for, for log lines.
+    pub(super) fn set_url(&mut self, scheme: &'static str, target: &[u8]) {
+        self.url.0 = scheme;
+        self.url.1.clear();
+        self.url.1.extend_from_slice(target);
+    }
+
+    /// Whether the last try failed because what came was no head of an answer.
+    pub fn had_invalid_header(&self) -> bool {
+        self.last().is_some_and(|last| last.is_invalid.get())
+    }
+
+    /// The last try.
+    pub fn last(&self) -> Option<&Rc<Try>> {
+        self.list.last()
+    }
+}
+
+/// `http://127.0.0.1:80/path`: whom a log line is about, beside the client.
+pub fn url(request: &Request) -> Option<Vec<u8>> {
+    let tries = request.extensions.get::<Tries>()?;
+    let last = tries.last()?;
+    let mut url = Vec::new();
+    url.extend_from_slice(tries.url.0.as_bytes());
+    url.extend_from_slice(last.name.as_bytes());
+    if last.is_unix {
+        url.push(b':');
+    }
+    url.extend_from_slice(&tries.url.1);
+    Some(url)
+}
+
+/// Writes to the error log what was wrong with the body that another server sent.
+pub fn log_body(request: &Request) {
+    let Some(last) = request.extensions.get::<Tries>().and_then(Tries::last) else { return };
+    if last.excess.get() {
+        let what = "upstream sent more data than specified in \"Content-Length\" header";
+        request.log(Level::Warn, format_args!("{what} while reading upstream"));
+    }
+    if let Some(fault) = last.fault.get().filter(|_| !request.completed) {
+        request.log(Level::Error, format_args!("{fault} while reading upstream"));
+    }
+}
+
+/// Appends a value of each try; `false` where there was none.
+fn each(request: &Request, out: &mut Vec<u8>, show: impl Fn(&Try, &mut Vec<u8>)) -> bool {
+    let Some(tries) = request.extensions.get::<Tries>().filter(|tries| !tries.list.is_empty()) else {
+        return false;
+    };
+    for (index, one) in tries.list.iter().enumerate() {
+        match (index, one.begins) {
+            (0, _) => {}
+            (_, true) => out.extend_from_slice(b" : "),
+            (_, false) => out.extend_from_slice(b", "),
+        }
+        show(one, out);
+    }
+    true
+}
+
+/// Seconds with three digits, or what stands for a time that never came.
+fn push_time(time: Option<Duration>, out: &mut Vec<u8>) {
+    // A vector takes every write.
+    let _ = match time {
+        Some(time) => write!(out, "{}.{:03}", time.as_secs(), time.subsec_millis()),
+        None => write!(out, "-"),
+    };
+}
+
+/// `$upstream_addr`
+pub fn addr(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| out.extend_from_slice(one.name.as_bytes()))
+}
+
+/// `$upstream_status`
+pub fn status(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| match one.status.get() {
+        0 => out.push(b'-'),
+        status => http::push_decimal(out, status.into()),
+    })
+}
+
+/// `$upstream_connect_time`
+pub fn connect_time(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| push_time(one.connect_time.get(), out))
+}
+
+/// `$upstream_header_time`
+pub fn header_time(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| push_time(one.header_time.get(), out))
+}
+
+/// `$upstream_response_time`
+pub fn response_time(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| push_time(one.response_time.get(), out))
+}
+
+/// `$upstream_response_length`
+pub fn response_length(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| http::push_decimal(out, one.response_length.get()))
+}
+
+/// `$upstream_bytes_received`
+pub fn bytes_received(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| http::push_decimal(out, one.bytes_received.get()))
+}
+
+/// `$upstream_bytes_sent`
+pub fn bytes_sent(request: &Request, out: &mut Vec<u8>) -> bool {
+    each(request, out, |one, out| http::push_decimal(out, one.bytes_sent.get()))
+}
+
+/// `$upstream_last_server_name`
+pub fn last_server_name(request: &Request, out: &mut Vec<u8>) -> bool {
+    let last = request.extensions.get::<Tries>().and_then(Tries::last);
+    last.map(|last| out.extend_from_slice(last.server.as_bytes())).is_some()
+}
+
+/// The head of the last answer, for `$upstream_http_*` and `$upstream_cookie_*`. As in nginx it is the stored one where
+/// that answers the request, whatever an upstream has said of it.
+pub fn last_heading(request: &Request) -> Option<Rc<Heading>> {
+    let tries = request.extensions.get::<Tries>()?;
+    let is_old = |cached: &Cached| matches!(cached.status, "HIT" | "STALE" | "UPDATING" | "REVALIDATED");
+    match &tries.stored {
+        Some(stored) if tries.cached.as_ref().is_some_and(is_old) => Some(Rc::clone(stored)),
+        _ => tries.last()?.heading.borrow().clone(),
+    }
+}
+
+/// `$upstream_http_NAME`: all fields of the name, in order.
+pub fn field(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let Some(heading) = last_heading(request) else { return false };
+    let mut found = false;
+    for value in heading.head().variable(heading.raw(), name.as_bytes()) {
+        if std::mem::replace(&mut found, true) {
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(value);
+    }
+    found
+}
+
+/// `$upstream_cookie_NAME`: the value of the first cookie of the name that the answer sets, as in nginx.
+pub fn cookie(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let Some(heading) = last_heading(request) else { return false };
+    let cookies = heading.head().named(heading.raw(), b"set-cookie");
+    let mut values = cookies.filter_map(|cookie| {
+        let pair = cookie.split(|&byte| byte == b';').next().unwrap_or_default();
+        let equals = memchr::memchr(b'=', pair)?;
+        pair[..equals]
+            .trim_ascii()
+            .eq_ignore_ascii_case(name.as_bytes())
+            .then(|| pair[equals + 1..].trim_ascii())
+    });
+    values.next().map(|value| out.extend_from_slice(value)).is_some()
+}
+
+/// `$upstream_trailer_NAME`
+pub fn trailer(request: &Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let Some(last) = request.extensions.get::<Tries>().and_then(Tries::last) else { return false };
+    let same = |known: &[u8]| {
+        let lower = known.iter().map(|&byte| if byte == b'-' { b'_' } else { byte.to_ascii_lowercase() });
+        lower.eq(name.bytes())
+    };
+    let mut found = false;
+    for (_, value) in last.trailers.borrow().iter().filter(|(known, _)| same(known)) {
+        if std::mem::replace(&mut found, true) {
+            out.extend_from_slice(b", ");
+        }
+        out.extend_from_slice(value);
+    }
+    found
+}
+
+fn cached(request: &Request) -> Option<&Cached> {
+    request.extensions.get::<Tries>()?.cached.as_ref()
+}
+
+/// `$upstream_cache_status`
+pub fn cache_status(request: &Request, out: &mut Vec<u8>) -> bool {
+    let status = cached(request).map(|cached| cached.status).filter(|status| !status.is_empty());
+    status.map(|status| out.extend_from_slice(status.as_bytes())).is_some()
+}
+
+/// `$upstream_cache_age`
+pub fn cache_age(request: &Request, out: &mut Vec<u8>) -> bool {
+    cached(request).and_then(|cached| cached.age_s).map(|age| http::push_decimal(out, age)).is_some()
+}
+
+/// `$upstream_cache_etag`
+pub fn cache_etag(request: &Request, out: &mut Vec<u8>) -> bool {
+    let etag = cached(request).and_then(|cached| Some(&cached.found.as_ref()?.etag));
+    etag.filter(|etag| !etag.is_empty()).map(|etag| out.extend_from_slice(etag)).is_some()
+}
+
+/// `$upstream_cache_last_modified`
+pub fn cache_last_modified(request: &Request, out: &mut Vec<u8>) -> bool {
+    let date = cached(request).and_then(|cached| cached.found.as_ref()?.last_modified);
+    date.map(|date| out.extend_from_slice(&http::date::http(date))).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_or_a_dash() {
+        let shown = |time: Option<u64>| {
+            let mut out = Vec::new();
+            push_time(time.map(Duration::from_micros), &mut out);
+            String::from_utf8(out).expect("it is text")
+        };
+        assert_eq!(shown(None), "-");
+        assert_eq!(shown(Some(0)), "0.000");
+        assert_eq!(shown(Some(1_042_999)), "1.042");
+        assert_eq!(shown(Some(61_000_000)), "61.000");
+    }
+
+    #[test]
+    fn faults_have_nginxs_words() {
+        assert_eq!(Fault::Closed.to_string(), "upstream prematurely closed connection");
+        assert_eq!(Fault::TimedOut.to_string(), "upstream timed out (110: Connection timed out)");
+        let reset = Fault::Receive(io::Errno::CONNRESET).to_string();
+        assert_eq!(reset, "recv() failed (104: Connection reset by peer)");
+    }
+}

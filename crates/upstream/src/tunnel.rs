@@ -1,0 +1,183 @@
+//! A connection that has changed its protocol (101): what comes from one end goes to the other, until both have ended.
+//!
+//! What waits in between is bounded: each direction holds what a few receives have brought, and receives no more before
+//! that has been sent.
+
+use std::cell::Cell;
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use io::op::Source;
+use io::{Buf, Errno, Segments};
+use rt::net::{Reader, Writer};
+use rt::{Either, Socket, Timer, join, select};
+
+use crate::Settings;
+use crate::body::Live;
+use crate::choice::Chosen;
+use crate::link::Link;
+use crate::state::Try;
+use exchange::takeover::{Ended, Takeover, TakeoverEnd};
+
+/// A connection that has changed its protocol.
+pub struct Tunnel {
+    link: Option<Box<Link>>,
+    /// What came along with the head of the 101.
+    rest: Option<Buf>,
+    record: Rc<Try>,
+    /// The upstream counts as busy to the end.
+    _chosen: Chosen,
+    /// It ends when nothing was passed on in either direction for so long.
+    idle_max: Duration,
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tunnel")
+    }
+}
+
+impl Tunnel {
+    pub(super) fn new(live: Live, settings: &Settings) -> Tunnel {
+        let (link, rest, record, chosen) = live.into_parts();
+        Tunnel { link, rest, record, _chosen: chosen, idle_max: settings.read_timeout }
+    }
+
+    /// Passes everything on.
+    async fn pass_all(mut self, client: &mut Socket, timer: &Timer, early: &[u8]) -> TakeoverEnd {
+        let Some(mut link) = self.link.take() else { return TakeoverEnd { reason: Ended::Closed, sent: 0 } };
+        let idle = Idle { timer, most: self.idle_max };
+        idle.passed();
+        let (up, down) = (Cell::new(0), Cell::new(0));
+        let (client_in, client_out) = client.split();
+        let (upstream_in, upstream_out) = link.socket.split();
+        let early = (!early.is_empty()).then(|| Source::Vec(early.to_vec()));
+        let rest = self.rest.take().map(Source::Buf);
+        let both = async {
+            let to_upstream = pass(client_in, upstream_out, early, &idle, &up);
+            let to_client = pass(upstream_in, client_out, rest, &idle, &down);
+            // An error of one direction ends both; an end of one leaves the other.
+            let to_upstream = async {
+                match to_upstream.await {
+                    Ok(()) => Ok(()),
+                    Err((Side::From, errno)) => Err(Ended::Client(errno)),
+                    Err((Side::To, errno)) => Err(Ended::Upstream(errno)),
+                }
+            };
+            let to_client = async {
+                match to_client.await {
+                    Ok(()) => Ok(()),
+                    Err((Side::From, errno)) => Err(Ended::Upstream(errno)),
+                    Err((Side::To, errno)) => Err(Ended::Client(errno)),
+                }
+            };
+            both_or_error(to_upstream, to_client).await
+        };
+        let reason = match timer.limit(both).await {
+            Ok(Ok(())) => Ended::Closed,
+            Ok(Err(ended)) => ended,
+            Err(rt::Elapsed) => Ended::Idle,
+        };
+        self.record.bytes_sent.set(self.record.bytes_sent.get() + up.get());
+        self.record.count_received(down.get() as usize);
+        self.record.end();
+        TakeoverEnd { reason, sent: down.get() }
+    }
+}
+
+impl Takeover for Tunnel {
+    fn run<'a>(
+        self: Box<Self>,
+        client: &'a mut Socket,
+        timer: &'a Timer,
+        early: &'a [u8],
+    ) -> Pin<Box<dyn Future<Output = TakeoverEnd> + 'a>> {
+        Box::pin(self.pass_all(client, timer, early))
+    }
+}
+
+/// Receives whose bytes leave in one send: with the engine's buffers of 4 KiB a message of 64 KiB.
+const PIECES_MAX: usize = 16;
+
+/// Which end of a direction failed.
+enum Side {
+    From,
+    To,
+}
+
+/// When the tunnel is given up.
+struct Idle<'a> {
+    timer: &'a Timer,
+    most: Duration,
+}
+
+impl Idle<'_> {
+    fn passed(&self) {
+        self.timer.set(rt::now() + self.most);
+    }
+}
+
+/// One direction, to its end, which is passed on too.
+async fn pass(
+    from: &mut Reader,
+    to: &mut Writer,
+    first: Option<Source>,
+    idle: &Idle<'_>,
+    count: &Cell<u64>,
+) -> Result<(), (Side, Errno)> {
+    let mut next = first.map(|source| Ok(Some(source)));
+    loop {
+        let received = match next.take() {
+            Some(received) => received,
+            None => from.recv().await.map(|buf| buf.map(Source::Buf)),
+        };
+        let mut data = Segments::new();
+        match received {
+            Ok(Some(source)) => data.push(source),
+            Ok(None) => {
+                to.shutdown();
+                return Ok(());
+            }
+            Err(errno) => return Err((Side::From, errno)),
+        }
+        idle.passed();
+        // The rest of a message that has arrived leaves in the same send.
+        for _ in 1..PIECES_MAX {
+            match from.try_recv() {
+                Some(Ok(Some(buf))) => data.push(Source::Buf(buf)),
+                Some(ended) => {
+                    next = Some(ended.map(|buf| buf.map(Source::Buf)));
+                    break;
+                }
+                None => break,
+            }
+        }
+        let len = data.len() as u64;
+        let (sent, _) = to.send(data, false).await;
+        sent.map_err(|errno| (Side::To, errno))?;
+        idle.passed();
+        count.set(count.get() + len);
+    }
+}
+
+/// Waits for both, or for the first error.
+async fn both_or_error<E>(
+    one: impl Future<Output = Result<(), E>>,
+    other: impl Future<Output = Result<(), E>>,
+) -> Result<(), E> {
+    let failed: Cell<Option<E>> = Cell::new(None);
+    let event = rt::local::Event::new();
+    let note = |result: Result<(), E>| {
+        if let Err(error) = result {
+            failed.set(Some(error));
+            event.set();
+        }
+    };
+    let all = join(async { note(one.await) }, async { note(other.await) });
+    match select(all, event.wait()).await {
+        Either::Left(_) | Either::Right(()) => {}
+    }
+    failed.into_inner().map_or(Ok(()), Err)
+}

@@ -1,0 +1,77 @@
+//! How large a circle of imports may be: files that import each other are read together, so there are few of them, all
+//! in one folder.
+
+use crate::imports::{self, Imports};
+
+/// The most files of one circle.
+const FILES_MAX: usize = 12;
+
+/// Crates that have larger circles, or some across folders, with the size of their largest one. The numbers may only
+/// shrink: a crate whose largest circle is smaller than its number fails too.
+const TOLERATED: &[(&str, usize)] = &[
+    ("bench", 43),
+    ("cache", 13),
+    ("exchange", 38),
+    ("http", 2),
+    ("io", 4),
+    ("modules", 14),
+    ("rt", 10),
+    ("upstream", 15),
+];
+
+/// Returns one line for each circle of a crate that is too large or crosses the border of a folder.
+pub(crate) fn check(name: &str, imports: &Imports) -> Vec<String> {
+    if let Some((_, tolerated)) = TOLERATED.iter().find(|(known, _)| *known == name) {
+        let largest = imports::circles(imports).iter().map(Vec::len).max().unwrap_or_default();
+        let is_as_listed = largest == *tolerated;
+        let line = || {
+            format!("crate {name}: {largest} files import each other, {tolerated} are listed in circles.rs")
+        };
+        return if is_as_listed { Vec::new() } else { vec![line()] };
+    }
+    let wrong = |circle: &Vec<&str>| circle.len() > FILES_MAX || !is_in_one_folder(circle);
+    let line = |circle: Vec<&str>| {
+        let (count, files) = (circle.len(), circle.join(", "));
+        format!(
+            "crate {name}: {count} files import each other, at most {FILES_MAX} in one folder may: {files}"
+        )
+    };
+    imports::circles(imports).into_iter().filter(wrong).map(line).collect()
+}
+
+/// Whether all files are below one folder of the crate, or all of them at its root.
+fn is_in_one_folder(circle: &[&str]) -> bool {
+    let mut folders = circle.iter().map(|file| file.split_once('/').map_or("", |(folder, _)| folder));
+    let first = folders.next();
+    folders.all(|folder| Some(folder) == first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circle(files: &[String]) -> Imports {
+        let next = files.iter().cycle().skip(1);
+        files.iter().cloned().zip(next.map(|file| [file.clone()].into_iter().collect())).collect()
+    }
+
+    fn problems(files: &[&str]) -> usize {
+        let files: Vec<String> = files.iter().map(|file| (*file).to_owned()).collect();
+        check("a", &circle(&files)).len()
+    }
+
+    #[test]
+    fn a_circle_stays_in_its_folder() {
+        assert_eq!(problems(&["a/mod.rs", "a/b.rs", "a/c/d.rs"]), 0);
+        assert_eq!(problems(&["a.rs", "b.rs"]), 0);
+        assert_eq!(problems(&["a/mod.rs", "b/mod.rs"]), 1);
+        assert_eq!(problems(&["a/mod.rs", "b.rs"]), 1);
+    }
+
+    #[test]
+    fn a_circle_is_small() {
+        let files: Vec<String> = (0..=FILES_MAX).map(|number| format!("a/{number}.rs")).collect();
+        assert_eq!(check("a", &circle(&files)).len(), 1);
+        assert_eq!(check("a", &circle(&files[1..])).len(), 0);
+    }
+}
