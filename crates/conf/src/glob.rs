@@ -4,7 +4,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// True if a path argument of `include` is a pattern. The same three characters as in nginx.
@@ -19,7 +18,9 @@ pub fn matches(pattern: &Path, path: &Path) -> bool {
     }
     let (wanted, found) = (pattern.iter(), path.iter());
     wanted.clone().count() == found.clone().count()
-        && wanted.zip(found).all(|(pattern, name)| name_matches(pattern.as_bytes(), name.as_bytes()))
+        && wanted
+            .zip(found)
+            .all(|(pattern, name)| name_matches(pattern.as_encoded_bytes(), name.as_encoded_bytes()))
 }
 
 /// The paths that match, in the order of glob(3): what a [`Loader`](crate::Loader) with a disk answers.
@@ -31,11 +32,12 @@ pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>)
     for segment in pattern.iter().filter(|segment| *segment != OsStr::new("/")) {
         // A segment without wildcards is looked up too: what is not there does not match.
         let names_in = |folder: &PathBuf| -> Vec<PathBuf> {
-            if matches!(segment.as_bytes(), b"." | b"..") {
+            if matches!(segment.as_encoded_bytes(), b"." | b"..") {
                 return vec![folder.join(segment)];
             }
             let names = list(folder).unwrap_or_default();
-            let matching = names.iter().filter(|name| name_matches(segment.as_bytes(), name.as_bytes()));
+            let matching =
+                names.iter().filter(|name| name_matches(segment.as_encoded_bytes(), name.as_encoded_bytes()));
             matching.map(|name| folder.join(name)).collect()
         };
         found = found.iter().flat_map(names_in).collect();
@@ -46,7 +48,7 @@ pub fn expand(pattern: &Path, list: &dyn Fn(&Path) -> io::Result<Vec<OsString>>)
 
 /// By bytes, as strcmp(3). The order of [`Path`] is another: it puts `a/x` before `a-b/x`.
 pub(crate) fn sort(paths: &mut [PathBuf]) {
-    paths.sort_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
+    paths.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
 }
 
 /// Greedy with one point of return: a later `*` makes every earlier one final, so the time is at most the
