@@ -142,13 +142,15 @@ impl Connection {
                     return self.give_up_head(request, 408, why);
                 }
                 Err(errno @ Errno::TIMEDOUT) => {
-                    let why = format_args!("client timed out ({})", Reason(errno));
+                    let reason = Reason(errno);
+                    let why = format_args!("client timed out ({})", reason);
                     return self.give_up_head(request, 408, why);
                 }
                 // Of our own making: there was no memory for more.
                 Err(Errno::NOBUFS) => return Head::Closed,
                 Err(errno) => {
-                    let why = format_args!("recv() failed ({})", Reason(errno));
+                    let reason = Reason(errno);
+                    let why = format_args!("recv() failed ({})", reason);
                     return self.give_up_head(request, 400, why);
                 }
             }
