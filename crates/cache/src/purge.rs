@@ -370,12 +370,20 @@ impl Iterator for Log<'_> {
             return None;
         }
         let (head, text) = record.split_at(RECORD_HEAD - 8);
+        // No such record is ever written, and it could not be written again.
+        if text.len() > TEXT_MAX {
+            return None;
+        }
         let sequence = u64::from_le_bytes(head[..8].try_into().ok()?);
+        // The number that would follow it does not exist.
+        if sequence == u64::MAX {
+            return None;
+        }
         let scope = match head[8] {
             0 => Scope::Key(text.try_into().ok()?),
             1 => Scope::Pattern(text.into()),
             2 => Scope::Tag(text.into()),
-            3 => Scope::All,
+            3 if text.is_empty() => Scope::All,
             _ => return None,
         };
         let fate = match head[9] {
@@ -522,6 +530,21 @@ mod tests {
             };
             Purge { scope, fate: if soft { Fate::Stale } else { Fate::Gone }, sequence }
         })
+    }
+
+    /// Found by the fuzz target `purge_log`.
+    #[test]
+    fn a_record_that_is_never_written_ends_the_log() {
+        let record = |sequence: u64, kind: u8, text: &[u8]| {
+            let content = [&sequence.to_le_bytes()[..], &[kind, 1], text].concat();
+            [&(content.len() as u32).to_le_bytes()[..], &sum(&content).to_le_bytes(), &content].concat()
+        };
+        let count = |bytes: &[u8]| Log::new(bytes, sum).count();
+        assert_eq!(count(&record(1, 3, b"")), 1);
+        assert_eq!(count(&record(1, 3, b"x")), 0, "everything has no text");
+        assert_eq!(count(&record(1, 2, &[b'x'; TEXT_MAX])), 1);
+        assert_eq!(count(&record(1, 2, &[b'x'; TEXT_MAX + 1])), 0, "too long to be written again");
+        assert_eq!(count(&record(u64::MAX, 3, b"")), 0, "no purge could follow");
     }
 
     proptest! {
