@@ -26,6 +26,9 @@ mod fill;
 mod find;
 mod format;
 mod found;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod held;
 mod hit;

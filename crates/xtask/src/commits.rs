@@ -1,4 +1,6 @@
-//! How the commits of this history read: a printed figure, never a failure, since a clone may be shallow.
+//! How the commits of this history read: a printed figure, and a failure for new subjects that are too long.
+//!
+//! A clone may be shallow: where [`BASE`] is missing nothing fails.
 
 use crate::workspace;
 
@@ -7,6 +9,28 @@ const SUBJECT_CHARS_MAX: usize = 72;
 
 /// How many commits are looked at, the newest first.
 const COMMITS_MAX: &str = "--max-count=500";
+
+/// The last commit before the rule held: older subjects stay as they are.
+const BASE: &str = "287c49ae";
+
+/// One line for each subject after [`BASE`] that is too long.
+pub(crate) fn check() -> Vec<String> {
+    let mut git = std::process::Command::new("git");
+    git.args(["log", "--no-merges", "--format=%h %s", &format!("{BASE}..HEAD")])
+        .current_dir(workspace::root());
+    match git.output() {
+        Ok(output) if output.status.success() => too_long(&String::from_utf8_lossy(&output.stdout)),
+        _ => Vec::new(),
+    }
+}
+
+/// The lines of a log, each a name and a subject, whose subject is too long.
+fn too_long(log: &str) -> Vec<String> {
+    let subject = |line: &str| line.split_once(' ').map_or(0, |(_, subject)| subject.chars().count());
+    let problem =
+        |line: &str| format!("commit {line}: the subject has more than {SUBJECT_CHARS_MAX} characters");
+    log.lines().filter(|line| subject(line) > SUBJECT_CHARS_MAX).map(problem).collect()
+}
 
 /// Prints the figure, or why there is none.
 pub(crate) fn print_figure() {
@@ -38,6 +62,14 @@ fn figure(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_long_subjects_fail() {
+        let subject = |length| format!("abc1234 {}", "\u{e9}".repeat(length));
+        assert!(too_long(&subject(72)).is_empty());
+        let found = too_long(&format!("{}\n{}\n", subject(72), subject(73)));
+        assert!(found.len() == 1 && found[0].starts_with("commit abc1234 "), "{found:?}");
+    }
 
     #[test]
     fn bodies_are_counted_and_long_subjects_named() {

@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Failure, engines, instructions, licences, reference, suite, tidy, workspace};
+use crate::{
+    Failure, engines, fuzz, instructions, licences, loom, reference, suite, tidy, toolchains, workspace,
+};
 
 /// What a step's time is counted towards. The budgets are for 2 cores and an empty target directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,26 +17,31 @@ enum Budget {
     BuildAndClippy,
     /// Running the tests, already built.
     Tests,
+    /// Fuzz targets, models of threads, other compilers and targets.
+    FurtherChecks,
     /// The rest: rustdoc, format, tidy, licences, reference.
     DocsAndTidy,
 }
 
 impl Budget {
-    const ALL: [Budget; 3] = [Budget::BuildAndClippy, Budget::Tests, Budget::DocsAndTidy];
+    const ALL: [Budget; 4] =
+        [Budget::BuildAndClippy, Budget::Tests, Budget::FurtherChecks, Budget::DocsAndTidy];
 
     fn name(self) -> &'static str {
         match self {
             Budget::BuildAndClippy => "build and clippy",
             Budget::Tests => "tests",
+            Budget::FurtherChecks => "further checks",
             Budget::DocsAndTidy => "docs and tidy",
         }
     }
 
-    /// Together they leave a few of the 20 minutes that the whole gate may take.
+    /// Together they are the 20 minutes that the whole gate may take.
     fn limit(self) -> Duration {
         let minutes = match self {
             Budget::BuildAndClippy => 8,
             Budget::Tests => 6,
+            Budget::FurtherChecks => 4,
             Budget::DocsAndTidy => 2,
         };
         Duration::from_secs(minutes * 60)
@@ -69,6 +76,9 @@ pub(crate) fn run() -> Result<(), Failure> {
     });
     gate.step("reference", Budget::DocsAndTidy, reference::check);
     gate.step("instructions", Budget::BuildAndClippy, instructions::check);
+    gate.step("toolchains", Budget::FurtherChecks, toolchains::check);
+    gate.step("loom", Budget::FurtherChecks, loom::check);
+    gate.step("fuzz", Budget::FurtherChecks, fuzz::smoke);
     let mut tally = suite::Tally::default();
     gate.step("tests", Budget::Tests, || {
         let outcome = suite::run(&[])?;

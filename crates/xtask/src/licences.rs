@@ -1,4 +1,8 @@
-//! The licences of everything that is linked or used in a build, from `cargo metadata`.
+//! The licences of everything that is linked or used in a build, and packages that must not be, from `cargo metadata`.
+//!
+//! cargo-deny would do this too. It takes three minutes of processor time to build, and its database of advisories is
+//! fetched over the network, so the gate has these checks of its own; where dependencies may come from is checked by
+//! `rules` in Cargo.lock. `cargo deny check advisories` is for a machine that has it.
 //!
 //! A manifest names an SPDX expression; it is acceptable when one choice of its `OR`s needs only licences in
 //! [`ALLOWED`]. Not here: reading licence files. A package without an expression fails and is looked at.
@@ -25,6 +29,21 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
+/// Packages that nothing here may depend on, and the reason.
+const BANNED: &[(&str, &str)] = &[
+    ("async-std", "tasks run on rt"),
+    ("bindgen", "it needs libclang in every build"),
+    ("hyper", "messages of HTTP are crate http"),
+    ("mio", "readiness is crate io"),
+    ("native-tls", "TLS is rustls"),
+    ("openssl", "TLS is rustls"),
+    ("openssl-sys", "TLS is rustls"),
+    ("tokio", "tasks run on rt"),
+];
+
+/// Packages that may stand in several versions at once, since two dependencies do not agree yet.
+const IN_SEVERAL_VERSIONS: &[&str] = &["crypto-common", "digest", "syn"];
+
 /// Fails with the name of each package whose licence is not acceptable.
 pub(crate) fn check() -> Result<(), Failure> {
     let metadata = metadata::load()?;
@@ -36,7 +55,30 @@ pub(crate) fn check() -> Result<(), Failure> {
     for (expression, count) in counts {
         println!("  {count:4}  {expression}");
     }
-    Failure::unless_empty("licences", metadata.packages.iter().filter_map(judge).collect())
+    let mut problems: Vec<String> = metadata.packages.iter().filter_map(judge).collect();
+    problems.extend(banned(&metadata.packages));
+    Failure::unless_empty("licences", problems)
+}
+
+/// Packages that are banned, and packages in several versions.
+fn banned(packages: &[Package]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for Package { name, version, .. } in packages {
+        versions.entry(name).or_default().push(version);
+        if let Some((_, reason)) = BANNED.iter().find(|(banned, _)| banned == name) {
+            problems.push(format!("{name} {version} is banned: {reason}"));
+        }
+    }
+    for (name, versions) in versions {
+        let is_tolerated = IN_SEVERAL_VERSIONS.contains(&name);
+        if (versions.len() > 1) != is_tolerated {
+            let versions = versions.join(", ");
+            problems
+                .push(format!("{name} {versions}: the list of several versions in licences.rs is not right"));
+        }
+    }
+    problems
 }
 
 /// What is wrong with a package's licence, if anything.
@@ -141,6 +183,19 @@ mod tests {
         for expression in ["", "MIT OR", "(MIT", "MIT Apache-2.0", "AND", "MIT WITH"] {
             assert!(is_acceptable(expression).is_err(), "{expression}");
         }
+    }
+
+    #[test]
+    fn banned_and_repeated_packages_are_named() {
+        let package = |name: &str, version: &str| Package {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            ..Package::default()
+        };
+        let found = banned(&[package("tokio", "1.0.0"), package("a", "1.0.0"), package("a", "2.0.0")]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("tokio 1.0.0 is banned"), "{found:?}");
+        assert!(found[1].starts_with("a 1.0.0, 2.0.0: "), "{found:?}");
     }
 
     #[test]

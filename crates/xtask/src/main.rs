@@ -6,7 +6,10 @@
 //!   [`circles`] over [`imports`], [`commits`].
 //! * [`instructions`] of pure hot code, against the committed figures.
 //! * [`tuned`]: the release build, laid out by what a run of it has shown.
-//! * [`licences`] of the dependencies, and the generated [`reference`](mod@reference) of directives.
+//! * [`licences`] of the dependencies and packages that are banned, and the generated
+//!   [`reference`](mod@reference) of directives.
+//! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of threads, the oldest compiler and a bare target.
+//! * [`sample`]: texts at random, for readers.
 //!
 //! Nothing here is part of the product: no other crate depends on this one.
 #![forbid(unsafe_code)]
@@ -16,18 +19,22 @@
 mod circles;
 mod commits;
 mod engines;
+mod fuzz;
 mod gate;
 mod imports;
 mod instructions;
 mod layers;
 mod licences;
+mod loom;
 mod metadata;
 mod ratchet;
 mod reference;
 mod rules;
+mod sample;
 mod shape;
 mod suite;
 mod tidy;
+mod toolchains;
 mod tuned;
 mod workspace;
 
@@ -44,7 +51,13 @@ Usage: cargo xtask COMMAND
                         counts the instructions of pure hot code (needs valgrind) and compares with the committed
                         figures; --bless writes those anew
   tuned                 the release build after a training: target/tuned/ringroad
-  licences              licences of all dependencies
+  licences              licences of all dependencies, and dependencies that are banned
+  fuzz --smoke          the fuzz targets for 60 s in all, with a stable compiler
+  fuzz [--seconds N] [--seed N] [--target NAME]
+                        the same for another time; fuzz/README.md has the runs under libFuzzer
+  loom                  the models of how threads meet, in every order
+  toolchains            the oldest compiler that is promised, and the pure crates for wasm32
+  sample [SEED]         comments, paragraphs, messages and subjects at random, for a test by readers
   reference [--check]   writes docs/directives.md from the directive tables, or checks that it is current
 ";
 
@@ -58,6 +71,12 @@ fn main() -> ExitCode {
         ["tidy", "--tighten"] => tidy::tighten(),
         ["instructions"] => instructions::check(),
         ["instructions", "--bless"] => instructions::bless(),
+        ["fuzz", "--smoke"] => fuzz::smoke(),
+        ["fuzz", rest @ ..] => fuzz::run(rest),
+        ["loom"] => loom::check(),
+        ["toolchains"] => toolchains::check(),
+        ["sample"] => sample::print(None),
+        ["sample", seed] => sample::print(Some(seed)),
         ["tuned"] => tuned::build(),
         ["licences"] => licences::check(),
         ["reference"] => reference::write(),

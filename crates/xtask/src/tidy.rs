@@ -18,6 +18,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     let mut problems = tree.problems();
     problems.extend(layers::check(&metadata::load()?));
     problems.extend(tree.circle_problems());
+    problems.extend(commits::check());
     Failure::unless_empty("tidy", problems)
 }
 

@@ -1,0 +1,119 @@
+//! Properties of the formats on disk, for the fuzz targets in `fuzz/`. Only the cargo feature `fuzzing` compiles this
+//! file: the formats themselves stay private.
+
+use crate::crc32c;
+use crate::fifo::KeyBytes;
+use crate::format::header::{self, Header, Identity, Unread};
+use crate::purge::{Fate, Log, Purge, Purges, Scope, Subject, encode};
+
+/// The header of an entry: decodes raw bytes, and the same bytes behind a valid start and with a valid checksum.
+///
+/// # Panics
+/// When a property does not hold: a header that was read is written and read back the same, a request for more bytes is
+/// a request for more than there are, and texts lie inside the bytes.
+pub fn entry_header(bytes: &[u8]) {
+    check_header(bytes);
+    let mut file = bytes.to_vec();
+    file.resize(file.len().max(header::FIXED_BYTES), 0);
+    let room = u32::from_le_bytes([file[8], file[9], file[10], file[11]]) as usize;
+    repair(&mut file, 0);
+    check_header(&file);
+    // A second slot, where the first one says that it begins.
+    if room.is_multiple_of(512) && room + header::FIXED_BYTES <= file.len() {
+        repair(&mut file, room);
+        check_header(&file);
+    }
+}
+
+/// Gives the slot at `start` the magic bytes and the checksum of its content, which random changes would never find.
+fn repair(file: &mut [u8], start: usize) {
+    let slot = &mut file[start..];
+    slot[..8].copy_from_slice(b"rrcache\x01");
+    let used = u32::from_le_bytes([slot[20], slot[21], slot[22], slot[23]]) as usize;
+    if (header::FIXED_BYTES..=slot.len()).contains(&used) {
+        let crc = crc32c::append(crc32c::of(&slot[..16]), &slot[20..used]);
+        slot[16..20].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+fn check_header(bytes: &[u8]) {
+    match header::decode(bytes) {
+        Ok(header) => check_read(&header, bytes),
+        Err(Unread::More(wanted)) => {
+            assert!(wanted > bytes.len(), "{wanted} bytes are wanted, {} are there", bytes.len());
+        }
+        Err(Unread::Damaged(_)) => {}
+    }
+}
+
+fn check_read(header: &Header, bytes: &[u8]) {
+    let (text, head) = (&bytes[header.text.clone()], &bytes[header.head.clone()]);
+    assert!(header.layout.file_bytes(header.length) >= header.length, "the body fits into its file");
+    let Header { layout, generation, nonce, sequence, length, primary, .. } = header.clone();
+    let identity = Identity { layout, generation, nonce, sequence, length, primary };
+    let mut slot = Vec::new();
+    header::encode(&identity, text, head, &header.meta, &mut slot);
+    // Slot A is read alone where it is small; a large entry needs room for both.
+    slot.resize(slot.len().max(if layout.is_small { 0 } else { 2 * layout.room as usize }), 0);
+    let again = header::decode(&slot).expect("a header that was written can be read");
+    assert_eq!((&slot[again.text.clone()], &slot[again.head.clone()]), (text, head));
+    assert_eq!((again.layout, again.meta), (layout, header.meta.clone()));
+    assert_eq!(
+        (again.generation, again.nonce, again.sequence, again.length, again.primary),
+        (generation, nonce, sequence, length, primary)
+    );
+}
+
+/// The purge log: reads raw bytes, and records cut out of the bytes and encoded.
+///
+/// # Panics
+/// When a property does not hold: what was read is written as the same bytes, a log that was cut off holds the first of
+/// the same purges, and purges that were applied can be listed again.
+pub fn purge_log(bytes: &[u8]) {
+    check_log(bytes);
+    let mut log = Vec::new();
+    for record in bytes.split(|&byte| byte == 0xff) {
+        // A valid checksum over bytes of the fuzzer's choice.
+        log.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        log.extend_from_slice(&crc32c::of(record).to_le_bytes());
+        log.extend_from_slice(record);
+    }
+    check_log(&log);
+    check_log(&log[..log.len() / 2]);
+}
+
+/// An object that the purge is about, older than it.
+fn subject(purge: &Purge) -> Subject<'_> {
+    const NONE: &KeyBytes = &[0; 16];
+    let (primary, key, tags): (&KeyBytes, &[u8], &[u8]) = match &purge.scope {
+        Scope::Key(key) => (key, b"k", b""),
+        Scope::Pattern(text) => (NONE, text, b""),
+        Scope::Tag(tag) => (NONE, b"k", tag),
+        Scope::All => (NONE, b"k", b""),
+    };
+    Subject { primary, key, tags, sequence: purge.sequence.saturating_sub(1) }
+}
+
+fn check_log(bytes: &[u8]) {
+    let mut log = Log::new(bytes, crc32c::of);
+    let purges: Vec<Purge> = log.by_ref().collect();
+    let good = &bytes[..log.good];
+    let mut written = Vec::new();
+    let is_whole = purges.iter().all(|purge| encode(purge, crc32c::of, &mut written));
+    assert!(is_whole && written == good, "the log is not written as it was read");
+    let cut: Vec<Purge> = Log::new(&bytes[..bytes.len() * 3 / 4], crc32c::of).collect();
+    assert!(purges.starts_with(&cut), "a log that was cut off holds other purges");
+    let mut applied = Purges::default();
+    purges.iter().for_each(|purge| applied.apply(purge));
+    assert!(applied.len() <= purges.len());
+    assert!(purges.iter().all(|purge| purge.sequence <= applied.sequence()));
+    applied.add(Scope::All, Fate::Stale);
+    // What a log that is written anew holds: the same purges.
+    let mut again = Purges::default();
+    (0..Purges::PARTS).flat_map(|part| applied.part(part)).for_each(|purge| again.apply(&purge));
+    assert_eq!(again.sequence(), applied.sequence());
+    for purge in &purges {
+        let subject = subject(purge);
+        assert_eq!(again.fate(&subject), applied.fate(&subject));
+    }
+}

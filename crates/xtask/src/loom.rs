@@ -1,0 +1,39 @@
+//! `cargo xtask loom`: the models of how threads meet, in every order of their steps.
+//!
+//! loom replaces atomics and locks, so the crates are compiled anew with `--cfg loom`, optimised: the models run millions
+//! of steps.
+
+use crate::{Failure, workspace};
+
+/// The crate and the test program of each model.
+const MODELS: [(&str, &str); 3] = [("io", "loom_doorbell"), ("rt", "loom_mailbox"), ("rt", "loom_watch")];
+
+/// Runs every model.
+pub(crate) fn check() -> Result<(), Failure> {
+    for (name, test) in MODELS {
+        let mut command = workspace::cargo(&["test", "--release", "--package", name, "--test", test]);
+        // Without the settings of the release profile that cost build time and matter to the product alone.
+        let quick = [
+            ("RUSTFLAGS", "--cfg loom"),
+            ("CARGO_PROFILE_RELEASE_LTO", "off"),
+            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+        ];
+        workspace::run(command.envs(quick))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_model_exists_and_none_is_forgotten() {
+        let files = workspace::files().expect("the repository is readable");
+        let is_model = |path: &str| path.starts_with("crates/") && path.contains("/tests/loom_");
+        let found: Vec<&str> =
+            files.iter().map(|file| file.path.as_str()).filter(|path| is_model(path)).collect();
+        let expected = MODELS.map(|(name, test)| format!("crates/{name}/tests/{test}.rs"));
+        assert_eq!(found, expected);
+    }
+}

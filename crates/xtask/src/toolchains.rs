@@ -1,0 +1,93 @@
+//! `cargo xtask toolchains`: the product built by the oldest compiler that the manifest promises, and the pure crates
+//! checked for a target without an operating system.
+//!
+//! A machine without the compiler or the target says so and passes; `.ci/run` installs both where rustup exists.
+
+use std::process::{Command, Stdio};
+
+use crate::{Failure, workspace};
+
+/// A target that has neither files, sockets, threads nor a clock: what compiles for it uses none that it would need.
+const BARE_TARGET: &str = "wasm32-unknown-unknown";
+
+/// Crates that promise to do no I/O and to read no clock.
+const PURE: [&str; 2] = ["http", "conf"];
+
+/// Both checks.
+pub(crate) fn check() -> Result<(), Failure> {
+    check_oldest()?;
+    check_pure()
+}
+
+/// The product, with the version of `rust-version`.
+fn check_oldest() -> Result<(), Failure> {
+    let version = rust_version(&workspace::read("Cargo.toml")?)?;
+    let toolchain = format!("+{version}");
+    if !rustc_answers(&[&toolchain, "--version"]) {
+        println!(
+            "Rust {version} is not installed, so the minimum version was not checked: rustup toolchain install {version}"
+        );
+        return Ok(());
+    }
+    println!("Rust {version}, the minimum version:");
+    workspace::run(rustup_cargo(&toolchain).args(["check", "--locked", "--package", "ringroad", "--quiet"]))
+}
+
+/// The pure crates, for the bare target.
+fn check_pure() -> Result<(), Failure> {
+    let library = Command::new("rustc").args(["--print", "target-libdir", "--target", BARE_TARGET]).output();
+    let is_installed = library.is_ok_and(|output| {
+        std::path::Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("").is_dir()
+    });
+    if !is_installed {
+        println!(
+            "{BARE_TARGET} is not installed, so the pure crates were not checked: rustup target add {BARE_TARGET}"
+        );
+        return Ok(());
+    }
+    println!("{BARE_TARGET}, for {}:", PURE.join(" and "));
+    let mut command = workspace::cargo(&["check", "--locked", "--quiet", "--target", BARE_TARGET]);
+    for name in PURE {
+        command.args(["--package", name]);
+    }
+    workspace::run(&mut command)
+}
+
+/// Cargo of another toolchain: the one that started this program knows only its own.
+fn rustup_cargo(toolchain: &str) -> Command {
+    let mut command = Command::new("cargo");
+    command.arg(toolchain).current_dir(workspace::root());
+    // The outer cargo names its compiler and toolchain, which would be used for the inner one too.
+    for name in ["RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "CARGO"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn rustc_answers(args: &[&str]) -> bool {
+    let mut command = Command::new("rustc");
+    command.args(args).env_remove("RUSTUP_TOOLCHAIN").stdout(Stdio::null()).stderr(Stdio::null());
+    // Without this rustup would install what is missing, over the network and without a word.
+    command.env("RUSTUP_AUTO_INSTALL", "0");
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// The value of `rust-version` in the root manifest.
+fn rust_version(manifest: &str) -> Result<String, Failure> {
+    let line = manifest.lines().find_map(|line| line.strip_prefix("rust-version = "));
+    let missing = || Failure::Format { what: "Cargo.toml", detail: "no rust-version".to_owned() };
+    Ok(line.ok_or_else(missing)?.trim_matches('"').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_read_from_the_manifest() {
+        let text = workspace::read("Cargo.toml").expect("the root manifest");
+        let version = rust_version(&text).expect("it names one");
+        assert!(version.split('.').all(|part| part.parse::<u32>().is_ok()), "{version}");
+        assert!(rust_version("[package]\n").is_err());
+    }
+}

@@ -1,0 +1,30 @@
+//! A file for each decoder. `run` takes any bytes; the first ones choose settings or cuts where a decoder has some.
+
+pub mod chunked;
+pub mod configuration;
+pub mod dns_message;
+pub mod entry_header;
+pub mod proxy_protocol;
+pub mod purge_log;
+pub mod range;
+pub mod reply_head;
+pub mod request_head;
+pub mod set_cookie;
+pub mod structured_fields;
+pub mod uri;
+
+/// Takes the first byte off; zero where there is none.
+fn take_byte(data: &mut &[u8]) -> u8 {
+    match data.split_first() {
+        Some((first, rest)) => {
+            *data = rest;
+            *first
+        }
+        None => 0,
+    }
+}
+
+/// Takes eight bytes off as a number; fewer count as if zeroes followed.
+fn take_u64(data: &mut &[u8]) -> u64 {
+    (0..8).fold(0, |number, _| number << 8 | u64::from(take_byte(data)))
+}
