@@ -329,3 +329,107 @@ fn the_first_error_in_the_text_is_reported() {
         assert!(found.starts_with(expected), "{text}: {found}");
     }
 }
+
+/// Directives whose default, written out, leaves other settings than nothing does. For each reason the names.
+const DEFAULT_IS_KEPT: &[(&str, &[&str])] = &[
+    // What has to be opened or made depends on it; the default is applied where none is written.
+    ("applied at the end", &["user", "error_log", "thread_pool"]),
+    // `None` is the value at the place of use: there is no template to evaluate for each request.
+    (
+        "no value",
+        &[
+            "auth_basic",
+            "if_modified_since",
+            "limit_rate",
+            "limit_rate_after",
+            "modern_browser_value",
+            "ancient_browser_value",
+            "proxy_cache_key",
+            "proxy_limit_rate",
+            "proxy_max_temp_file_size",
+        ],
+    ),
+    // Words as bits: none set stands for the default.
+    ("no words", &["proxy_next_upstream", "proxy_cache_methods", "proxy_cache_use_stale"]),
+    // The list that holds where none was chosen is the default's.
+    (
+        "no list",
+        &[
+            "addition_types",
+            "brotli_types",
+            "charset_types",
+            "gzip_types",
+            "ssi_types",
+            "sub_filter_types",
+            "zstd_types",
+        ],
+    ),
+    // That it was written is remembered: an inner `off` ends what an outer block says, and warnings name the line.
+    ("remembered", &["charset", "mirror", "open_file_cache"]),
+    // All settings of cookies come into being together.
+    (
+        "settings of cookies",
+        &[
+            "userid",
+            "userid_name",
+            "userid_domain",
+            "userid_path",
+            "userid_expires",
+            "userid_flags",
+            "userid_mark",
+            "userid_p3p",
+        ],
+    ),
+    // As in nginx these are refused: the name exists, and `proxy_pass` has to come first.
+    ("refused", &["log_format", "proxy_redirect"]),
+];
+
+/// Everything that a configuration comes to, as text: `main` and the settings of a location.
+fn all_settings(main: &str, http: &str, location: &str) -> Result<String, String> {
+    let text = format!("{main} http {{ {http} server {{ location / {{ {location} }} }} }}");
+    let config = load(&text).map_err(|error| error.to_string())?.config;
+    let location = config.http.locations.last().expect("there is one");
+    Ok(without_blocks(&format!("{:?} {:?}", config.main, location.scope)))
+}
+
+/// The text without the numbers of the blocks where things were written.
+fn without_blocks(text: &str) -> String {
+    let mut parts = text.split("block: ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let digits = |part: &str| part.bytes().take_while(u8::is_ascii_digit).count();
+    parts.fold(first, |text, part| text + "block: _" + &part[digits(part)..])
+}
+
+/// The documented default stands in the table of directives and in the settings. Written out, it must change nothing.
+#[test]
+fn a_default_that_is_written_out_changes_nothing() {
+    let nothing = all_settings("", "", "").expect("an empty configuration is valid");
+    let (mut count, mut wrong) = (0, Vec::new());
+    for directive in directives() {
+        let (name, contexts) = (directive.spec.name, directive.spec.contexts);
+        let Some(default) = directive.spec.default else { continue };
+        let statement = format!("{name} {default};");
+        let result = match () {
+            () if contexts.intersects(Contexts::LOCATION) => all_settings("", "", &statement),
+            () if contexts.intersects(Contexts::HTTP) => all_settings("", &statement, ""),
+            () if contexts.intersects(Contexts::MAIN) => all_settings(&statement, "", ""),
+            () => continue,
+        };
+        count += 1;
+        let is_listed = DEFAULT_IS_KEPT.iter().any(|(_, names)| names.contains(&name));
+        match result {
+            Err(_) if is_listed => {}
+            Ok(found) if (found == nothing) == is_listed => {
+                let at = found.bytes().zip(nothing.bytes()).take_while(|(a, b)| a == b).count();
+                let at = at.saturating_sub(60);
+                let piece =
+                    |text: &str| text.get(at..(at + 140).min(text.len())).unwrap_or_default().to_owned();
+                wrong.push(format!("{statement}\n  {}\n  {}", piece(&found), piece(&nothing)));
+            }
+            Ok(_) => {}
+            Err(error) => wrong.push(format!("{statement} {error}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 100, "{count}");
+}
