@@ -265,6 +265,7 @@ pub async fn create(
 }
 
 /// Opens a new file. One without a name cannot be left behind, whatever happens to the process.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn make(
     folder: &Path,
     levels: &[u8],
@@ -298,6 +299,7 @@ fn make(
 }
 
 /// The folders above a file, from the first that is missing, with these permissions.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 pub fn make_folders(path: &Path, mode: Mode) -> Result<(), Errno> {
     let Some(folder) = path.parent() else { return Err(Errno::NOENT) };
     let make = || match rustix::fs::mkdir(folder, mode) {
@@ -338,6 +340,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test may wait")]
     fn folders_are_made_and_files_have_names_only_when_they_should() {
         let folder = testkit::TempDir::new("received");
         let deep = folder.path().join("a/b");

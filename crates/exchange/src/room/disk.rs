@@ -54,6 +54,7 @@ impl<'a> DiskRoom<'a> {
     }
 
     /// Has the first cache that has something on this file system remove it.
+    #[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
     async fn evict(&self) -> bool {
         let folder = self.folder.to_owned();
         // A directory that is to be made will be where the one above it is.

@@ -34,6 +34,7 @@ impl Events {
     }
 
     /// Silences the bell; what else it rang for is asked for after this, and so not missed.
+    #[expect(clippy::disallowed_methods, reason = "the descriptor does not block")]
     pub(super) fn take_retired(&self) -> Vec<u64> {
         // Empty is as good as read.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
@@ -50,6 +51,7 @@ impl Events {
         self.panicked.load(Ordering::Acquire)
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the descriptor does not block")]
     fn ring(&self) {
         // It can only fail when the counter is full: then it rings already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());

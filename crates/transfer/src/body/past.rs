@@ -54,6 +54,7 @@ pub(super) fn become_direct(body: &mut FileBody) -> bool {
 }
 
 /// The same file, open for direct reads: others go on using the open one.
+#[expect(clippy::disallowed_methods, reason = "the name is in /proc, so that the open waits for no disk")]
 fn opened_again(file: &rt::File) -> Option<rt::File> {
     // A name of its own in /proc, behind which is the file itself: the open waits for no disk.
     let name = format!("/proc/self/fd/{}", file.fd().as_raw_fd());

@@ -154,6 +154,7 @@ async fn write_piece(file: &rt::File, offset: u64, bytes: &[u8], via: DiskVia) -
 }
 
 /// Permissions, time, the folders above it, and the name at last.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
     // Before it has its name, so that nobody finds it with the wrong permissions.
     dress(temp, plan)?;
@@ -167,6 +168,7 @@ fn finish(temp: &Path, plan: &Plan) -> Result<(), Fault> {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn dress(path: &Path, plan: &Plan) -> Result<(), Fault> {
     let mode = Mode::from_raw_mode(plan.mode);
     rustix::fs::chmod(path, mode).map_err(|errno| ("chmod", path.to_owned(), errno))?;
@@ -178,6 +180,7 @@ fn dress(path: &Path, plan: &Plan) -> Result<(), Fault> {
 }
 
 /// On another file system the copy is made beside its place, so that it still appears as a whole.
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn copy_over(temp: &Path, plan: &Plan) -> Result<(), Fault> {
     let mut name = plan.path.clone().into_os_string();
     // The name of the temporary file is nobody else's.
@@ -204,6 +207,7 @@ fn copy_over(temp: &Path, plan: &Plan) -> Result<(), Fault> {
     done
 }
 
+#[expect(clippy::disallowed_methods, reason = "it runs on a thread of its own, by rt::offload")]
 fn pour(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     let mut buf = vec![0; WRITE_MAX];
     loop {
