@@ -3,7 +3,7 @@
 //! * [`gate`]: everything, with the time it took; what `.ci/run` calls.
 //! * [`suite`]: the tests, and [`engines`]: which I/O engines they exercised.
 //! * [`tidy`]: shape and text of the sources, from [`shape`], [`ratchet`], [`rules`], [`layers`],
-//!   [`circles`] over [`imports`], [`commits`].
+//!   [`circles`] over [`imports`], [`plain`], [`commits`].
 //! * [`instructions`] of pure hot code, against the committed figures.
 //! * [`tuned`]: the release build, laid out by what a run of it has shown.
 //! * [`licences`] of the dependencies and packages that are banned, and the generated
@@ -27,6 +27,7 @@ mod layers;
 mod licences;
 mod loom;
 mod metadata;
+mod plain;
 mod ratchet;
 mod reference;
 mod rules;

@@ -50,13 +50,17 @@ pub(crate) fn run_alone(args: &[&str]) -> Result<(), Failure> {
     outcome.result
 }
 
-/// Runs `cargo test --workspace` with further arguments.
+/// Runs `cargo test --workspace` with all features and further arguments.
 pub(crate) fn run(args: &[&str]) -> Result<Outcome, Failure> {
     let report_file = engines::report_file();
     start_report(&report_file)?;
     let started = Instant::now();
     let mut command = workspace::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.args(args).env(engines::REPORT_FILE_VARIABLE, &report_file).stdout(Stdio::piped());
+    command
+        .args(workspace::ALL_FEATURES)
+        .args(args)
+        .env(engines::REPORT_FILE_VARIABLE, &report_file)
+        .stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|error| workspace::not_started(&command, error))?;
     // Line by line, so that the output shows while the tests run and the closing lines can be read on the way.
     let output = child.stdout.take().expect("standard output was asked for as a pipe");

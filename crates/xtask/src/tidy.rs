@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: the rules of style and layering over the whole tree, and the table of shapes.
 //!
-//! The rules themselves are in `rules`, `shape`, `ratchet`, `layers` and `circles`; this file gathers their problems.
+//! The rules themselves are in `rules`, `shape`, `ratchet`, `layers`, `circles` and `plain`; this file gathers their problems.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::ratchet::{METRICS, Metric, Ratchet, UNSAFE_FILES_MAX};
 use crate::rules::Rules;
 use crate::shape::{Patterns, Shape};
 use crate::workspace::SourceFile;
-use crate::{Failure, circles, commits, imports, layers, metadata, ratchet, workspace};
+use crate::{Failure, circles, commits, imports, layers, metadata, plain, ratchet, workspace};
 
 /// Checks everything and prints the table of shapes; fails with the list of problems.
 pub(crate) fn check() -> Result<(), Failure> {
@@ -16,7 +16,9 @@ pub(crate) fn check() -> Result<(), Failure> {
     tree.print_table();
     commits::print_figure();
     let mut problems = tree.problems();
-    problems.extend(layers::check(&metadata::load()?));
+    let metadata = metadata::load()?;
+    problems.extend(layers::check(&metadata));
+    problems.extend(plain::check(&metadata)?);
     problems.extend(tree.circle_problems());
     problems.extend(commits::check());
     Failure::unless_empty("tidy", problems)

@@ -2,7 +2,8 @@
 //!
 //! Three steps: a build that counts how often each piece of code is run, a training that serves what servers serve, and a
 //! build that lays out and inlines by those counts. On the paths of small answers it takes a fifth of the instructions
-//! away (`docs/decisions/0020-builds-after-a-training.md`). The generator of `ringroad bench load` makes the requests.
+//! away (`docs/decisions/0020-builds-after-a-training.md`). The generator of `ringroad bench load` makes the requests; it is a
+//! program of its own, so that neither it nor what it counts is part of the tuned one.
 //!
 //! Not part of the gate: it builds everything twice more.
 
@@ -52,9 +53,10 @@ pub(crate) fn build() -> Result<(), Failure> {
     // Counts of another state of the sources would mislead.
     let _ = std::fs::remove_dir_all(&profiles);
     let counting = compile(&folder.join("counting"), &format!("-Cprofile-generate={}", profiles.display()))?;
+    let generator = generator(&folder.join("generator"))?;
     for engine in ["io_uring", "epoll"] {
         println!("training on {engine}");
-        train(&counting, &folder.join("training"), engine)?;
+        train(&counting, &generator, &folder.join("training"), engine)?;
     }
     workspace::run(Command::new(merge).arg("merge").arg("-o").arg(&merged).arg(&profiles))?;
     let tuned = compile(&folder.join("build"), &format!("-Cprofile-use={}", merged.display()))?;
@@ -85,9 +87,16 @@ fn compile(folder: &Path, flags: &str) -> Result<PathBuf, Failure> {
     Ok(folder.join(host).join("release/ringroad"))
 }
 
+/// The program that makes the requests: optimised, and built in a minute.
+fn generator(folder: &Path) -> Result<PathBuf, Failure> {
+    let build = ["build", "--profile", "instructions", "--locked", "-p", "ringroad", "--features", "bench"];
+    workspace::run(workspace::cargo(&build).arg("--target-dir").arg(folder))?;
+    Ok(folder.join("instructions/ringroad"))
+}
+
 /// Serves and asks for everything once, on one engine of the network. The counts are written when the server ends, in an
 /// orderly way: a program that is killed writes none.
-fn train(program: &Path, folder: &Path, engine: &str) -> Result<(), Failure> {
+fn train(program: &Path, generator: &Path, folder: &Path, engine: &str) -> Result<(), Failure> {
     let file = |path: &Path, error| Failure::File { path: path.to_owned(), error };
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir_all(folder.join("files")).map_err(|error| file(folder, error))?;
@@ -100,31 +109,31 @@ fn train(program: &Path, folder: &Path, engine: &str) -> Result<(), Failure> {
     let text = configuration(folder, engine, port).map_err(|error| file(folder, error))?;
     std::fs::write(&conf, text).map_err(|error| file(&conf, error))?;
     let mut server = Server::start(program, &conf, &folder.join("pid"))?;
-    let asked = ask_for_everything(program, folder, port);
+    let asked = ask_for_everything(generator, folder, port);
     server.end();
     asked
 }
 
 /// Requests of few fields and of many: the parser's part in a request is not the same in both.
-fn ask_for_everything(program: &Path, folder: &Path, port: u16) -> Result<(), Failure> {
+fn ask_for_everything(generator: &Path, folder: &Path, port: u16) -> Result<(), Failure> {
     let plain: [&[&str]; 2] = [&[], &HEADERS];
     for target in TARGETS {
         for headers in plain {
-            ask(program, folder, &format!("http://127.0.0.1:{port}{target}"), headers, false)?;
+            ask(generator, folder, &format!("http://127.0.0.1:{port}{target}"), headers, false)?;
         }
     }
     // A connection for each request, also where the kernel holds it back until the request is there.
     for port in [port, port + 1] {
         for target in &TARGETS[..2] {
-            ask(program, folder, &format!("http://127.0.0.1:{port}{target}"), &[], true)?;
+            ask(generator, folder, &format!("http://127.0.0.1:{port}{target}"), &[], true)?;
         }
     }
     Ok(())
 }
 
 /// Asks for one thing many times. What the generator finds is of no interest, only that every answer was one.
-fn ask(program: &Path, folder: &Path, url: &str, headers: &[&str], close: bool) -> Result<(), Failure> {
-    let mut load = Command::new(program);
+fn ask(generator: &Path, folder: &Path, url: &str, headers: &[&str], close: bool) -> Result<(), Failure> {
+    let mut load = Command::new(generator);
     // In a network of its own it would not reach the server.
     load.args([
         "bench",

@@ -11,6 +11,9 @@ use crate::Failure;
 /// Names of files and directories that are no source: build output, history, editor state.
 const SKIPPED: [&str; 4] = [".git", ".idea", ".vscode", "node_modules"];
 
+/// With this everything in the workspace is built, `ringroad bench` too.
+pub(crate) const ALL_FEATURES: [&str; 2] = ["--features", "ringroad/bench"];
+
 /// A text file of the repository.
 #[derive(Debug)]
 pub(crate) struct SourceFile {

@@ -1,7 +1,7 @@
 //! The command line: nginx's short options, and subcommands of our own.
 //!
 //! A first argument without a dash is a subcommand (`bench`, `serve`, `check`, `engines`, `reference`); everything else is
-//! read by `options` exactly as nginx reads it. Messages start with `ringroad:`; only the version lines keep the
+//! read by `options` exactly as nginx reads it. `bench` is in builds with the feature of that name. Messages start with `ringroad:`; only the version lines keep the
 //! word `nginx`, because tools read the version and the modules from them.
 
 mod check;
@@ -28,7 +28,10 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     match first {
         crate::worker::SUBCOMMAND if args.len() == 1 => crate::worker::run(),
         "serve" => serve::run(rest()),
+        #[cfg(feature = "bench")]
         "bench" => bench::run(rest()),
+        #[cfg(not(feature = "bench"))]
+        "bench" => without_bench(),
         "check" => check::run(rest()),
         "engines" => engines::run(rest()),
         "reference" => {
@@ -65,6 +68,15 @@ fn like_nginx(options: &Options) -> ExitCode {
         }
     }
     run::run(options)
+}
+
+/// What a build without the feature says to `ringroad bench`: how to get one that has it.
+#[cfg(not(feature = "bench"))]
+fn without_bench() -> ExitCode {
+    print_error(
+        "ringroad bench: this program is built without it (cargo build --release -p ringroad --features bench)\n",
+    );
+    ExitCode::from(2)
 }
 
 fn help() -> ExitCode {

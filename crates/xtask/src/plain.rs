@@ -1,0 +1,85 @@
+//! The plain server: what operators run carries nothing that only measurements need.
+//!
+//! The feature `bench` of crate `ringroad` adds crate `bench` (docs/decisions/0045-bench-is-a-feature.md). Here it is checked
+//! that neither that crate nor what it alone asks for is among the dependencies of a build without the feature, and
+//! that such a build says how to get the other one.
+
+use std::collections::BTreeSet;
+
+use crate::metadata::Metadata;
+use crate::{Failure, workspace};
+
+/// The crate that is left out.
+const LEFT_OUT: &str = "bench";
+
+/// Returns a line for each crate of the plain server that is there for measurements alone.
+pub(crate) fn check(metadata: &Metadata) -> Result<Vec<String>, Failure> {
+    let (plain, whole) = (dependencies(&[])?, dependencies(&["--features", LEFT_OUT])?);
+    println!("the plain server: {} crates; with {LEFT_OUT}: {}", plain.len(), whole.len());
+    Ok(problems(metadata, &plain, &whole))
+}
+
+/// Fails unless a plain build knows how `ringroad bench` is got.
+pub(crate) fn check_program() -> Result<(), Failure> {
+    let mut command = workspace::cargo(&["run", "--quiet", "--package", "ringroad", "--", LEFT_OUT]);
+    let output = command.output().map_err(|error| workspace::not_started(&command, error))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_told = output.status.code() == Some(2) && said.contains("--features bench");
+    let found =
+        (!is_told).then(|| format!("`ringroad bench` without the feature: {}, {said}", output.status));
+    Failure::unless_empty("the plain server", found.into_iter().collect())
+}
+
+/// The crates that a build of the program with such flags is made of, by name.
+fn dependencies(flags: &[&str]) -> Result<BTreeSet<String>, Failure> {
+    let tree = ["tree", "--package", "ringroad", "--edges", "normal", "--prefix", "none", "--format", "{p}"];
+    let text = workspace::output(workspace::cargo(&tree).args(flags))?;
+    Ok(text.lines().filter_map(|line| Some(line.split_whitespace().next()?.to_owned())).collect())
+}
+
+fn problems(metadata: &Metadata, plain: &BTreeSet<String>, whole: &BTreeSet<String>) -> Vec<String> {
+    let asked_for_by = |is_wanted: &dyn Fn(&str) -> bool| -> BTreeSet<&str> {
+        let members = metadata.packages.iter().filter(|package| package.member && is_wanted(&package.name));
+        let dependencies = members.flat_map(|package| &package.dependencies).filter(|one| !one.dev);
+        dependencies.map(|one| one.name.as_str()).collect()
+    };
+    let measuring = asked_for_by(&|name| name == LEFT_OUT);
+    let serving = asked_for_by(&|name| name != LEFT_OUT && plain.contains(name));
+    let alone = measuring.difference(&serving).copied().chain([LEFT_OUT]);
+    let mut problems: Vec<String> = alone
+        .filter(|name| plain.contains(*name))
+        .map(|name| format!("the plain server has {name}, which only crate {LEFT_OUT} asks for"))
+        .collect();
+    // The look itself would find nothing where the feature adds nothing.
+    if !whole.contains(LEFT_OUT) {
+        problems.push(format!("the feature {LEFT_OUT} of ringroad does not add crate {LEFT_OUT}"));
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::{Dependency, Package};
+
+    #[test]
+    fn what_only_measurements_need_is_found_in_the_plain_server() {
+        let package = |name: &str, names: &[&str]| Package {
+            name: name.to_owned(),
+            member: true,
+            dependencies: names
+                .iter()
+                .map(|name| Dependency { name: (*name).to_owned(), dev: false })
+                .collect(),
+            ..Package::default()
+        };
+        let packages = vec![package("bench", &["clap", "io"]), package("ringroad", &["bench", "io"])];
+        let metadata = Metadata { packages };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
+        let whole = set(&["ringroad", "io", "bench", "clap"]);
+        assert_eq!(problems(&metadata, &set(&["ringroad", "io"]), &whole), Vec::<String>::new());
+        assert!(problems(&metadata, &set(&["ringroad", "io", "clap"]), &whole)[0].contains("has clap"));
+        assert!(problems(&metadata, &whole, &whole).iter().any(|line| line.contains("has bench")));
+        assert_eq!(problems(&metadata, &set(&["ringroad"]), &set(&["ringroad"])).len(), 1);
+    }
+}
