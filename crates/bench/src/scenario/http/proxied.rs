@@ -1,5 +1,5 @@
 //! Requests that are passed on with `proxy_pass`: a response of 10 KiB, and uploads of 16 and 256 KiB. No write-up has these
-//! rows. They repeat the measurement in `bench/results/proxied-20261123`.
+//! rows. They repeat the measurement in `docs/experiments/raw/proxied-20261123`.
 //!
 //! ```text
 //!   generator --> server --> origin: reads the whole body of a request, then answers
