@@ -186,7 +186,6 @@ fn measure(
                 report.sections.push(Section::failed(name, &failure));
             }
         }
-        report.aims = report::aims::judge(&report.sections);
         report.seconds = clock.elapsed().as_secs_f64();
         report.incomplete = (report.sections.len() < asked_for).then(|| {
             format!("the run did not come to its end: {} of {asked_for} scenarios", report.sections.len())
@@ -195,10 +194,6 @@ fn measure(
     }
     // Files of the measurement are gone before the report is made of it.
     drop(bench);
-    // The whole suite is asked for by who wants to know how this machine stands.
-    if asked_for > 1 {
-        print!("{}", report::aims::as_text(&report.aims));
-    }
     if !report.sections.is_empty() {
         report::write(&report, &common.out)?;
     }

@@ -214,8 +214,6 @@ fn assert_proxied_requests(report: &serde_json::Value) {
         let figure = |name: &str| run["figures"][name].as_f64().expect("a figure");
         assert_eq!(figure("body_bytes"), figure("requests") * response_bytes, "{run}");
         assert_eq!(figure("errors"), 0.0, "{run}");
-        let aims = report["aims"].as_array().expect("aims");
-        assert!(aims.iter().any(|aim| aim["row"] == "proxied" && aim["case"] == case), "{aims:?}");
     }
 }
 
@@ -298,8 +296,6 @@ fn the_others_run_with_what_is_installed() {
         let bench = Bench::new("bench-files");
         let report = bench.report(&[&[scenario, "--instant"], more].concat());
         assert_complete(&report, scenario);
-        let aims = report["aims"].as_array().expect("aims");
-        assert!(!aims.is_empty() && aims.iter().all(|aim| aim["scenario"] == scenario), "{aims:?}");
     }
 }
 

@@ -6,6 +6,7 @@
 //!   [`circles`] over [`imports`], [`plain`], [`commits`].
 //! * [`instructions`] of pure hot code, against the committed figures.
 //! * [`tuned`]: the release build, laid out by what a run of it has shown.
+//! * [`aims`]: what the project wants to reach, against a report of `ringroad bench`.
 //! * [`licences`] of the dependencies and packages that are banned, and the generated
 //!   [`reference`](mod@reference) of directives.
 //! * [`fuzz`], [`loom`] and [`toolchains`]: fuzz targets, models of threads, the oldest compiler and a bare target.
@@ -16,6 +17,7 @@
 // A command-line tool: standard output is what it is for.
 #![allow(clippy::print_stdout)]
 
+mod aims;
 mod circles;
 mod commits;
 mod engines;
@@ -52,6 +54,7 @@ Usage: cargo xtask COMMAND
                         counts the instructions of pure hot code (needs valgrind) and compares with the committed
                         figures; --bless writes those anew
   tuned                 the release build after a training: target/tuned/ringroad
+  aims REPORT.json      how a run of `ringroad bench` stands against bench/aims.json
   licences              licences of all dependencies, and dependencies that are banned
   fuzz --smoke          the fuzz targets for 60 s in all, with a stable compiler
   fuzz [--seconds N] [--seed N] [--target NAME]
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         ["sample"] => sample::print(None),
         ["sample", seed] => sample::print(Some(seed)),
         ["tuned"] => tuned::build(),
+        ["aims", report] => aims::compare(report),
         ["licences"] => licences::check(),
         ["reference"] => reference::write(),
         ["reference", "--check"] => reference::check(),

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::report::model::{Fact, Report, Section, Table};
 use crate::report::page::{scale_warning, verdict_words};
 use crate::report::seeds::{self, Seed};
-use crate::report::{aims, plot, text};
+use crate::report::{plot, text};
 
 /// The whole document.
 pub(crate) fn markdown(report: &Report) -> String {
@@ -29,11 +29,6 @@ pub(crate) fn markdown(report: &Report) -> String {
     if !report.peers.is_empty() {
         out.push_str("## Servers and tools\n\n");
         facts(&mut out, &report.peers);
-    }
-    if !report.aims.is_empty() {
-        let _ = writeln!(out, "## {}\n", aims::TITLE);
-        let aims = aims::as_table(&report.aims);
-        table(&mut out, &aims, &aims.title, "");
     }
     for (at, section) in report.sections.iter().enumerate() {
         let seen_before = report.sections[..at].iter().any(|other| other.seed == section.seed);

@@ -3,10 +3,8 @@
 //! * [`page`]: one HTML file that opens without a network; [`markdown`]: tables and findings; [`plot`]: the plots of both.
 //! * [`compare`]: two of them side by side; [`merge`]: one of several; [`command`]: both as commands.
 //! * [`seeds`]: what the five write-ups published, shown before ours.
-//! * [`aims`]: what the project wants to reach, and how a run stands against it.
 //! * [`timelines`]: the machine once a second; [`text`]: figures as a reader sees them.
 
-pub(crate) mod aims;
 pub(crate) mod command;
 mod compare;
 mod markdown;

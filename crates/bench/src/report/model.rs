@@ -32,9 +32,6 @@ pub(crate) struct Report {
     pub(crate) peers: Vec<Fact>,
     /// One for each scenario, in the order in which they ran.
     pub(crate) sections: Vec<Section>,
-    /// The aims of the project whose scenarios are among the sections, and how the run stands against them.
-    #[serde(default)]
-    pub(crate) aims: Vec<Aim>,
     /// Why sections are missing that were asked for: the run was interrupted, or is not at its end yet.
     #[serde(default)]
     pub(crate) incomplete: Option<String>,
@@ -227,36 +224,4 @@ pub(crate) struct Timeline {
     pub(crate) columns: Vec<Column>,
     /// One row for each second, as long as the columns are many.
     pub(crate) rows: Vec<Vec<f64>>,
-}
-
-/// An aim of the project, with what a run found about it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Aim {
-    /// The kind of work, and which case of it.
-    pub(crate) row: String,
-    /// Which case of it.
-    pub(crate) case: String,
-    /// The scenario that measures it.
-    pub(crate) scenario: String,
-    /// What is measured of it.
-    pub(crate) figure: String,
-    /// Whose figure it is: a mode of this server.
-    pub(crate) ours: String,
-    /// What it is divided by; "" for a figure that stands alone.
-    pub(crate) beside: String,
-    /// How much is wanted, in words.
-    pub(crate) bound: String,
-    /// What was found, or why there is nothing.
-    pub(crate) measured: Cell,
-    /// How the run stands against it.
-    pub(crate) standing: Standing,
-}
-
-/// Whether an aim was reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Standing {
-    Met,
-    Missed,
-    Unmeasured,
 }

@@ -21,7 +21,7 @@ mod table;
 use std::fmt::Write;
 
 use crate::report::model::{Fact, Finding, Report, Verdict};
-use crate::report::{aims, plot, text};
+use crate::report::{plot, text};
 pub(super) use table::{Caption, table};
 
 /// The page without its contents.
@@ -39,7 +39,6 @@ pub(crate) fn page(report: &Report) -> String {
     body.push_str("<main>\n");
     body.push_str(&machine(report));
     body.push_str(&overview(report));
-    body.push_str(&aims_card(report));
     for (at, section) in report.sections.iter().enumerate() {
         // A write-up is shown in full at the first scenario that repeats it, whichever scenarios were run.
         let seen_before = report.sections[..at].iter().any(|other| other.seed == section.seed);
@@ -164,20 +163,6 @@ fn overview(report: &Report) -> String {
     html + "</ul>\n</nav>\n"
 }
 
-/// How this machine stands against the aims of the project, before what it was all measured by.
-fn aims_card(report: &Report) -> String {
-    if report.aims.is_empty() {
-        return String::new();
-    }
-    let aims = aims::as_table(&report.aims);
-    let remark = "Each aim is judged by the median; a ratio is formed round by round, in this run alone.";
-    format!(
-        "<section class=\"card\" id=\"aims\">\n<h2>{}</h2>\n{}</section>\n",
-        escape(aims::TITLE),
-        table(&aims, &Caption { title: &aims.title, remark })
-    )
-}
-
 /// How many claims hold, hold in part and so on.
 fn counts(findings: &[Finding]) -> String {
     let mut html = String::new();
@@ -269,17 +254,6 @@ mod tests {
             at("12 single measurements</summary>"),
         ];
         assert!(order.is_sorted(), "{order:?}");
-    }
-
-    #[test]
-    fn aims_stand_between_the_contents_and_the_first_scenario() {
-        let mut report = sample();
-        assert!(!page(&report).contains("id=\"aims\""));
-        report.aims = aims::judge(&report.sections);
-        let html = page(&report);
-        let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
-        assert!(at("What was found</h2>") < at("id=\"aims\"") && at("id=\"aims\"") < at("id=\"s0-"));
-        assert!(part(&html, "id=\"aims\"", "</section>").contains("not measured"));
     }
 
     #[test]

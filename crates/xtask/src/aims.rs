@@ -1,0 +1,264 @@
+//! `cargo xtask aims REPORT.json`: how a run of `ringroad bench` stands against what the project wants to reach.
+//!
+//! `bench/aims.json` holds the aims: a figure of a server in a case, the figure that it is divided by, and a bound. Names of
+//! several servers stand in its `groups`: the best of them counts, by `best_by` where that is another figure. Ratios are
+//! formed round by round. The median is judged, and the lowest round for `not_above`. An aim whose scenario is not in the
+//! report is left out.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{Failure, workspace};
+
+/// Where the aims stand.
+const FILE: &str = "bench/aims.json";
+
+/// Figures by their names in the file: a figure of a measurement, what it is divided by, and what it is multiplied with.
+/// Scenarios have some of them under two names.
+const FIGURES: &[(&str, &str, &str, f64)] = &[
+    ("cpu", "server_cpu_us_per_request", "", 1.0),
+    ("cpu", "server_cpu_seconds", "requests", 1e6),
+    ("cpuperbyte", "server_cpu_seconds", "body_bytes", 1e12),
+    ("calls", "system_calls_per_request", "", 1.0),
+    ("rate", "requests_per_second", "", 1.0),
+    ("rate", "operations", "seconds", 1.0),
+    ("bandwidth", "body_bytes", "seconds", 1.0),
+    ("bandwidth", "bytes", "seconds", 1.0),
+    ("p50", "p50_us", "", 1.0),
+    ("p50", "p50_ms", "", 1e3),
+    ("p99", "p99_us", "", 1.0),
+    ("p99", "p99_ms", "", 1e3),
+    ("p999", "p99_9_us", "", 1.0),
+    ("p999", "p99_9_ms", "", 1e3),
+    ("idlememory", "bytes_per_idle_connection", "", 1.0),
+    ("written", "written_bytes_per_stored_byte", "", 1.0),
+];
+
+/// Prints a line for each aim that the report could have measured, those that were missed first.
+pub(crate) fn compare(report: &str) -> Result<(), Failure> {
+    let aims = parse(FILE, &workspace::read(FILE)?)?;
+    let text = std::fs::read_to_string(report)
+        .map_err(|error| Failure::File { path: Path::new(report).to_owned(), error })?;
+    let mut lines = judge(&aims, &parse("the report", &text)?);
+    lines.sort_by_key(|(standing, _)| *standing);
+    for (standing, line) in &lines {
+        println!("{:12} {line}", format!("{standing:?}").to_lowercase());
+    }
+    let count = |wanted| lines.iter().filter(|(standing, _)| *standing == wanted).count();
+    let [missed, met, unmeasured] = [Standing::Missed, Standing::Met, Standing::Unmeasured].map(count);
+    println!("aims: {met} met, {missed} missed, {unmeasured} not measured");
+    Ok(())
+}
+
+fn parse(what: &'static str, text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure::Format { what, detail: error.to_string() })
+}
+
+/// How a run stands against an aim, in the order of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    Missed,
+    Met,
+    Unmeasured,
+}
+
+/// Each aim of a scenario that the report has, with its line.
+fn judge(aims: &Value, report: &Value) -> Vec<(Standing, String)> {
+    let ran = |aim: &&Value| list(&report["sections"]).iter().any(|one| one["scenario"] == aim["scenario"]);
+    list(&aims["aims"]).iter().filter(ran).map(|aim| judge_one(aim, &aims["groups"], report)).collect()
+}
+
+fn judge_one(aim: &Value, groups: &Value, report: &Value) -> (Standing, String) {
+    let figure = text(&aim["figure"]);
+    let best_by = aim["best_by"].as_str().unwrap_or(figure);
+    let find = |pick: &Value| {
+        // What a pick does not say is as in the aim itself.
+        let part = |name: &str| pick[name].as_str().unwrap_or_else(|| text(&aim[name]));
+        let who = pick["who"].as_str().or(aim["who"].as_str()).unwrap_or("server");
+        best(report, part("scenario"), who, &servers(groups, part("servers")), part("at"), figure, best_by)
+    };
+    let ours = find(aim);
+    let theirs = aim.get("of").map(find);
+    let (name, figures) = match (&ours, &theirs) {
+        (Some((name, ours)), None) => (name.clone(), ours.iter().map(|(_, figure)| *figure).collect()),
+        (Some((name, ours)), Some(Some((other, theirs)))) => {
+            let is_one_run = aim["of"]["scenario"].is_null();
+            (format!("{name} of {other}"), ratios(ours, theirs, is_one_run))
+        }
+        _ => (text(&aim["servers"]).to_owned(), Vec::new()),
+    };
+    let (standing, measured) = match median(figures.clone()) {
+        None => (Standing::Unmeasured, "no figure".to_owned()),
+        Some(median) => {
+            let low = figures.into_iter().fold(f64::INFINITY, f64::min);
+            let bound = |name: &str| aim[name].as_f64();
+            let is_met = bound("at_most").is_some_and(|bound| median <= bound)
+                || bound("at_least").is_some_and(|bound| median >= bound)
+                || bound("not_above").is_some_and(|bound| low <= bound);
+            (if is_met { Standing::Met } else { Standing::Missed }, format!("{median:.3}"))
+        }
+    };
+    let bounds = ["at_most", "at_least", "not_above"];
+    let bound =
+        bounds.iter().find_map(|name| Some(format!("{} {}", name.replace('_', " "), aim.get(*name)?)));
+    let (row, case) = (text(&aim["row"]), text(&aim["case"]));
+    (standing, format!("{measured}, {}: {row}, {case}: {figure}, {name}", bound.unwrap_or_default()))
+}
+
+/// The server with the best figures in a case, and these by round.
+type Found = (String, Vec<(String, f64)>);
+
+fn best(
+    report: &Value,
+    scenario: &str,
+    who: &str,
+    servers: &[String],
+    at: &str,
+    figure: &str,
+    best_by: &str,
+) -> Option<Found> {
+    let sections = list(&report["sections"]).iter().filter(|section| section["scenario"] == scenario);
+    let runs: Vec<&Value> = sections.flat_map(|section| list(&section["runs"])).collect();
+    let measured = servers.iter().filter_map(|server| {
+        let runs: Vec<&&Value> =
+            runs.iter().filter(|run| run["labels"][who] == **server && holds(&run["labels"], at)).collect();
+        let rank = median(runs.iter().filter_map(|run| value(run, best_by)).collect())?;
+        let by_round = runs
+            .iter()
+            .filter_map(|run| Some((text(&run["labels"]["round"]).to_owned(), value(run, figure)?)))
+            .collect();
+        Some((rank, (server.clone(), by_round)))
+    });
+    let more_is_better = matches!(best_by, "rate" | "bandwidth");
+    let sign = if more_is_better { -1.0 } else { 1.0 };
+    measured.min_by(|(a, _), (b, _)| (sign * a).total_cmp(&(sign * b))).map(|(_, found)| found)
+}
+
+/// Whether labels are as `a=x; b!=y` says.
+fn holds(labels: &Value, at: &str) -> bool {
+    at.split("; ").filter(|part| !part.is_empty()).all(|part| match part.split_once("!=") {
+        Some((name, value)) => labels[name] != value,
+        None => part.split_once('=').is_some_and(|(name, value)| labels[name] == value),
+    })
+}
+
+/// A figure of one measurement.
+fn value(run: &Value, figure: &str) -> Option<f64> {
+    let of = |name: &str| run["figures"][name].as_f64();
+    let mut known = FIGURES.iter().filter(|(name, ..)| *name == figure);
+    let value = known.find_map(|(_, above, below, scale)| {
+        let below = if below.is_empty() { 1.0 } else { of(below)? };
+        Some(of(above)? / below * scale)
+    });
+    value.filter(|value| value.is_finite())
+}
+
+/// Round by round where both belong to one run, else to the median.
+fn ratios(ours: &[(String, f64)], theirs: &[(String, f64)], is_one_run: bool) -> Vec<f64> {
+    let middle = median(theirs.iter().map(|(_, figure)| *figure).collect()).unwrap_or(f64::NAN);
+    let ratio = |(round, figure): &(String, f64)| {
+        let same = theirs.iter().find(|(other, _)| is_one_run && other == round);
+        figure / same.map_or(middle, |(_, figure)| *figure)
+    };
+    ours.iter().map(ratio).filter(|ratio| ratio.is_finite()).collect()
+}
+
+fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    let upper = *figures.get(middle)?;
+    Some(if figures.len() % 2 == 1 { upper } else { f64::midpoint(figures[middle - 1], upper) })
+}
+
+/// The servers that a name stands for.
+fn servers(groups: &Value, name: &str) -> Vec<String> {
+    match groups[name].as_array() {
+        Some(group) => group.iter().map(|server| text(server).to_owned()).collect(),
+        None => vec![name.to_owned()],
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(server: &str, connections: &str, round: &str, us: f64) -> String {
+        format!(
+            r#"{{"labels":{{"server":"{server}","connections kept":"long","workers":"1","connections":"{connections}",
+            "round":"{round}"}},"figures":{{"requests":1000.0,"server_cpu_seconds":{}}}}}"#,
+            us / 1e3
+        )
+    }
+
+    fn judged(runs: &[String]) -> Vec<(Standing, String)> {
+        let report = format!(r#"{{"sections":[{{"scenario":"http","runs":[{}]}}]}}"#, runs.join(","));
+        let aims = workspace::read(FILE).expect("the aims are there");
+        judge(&parse(FILE, &aims).expect("JSON"), &parse("the report", &report).expect("JSON"))
+    }
+
+    fn of(judged: &[(Standing, String)], part: &str) -> Standing {
+        judged
+            .iter()
+            .find(|(_, line)| line.contains(part))
+            .unwrap_or_else(|| panic!("no {part}: {judged:?}"))
+            .0
+    }
+
+    #[test]
+    fn a_ratio_is_formed_round_by_round_and_judged() {
+        let judged = judged(&[
+            run("io_uring", "100", "0", 3.0),
+            run("nginx", "100", "0", 6.0),
+            // A slow minute for both.
+            run("io_uring", "100", "1", 7.0),
+            run("nginx", "100", "1", 10.0),
+            run("io_uring", "500", "0", 4.0),
+            run("nginx", "500", "0", 5.0),
+        ]);
+        let row = |connections: &str| format!("kept connections, {connections} connections: cpu");
+        assert_eq!(of(&judged, &row("100")), Standing::Met);
+        assert_eq!(of(&judged, &row("500")), Standing::Missed);
+        assert_eq!(of(&judged, &row("1000")), Standing::Unmeasured);
+        assert!(judged.iter().all(|(_, line)| !line.contains("cold files")), "other scenarios were not run");
+    }
+
+    #[test]
+    fn every_aim_has_a_bound_and_a_known_figure() {
+        let aims = workspace::read(FILE).expect("the aims are there");
+        let aims = parse(FILE, &aims).expect("JSON");
+        for aim in list(&aims["aims"]) {
+            let bounds = ["at_most", "at_least", "not_above"].iter().filter(|name| aim[**name].is_number());
+            assert_eq!(bounds.count(), 1, "{aim}");
+            for name in ["figure", "best_by"].iter().filter_map(|name| aim[*name].as_str()) {
+                assert!(FIGURES.iter().any(|(known, ..)| *known == name), "{aim}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_best_mode_stands_for_a_server() {
+        let mode = |server: &str, rate: f64| {
+            format!(
+                r#"{{"labels":{{"server":"{server}","round":"0"}},"figures":{{"requests_per_second":{rate}}}}}"#
+            )
+        };
+        let report = format!(
+            r#"{{"sections":[{{"scenario":"cold","runs":[{},{}]}}]}}"#,
+            mode("slow", 1.0),
+            mode("fast", 2.0)
+        );
+        let report = parse("the report", &report).expect("JSON");
+        let servers = ["slow".to_owned(), "fast".to_owned()];
+        let found = best(&report, "cold", "server", &servers, "memory!=all", "rate", "rate");
+        assert_eq!(found.map(|(name, _)| name), Some("fast".to_owned()));
+    }
+}
