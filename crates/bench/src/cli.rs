@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::{ArgMatches, Args, Command, FromArgMatches, value_parser};
 
 use crate::context::{Bench, Scale};
-use crate::failure::Failure;
+use crate::failure::{Failure, usage};
 use crate::load;
 use crate::method::workspace::Workspace;
 use crate::method::{machine, namespace, signals};
@@ -102,13 +102,6 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     signals::block();
     let congestion_control = namespace::enter(common.host_network)?;
     measure(&common, command, prepared, &congestion_control)
-}
-
-/// One line of what clap says in several.
-pub(crate) fn usage(error: &clap::Error) -> Failure {
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    Failure::Usage(line.trim_start_matches("error: ").to_owned())
 }
 
 /// All commands with all options, for the parser and for help.
@@ -218,11 +211,8 @@ impl Common {
         };
         let ringroad = match &self.ringroad {
             Some(path) => path.clone(),
-            None => std::env::current_exe().map_err(|error| Failure::File {
-                path: Path::new("/proc/self/exe").to_owned(),
-                doing: "find this program at",
-                error,
-            })?,
+            None => std::env::current_exe()
+                .map_err(Failure::file("find this program at", Path::new("/proc/self/exe")))?,
         };
         Ok(Bench {
             scale,

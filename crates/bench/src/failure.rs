@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What ends a command of the suite with exit status 2. Whatever was made until then is removed.
 #[derive(Debug)]
@@ -56,6 +56,17 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
+    /// What the error of something done with a file becomes.
+    pub(crate) fn file(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Failure + Copy {
+        move |error| Failure::File { path: path.to_owned(), doing, error }
+    }
+
+    /// What an error of the kernel becomes.
+    pub(crate) fn kernel<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Failure {
+        // Made when there is an error: the engine's turns are on the way of every request.
+        move |error| Failure::Kernel { doing: doing.into(), error: error.into() }
+    }
+
     /// The exit status: 1 where results were written and some are missing, 2 where there are none.
     pub(crate) fn status(&self) -> u8 {
         match self {
@@ -66,3 +77,10 @@ impl Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// One line of what clap says in several.
+pub(crate) fn usage(error: &clap::Error) -> Failure {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    Failure::Usage(line.trim_start_matches("error: ").to_owned())
+}

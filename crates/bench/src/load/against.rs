@@ -53,11 +53,8 @@ pub(crate) fn compare(plan: &Plan, cpus: &[usize], pairs: u32) -> Result<Compari
     let (url, seconds) = common_ground(plan)?;
     let wrk = tool::in_path("wrk")
         .ok_or_else(|| Failure::Other("wrk is not installed (apt-get install wrk)".to_owned()))?;
-    let ringroad = std::env::current_exe().map_err(|error| Failure::File {
-        path: "/proc/self/exe".into(),
-        doing: "find this program at",
-        error,
-    })?;
+    let ringroad = std::env::current_exe()
+        .map_err(Failure::file("find this program at", Path::new("/proc/self/exe")))?;
     let measure = || -> Result<Pair, Failure> {
         let wrk = run_wrk(&wrk, plan, cpus, seconds, &url)?;
         let ringroad = run_ringroad(&ringroad, plan, cpus, (seconds, wrk.answers_per_second), &url)?;
@@ -160,7 +157,7 @@ fn cost(answers: f64, seconds: f64, cpu_seconds: f64) -> Option<Cost> {
 
 /// Runs a program to its end on these processors: what it said and the processor time that it took.
 fn run_pinned(path: &Path, arguments: &[String], cpus: &[usize]) -> Result<(String, f64), Failure> {
-    let file = |error| Failure::File { path: path.to_owned(), doing: "run", error };
+    let file = Failure::file("run", path);
     let enter = std::env::current_exe().map_err(file)?;
     let mut command = Command::new(enter);
     command.args(["bench", "enter", "--parent"]).arg(std::process::id().to_string());
@@ -189,8 +186,7 @@ fn run_pinned(path: &Path, arguments: &[String], cpus: &[usize]) -> Result<(Stri
 
 /// Processor time of all children that have ended, the kernel's for them included.
 fn children_seconds() -> Result<f64, Failure> {
-    let usage: Usage = getrusage(UsageWho::RUSAGE_CHILDREN)
-        .map_err(|errno| Failure::Kernel { doing: "getrusage".to_owned(), error: errno.into() })?;
+    let usage: Usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(Failure::kernel("getrusage"))?;
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     Ok(seconds(usage.user_time()) + seconds(usage.system_time()))
 }

@@ -160,7 +160,7 @@ fn checksum(text: &str) -> Result<u32, String> {
 
 /// Carries out what the command line asks for.
 pub(crate) fn run(matches: &ArgMatches, seconds: Option<f64>, repeat: Option<u32>) -> Result<(), Failure> {
-    let options = Options::from_arg_matches(matches).map_err(|error| crate::cli::usage(&error))?;
+    let options = Options::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
     let plan = options.plan(seconds)?;
     if options.against_wrk {
         return options.compare(&plan, repeat.unwrap_or(PAIRS));
@@ -243,7 +243,7 @@ impl Options {
 
 /// What is in a file, or a line that names the file and what is wrong.
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| Failure::File { path: path.to_owned(), doing: "read", error })
+    fs::read(path).map_err(Failure::file("read", path))
 }
 
 #[cfg(test)]

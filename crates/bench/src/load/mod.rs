@@ -19,7 +19,7 @@ mod target;
 mod worker;
 
 // What scenarios use.
-pub(crate) use outcome::{Bottleneck, Outcome, Tally, ThreadUse};
+pub(crate) use outcome::{Outcome, Tally, ThreadUse};
 pub(crate) use plan::{Expect, Length, Pace, Plan, Reuse};
 pub(crate) use run::{run, thread_use};
 pub(crate) use target::Target;

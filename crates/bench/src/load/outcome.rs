@@ -124,6 +124,17 @@ pub(crate) enum Bottleneck {
     Generator,
 }
 
+impl Bottleneck {
+    /// In tables.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Bottleneck::Rate => "rate",
+            Bottleneck::Server => "server",
+            Bottleneck::Generator => "generator",
+        }
+    }
+}
+
 impl Outcome {
     /// Complete answers a second.
     pub(crate) fn answers_per_second(&self) -> f64 {

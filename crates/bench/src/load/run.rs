@@ -103,8 +103,7 @@ fn engine_for(plan: &Plan) -> Result<NetKind, Failure> {
 
 /// The processors that this process may use.
 pub(super) fn allowed_cpus() -> Result<Vec<usize>, Failure> {
-    let set = rustix::thread::sched_getaffinity(None)
-        .map_err(|error| Failure::Kernel { doing: "sched_getaffinity".to_owned(), error: error.into() })?;
+    let set = rustix::thread::sched_getaffinity(None).map_err(Failure::kernel("sched_getaffinity"))?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
@@ -123,8 +122,7 @@ fn raise_descriptors(connections: u64) -> Result<(), Failure> {
         )));
     }
     let raised = Rlimit { current: Some(needed), maximum: limit.maximum };
-    rustix::process::setrlimit(Resource::Nofile, raised)
-        .map_err(|error| Failure::Kernel { doing: "setrlimit NOFILE".to_owned(), error: error.into() })
+    rustix::process::setrlimit(Resource::Nofile, raised).map_err(Failure::kernel("setrlimit NOFILE"))
 }
 
 /// What a thread has counted and nobody has collected yet.
@@ -190,7 +188,7 @@ impl<'a> Crew<'a> {
             // Nobody listens any more when another thread has failed.
             let _ = told.send(News::Ended(ended));
         });
-        thread.map_err(|error| Failure::Kernel { doing: "start a thread".to_owned(), error })
+        thread.map_err(Failure::kernel("start a thread"))
     }
 
     /// The life of a thread: pinned first, so that its memory is made where it runs; then connections, then the load.

@@ -109,11 +109,7 @@ impl Group {
         }
         let folder = base.join(name);
         if !self.folders.contains(&folder) {
-            fs::create_dir(&folder).map_err(|error| Failure::File {
-                path: folder.clone(),
-                doing: "create the control group",
-                error,
-            })?;
+            fs::create_dir(&folder).map_err(Failure::file("create the control group", &folder))?;
             self.folders.push(folder.clone());
         }
         Ok((version, folder))
@@ -198,7 +194,7 @@ fn enable(base: &Path, controller: &str) -> Result<(), Failure> {
 /// Errors name the file, which says what was refused.
 fn set(folder: &Path, name: &str, value: &str) -> Result<(), Failure> {
     let path = folder.join(name);
-    fs::write(&path, value).map_err(|error| Failure::File { path, doing: "write to", error })
+    fs::write(&path, value).map_err(Failure::file("write to", &path))
 }
 
 /// As cpuset(7) reads them.

@@ -40,8 +40,8 @@ struct Options {
 /// Does what the arguments of the hidden command say; comes back only when it cannot.
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let command = Options::augment_args(clap::Command::new(COMMAND));
-    let matches = command.try_get_matches_from(args).map_err(|error| crate::cli::usage(&error))?;
-    enter(&Options::from_arg_matches(&matches).map_err(|error| crate::cli::usage(&error))?)
+    let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
+    enter(&Options::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?)
 }
 
 fn enter(options: &Options) -> Result<(), Failure> {
@@ -59,11 +59,8 @@ fn enter(options: &Options) -> Result<(), Failure> {
     }
     for group in &options.group {
         let path = group.join("cgroup.procs");
-        fs::write(&path, std::process::id().to_string()).map_err(|error| Failure::File {
-            path,
-            doing: "join the control group",
-            error,
-        })?;
+        fs::write(&path, std::process::id().to_string())
+            .map_err(Failure::file("join the control group", &path))?;
     }
     if !options.cpu.is_empty() {
         let mut cpus = CpuSet::new();
@@ -73,9 +70,7 @@ fn enter(options: &Options) -> Result<(), Failure> {
         sched_setaffinity(None, &cpus).map_err(|error| kernel("sched_setaffinity", error))?;
     }
     // What the suite blocks to end in order would be blocked in the program too.
-    SigSet::empty()
-        .thread_set_mask()
-        .map_err(|error| Failure::Kernel { doing: "sigprocmask".to_owned(), error: error.into() })?;
+    SigSet::empty().thread_set_mask().map_err(Failure::kernel("sigprocmask"))?;
     let (program, arguments) = options.words.split_first().expect("clap requires one word at least");
     let error = Command::new(program).args(arguments).exec();
     Err(Failure::File { path: PathBuf::from(program), doing: "execute", error })

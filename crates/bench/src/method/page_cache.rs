@@ -22,8 +22,7 @@ pub(crate) fn drop_all() -> Result<(), Failure> {
 /// Drops one file's pages, which needs no right but to open it (posix_fadvise(2)). Names and inodes stay cached, and
 /// so does what another process has mapped.
 pub(crate) fn drop_file(path: &Path) -> Result<(), Failure> {
-    let file =
-        File::open(path).map_err(|error| Failure::File { path: path.to_owned(), doing: "open", error })?;
+    let file = File::open(path).map_err(Failure::file("open", path))?;
     let refused =
         |error: std::io::Error| Failure::File { path: path.to_owned(), doing: "drop cached pages of", error };
     // Dirty pages cannot be dropped.

@@ -27,6 +27,11 @@ impl Split {
         Split { server: server.to_vec(), load: load.to_vec(), is_apart: true }
     }
 
+    /// Where threads of this process serve or ask, if the server is not there too.
+    pub(crate) fn load_cpu(&self) -> Option<usize> {
+        self.load.first().copied().filter(|_| self.is_apart)
+    }
+
     /// For a table or a plot.
     pub(crate) fn words(&self) -> &'static str {
         if self.is_apart { "apart" } else { "sharing all processors" }
@@ -47,10 +52,7 @@ pub(crate) fn this_thread(cpu: usize) -> Result<(), Failure> {
     }
     let mut set = CpuSet::new();
     set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| Failure::Kernel {
-        doing: format!("pin a thread to processor {cpu}"),
-        error: error.into(),
-    })
+    sched_setaffinity(None, &set).map_err(Failure::kernel(format!("pin a thread to processor {cpu}")))
 }
 
 /// Numbers of workers to measure: 1, 2, 4 and so on, and all processors.

@@ -79,7 +79,7 @@ impl Launch {
 
     /// Starts it. What it writes to its standard output and error goes to the file `output`.
     pub(crate) fn start(self, output: &Path) -> Result<Child, Failure> {
-        let stream = |error| Failure::File { path: output.to_owned(), doing: "create", error };
+        let stream = Failure::file("create", output);
         let file = File::create(output).map_err(stream)?;
         let same = file.try_clone().map_err(stream)?;
         // This very program, also when its file was replaced meanwhile.
@@ -96,8 +96,7 @@ impl Launch {
             command.current_dir(folder);
         }
         command.stdin(Stdio::null()).stdout(file).stderr(same);
-        let process =
-            command.spawn().map_err(|error| Failure::File { path: self.program, doing: "start", error })?;
+        let process = command.spawn().map_err(Failure::file("start", &self.program))?;
         Ok(Child { name: self.name, process, output: output.to_owned(), ended: None })
     }
 }

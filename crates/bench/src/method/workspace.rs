@@ -27,11 +27,7 @@ impl Workspace {
         remove_abandoned(parent);
         let kept = if keep { "kept-" } else { "" };
         let path = parent.join(format!("{NAME}{kept}{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| Failure::File {
-            path: path.clone(),
-            doing: "create the folder",
-            error,
-        })?;
+        fs::create_dir(&path).map_err(Failure::file("create the folder", &path))?;
         Ok(Workspace { path, keep, interrupted: Arc::default() })
     }
 
@@ -43,20 +39,14 @@ impl Workspace {
     /// A folder below, made if it is not there.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, Failure> {
         let path = self.path.join(name);
-        fs::create_dir_all(&path).map_err(|error| Failure::File {
-            path: path.clone(),
-            doing: "create the folder",
-            error,
-        })?;
+        fs::create_dir_all(&path).map_err(Failure::file("create the folder", &path))?;
         Ok(path)
     }
 
     /// Fails unless the file system has room for so many bytes, and a twentieth more.
     pub(crate) fn need_space(&self, bytes: u64) -> Result<(), Failure> {
-        let figures = rustix::fs::statvfs(&self.path).map_err(|error| Failure::Kernel {
-            doing: format!("statvfs {}", self.path.display()),
-            error: error.into(),
-        })?;
+        let figures = rustix::fs::statvfs(&self.path)
+            .map_err(Failure::kernel(format!("statvfs {}", self.path.display())))?;
         let free_bytes = figures.f_bavail * figures.f_frsize;
         let needed_bytes = bytes + bytes / 20;
         if free_bytes < needed_bytes {

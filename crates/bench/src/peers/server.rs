@@ -227,8 +227,7 @@ fn port_for(wanted: Option<u16>) -> Result<u16, Failure> {
         Failure::Kernel { doing: format!("listening on 127.0.0.1:{}", wanted.unwrap_or(0)), error }
     })?;
     // It is free again when this returns: the only other user of loopback ports is this run.
-    let address =
-        listener.local_addr().map_err(|error| Failure::Kernel { doing: "getsockname".to_owned(), error })?;
+    let address = listener.local_addr().map_err(Failure::kernel("getsockname"))?;
     Ok(address.port())
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn run(name: &str, own: &ArgMatches, out: &Path) -> Option<Result<(),
 
 /// The options of a command out of what was parsed.
 fn options<O: FromArgMatches>(own: &ArgMatches) -> Result<O, Failure> {
-    O::from_arg_matches(own).map_err(|error| crate::cli::usage(&error))
+    O::from_arg_matches(own).map_err(|error| crate::failure::usage(&error))
 }
 
 /// Options of measurements are known everywhere on the command line, and mean nothing here.

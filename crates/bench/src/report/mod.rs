@@ -13,7 +13,7 @@ pub(crate) mod model;
 mod page;
 mod plot;
 pub(crate) mod seeds;
-mod text;
+pub(crate) mod text;
 mod timelines;
 
 use std::fs;

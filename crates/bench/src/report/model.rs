@@ -92,6 +92,13 @@ impl Section {
     pub(crate) fn skip(&mut self, what: &str, why: &str) {
         self.skipped.push(Fact { name: what.to_owned(), value: why.to_owned() });
     }
+
+    /// Keeps what a server or tool was run with, once for each name.
+    pub(crate) fn configure(&mut self, name: &str, text: &str) {
+        if self.configurations.iter().all(|fact| fact.name != name) {
+            self.configurations.push(Fact { name: name.to_owned(), value: text.to_owned() });
+        }
+    }
 }
 
 /// Figures in rows, each row with as many cells as there are columns.
@@ -215,6 +222,22 @@ pub(crate) struct Run {
     pub(crate) disturbed: Option<String>,
     /// The machine once a second, where that was recorded: columns and a row for each second.
     pub(crate) timeline: Option<Timeline>,
+    /// Latencies in microseconds by percentage, of which plots are made; not kept.
+    #[serde(skip)]
+    pub(crate) curve: Vec<[f64; 2]>,
+}
+
+impl Run {
+    /// Of these figures.
+    pub(crate) fn of<const N: usize>(figures: [(&str, f64); N]) -> Run {
+        let figures = figures.map(|(name, figure)| (name.to_owned(), figure)).into();
+        Run { figures, ..Run::default() }
+    }
+
+    /// Adds a figure.
+    pub(crate) fn set(&mut self, name: &str, figure: f64) {
+        self.figures.insert(name.to_owned(), figure);
+    }
 }
 
 /// What was recorded once a second.

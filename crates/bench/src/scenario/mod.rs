@@ -4,14 +4,15 @@ mod cold;
 mod crowd;
 mod disk;
 mod echo;
-mod figures;
 mod fill;
 mod http;
 mod isolate;
 mod large;
+mod lineup;
 mod nop;
 mod origin;
 mod served;
+mod sheet;
 mod stream;
 
 use clap::{ArgMatches, Args, Command};
@@ -40,68 +41,74 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         name: "nop",
         help: "What an operation costs before it does anything: the ring, its flags, our engine over it, libaio",
         augment: nop::Options::augment_args,
-        prepare: nop::prepare,
+        prepare: |matches| prepare(matches, nop::check, nop::run),
     },
     Scenario {
         name: "disk",
         help: "Reads and writes of a disk by each engine, depth and block size; or a set of files (--files)",
         augment: disk::Options::augment_args,
-        prepare: disk::prepare,
+        prepare: |matches| prepare(matches, disk::check, disk::run),
     },
     Scenario {
         name: "echo",
         help: "Messages that are sent back, and connections that are accepted: epoll, the ring single-shot and multishot",
         augment: echo::Options::augment_args,
-        prepare: echo::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), echo::run),
     },
     Scenario {
         name: "http",
         help: "Answers without a disk, proxied requests: connections, workers, system calls; ring, epoll, nginx",
         augment: http::Options::augment_args,
-        prepare: http::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), http::run),
     },
     Scenario {
         name: "crowd",
         help: "Ten thousand connections of which most are idle: processor time and memory; latencies at half load",
         augment: crowd::Options::augment_args,
-        prepare: crowd::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), crowd::run),
     },
     Scenario {
         name: "cold",
         help: "Files that do not fit into memory: every engine, nginx in each of its modes, and the proxy cache",
         augment: cold::Options::augment_args,
-        prepare: cold::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), cold::run),
     },
     Scenario {
         name: "fill",
         help: "A proxy cache that is being filled: misses of three sizes, and what is written to the disk for them",
         augment: fill::Options::augment_args,
-        prepare: fill::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), fill::run),
     },
     Scenario {
         name: "large",
         help: "One large cold file to a few clients: sendfile, shm-sendfile, ring, nginx, lighttpd",
         augment: large::Options::augment_args,
-        prepare: large::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), large::run),
     },
     Scenario {
         name: "isolate",
         help: "What requests that need no disk notice of others that wait for a slow one, beside nginx",
         augment: isolate::Options::augment_args,
-        prepare: isolate::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), isolate::run),
     },
     Scenario {
         name: "stream",
         help: "Responses that come piece by piece: the first byte and the delay of each piece, beside nginx",
         augment: stream::Options::augment_args,
-        prepare: stream::prepare,
+        prepare: |matches| prepare(matches, |_| Ok(()), stream::run),
     },
 ];
 
 pub(crate) use disk::worker::{COMMAND as DISK_WORKER, main as disk_worker};
 pub(crate) use echo::server::{COMMAND as ECHO_SERVER, main as echo_server};
 
-/// The options of a scenario out of what was read.
-pub(crate) fn options<O: Args>(matches: &ArgMatches) -> Result<O, Failure> {
-    O::from_arg_matches(matches).map_err(|error| crate::cli::usage(&error))
+/// Reads the options of a scenario, and looks whether they can be meant.
+fn prepare<O: Args + 'static>(
+    matches: &ArgMatches,
+    check: fn(&O) -> Result<(), Failure>,
+    run: fn(&Bench, &O) -> Result<Section, Failure>,
+) -> Result<Prepared, Failure> {
+    let options = O::from_arg_matches(matches).map_err(|error| crate::failure::usage(&error))?;
+    check(&options)?;
+    Ok(Box::new(move |bench| run(bench, &options)))
 }

@@ -22,9 +22,9 @@ impl Origin {
         cpu: Option<usize>,
         serve: impl Fn(TcpStream) + Clone + Send + 'static,
     ) -> Result<Origin, Failure> {
-        let failed = |error| Failure::Kernel { doing: "listening on 127.0.0.1".to_owned(), error };
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
-        let port = listener.local_addr().map_err(failed)?.port();
+        let failed = || Failure::kernel("listening on 127.0.0.1");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
+        let port = listener.local_addr().map_err(failed())?.port();
         let is_ended = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&is_ended);
         let listening = thread::spawn(move || {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::load::{self, Bottleneck, Length, Outcome, Plan, Target};
+use crate::load::{self, Length, Outcome, Plan, Target};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::disturbance::Watch;
 use crate::method::pin::Split;
@@ -18,7 +18,9 @@ use crate::method::process::CpuTime;
 use crate::method::syscalls::Calls;
 use crate::method::system_stat::SystemStat;
 use crate::peers::server::{Conditions, Server};
-use crate::report::model::Run;
+use crate::report::model::{Finding, Run, Section, Verdict};
+use crate::scenario::lineup::{self, Way};
+use crate::scenario::sheet::{CURVE, Figure, Labels, Of, at_least, figure, finding, without};
 
 /// What was measured in one round.
 #[derive(Clone, Debug)]
@@ -34,14 +36,8 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// The server's processor time for each answer, in microseconds.
-    pub(crate) fn server_us_per_answer(&self) -> Option<f64> {
-        let answers = self.outcome.tally.answers;
-        self.server_cpu_seconds.filter(|_| answers > 0).map(|seconds| seconds * 1e6 / answers as f64)
-    }
-
     /// As it stands among the single measurements of a report.
-    pub(crate) fn run(&self, labels: &[(&str, String)]) -> Run {
+    pub(crate) fn run(&self) -> Run {
         let outcome = &self.outcome;
         let mut figures = vec![
             ("requests", outcome.tally.answers as f64),
@@ -57,15 +53,44 @@ impl Served {
             ("generator_busiest_share", outcome.busiest_share()),
             ("idle_percent", self.idle_percent),
         ];
-        figures.extend(self.server_cpu_seconds.map(|seconds| ("server_cpu_seconds", seconds)));
+        let mut labels = vec![("limited by".to_owned(), outcome.bottleneck().name().to_owned())];
+        match self.server_cpu_seconds {
+            Some(seconds) => figures.push(("server_cpu_seconds", seconds)),
+            None => labels.push((without("server_cpu_seconds"), "a process of the server ended".to_owned())),
+        }
         Run {
-            labels: labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+            labels: labels.into_iter().collect(),
             figures: figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             disturbed: self.disturbed.clone(),
             timeline: None,
+            curve: CURVE.map(|percent| [percent, outcome.latency_us(percent)]).to_vec(),
         }
     }
+
+    /// A server that fails requests may be cheap: beyond a thousandth of the answers there are the errors and no figure.
+    pub(crate) fn without_errors(self) -> Result<Served, String> {
+        let (answers, errors) = (self.outcome.tally.answers, self.outcome.tally.errors);
+        if errors.total() * 1000 > answers {
+            return Err(format!("{} errors beside {answers} answers: {errors}", errors.total()));
+        }
+        Ok(self)
+    }
 }
+
+/// Figures of a load that most scenarios show.
+pub(crate) const RATE: Figure = figure("requests", "1/s", 0, Of::Value("requests_per_second", 1.0));
+pub(crate) const P50: Figure = figure("p50", "ms", 3, Of::Value("p50_us", 1e-3));
+pub(crate) const P99: Figure = figure("p99", "ms", 3, Of::Value("p99_us", 1e-3));
+pub(crate) const P999: Figure = figure("p99.9", "ms", 3, Of::Value("p99_9_us", 1e-3));
+pub(crate) const CPU: Figure =
+    figure("server CPU", "us/request", 2, Of::Quotient("server_cpu_seconds", "requests", 1e6));
+pub(crate) const GENERATOR_CPU: Figure =
+    figure("generator CPU", "us/request", 2, Of::Quotient("generator_cpu_seconds", "requests", 1e6));
+pub(crate) const CALLS: Figure = figure("system calls", "1/request", 3, Of::Value(CALLS_NAME, 1.0));
+pub(crate) const LIMITED: Figure = figure("limited by", "", 0, Of::Label("limited by"));
+
+/// What counted system calls are called among the figures of a measurement.
+pub(crate) const CALLS_NAME: &str = "system_calls_per_request";
 
 /// A load on one address, from the generator's processors, which a signal ends.
 pub(crate) fn plan(bench: &Bench, url: &str, split: &Split, connections: u32) -> Result<Plan, Failure> {
@@ -134,6 +159,59 @@ pub(crate) fn calls_per_answer(bench: &Bench, server: &Server, plan: &Plan) -> R
     calls_during(server.tree(), || load::run(&plan))
 }
 
+/// Measures the same load on each of these servers, in turns, after a short load of each; then counts system calls. Each
+/// round is filed under the labels of its server.
+pub(crate) fn compare(
+    bench: &Bench,
+    section: &mut Section,
+    servers: &mut [&mut (Way, Server)],
+    labels: impl Fn(&Way) -> Labels,
+    load: impl Fn(&Server) -> Result<Plan, Failure>,
+) -> Result<(), Failure> {
+    // In the order of the rounds too: the last one warmed up is the last one measured.
+    for (_, server) in servers.iter() {
+        warm_up(bench, &load(server)?)?;
+    }
+    lineup::measure(
+        bench,
+        section,
+        servers,
+        |(way, _)| labels(way),
+        |(_, server), _| {
+            let plan = load(server)?;
+            Ok(measure(bench, server, &plan)?.without_errors().map(|served| served.run()))
+        },
+    )?;
+    for (way, server) in servers.iter() {
+        bench.check_interrupted()?;
+        let calls = calls_per_answer(bench, server, &load(server)?);
+        lineup::add(section, &labels(way), CALLS_NAME, &calls);
+    }
+    Ok(())
+}
+
+/// Whether the ring saves system calls: a tenth of epoll's at the most.
+pub(crate) fn calls_finding(
+    claim: &str,
+    subject: &str,
+    ring: Result<Vec<f64>, String>,
+    epoll: Result<Vec<f64>, String>,
+) -> Finding {
+    match (ring, epoll) {
+        (Ok(ring), Ok(epoll)) if epoll[0] > 0.0 => {
+            let said = format!(
+                "{subject} takes {:.3} system calls on the ring and {:.3} on epoll.",
+                ring[0], epoll[0]
+            );
+            finding(claim, at_least(epoll[0] / ring[0].max(1e-9), 10.0, 3.0), said)
+        }
+        (Err(reason), _) | (_, Err(reason)) => {
+            finding(claim, Verdict::Open, format!("Not counted here: {reason}."))
+        }
+        _ => finding(claim, Verdict::Open, "Too little was answered to tell."),
+    }
+}
+
 /// How long calls are counted: they do not vary as times do.
 pub(crate) fn calls_length(bench: &Bench) -> Duration {
     bench.length(Duration::from_secs(1)).min(Duration::from_millis(500))
@@ -154,22 +232,13 @@ pub(crate) fn calls_during(
     }
 }
 
-/// What kept the load from being faster in any of the rounds.
-pub(crate) fn bottleneck(rounds: &[Served]) -> Bottleneck {
-    let found = |wanted| rounds.iter().any(|round| round.outcome.bottleneck() == wanted);
-    [Bottleneck::Generator, Bottleneck::Rate]
-        .into_iter()
-        .find(|&wanted| found(wanted))
-        .unwrap_or(Bottleneck::Server)
-}
-
 /// Processors for servers, and a control group that holds their kernel threads there too where one can be had.
 pub(crate) struct ServerCpus {
     pub(crate) split: Split,
     /// An affinity alone does not bind io-wq workers, which the kernel starts.
     group: Option<Group>,
     /// Why there is no group.
-    pub(crate) without_group: Option<String>,
+    without_group: Option<String>,
 }
 
 impl ServerCpus {
@@ -186,9 +255,11 @@ impl ServerCpus {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn of_tests(split: Split) -> ServerCpus {
-        ServerCpus { split, group: None, without_group: None }
+    /// Notes in a section that nothing holds kernel workers there, where nothing does.
+    pub(crate) fn note(&self, section: &mut Section) {
+        if let Some(reason) = &self.without_group {
+            section.skip("kernel workers held on the server's processors", reason);
+        }
     }
 
     /// For a server that is to run there.

@@ -298,7 +298,7 @@ impl<'a> Worker<'a> {
 
     fn turn(&mut self, wait: Wait) -> Result<(), Failure> {
         let turned = self.engine.turn(wait, &mut self.batch);
-        turned.map_err(|errno| Failure::Kernel { doing: "the engine".to_owned(), error: errno.into() })?;
+        turned.map_err(Failure::kernel("the engine"))?;
         self.read_clock();
         Ok(())
     }

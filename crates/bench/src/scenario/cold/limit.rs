@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use super::data::{Files, Size};
-use super::measure::{Case, Measured};
-use super::ways::Source;
+use super::measure::Case;
+use super::ways::{LIMIT, Source};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::cgroup::{Group, Limits};
@@ -16,17 +16,13 @@ use crate::method::disturbance::Watch;
 use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::{Recorder, device_of};
 use crate::method::{page_cache, pin};
-use crate::scenario::disk::files::{FilesOutcome, FilesPlan, FilesVia, read_files};
+use crate::report::model::{Run, Section};
+use crate::scenario::disk::files::{FilesPlan, FilesVia, read_files};
 
-/// Whether it is one for a case: files that stay in memory come faster than any disk.
-pub(super) fn applies(case: Case) -> bool {
-    case.memory_bytes.is_some()
-}
-
-/// Whether it is measured with a case, in the same rounds. It knows neither workers nor connections, so that the other
+/// Whether it is measured with a case, in the same rounds: files that stay in memory come faster than any disk. It knows neither workers nor connections, so that the other
 /// cases of the size take what was measured there.
 pub(super) fn is_measured_in(case: Case) -> bool {
-    applies(case) && case.source == Source::Files && case.is_base()
+    case.memory_bytes.is_some() && case.source == Source::Files && case.is_base()
 }
 
 /// Files in flight of each thread. Enough for what is small to keep a fast disk busy, and of what is large so few that
@@ -42,10 +38,11 @@ fn depth(size: Size) -> u32 {
 /// Reads random files of a case for so long. By the ring, or by threads where there is none.
 pub(super) fn measure(
     bench: &Bench,
+    section: &mut Section,
     files: &Files,
     case: Case,
     length: Duration,
-) -> Result<Measured, Failure> {
+) -> Result<Run, Failure> {
     let group = Group::new(&Limits { memory_bytes: case.memory_bytes, ..Limits::default() })?;
     let mut refused = String::new();
     for via in [FilesVia::Uring, FilesVia::Threads] {
@@ -62,15 +59,27 @@ pub(super) fn measure(
             groups: group.folders().to_vec(),
         };
         match read(bench, &plan)? {
-            Ok(measured) => return Ok(measured),
+            Ok(run) => {
+                section.configure(LIMIT.name, &words(&plan));
+                return Ok(run);
+            }
             Err(reason) => refused = reason,
         }
     }
     Err(Failure::Other(refused))
 }
 
+fn words(plan: &FilesPlan) -> String {
+    format!(
+        "ringroad bench disk --files: {} with direct reads of whole files, {} in flight in each of {} threads\n",
+        plan.via.name(),
+        plan.depth,
+        plan.threads
+    )
+}
+
 /// One reading, with what the disk and the machine did meanwhile.
-fn read(bench: &Bench, plan: &FilesPlan) -> Result<Result<Measured, String>, Failure> {
+fn read(bench: &Bench, plan: &FilesPlan) -> Result<Result<Run, String>, Failure> {
     page_cache::drop_all()?;
     let device = device_of(bench.workspace.path());
     let (watch, recorder) = (Watch::start(), Recorder::start(bench.workspace.path()));
@@ -79,25 +88,20 @@ fn read(bench: &Bench, plan: &FilesPlan) -> Result<Result<Measured, String>, Fai
     let after = disk_traffic(device);
     let (disturbed, timeline) = (watch.end(), recorder.end());
     bench.check_interrupted()?;
-    let configuration = format!(
-        "ringroad bench disk --files: {} with direct reads of whole files, {} in flight in each of {} threads\n",
-        plan.via.name(),
-        plan.depth,
-        plan.threads
-    );
-    let measured = |outcome: FilesOutcome| Measured {
-        answers_per_second: outcome.files_per_second(),
-        megabytes_per_second: outcome.bytes_per_second() / 1e6,
-        p50_ms: outcome.times.percentile_us(50.0) / 1e3,
-        p99_ms: outcome.times.percentile_us(99.0) / 1e3,
-        p999_ms: outcome.times.percentile_us(99.9) / 1e3,
-        cpu_us: (outcome.user_seconds + outcome.system_seconds) * 1e6 / outcome.files.max(1) as f64,
-        read_share: (after.inward - before.inward) as f64 / outcome.bytes.max(1) as f64,
-        errors: 0,
-        is_generator_bound: false,
-        disturbed,
-        timeline,
-        configuration,
-    };
-    Ok(outcome.map(measured))
+    Ok(outcome.map(|outcome| {
+        let us = |percent| outcome.times.percentile_us(percent);
+        let run = Run::of([
+            ("requests", outcome.files as f64),
+            ("seconds", outcome.seconds),
+            ("requests_per_second", outcome.files_per_second()),
+            ("body_bytes", outcome.bytes as f64),
+            ("p50_us", us(50.0)),
+            ("p99_us", us(99.0)),
+            ("p99_9_us", us(99.9)),
+            ("server_cpu_seconds", outcome.user_seconds + outcome.system_seconds),
+            ("disk_bytes_per_body_byte", (after.inward - before.inward) as f64 / outcome.bytes.max(1) as f64),
+            ("errors", 0.0),
+        ]);
+        Run { disturbed, timeline: Some(timeline), ..run }
+    }))
 }

@@ -11,26 +11,24 @@
 //! Without root neither is possible; the report says so, and its titles say that nothing was limited.
 //!
 //! [`ways`] are the servers, [`data`] the files and the caches filled with them, [`measure`] one measurement, [`limit`]
-//! what the machine could do without a server, [`tables`] what is made of them. The write-up's own table (through the proxy cache, one and four workers) comes first,
-//! then all engines over plain files, then workers, connections and memory varied one at a time.
+//! what the machine could do without a server, [`told`] what is made of them.
 
 mod data;
 mod limit;
 mod measure;
-mod tables;
+mod told;
 mod ways;
 
-use clap::{ArgMatches, Args, value_parser};
+use clap::{Args, value_parser};
 
-use super::Prepared;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::page_cache;
 use crate::peers::server::Program;
 use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
+use crate::report::model::Section;
 use data::{Caches, Files, Size};
-use measure::{Case, Outcome, Subject, measure};
+use measure::{Case, Subject, measure};
 use ways::{FILE_AIO, Maker, Source, WAYS, Way};
 
 /// Workers and connections of the write-up's two tables.
@@ -71,14 +69,8 @@ struct Plan<'a> {
     subjects: Vec<Subject>,
 }
 
-/// Reads the options.
-pub(super) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = super::options(matches)?;
-    Ok(Box::new(move |bench| run(bench, &options)))
-}
-
 /// Measures as the options say.
-fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     let mut section = Section {
         scenario: "cold".to_owned(),
         title: "Cold files".to_owned(),
@@ -88,18 +80,9 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
         ..Section::default()
     };
     let plan = Plan::make(bench, options, &mut section)?;
-    let outcomes = if options.seed_000 { plan.as_written_up()? } else { plan.all()? };
-    tables::fill(&mut section, &outcomes);
-    for outcome in &outcomes {
-        section.runs.extend(outcome.runs());
-        for (way, rounds) in &outcome.by_way {
-            let known = section.configurations.iter().any(|fact| fact.name == way.name);
-            if let (false, Some(Ok(measured))) = (known, rounds.first()) {
-                let value = measured.configuration.clone();
-                section.configurations.push(Fact { name: way.name.to_owned(), value });
-            }
-        }
-    }
+    let cases = if options.seed_000 { plan.as_written_up() } else { plan.all() };
+    let cases = plan.measure(&mut section, &cases)?;
+    told::tell(&mut section, &cases);
     Ok(section)
 }
 
@@ -184,7 +167,7 @@ impl<'a> Plan<'a> {
 
     /// What a report has. The product of everything takes hours and is what `--full` is for; one thing at a time
     /// shows what each does. Every way at one worker and 200 connections, then one thing at a time.
-    fn all(&self) -> Result<Vec<Outcome>, Failure> {
+    fn all(&self) -> Vec<(Case, Wanted)> {
         let is_brief = self.bench.scale <= Scale::Quick;
         let main: Wanted = |way| way.is_main;
         // With what the write-up compares its figures of 1 000 connections with, where it differs most.
@@ -222,12 +205,12 @@ impl<'a> Plan<'a> {
         if !is_brief && let Some(size) = self.middle_size() {
             cases.push((Case { memory_bytes: None, ..self.case(Source::Cache, size) }, PUBLISHED));
         }
-        self.measure(&cases)
+        cases
     }
 
     /// The write-up's own runs: its two tables (one and four workers, 200 and 1 000 connections), the control run
     /// without a memory limit, and what the other reporter measured, files served directly with nothing limited.
-    fn as_written_up(&self) -> Result<Vec<Outcome>, Failure> {
+    fn as_written_up(&self) -> Vec<(Case, Wanted)> {
         let mut cases: Vec<(Case, Wanted)> = Vec::new();
         // Nobody's but the machine's: what stands above the write-up's rows as 100 %.
         for &size in &self.sizes {
@@ -249,7 +232,7 @@ impl<'a> Plan<'a> {
                 ));
             }
         }
-        self.measure(&cases)
+        cases
     }
 
     /// The size that the write-up's control runs had, or what stands for it.
@@ -258,7 +241,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Measures one case after the other, each with all of its servers in turns; caches are filled before the first.
-    fn measure(&self, cases: &[(Case, Wanted)]) -> Result<Vec<Outcome>, Failure> {
+    /// Answers those that were measured, each once.
+    fn measure(&self, section: &mut Section, cases: &[(Case, Wanted)]) -> Result<Vec<Case>, Failure> {
         let caches = if cases.iter().any(|(case, _)| case.source == Source::Cache) {
             Some(Caches::fill(self.bench, &self.files, &self.sizes, &self.fillers())?)
         } else {
@@ -267,24 +251,20 @@ impl<'a> Plan<'a> {
         if self.bench.is_root() {
             page_cache::drop_all()?;
         }
-        let mut outcomes: Vec<Outcome> = Vec::new();
+        let mut measured: Vec<Case> = Vec::new();
         for (case, wanted) in cases {
             // The product of `--full` holds cases that stand alone too.
-            if outcomes.iter().any(|outcome| outcome.case == *case) {
+            if measured.contains(case) {
                 continue;
             }
             // Over plain files it would be measured twice.
             let is_apart = |way: &Way| way.is_plain && case.source == Source::Files;
-            let subjects: Vec<&Subject> = self
-                .subjects
-                .iter()
-                .filter(|subject| wanted(subject.way) && !is_apart(subject.way))
-                .collect();
-            let mut outcome = measure(self.bench, &self.files, caches.as_ref(), &subjects, *case)?;
-            outcome.take_limit(&outcomes);
-            outcomes.push(outcome);
+            let chosen = |subject: &&Subject| wanted(subject.way) && !is_apart(subject.way);
+            let subjects: Vec<&Subject> = self.subjects.iter().filter(chosen).collect();
+            measure(self.bench, section, (&self.files, caches.as_ref()), &subjects, *case)?;
+            measured.push(*case);
         }
-        Ok(outcomes)
+        Ok(measured)
     }
 
     /// One way of each program: how it reads does not matter for what it stores.

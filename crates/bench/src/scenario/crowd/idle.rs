@@ -20,8 +20,7 @@ impl Idle {
     pub(super) fn open(server: SocketAddr, count: u32) -> Result<Idle, Failure> {
         let mut sockets = Vec::with_capacity(count as usize);
         for at in 0..count {
-            let failed =
-                |error| Failure::Kernel { doing: format!("idle connection {} of {count}", at + 1), error };
+            let failed = Failure::kernel(format!("idle connection {} of {count}", at + 1));
             sockets.push(ask(server).map_err(failed)?);
         }
         Ok(Idle { sockets })

@@ -120,11 +120,6 @@ impl FilesOutcome {
         self.files as f64 / self.seconds
     }
 
-    /// The same in bytes, for files that are more than their look-up.
-    pub(crate) fn bytes_per_second(&self) -> f64 {
-        self.bytes as f64 / self.seconds
-    }
-
     /// Adds what another thread did in the same time.
     fn add(&mut self, other: &FilesOutcome) {
         self.files += other.files;
@@ -144,7 +139,7 @@ pub(crate) fn read_files(bench: &Bench, plan: &FilesPlan) -> Result<Result<Files
         text.extend_from_slice(path.as_os_str().as_bytes());
         text.push(b'\n');
     }
-    fs::write(&list, text).map_err(|error| Failure::File { path: list.clone(), doing: "write", error })?;
+    fs::write(&list, text).map_err(Failure::file("write", &list))?;
     let task = Task::Files(FilesJob {
         list,
         via: plan.via,
@@ -166,14 +161,10 @@ pub(crate) fn read_files(bench: &Bench, plan: &FilesPlan) -> Result<Result<Files
 /// All regular files below a folder, at most `most`.
 pub(crate) fn below(folder: &Path, most: usize) -> Result<Vec<PathBuf>, Failure> {
     // A folder that vanishes meanwhile is a set that changes: nothing could be said of it.
-    let failure = |path: &Path| {
-        let path = path.to_owned();
-        move |error| Failure::File { path, doing: "read the folder", error }
-    };
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(failure(&folder))? {
-            let entry = entry.map_err(failure(&folder))?;
+        for entry in fs::read_dir(&folder).map_err(Failure::file("read the folder", &folder))? {
+            let entry = entry.map_err(Failure::file("read the folder", &folder))?;
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => folders.push(entry.path()),
                 Ok(kind) if kind.is_file() && found.len() < most => found.push(entry.path()),

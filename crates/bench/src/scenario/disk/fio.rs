@@ -7,12 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::job::{EngineKind, Job, Outcome, Side};
-use super::plan::{Item, Tool};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::process::Launch;
-use crate::report::model::Fact;
-use crate::scenario::figures::Rounds;
 
 /// How long fio may take beside the time of its job.
 const EXTRA_LIMIT: Duration = Duration::from_secs(60);
@@ -62,7 +59,7 @@ pub(super) fn measure(
     let Some(text) = job_file(job) else { return Ok(Err("fio has no such engine".to_owned())) };
     let folder = bench.workspace.folder("disk-fio")?;
     let (file, output, result) = (folder.join("job"), folder.join("said"), folder.join("result.json"));
-    fs::write(&file, text).map_err(|error| Failure::File { path: file.clone(), doing: "write", error })?;
+    fs::write(&file, text).map_err(Failure::file("write", &file))?;
     let _ = fs::remove_file(&result);
     let mut arguments = vec!["--output-format=json".to_owned()];
     arguments.push(format!("--output={}", result.display()));
@@ -97,21 +94,6 @@ fn read(path: &Path) -> Result<Outcome, String> {
         return Err("fio did nothing".to_owned());
     }
     Ok(Outcome { read, write, seconds, switches: number(&job["ctx"]) as u64, ..Outcome::default() })
-}
-
-/// The version and each job as fio got it.
-pub(super) fn configurations(
-    measured: &[(Item, Rounds<Outcome>)],
-    tool: &crate::peers::tool::Tool,
-) -> Vec<Fact> {
-    let jobs = measured.iter().filter(|(item, _)| item.tool == Tool::Fio);
-    let mut facts: Vec<Fact> = jobs
-        .filter_map(|(item, _)| {
-            Some(Fact { name: format!("fio: {}", item.name), value: job_file(&item.job)? })
-        })
-        .collect();
-    facts.push(Fact { name: "fio".to_owned(), value: tool.version.clone() });
-    facts
 }
 
 #[cfg(test)]

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::report::model::Run;
+use crate::scenario::sheet::{CURVE, without};
+
 /// By what reads and writes are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -263,27 +266,53 @@ impl Outcome {
         Outcome { system_calls: Some(0), ..Outcome::default() }
     }
 
-    /// Both directions together.
-    pub(crate) fn both(&self) -> Side {
+    /// As it stands among the single measurements of a report. Blocking calls have no submission of their own.
+    pub(crate) fn run(&self, is_blocking: bool) -> Run {
         let mut both = self.read.clone();
         both.add(&self.write);
-        both
+        let mut run = Run::default();
+        let mut add = |name: &str, figure: f64| run.set(name, figure);
+        for (name, side) in [("read", &self.read), ("write", &self.write), ("both", &both)] {
+            add(&format!("{name}_operations"), side.operations as f64);
+            add(&format!("{name}_bytes"), side.bytes as f64);
+            if !is_blocking {
+                add(&format!("{name}_submission_us"), side.submission.mean_us());
+            }
+            add(&format!("{name}_completion_us"), side.completion.mean_us());
+            add(&format!("{name}_total_us"), side.total.mean_us());
+            add(&format!("{name}_deviation_us"), side.total.deviation_us());
+        }
+        for percent in [50.0, 90.0, 99.0, 99.9, 100.0] {
+            add(&format!("latency_{percent}_us"), both.total.percentile_us(percent));
+        }
+        add("operations", both.operations as f64);
+        add("bytes", both.bytes as f64);
+        add("seconds", self.seconds);
+        add("user_seconds", self.user_seconds);
+        add("system_seconds", self.system_seconds);
+        add("context_switches", self.switches as f64);
+        match self.system_calls {
+            Some(calls) => add("system_calls", calls as f64),
+            // Pool threads call the kernel out of our sight; a count of some of the calls would be wrong.
+            None => {
+                let why = "made by pool threads, which do not count them".to_owned();
+                run.labels.insert(without("system_calls"), why);
+            }
+        }
+        run.labels.insert("IO depths".to_owned(), self.depth_words());
+        run.curve = CURVE.map(|percent| [percent, both.total.percentile_us(percent)]).to_vec();
+        run
     }
 
-    /// Operations a second, both directions.
-    pub(crate) fn iops(&self) -> f64 {
-        (self.read.operations + self.write.operations) as f64 / self.seconds
-    }
-
-    /// Bytes a second, both directions.
-    pub(crate) fn bytes_per_second(&self) -> f64 {
-        (self.read.bytes + self.write.bytes) as f64 / self.seconds
-    }
-
-    /// `None` where they were made by threads that do not count.
-    pub(crate) fn calls_per_operation(&self) -> Option<f64> {
-        let operations = self.read.operations + self.write.operations;
-        self.system_calls.map(|calls| calls as f64 / operations as f64)
+    /// fio's line of depths, without the empty ones.
+    fn depth_words(&self) -> String {
+        let all = self.depths.iter().sum::<u64>().max(1) as f64;
+        let names = ["1", "2", "4", "8", "16", "32", "64", ">64"];
+        // fio's own form, so that two reports can be laid side by side.
+        let share = |(name, &count): (&&str, &u64)| format!("{name}={:.1}%", count as f64 / all * 100.0);
+        let parts: Vec<String> =
+            names.iter().zip(&self.depths).filter(|(_, count)| **count > 0).map(share).collect();
+        parts.join(", ")
     }
 
     /// Counts an operation that was started with so many in flight, itself included.

@@ -2,7 +2,7 @@
 //!
 //! [`job`] is a job as data, [`drive`] the loop that carries it out on the queue of an engine ([`engines`]), [`worker`]
 //! the process that this happens in. [`files`] opens, reads and closes a set of files instead. [`plan`] says what is
-//! measured, [`fio`] has the same done by fio, [`tables`] tells of it all.
+//! measured, [`fio`] has the same done by fio, [`told`] is what is made of it all.
 
 mod drive;
 mod engines;
@@ -11,7 +11,7 @@ mod fio;
 pub(crate) mod job;
 mod plan;
 mod set;
-mod tables;
+mod told;
 pub(crate) mod worker;
 
 use std::fs::{self, File};
@@ -19,18 +19,16 @@ use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use clap::{ArgMatches, Args};
+use clap::Args;
 
 use self::job::{EngineKind, Outcome, Pattern};
 use self::plan::{Item, Tool};
 use self::worker::{Answer, Limits, Task};
-use super::figures::Rounds;
-use super::{Prepared, options};
+use super::lineup;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::method::rounds::in_turns;
 use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
+use crate::report::model::Section;
 
 /// The options of `bench disk`. Those that describe a job (`--engine` to `--processes`) replace what is measured without
 /// them by the jobs that they describe.
@@ -114,7 +112,7 @@ impl Options {
     fn check_file(&self) -> Result<(), Failure> {
         let Some(path) = &self.file else { return Ok(()) };
         // What cannot be looked at cannot be used either: the same line for a name that is none and a folder that is closed.
-        let failure = |error| Failure::File { path: path.clone(), doing: "use", error };
+        let failure = Failure::file("use", path);
         let kind = fs::metadata(path).map_err(failure)?.file_type();
         let wrong = |why: &str| Err(Failure::Usage(format!("--file {}: {why}", path.display())));
         // What is measured without a description of jobs has some that write; a description's default reads.
@@ -132,18 +130,14 @@ impl Options {
     }
 }
 
-/// Reads the options.
-pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = options(matches)?;
+/// What cannot be meant, or cannot be had, is told before anything is made.
+pub(super) fn check(options: &Options) -> Result<(), Failure> {
     options.check_file()?;
     if let Some(Some(folder)) = &options.files {
-        let read = |error| Failure::File { path: folder.clone(), doing: "read the folder", error };
+        let read = Failure::file("read the folder", folder);
         fs::read_dir(folder).map_err(read)?;
     }
-    Ok(Box::new(move |bench| match options.files {
-        Some(ref folder) => set::run(bench, folder.as_deref(), options.file_size),
-        None => run(bench, &options),
-    }))
+    Ok(())
 }
 
 /// The file of a run.
@@ -155,24 +149,37 @@ pub(crate) struct Target {
 }
 
 /// All jobs in turn, and what is told of them.
-fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+    if let Some(folder) = &options.files {
+        return set::run(bench, folder.as_deref(), options.file_size);
+    }
     let target = target(bench, options)?;
+    let mut section = Section {
+        scenario: "disk".to_owned(),
+        title: "Reads and writes of a disk: one process with many in flight, or many with one".to_owned(),
+        seed: Some("002".to_owned()),
+        question: "How much does the device do by each engine, at which depth, and at what cost?".to_owned(),
+        ..Section::default()
+    };
     let fio = Peer::Fio.find(bench);
+    match &fio {
+        Ok(tool) => section.configure("fio", &tool.version),
+        Err(missing) => section.skip("fio, as a check on these figures", &missing.to_string()),
+    }
     let mut items = plan::items(bench, options, &target, fio.is_ok());
     bench.progress(format_args!("disk: {} jobs, {} MiB", items.len(), target.bytes >> 20));
-    let results = in_turns(bench, &mut items, |item, round| measure(bench, item, round, fio.as_ref().ok()))?;
-    let measured: Vec<(Item, Rounds<Outcome>)> = items.into_iter().zip(results).collect();
+    lineup::measure(bench, &mut section, &mut items, Item::labels, |item, round| {
+        let outcome = measure(bench, item, round, fio.as_ref().ok())?;
+        Ok(outcome.map(|outcome| outcome.run(item.job.engine == EngineKind::Sync)))
+    })?;
     // Before the tables are made: what takes space for nothing goes first.
     if options.file.is_none() {
         let _ = fs::remove_file(&target.path);
     }
-    let mut section = tables::section(&measured);
-    match fio {
-        Ok(tool) => section.configurations.extend(fio::configurations(&measured, &tool)),
-        Err(missing) => section
-            .skipped
-            .push(Fact { name: "fio, as a check on these figures".to_owned(), value: missing.to_string() }),
+    for item in items.iter().filter(|item| item.tool == Tool::Fio) {
+        section.configure(&format!("fio: {}", item.name), &fio::job_file(&item.job).unwrap_or_default());
     }
+    told::tell(&mut section, &items);
     Ok(section)
 }
 
@@ -208,7 +215,7 @@ fn measure(
 /// The file that is named, or one of our own full of bytes that no device takes for zeroes.
 fn target(bench: &Bench, options: &Options) -> Result<Target, Failure> {
     if let Some(path) = &options.file {
-        let failure = |error| Failure::File { path: path.clone(), doing: "open", error };
+        let failure = Failure::file("open", path);
         let mut file = File::open(path).map_err(failure)?;
         // The length of a block device is where its end is; its metadata has none.
         let bytes = std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(failure)?;
@@ -233,7 +240,7 @@ fn target(bench: &Bench, options: &Options) -> Result<Target, Failure> {
 /// Writes a file and has it on the device before this returns, so that no measurement pays for it.
 pub(super) fn fill(bench: &Bench, path: &Path, bytes: u64) -> Result<(), Failure> {
     // A full disk ends the run here, before anything was measured, and the workspace takes the file away.
-    let failure = |error| Failure::File { path: path.to_owned(), doing: "write", error };
+    let failure = Failure::file("write", path);
     let mut file = File::create(path).map_err(failure)?;
     let mut block = vec![0u8; 1 << 20];
     let (mut state, mut left) = (0x9e37_79b9_7f4a_7c15_u64, bytes);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::job::{EngineKind, Job, Pattern};
 use super::{Options, Target};
 use crate::context::{Bench, Scale};
+use crate::scenario::sheet::{Labels, at};
 
 /// Who carries a job out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,25 @@ pub(super) struct Item {
     pub(super) name: String,
     /// What is done.
     pub(super) job: Job,
+}
+
+impl Item {
+    /// What a run in the report is found by.
+    pub(super) fn labels(&self) -> Labels {
+        let job = &self.job;
+        at([
+            ("table", &format!("{:?}", self.group)),
+            ("row", &self.name),
+            ("tool", &if self.tool == Tool::Fio { "fio" } else { "ringroad" }),
+            ("engine", &job.engine.name()),
+            ("pattern", &job.pattern.name()),
+            ("block", &job.block_bytes),
+            ("direct", &job.direct),
+            ("depth", &job.depth),
+            ("threads", &job.threads),
+            ("processes", &job.processes),
+        ])
+    }
 }
 
 /// The write-up's depth, and its number of processes.

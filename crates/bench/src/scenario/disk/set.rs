@@ -6,9 +6,9 @@ use super::files::{FilesOutcome, FilesPlan, FilesVia, below, read_files};
 use super::plan::size_name;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::method::rounds::in_turns;
-use crate::report::model::{Axis, AxisScale, Finding, Plot, Run, Section, Series, Table, Verdict};
-use crate::scenario::figures::{Rounds, cell, column, middle, row, series};
+use crate::report::model::{AxisScale, Run, Section, Verdict};
+use crate::scenario::lineup;
+use crate::scenario::sheet::{Figure, Of, Rows, Sheet, at, axis, figure, finding, named};
 
 /// Most files of a named folder that are used.
 const FILES_MAX: usize = 1_000_000;
@@ -23,14 +23,67 @@ struct Set {
     file_bytes: u64,
 }
 
+const FILES: Figure = figure("files", "1/s", 0, Of::Quotient("files", "seconds", 1.0));
+const FIGURES: [Figure; 6] = [
+    FILES,
+    figure("bandwidth", "MB/s", 1, Of::Quotient("bytes", "seconds", 1e-6)),
+    figure("median", "µs", 0, Of::Value("p50_us", 1.0)),
+    figure("99 %", "µs", 0, Of::Value("p99_us", 1.0)),
+    figure("CPU per file", "µs", 1, Of::Quotient("cpu_seconds", "files", 1e6)),
+    figure("context switches per file", "", 2, Of::Quotient("context_switches", "files", 1.0)),
+];
+
 /// Measures the files below `folder`, or some that are made where none is named.
 pub(super) fn run(bench: &Bench, folder: Option<&Path>, file_bytes: u64) -> Result<Section, Failure> {
     let set = folder.map_or_else(|| make(bench, file_bytes), find)?;
+    let count = set.files.len();
+    let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
+    let mut section = Section {
+        scenario: "disk".to_owned(),
+        title: format!("A set of files: {count} of {size}, opened, read past the page cache, closed"),
+        question: "How many files a second does this machine open, read and close, whoever asks?".to_owned(),
+        ..Section::default()
+    };
     let mut plans = plans(bench, &set);
-    bench.progress(format_args!("disk: {} files of {} bytes", set.files.len(), set.file_bytes));
-    let results = in_turns(bench, &mut plans, |plan, _| read_files(bench, plan))?;
-    let measured: Vec<(FilesPlan, Rounds<FilesOutcome>)> = plans.into_iter().zip(results).collect();
-    Ok(section(&set, &measured))
+    bench.progress(format_args!("disk: {count} files of {} bytes", set.file_bytes));
+    let labels = |plan: &FilesPlan| at([("engine", &plan.via.name()), ("depth", &plan.depth)]);
+    lineup::measure(bench, &mut section, &mut plans, labels, |plan, _| {
+        Ok(read_files(bench, plan)?.map(|outcome| measured(&outcome)))
+    })?;
+    let sheet = Sheet::of(&section);
+    let rows: Rows = plans
+        .iter()
+        .map(|plan| (format!("{}, depth {}", plan.via.name(), plan.depth), labels(plan)))
+        .collect();
+    let table = sheet.table("Files opened, read and closed", &rows, &FIGURES.map(Figure::shown));
+    let plot = sheet.plot(
+        ("disk-files", "Files a second by depth"),
+        ("depth", axis("files open at once", "", AxisScale::Logarithmic)),
+        (FILES, axis("files", "1/s", AxisScale::Linear)),
+        &named("engine", FilesVia::ALL.map(FilesVia::name)),
+    );
+    // The limit itself, which is what the command is for. By rate, not by bytes: all files are of one size.
+    let rates = rows.iter().filter_map(|(name, labels)| Some((name, sheet.middle(FILES, labels)?)));
+    let best = rates.max_by(|left, right| left.1.total_cmp(&right.1)).map(|(name, rate)| {
+        let claim = "The most that a server could read from this set.";
+        finding(claim, Verdict::Holds, format!("{rate:.0} files a second, by {name}."))
+    });
+    (section.tables, section.plots) = (vec![table], vec![plot]);
+    section.findings = best.into_iter().collect();
+    Ok(section)
+}
+
+fn measured(outcome: &FilesOutcome) -> Run {
+    Run::of([
+        ("files", outcome.files as f64),
+        ("bytes", outcome.bytes as f64),
+        ("seconds", outcome.seconds),
+        ("p50_us", outcome.times.percentile_us(50.0)),
+        ("p99_us", outcome.times.percentile_us(99.0)),
+        ("cpu_seconds", outcome.user_seconds + outcome.system_seconds),
+        ("context_switches", outcome.switches as f64),
+        ("kernel_entries", outcome.kernel_entries as f64),
+    ])
 }
 
 /// Makes a set on the disk of the run, as large as a run of this scale may take time for.
@@ -48,11 +101,8 @@ fn make(bench: &Bench, file_bytes: u64) -> Result<Set, Failure> {
         // Folders as a cache has them: a look-up in one of a few hundred names, not in one of twenty thousand.
         let folder = bench.workspace.folder(&format!("disk-set/{:02x}", number % 256))?;
         let path = folder.join(number.to_string());
-        std::fs::write(&path, vec![number as u8; file_bytes as usize]).map_err(|error| Failure::File {
-            path: path.clone(),
-            doing: "write",
-            error,
-        })?;
+        std::fs::write(&path, vec![number as u8; file_bytes as usize])
+            .map_err(Failure::file("write", &path))?;
         files.push(path);
     }
     // Direct reads of what waits to be written would write it first.
@@ -100,115 +150,4 @@ fn plans(bench: &Bench, set: &Set) -> Vec<FilesPlan> {
         }
     }
     plans
-}
-
-/// The part of the report.
-fn section(set: &Set, measured: &[(FilesPlan, Rounds<FilesOutcome>)]) -> Section {
-    let size = u32::try_from(set.file_bytes).map_or_else(|_| set.file_bytes.to_string(), size_name);
-    Section {
-        scenario: "disk".to_owned(),
-        title: format!(
-            "A set of files: {} of {size}, opened, read past the page cache, closed",
-            set.files.len()
-        ),
-        question: "How many files a second does this machine open, read and close, whoever asks?".to_owned(),
-        tables: vec![table(measured)],
-        plots: vec![plot(measured)],
-        findings: best(measured).into_iter().collect(),
-        runs: measured.iter().flat_map(|(plan, rounds)| runs(plan, rounds)).collect(),
-        ..Section::default()
-    }
-}
-
-/// A line for each engine and depth.
-fn table(measured: &[(FilesPlan, Rounds<FilesOutcome>)]) -> Table {
-    let line = |(plan, rounds): &(FilesPlan, Rounds<FilesOutcome>)| {
-        let figure = |of: fn(&FilesOutcome) -> f64, decimals| cell(&series(rounds, of), decimals);
-        let cells = vec![
-            figure(FilesOutcome::files_per_second, 0),
-            figure(|outcome| outcome.bytes_per_second() / 1e6, 1),
-            figure(|outcome| outcome.times.percentile_us(50.0), 0),
-            figure(|outcome| outcome.times.percentile_us(99.0), 0),
-            figure(|outcome| (outcome.user_seconds + outcome.system_seconds) * 1e6 / outcome.files as f64, 1),
-            figure(|outcome| outcome.switches as f64 / outcome.files as f64, 2),
-        ];
-        row(format!("{}, depth {}", plan.via.name(), plan.depth), cells)
-    };
-    Table {
-        title: "Files opened, read and closed".to_owned(),
-        columns: vec![
-            column("files", "1/s"),
-            column("bandwidth", "MB/s"),
-            column("median", "µs"),
-            column("99 %", "µs"),
-            column("CPU per file", "µs"),
-            column("context switches per file", ""),
-        ],
-        rows: measured.iter().map(line).collect(),
-    }
-}
-
-/// Rates by depth.
-fn plot(measured: &[(FilesPlan, Rounds<FilesOutcome>)]) -> Plot {
-    let axis = |name: &str, unit: &str, scale| Axis { name: name.to_owned(), unit: unit.to_owned(), scale };
-    let line = |via: FilesVia| {
-        let of_engine = measured.iter().filter(|(plan, _)| plan.via == via);
-        let point = |(plan, rounds): &(FilesPlan, Rounds<FilesOutcome>)| {
-            let rate = middle(&series(rounds, FilesOutcome::files_per_second))?;
-            Some([f64::from(plan.depth), rate])
-        };
-        Series { name: via.name().to_owned(), points: of_engine.filter_map(point).collect() }
-    };
-    Plot {
-        id: "disk-files".to_owned(),
-        title: "Files a second by depth".to_owned(),
-        x: axis("files open at once", "", AxisScale::Logarithmic),
-        y: axis("files", "1/s", AxisScale::Linear),
-        series: FilesVia::ALL.into_iter().map(line).collect(),
-    }
-}
-
-/// The limit itself, which is what the command is for.
-fn best(measured: &[(FilesPlan, Rounds<FilesOutcome>)]) -> Option<Finding> {
-    // By rate, not by bytes: all files are of one size.
-    let rate = |rounds| middle(&series(rounds, FilesOutcome::files_per_second));
-    let rates = measured.iter().filter_map(|(plan, rounds)| Some((plan, rate(rounds)?)));
-    let (plan, rate) = rates.max_by(|left, right| left.1.total_cmp(&right.1))?;
-    Some(Finding {
-        claim: "The most that a server could read from this set.".to_owned(),
-        verdict: Verdict::Holds,
-        sentence: format!("{rate:.0} files a second, by {} at a depth of {}.", plan.via.name(), plan.depth),
-    })
-}
-
-/// Each round, as raw figures.
-fn runs(plan: &FilesPlan, rounds: &Rounds<FilesOutcome>) -> Vec<Run> {
-    let run = |(round, result): (usize, &Result<FilesOutcome, String>)| {
-        let mut run = Run::default();
-        let labels = [
-            ("engine", plan.via.name().to_owned()),
-            ("depth", plan.depth.to_string()),
-            ("round", round.to_string()),
-        ];
-        run.labels.extend(labels.map(|(name, value)| (name.to_owned(), value)));
-        match result {
-            Ok(outcome) => run.figures.extend(
-                [
-                    ("files", outcome.files as f64),
-                    ("bytes", outcome.bytes as f64),
-                    ("seconds", outcome.seconds),
-                    ("user_seconds", outcome.user_seconds),
-                    ("system_seconds", outcome.system_seconds),
-                    ("context_switches", outcome.switches as f64),
-                    ("kernel_entries", outcome.kernel_entries as f64),
-                ]
-                .map(|(name, value)| (name.to_owned(), value)),
-            ),
-            Err(reason) => {
-                run.labels.insert("refused".to_owned(), reason.clone());
-            }
-        }
-        run
-    };
-    rounds.iter().enumerate().map(run).collect()
 }

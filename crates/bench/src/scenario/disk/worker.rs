@@ -163,7 +163,7 @@ fn answer(
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     // Whoever waits for the file must not see half of it.
     let partial = path.with_extension("part");
-    let failure = |error| Failure::File { path: path.to_owned(), doing: "write", error };
+    let failure = Failure::file("write", path);
     fs::write(&partial, text).map_err(failure)?;
     fs::rename(&partial, path).map_err(failure)
 }
@@ -172,7 +172,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let [path] = args else { return Err(Failure::Usage(format!("{COMMAND} FILE"))) };
     let path = PathBuf::from(path);
-    let read = |error| Failure::File { path: path.clone(), doing: "read", error };
+    let read = Failure::file("read", &path);
     let text = fs::read_to_string(&path).map_err(read)?;
     let assignment: Assignment =
         serde_json::from_str(&text).map_err(|error| Failure::Other(format!("an assignment: {error}")))?;

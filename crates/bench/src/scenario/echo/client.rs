@@ -194,7 +194,7 @@ impl<'a> Client<'a> {
         let mut batch = Vec::with_capacity(self.links.len());
         let latest = end.min(Instant::now() + LOOK);
         let turned = self.engine.turn(Wait::Until(latest), &mut batch);
-        turned.map_err(|errno| Failure::Kernel { doing: "the engine".to_owned(), error: errno.into() })?;
+        turned.map_err(Failure::kernel("the engine"))?;
         self.now = Instant::now();
         batch.into_iter().for_each(|completion| self.complete(completion));
         Ok(())

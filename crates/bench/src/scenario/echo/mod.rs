@@ -13,30 +13,32 @@
 //! * Connections by the thousand a second end in a few seconds what ports there are, unless those that wait for their
 //!   end (TIME_WAIT) can be used again. The server closes first here, so that the client may.
 //!
-//! Here: what is measured, and the measuring. What is made of it: [`tables`].
+//! Here: what is measured, and what is made of it. The write-up's own figures of its echo server stand in another article,
+//! which is lost; its table here is what it says of nginx, in the same form. Where the client was the limit, the processor
+//! time of a message says what a rate cannot.
 
 mod client;
 mod owners;
 pub(crate) mod server;
-mod tables;
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::{ArgMatches, Args};
+use clap::Args;
 use io::probe::Probe;
 
 use self::client::{Load, Task};
-use super::served::{self, Served, ServerCpus};
+use super::lineup;
+use super::served::{self, CALLS_NAME, P50, P99, P999, RATE, ServerCpus};
+use super::sheet::{
+    Figure, Labels, Of, Rows, Sheet, Shown, at, at_least, axis, figure, finding, named, under,
+};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::method::pin::{self, Split};
 use crate::method::process::{Child, Launch};
-use crate::method::rounds::in_turns;
-use crate::report::model::{Fact, Section};
-use crate::scenario::figures::Rounds;
-use crate::scenario::{Prepared, options};
+use crate::report::model::{AxisScale, Finding, Plot, Section, Table, Verdict};
 
 /// Options of `bench echo`.
 #[derive(Args, Clone, Debug)]
@@ -97,6 +99,23 @@ impl Way {
     }
 }
 
+/// Ratios of processor times nearer to 1 than this are noise.
+const EQUAL_WITHIN: f64 = 0.03;
+
+const CPU: Figure = figure("server CPU", "us each", 2, Of::Quotient("server_cpu_seconds", "requests", 1e6));
+const CLIENT_CPU: Figure =
+    figure("client CPU", "us each", 2, Of::Quotient("generator_cpu_seconds", "requests", 1e6));
+const CALLS: Figure = figure("system calls", "each", 3, Of::Value(CALLS_NAME, 1.0));
+const LIMITED: Figure = figure("limited by", "", 0, Of::Label("limited by"));
+
+/// A latency in microseconds.
+const fn us(milliseconds: Figure, of: &'static str) -> Figure {
+    Figure { unit: "us", decimals: 0, of: Of::Value(of, 1.0), ..milliseconds }
+}
+const P50_US: Figure = us(P50, "p50_us");
+const P99_US: Figure = us(P99, "p99_us");
+const P999_US: Figure = us(P999, "p99_9_us");
+
 /// What a figure depends on beside the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
@@ -105,23 +124,31 @@ struct Point {
     connections: u32,
 }
 
-/// Everything about one server at one point.
-struct Measured {
-    point: Point,
-    way: Way,
-    /// In the order of the rounds, so that ratios can be formed pair by pair.
-    rounds: Rounds<Served>,
-    /// System calls for each message or connection, or why they are not known.
-    calls: Result<f64, String>,
-}
+impl Point {
+    /// "64 bytes, 100 connections".
+    fn words(self) -> String {
+        let plural = if self.connections == 1 { "" } else { "s" };
+        match self.task {
+            Task::Messages { bytes } => format!("{bytes} bytes, {} connection{plural}", self.connections),
+            Task::Connections => format!("accepts, {} connection{plural} at a time", self.connections),
+        }
+    }
 
-/// All that was measured.
-struct Results {
-    measured: Vec<Measured>,
-    /// Why the ring is not among them, where it is not.
-    without_ring: Option<String>,
-    points: Points,
-    split: Split,
+    fn labels(self) -> Labels {
+        let (what, bytes) = match self.task {
+            Task::Messages { bytes } => ("messages", bytes),
+            Task::Connections => ("connections", 0),
+        };
+        at([("counted", &what), ("bytes", &bytes), ("connections", &self.connections)])
+    }
+
+    fn of(self, way: Way) -> Labels {
+        [self.labels(), at([("server", &way.name())])].concat()
+    }
+
+    fn row(self) -> (String, Labels) {
+        (self.words(), self.labels())
+    }
 }
 
 /// Which combinations are measured.
@@ -135,48 +162,45 @@ struct Points {
     product: bool,
 }
 
-/// Reads the options.
-pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = options(matches)?;
-    Ok(Box::new(move |bench| run(bench, &options)))
-}
-
 /// Measures all points by all ways, in turns.
-fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
     let points = Points::choose(bench, options);
+    let mut section = Section {
+        scenario: "echo".to_owned(),
+        title: "Echo and accept: the least that a server does with its network".to_owned(),
+        seed: Some("004".to_owned()),
+        question: "How many messages go there and back, and how many connections are accepted, on epoll and on the ring, \
+                   and with how much processor time and how many system calls?"
+            .to_owned(),
+        ..Section::default()
+    };
     let probe = Probe::run();
-    let without_ring = probe.uring_refusal().map(|refusal| format!("no io_uring here: {}", refusal.cause));
+    let refusal = probe.uring_refusal();
+    if let Some(refusal) = &refusal {
+        section.skip("io_uring", &format!("no io_uring here: {}", refusal.cause));
+    }
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let mut results =
-        Results { measured: Vec::new(), without_ring, points: points.clone(), split: place.split.clone() };
-    let mut configurations = Vec::new();
     let mut first_port = options.port;
     for (purpose, of_purpose) in [("messages", points.messages()), ("connections", points.accepts())] {
         let mut servers = Vec::new();
-        for way in Way::ALL {
-            if way != Way::Epoll && results.without_ring.is_some() {
-                continue;
-            }
+        for way in Way::ALL.into_iter().filter(|way| *way == Way::Epoll || refusal.is_none()) {
             let port = first_port.unwrap_or(0);
             first_port = first_port.map(|port| port.saturating_add(1));
             let server = Server::start(bench, way, purpose, &points, port, &place)?;
-            let (name, value) = (format!("{}, {purpose}", way.name()), server.command.clone());
-            configurations.push(Fact { name, value });
+            section.configure(&format!("{}, {purpose}", way.name()), &server.command);
             servers.push((way, server));
         }
         for point in of_purpose {
-            bench.progress(format_args!("echo: {}", tables::point_words(point)));
-            results.measured.extend(measure(bench, &mut servers, point, &place.split)?);
+            bench.progress(format_args!("echo: {}", point.words()));
+            measure(bench, &mut section, &mut servers, point, &place.split)?;
         }
     }
-    let mut section = Section { configurations, ..tables::section(&results) };
-    if let Some(reason) = &place.without_group {
-        section.skip("kernel workers held on the server's processors", reason);
-    }
-    if let Some(reason) = &results.without_ring {
-        section.skip("io_uring", reason);
-    }
+    place.note(&mut section);
+    let told = Told { sheet: Sheet::of(&section), points: &points };
+    let (tables, plots) = (told.tables(place.split.words()), told.plots());
+    let findings = vec![told.gain(), told.calls(), told.accepts()];
+    (section.tables, section.plots, section.findings) = (tables, plots, findings);
     Ok(section)
 }
 
@@ -287,7 +311,7 @@ impl Server {
         let mut child = launch.start(&folder.join("output"))?;
         child.wait_until(READY_LIMIT, || ready.exists())?;
         let text = fs::read_to_string(&ready);
-        let text = text.map_err(|error| Failure::File { path: ready, doing: "read", error })?;
+        let text = text.map_err(Failure::file("read", &ready))?;
         let port = text.parse().map_err(|_| child.problem("told no port"))?;
         Ok(Server { child, port, command })
     }
@@ -296,10 +320,11 @@ impl Server {
 /// All servers at one point, in turns.
 fn measure(
     bench: &Bench,
+    section: &mut Section,
     servers: &mut [(Way, Server)],
     point: Point,
     split: &Split,
-) -> Result<Vec<Measured>, Failure> {
+) -> Result<(), Failure> {
     let load = |server: &Server, length: Duration| Load {
         port: server.port,
         task: point.task,
@@ -313,25 +338,183 @@ fn measure(
         let _ = client::run(&load(server, served::warm_up_length(bench)));
     }
     let length = bench.length(LENGTH);
-    let rounds = in_turns(bench, servers, |(_, server), _| {
-        let child = &server.child;
-        let served = served::observe(|| child.cpu_time(), || client::run(&load(server, length)))?;
-        bench.check_interrupted()?;
-        if server.child.ended().is_some() {
-            return Err(server.child.problem("ended while it was measured"));
-        }
-        // A connection that ends early takes its messages with it: then the others were measured, and fewer of them.
-        let errors = &served.outcome.tally.errors;
-        Ok(if errors.total() > 0 { Err(format!("errors: {errors}")) } else { Ok(served) })
-    })?;
-    let mut measured = Vec::new();
-    for ((way, server), rounds) in servers.iter().zip(rounds) {
+    lineup::measure(
+        bench,
+        section,
+        servers,
+        |(way, _)| point.of(*way),
+        |(_, server), _| {
+            let child = &server.child;
+            let served = served::observe(|| child.cpu_time(), || client::run(&load(server, length)))?;
+            bench.check_interrupted()?;
+            if server.child.ended().is_some() {
+                return Err(server.child.problem("ended while it was measured"));
+            }
+            // A connection that ends early takes its messages with it: then the others were measured, and fewer of them.
+            let errors = &served.outcome.tally.errors;
+            Ok(if errors.total() > 0 { Err(format!("errors: {errors}")) } else { Ok(served.run()) })
+        },
+    )?;
+    for (way, server) in servers.iter() {
         bench.check_interrupted()?;
         let length = served::calls_length(bench);
         let calls = served::calls_during(server.child.tree(), || client::run(&load(server, length)));
-        measured.push(Measured { point, way: *way, rounds, calls });
+        lineup::add(section, &point.of(*way), CALLS_NAME, &calls);
     }
-    Ok(measured)
+    Ok(())
+}
+
+/// What is told of the measurements.
+struct Told<'a> {
+    sheet: Sheet<'a>,
+    points: &'a Points,
+}
+
+impl Told<'_> {
+    /// The point that the write-up's words are about: its most connections.
+    fn most(&self) -> Point {
+        let most = self.points.connections.iter().copied().max().unwrap_or_default();
+        Points::at(self.points.first_size(), most)
+    }
+
+    /// All tables, the write-up's form first.
+    fn tables(&self, apart: &str) -> Vec<Table> {
+        let (bytes, connections) = (self.points.first_size(), self.points.middle_connections());
+        let rows = |points: Vec<Point>| points.into_iter().map(Point::row).collect::<Vec<_>>();
+        let (by_connections, by_size) = (rows(self.points.by_connections()), rows(self.points.by_size()));
+        let compared = |title: &str, rows: &[(String, Labels)], figure: Figure| {
+            let way = |way: Way| at([("server", &way.name())]);
+            let mut columns: Vec<Shown> = Way::ALL.map(|one| figure.at(one.name(), way(one))).into();
+            columns.push(figure.over("multishot / epoll", way(Way::Epoll)).where_(way(Way::RingMulti)));
+            self.sheet.table(title, rows, &columns)
+        };
+        let of = |words: &str| format!("Messages of {bytes} bytes{words}");
+        vec![
+            compared(
+                &of(&format!(
+                    ", one server thread: messages a second by connections (server and client {apart})"
+                )),
+                &by_connections,
+                RATE,
+            ),
+            compared(&of(": system calls of the server for each"), &by_connections, CALLS),
+            compared(&of(": processor time of the server for each"), &by_connections, CPU),
+            compared(&of(": 99th percentile of the latency"), &by_connections, P99_US),
+            compared(
+                &format!("{connections} connections: processor time of the server by size of the message"),
+                &by_size,
+                CPU,
+            ),
+            self.accepted(),
+            self.every(),
+        ]
+    }
+
+    /// Connections that are accepted and closed: who waits at the listener is all that differs.
+    fn accepted(&self) -> Table {
+        const NAMES: [&str; 3] =
+            ["listener in epoll", "io_uring, single-shot accept", "io_uring, multishot accept"];
+        let row =
+            |point: Point, (way, name)| (format!("{name}, {} at a time", point.connections), point.of(way));
+        let rows = |point: Point| Way::ALL.into_iter().zip(NAMES).map(move |one| row(point, one));
+        let rows: Rows = self.points.accepts().into_iter().flat_map(rows).collect();
+        let columns = [
+            RATE.at("accepts", Labels::new()),
+            CPU.shown(),
+            CPU.over("CPU / epoll's", at([("server", &Way::Epoll.name())])),
+            CALLS.shown(),
+            LIMITED.shown(),
+        ];
+        self.sheet.table("Connections that are accepted and closed at once", &rows, &columns)
+    }
+
+    /// For whom a median is too little.
+    fn every(&self) -> Table {
+        let points = self.points.messages().into_iter().chain(self.points.accepts());
+        let row = |point: Point, way: Way| (format!("{}, {}", way.name(), point.words()), point.of(way));
+        let rows: Rows = points
+            .flat_map(|point| Way::ALL.map(|way| row(point, way)))
+            .filter(|(_, labels)| self.sheet.has(labels))
+            .collect();
+        let rate = RATE.at("messages or connections", Labels::new());
+        let others = [P50_US, P99_US, P999_US, CPU, CALLS, CLIENT_CPU, LIMITED].map(Figure::shown);
+        self.sheet.table("Every combination", &rows, &[rate].into_iter().chain(others).collect::<Vec<_>>())
+    }
+
+    /// Rates and latencies by connections.
+    fn plots(&self) -> Vec<Plot> {
+        let bytes = self.points.first_size();
+        let messages = at([("counted", &"messages"), ("bytes", &bytes)]);
+        let lines = under(&named("server", Way::ALL.map(Way::name)), &messages);
+        let plot = |id: &str, what: &str, figure: Figure, name: &str, unit: &str| {
+            let x = ("connections", axis("connections", "", AxisScale::Logarithmic));
+            let title = format!("Echo of {bytes} bytes: {what}");
+            self.sheet.plot((id, &title), x, (figure, axis(name, unit, AxisScale::Linear)), &lines)
+        };
+        let point = Points::at(bytes, self.points.middle_connections());
+        let title = format!("Echo of {}: latency by percentile", point.words());
+        let curves = under(&lines, &at([("connections", &point.connections)]));
+        vec![
+            plot("echo-messages", "messages a second", RATE, "messages", "1/s"),
+            plot("echo-cpu", "processor time of the server", CPU, "CPU", "us/message"),
+            self.sheet.curves(("echo-percentiles", &title), "us", &curves),
+        ]
+    }
+
+    /// A server that is the limit answers as many more as it spends less on each, so where the client is the limit its
+    /// processor time has to say it.
+    fn gain(&self) -> Finding {
+        let claim = "With long connections the ring serves about a fifth more than epoll (said of nginx; here of the \
+                     least that a server can do).";
+        let point = self.most();
+        let ratio =
+            |figure, way| Some(self.sheet.ratio(figure, &point.of(way), &point.of(Way::Epoll))?.median);
+        let found = (ratio(RATE, Way::RingMulti), ratio(CPU, Way::RingMulti), ratio(CPU, Way::RingSingle));
+        let (Some(rate), Some(multi), Some(single)) = found else {
+            return finding(claim, Verdict::Open, "Ring and epoll were not both measured.");
+        };
+        let is_bound = [Way::Epoll, Way::RingMulti]
+            .iter()
+            .any(|way| self.sheet.has(&[point.of(*way), at([("limited by", &"generator")])].concat()));
+        let bound = if is_bound { ", limited by the client, so that processor time counts" } else { "" };
+        let gain = if is_bound { 1.0 / multi } else { rate };
+        let sentence = format!(
+            "With {} the ring returns {rate:.2} times as many messages as epoll{bound}; each takes {multi:.2} of epoll's \
+             processor time with a multishot receive, {single:.2} with a receive for each.",
+            point.words()
+        );
+        finding(claim, at_least(gain, 1.15, 1.03), sentence)
+    }
+
+    /// Whether the ring saves system calls.
+    fn calls(&self) -> Finding {
+        let point = self.most();
+        let of = |way| self.sheet.series(CALLS, &point.of(way));
+        let subject = format!("With {} a message", point.words());
+        let claim = "It makes at most a tenth of epoll's system calls.";
+        served::calls_finding(claim, &subject, of(Way::RingMulti), of(Way::Epoll))
+    }
+
+    /// The waste would show as processor time: an accept that finds nobody allocates a socket and frees it again.
+    fn accepts(&self) -> Finding {
+        let mut said = Vec::new();
+        for point in self.points.accepts() {
+            for (way, name) in [(Way::RingSingle, "single-shot"), (Way::RingMulti, "multishot")] {
+                let ratio = self.sheet.ratio(CPU, &point.of(way), &point.of(Way::Epoll));
+                said.extend(ratio.map(|ratio| {
+                    let words = format!("{:.2} {name} at {} at a time", ratio.median, point.connections);
+                    (words, ratio.median > 1.0 + EQUAL_WITHIN)
+                }));
+            }
+        }
+        super::sheet::judged(
+            "Accepting through the ring costs more than a listener in epoll, because an accept that finds nobody is work \
+             for nothing.",
+            "Processor time of an accepted connection, by that with the listener in epoll: ",
+            &said,
+            "Ring and epoll were not both measured.",
+        )
+    }
 }
 
 #[cfg(test)]
@@ -344,9 +527,8 @@ mod tests {
 
     #[test]
     fn one_thing_is_varied_at_a_time() {
-        let words = |points: &Points| -> Vec<String> {
-            points.messages().into_iter().map(tables::point_words).collect()
-        };
+        let words =
+            |points: &Points| -> Vec<String> { points.messages().into_iter().map(Point::words).collect() };
         assert_eq!(
             words(&points(false)),
             [

@@ -81,13 +81,13 @@ pub(super) struct Options {
 /// Serves until it is ended by a signal.
 pub(crate) fn main(args: &[OsString]) -> Result<(), Failure> {
     let command = Options::augment_args(clap::Command::new(COMMAND).no_binary_name(true));
-    let matches = command.try_get_matches_from(args).map_err(|error| crate::cli::usage(&error))?;
-    let options = Options::from_arg_matches(&matches).map_err(|error| crate::cli::usage(&error))?;
+    let matches = command.try_get_matches_from(args).map_err(|error| crate::failure::usage(&error))?;
+    let options = Options::from_arg_matches(&matches).map_err(|error| crate::failure::usage(&error))?;
     let (listener, port) = listen(options.port)?;
     let mut echo = Echo::new(&options, listener)?;
     // Renamed when it is whole: who waits for it must not read half a number.
     let partial = options.ready.with_extension("part");
-    let failure = |error| Failure::File { path: options.ready.clone(), doing: "write", error };
+    let failure = Failure::file("write", &options.ready);
     fs::write(&partial, port.to_string()).map_err(failure)?;
     fs::rename(&partial, &options.ready).map_err(failure)?;
     echo.serve()
@@ -168,8 +168,7 @@ impl Echo {
         let mut batch = Vec::new();
         loop {
             let turned = self.engine.turn(Wait::Forever, &mut batch);
-            turned
-                .map_err(|errno| Failure::Kernel { doing: "the engine".to_owned(), error: errno.into() })?;
+            turned.map_err(Failure::kernel("the engine"))?;
             for completion in batch.drain(..) {
                 self.complete(completion)?;
             }

@@ -15,32 +15,30 @@
 //! * A cache may leave answers unstored that it has no time for. So entries are counted, and bytes written are set
 //!   against bytes that are there.
 //!
-//! Here: what is measured, and the measuring. Tables, plots and findings are in [`tables`].
-
-mod tables;
+//! Here: what is measured, and what is made of it. A rate alone can be bought by storing less, so the share of answers that
+//! were stored stands in the same row; and by leaving what is stored in memory, so bytes that reached the disk do too.
 
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{ArgMatches, Args};
+use clap::Args;
 
-use super::served::{self, Served};
+use super::lineup::{self, EPOLL, NGINX, READY, RING, Text, Way};
+use super::served::{self, CPU, P50, P99, RATE};
+use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged, named, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan, Target};
 use crate::method::cgroup::{Group, Limits};
 use crate::method::pause;
 use crate::method::pin::{self, Split};
-use crate::method::rounds::in_turns;
 use crate::method::system_stat::disk_traffic;
 use crate::method::timeline::device_of;
 use crate::peers::server::{Conditions, Place, Program, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
-use crate::scenario::figures::Rounds;
-use crate::scenario::{Prepared, options};
+use crate::report::model::{AxisScale, Run, Section, Table};
 
 /// Options of `bench fill`.
 #[derive(Args, Clone, Debug)]
@@ -86,57 +84,33 @@ impl Size {
     }
 }
 
-/// Which server, and how it writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Ring,
-    Epoll,
-    Nginx,
-    NginxThreads,
-}
+/// nginx as it comes, and as it writes with threads.
+const WAYS: [Way; 4] =
+    [RING, EPOLL, NGINX, Way::of("nginx, aio threads", Peer::Nginx).with(" aio threads; aio_write on;")];
 
-impl Way {
-    const ALL: [Way; 4] = [Way::Ring, Way::Epoll, Way::Nginx, Way::NginxThreads];
+/// Bytes that reach the disk for each byte that is stored, at the most.
+const WRITTEN_WANTED: f64 = 1.2;
 
-    fn name(self) -> &'static str {
-        match self {
-            Way::Ring => "io_uring",
-            Way::Epoll => "epoll",
-            Way::Nginx => "nginx",
-            Way::NginxThreads => "nginx, aio threads",
-        }
-    }
+const STORED: Figure = figure("stored", "%", 1, Of::Quotient("stored_entries", "requests", 100.0));
+/// Of entries, their heads included: what a cache keeps.
+const WRITTEN: Figure =
+    figure("written / stored", "bytes", 2, Of::Value("written_bytes_per_stored_byte", 1.0));
+const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
 
-    fn is_nginx(self) -> bool {
-        matches!(self, Way::Nginx | Way::NginxThreads)
-    }
-
-    /// Everything but the engine is the same. Few folders, or they would be half of what is written. The key has the query, which makes each request another one.
-    fn configuration(self, place: &Place, origin: u16) -> String {
-        let engine = if self == Way::Ring { "io_uring" } else { "epoll" };
-        let aio = if self == Way::NginxThreads { " aio threads; aio_write on;" } else { "" };
-        format!(
-            "worker_processes 1;\n\
-             events {{ worker_connections 8192; use {engine}; }}\n\
-             http {{\n\
-             \x20   access_log off;\n\
-             \x20   keepalive_requests 1000000000;\n\
-             \x20   proxy_cache_path {folder}/cache levels=2 keys_zone=bench:64m max_size=1000g inactive=4d \
-             use_temp_path=off;\n\
-             \x20   upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}\n\
-             \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port} backlog=4096;\n\
-             \x20       location = /ready {{ return 204; }}\n\
-             \x20       location / {{\n\
-             \x20           proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n\
-             \x20           proxy_cache bench; proxy_cache_key $request_uri; proxy_cache_valid 200 4d;{aio}\n\
-             \x20       }}\n\
-             \x20   }}\n\
-             }}\n",
-            folder = place.folder.display(),
-            port = place.port
-        )
-    }
+/// Everything but the engine is the same. Few folders, or they would be half of what is written. The key has the query,
+/// which makes each request another one.
+fn configuration(way: &Way, place: &Place, origin: u16) -> String {
+    let (folder, more) = (place.folder.display(), way.location);
+    let http = format!(
+        "proxy_cache_path {folder}/cache levels=2 keys_zone=bench:64m max_size=1000g inactive=4d use_temp_path=off;\n\
+         upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}"
+    );
+    let server = format!(
+        "{READY}\nlocation / {{\n    \
+         proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n    \
+         proxy_cache bench; proxy_cache_key $request_uri; proxy_cache_valid 200 4d;{more}\n}}"
+    );
+    way.configuration(place, &Text { http, server, ..Text::default() })
 }
 
 /// Entries of a cache.
@@ -146,84 +120,107 @@ struct Entries {
     bytes: u64,
 }
 
-/// One measurement.
-struct Filled {
-    served: Served,
-    stored: Entries,
-    /// The disk's, file system and journal included.
-    written_bytes: u64,
-}
-
-/// One server with one size.
-struct Measured {
-    way: Way,
-    size: Size,
-    rounds: Rounds<Filled>,
-}
-
-/// All that was measured.
-struct Results {
-    measured: Vec<Measured>,
-    connections: u32,
-    /// Whether memory was limited.
-    is_limited: bool,
-}
-
-/// Reads the options.
-pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = options(matches)?;
-    Ok(Box::new(move |bench| run(bench, &options)))
-}
-
-fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
+    let mut section = Section {
+        scenario: "fill".to_owned(),
+        title: "A cache that is being filled".to_owned(),
+        question:
+            "How fast does a proxy answer what it has to fetch and store, and what does it write for that?"
+                .to_owned(),
+        ..Section::default()
+    };
     let each: u64 = SIZES.iter().map(|size| (size.bytes + HEAD_AND_BLOCK_BYTES) * size.requests(bench)).sum();
-    bench.workspace.need_space(each * Way::ALL.len() as u64 * u64::from(bench.repetitions()))?;
-    let mut skipped = Vec::new();
-    let mut skip = |name: &str, value: String| skipped.push(Fact { name: name.to_owned(), value });
+    bench.workspace.need_space(each * WAYS.len() as u64 * u64::from(bench.repetitions()))?;
     if !bench.is_root() {
-        skip("memory limit", "control groups need root: what is stored may wait in memory".to_owned());
+        section.skip("memory limit", "control groups need root: what is stored may wait in memory");
     }
-    let nginx = Peer::Nginx.find(bench);
-    let mut ways: Vec<(Way, Program)> = Vec::new();
-    for way in Way::ALL {
-        match &nginx {
-            _ if !way.is_nginx() => ways.push((way, Program::ours(bench))),
-            Ok(tool) => ways.push((way, Program::Nginx(tool.clone()))),
-            Err(missing) => skip(way.name(), missing.to_string()),
-        }
-    }
+    let mut ways = lineup::programs(bench, &mut section, WAYS, "");
     let split = Split::of(&pin::available(), 1);
     let origin = origin(bench, &split)?;
-    let mut configurations: Vec<Fact> = Vec::new();
-    let mut measured = Vec::new();
     let caches = RefCell::default();
     for size in SIZES {
         bench.progress(format_args!("fill: {} answers of {}", size.requests(bench), size.name));
-        let rounds = in_turns(bench, &mut ways, |(way, program), _| {
+        let labels = |(way, _): &(Way, Program)| of(way, size);
+        let mut kept = Section::default();
+        lineup::measure(bench, &mut section, &mut ways, labels, |(way, program), _| {
             let connections = options.connections;
             let fill = Fill { bench, way: *way, size, split: &split, connections, caches: &caches };
-            match fill.measure(program, origin.address().port(), &mut configurations) {
-                Err(Failure::Interrupted) => Err(Failure::Interrupted),
-                outcome => Ok(outcome.map_err(|failure| failure.to_string())),
-            }
+            lineup::or_reason(fill.measure(program, origin.address().port(), &mut kept))
         })?;
-        let of_way =
-            |((way, _), rounds): (&(Way, Program), Rounds<Filled>)| Measured { way: *way, size, rounds };
-        measured.extend(ways.iter().zip(rounds).map(of_way));
+        kept.configurations.iter().for_each(|fact| section.configure(&fact.name, &fact.value));
     }
     origin.end();
     // Not one after the other: ext4 passes over inodes that were freed within seconds, one by one, and whoever is measured
     // next would create its entries among them. Nor at the end of the run: together they are gigabytes.
     for folder in caches.into_inner() {
-        fs::remove_dir_all(&folder).map_err(|error| Failure::File {
-            path: folder,
-            doing: "remove",
-            error,
-        })?;
+        fs::remove_dir_all(&folder).map_err(Failure::file("remove", &folder))?;
     }
-    let results = Results { measured, connections: options.connections, is_limited: bench.is_root() };
-    Ok(Section { configurations, skipped, ..tables::section(&results) })
+    tell(&mut section, options.connections, bench.is_root());
+    Ok(section)
+}
+
+fn of(way: &Way, size: Size) -> Labels {
+    at([("server", &way.name), ("size", &size.name), ("KiB", &(size.bytes >> 10))])
+}
+
+/// A table for each size, throughput by size, and two findings.
+fn tell(section: &mut Section, connections: u32, is_limited: bool) {
+    let sheet = Sheet::of(section);
+    let tables = SIZES.map(|size| table(sheet, size, connections, is_limited)).into();
+    // By bytes: the rates of the sizes are too far apart for one axis, what they move is not.
+    let plot = sheet.plot(
+        ("fill-throughput", "Bytes a second that are fetched, answered and stored, by size"),
+        ("KiB", axis("size", "KiB", AxisScale::Logarithmic)),
+        (THROUGHPUT, axis("throughput", "MB/s", AxisScale::Logarithmic)),
+        &named("server", WAYS.map(|way| way.name)),
+    );
+    // No write-up has these claims: they are what a cache should not be worse at than the one that everybody has.
+    let speed = SIZES.iter().filter_map(|&size| {
+        let ratio = |figure| Some(sheet.ratio(figure, &of(&RING, size), &of(&NGINX, size))?.median);
+        let (rate, p99) = (ratio(RATE)?, ratio(P99)?);
+        let words = format!("{}: {rate:.2} of the rate, {p99:.2} of the p99", size.name);
+        Some((words, rate >= 1.0 && p99 <= 0.5))
+    });
+    let claim = "A cache is filled on the ring at nginx's rate or more, with at most half of its p99.";
+    let speed = judged(claim, "", &speed.collect::<Vec<_>>(), "nginx was not measured.");
+    // Small entries cannot hold it on a file system of 4 KiB blocks, where head and body of one take two: the sentence has
+    // the figure of each size, and nginx's, which writes the same blocks.
+    let written = SIZES.iter().filter_map(|&size| {
+        let written = sheet.middle(WRITTEN, &of(&RING, size))?;
+        let nginx = sheet.middle(WRITTEN, &of(&NGINX, size));
+        let nginx = nginx.map_or_else(String::new, |nginx| format!(" (nginx {nginx:.2})"));
+        Some((format!("{} {written:.2}{nginx}", size.name), written <= WRITTEN_WANTED))
+    });
+    let claim =
+        format!("At most {WRITTEN_WANTED} bytes are written for each that is stored, file system included.");
+    let written = judged(claim, "On the ring: ", &written.collect::<Vec<_>>(), "Nothing was measured.");
+    (section.tables, section.plots, section.findings) = (tables, vec![plot], vec![speed, written]);
+}
+
+/// Ratios are to nginx as it comes, whose other mode is a row of its own.
+fn table(sheet: Sheet<'_>, size: Size, connections: u32, is_limited: bool) -> Table {
+    let memory = match is_limited {
+        true => format!("{} MiB of memory", MEMORY_BYTES >> 20),
+        false => "no memory limit".to_owned(),
+    };
+    let title = format!(
+        "Answers of {} that are fetched and stored, one worker, {connections} connections, {memory}",
+        size.name
+    );
+    let nginx = || at([("server", &NGINX.name)]);
+    let columns = [
+        RATE.at("answers", Labels::new()),
+        RATE.over("of nginx's", nginx()),
+        P50.shown(),
+        P99.shown(),
+        P99.over("of nginx's p99", nginx()),
+        CPU.shown(),
+        STORED.shown(),
+        WRITTEN.shown(),
+    ];
+    let rows = under(&named("server", WAYS.map(|way| way.name)), &at([("size", &size.name)]));
+    sheet.table(&title, &rows, &columns)
 }
 
 /// What all caches are filled from.
@@ -232,7 +229,7 @@ fn origin(bench: &Bench, split: &Split) -> Result<Server, Failure> {
     for size in SIZES {
         let path = folder.join(size.name);
         let written = fs::write(&path, vec![b'f'; size.bytes as usize]);
-        written.map_err(|error| Failure::File { path, doing: "write", error })?;
+        written.map_err(Failure::file("write", &path))?;
     }
     let conditions = Conditions { cpus: split.load.clone(), ..Conditions::default() };
     Server::start(bench, "origin", &Program::ours(bench), &conditions, |place| {
@@ -258,12 +255,7 @@ struct Fill<'a> {
 }
 
 impl Fill<'_> {
-    fn measure(
-        &self,
-        program: &Program,
-        origin: u16,
-        configurations: &mut Vec<Fact>,
-    ) -> Result<Filled, Failure> {
+    fn measure(&self, program: &Program, origin: u16, section: &mut Section) -> Result<Run, Failure> {
         let (bench, way) = (self.bench, self.way);
         // A group is removed when it is dropped, and by then its processes have to be gone: so it comes before the server.
         let group = if bench.is_root() {
@@ -278,21 +270,18 @@ impl Fill<'_> {
             ..Conditions::default()
         };
         let mut folder = Path::new("").to_owned();
-        let mut server = Server::start(bench, way.name(), program, &conditions, |place| {
+        let mut server = Server::start(bench, way.name, program, &conditions, |place| {
             folder = place.folder.join("cache");
-            way.configuration(place, origin)
+            configuration(&way, place, origin)
         })?;
-        if !configurations.iter().any(|fact| fact.name == way.name()) {
-            configurations
-                .push(Fact { name: way.name().to_owned(), value: server.configuration().to_owned() });
-        }
+        section.configure(way.name, server.configuration());
         let filled = self.load(&mut server, &folder);
         server.end();
         self.caches.borrow_mut().push(folder);
         filled
     }
 
-    fn load(&self, server: &mut Server, folder: &Path) -> Result<Filled, Failure> {
+    fn load(&self, server: &mut Server, folder: &Path) -> Result<Run, Failure> {
         let connections = u64::from(self.connections);
         // Connections to the origin are there when it is measured, and folders.
         crate::load::run(&self.plan(server, "w", connections)?)?;
@@ -313,11 +302,17 @@ impl Fill<'_> {
                 errors.total()
             )));
         }
-        let stored = Entries {
-            count: after.count.saturating_sub(before.count),
-            bytes: after.bytes.saturating_sub(before.bytes),
-        };
-        Ok(Filled { served, stored, written_bytes })
+        let mut run = served.run();
+        let mut add = |name: &str, figure: f64| run.set(name, figure);
+        let stored_bytes = after.bytes.saturating_sub(before.bytes);
+        add("stored_entries", after.count.saturating_sub(before.count) as f64);
+        add("stored_bytes", stored_bytes as f64);
+        add("written_bytes", written_bytes as f64);
+        // Of nothing that was stored there is no share, and no number that JSON could hold.
+        if stored_bytes > 0 {
+            add("written_bytes_per_stored_byte", written_bytes as f64 / stored_bytes as f64);
+        }
+        Ok(run)
     }
 
     /// So many requests, each for a name of its own.
@@ -372,15 +367,6 @@ fn entries(folder: &Path) -> Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn configurations_differ_in_the_engine_only() {
-        let place = Place { port: 8080, folder: "/x".into() };
-        let text = |way: Way| way.configuration(&place, 99);
-        assert_eq!(text(Way::Epoll), text(Way::Nginx));
-        assert_eq!(text(Way::Ring), text(Way::Epoll).replace("use epoll", "use io_uring"));
-        assert_eq!(text(Way::NginxThreads).replace(" aio threads; aio_write on;", ""), text(Way::Nginx));
-    }
 
     #[test]
     fn entries_are_counted_in_all_folders() {

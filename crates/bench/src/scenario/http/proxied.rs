@@ -13,16 +13,17 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::cost::{self, Measured};
+use super::costs;
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Place, Program, Server};
-use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
+use crate::peers::server::Server;
+use crate::report::model::Section;
+use crate::scenario::lineup::{self, READY, SERVERS, Text, Way};
 use crate::scenario::origin::Origin;
 use crate::scenario::served::{self, ServerCpus};
+use crate::scenario::sheet::{Sheet, at};
 
 /// As in the measurement that these rows repeat. Each may have a connection and a thread of the origin.
 const CONNECTIONS: u32 = 16;
@@ -73,94 +74,33 @@ impl Case {
     }
 }
 
-/// Which server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Ring,
-    Epoll,
-    Nginx,
-}
-
-impl Way {
-    const ALL: [Way; 3] = [Way::Ring, Way::Epoll, Way::Nginx];
-
-    fn name(self) -> &'static str {
-        match self {
-            Way::Ring => "io_uring",
-            Way::Epoll => "epoll",
-            Way::Nginx => "nginx",
-        }
-    }
-
-    /// The program, or why there is none.
-    fn program(self, bench: &Bench) -> Result<Program, String> {
-        if self != Way::Nginx {
-            return Ok(Program::ours(bench));
-        }
-        Peer::Nginx.find(bench).map(Program::Nginx).map_err(|missing| missing.to_string())
-    }
-
-    /// Everything but the engine is the same.
-    fn configuration(self, place: &Place, origin: u16) -> String {
-        let engine = if self == Way::Ring { "io_uring" } else { "epoll" };
-        format!(
-            "worker_processes 1;\n\
-             events {{ worker_connections 8192; use {engine}; }}\n\
-             http {{\n\
-             \x20   access_log off;\n\
-             \x20   keepalive_requests 1000000000;\n\
-             \x20   upstream origin {{ server 127.0.0.1:{origin}; keepalive 256; }}\n\
-             \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port} backlog=4096;\n\
-             \x20       location = /ready {{ return 204; }}\n\
-             \x20       location / {{\n\
-             \x20           client_body_buffer_size 1m;\n\
-             \x20           proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n\
-             \x20       }}\n\
-             \x20   }}\n\
-             }}\n",
-            port = place.port
-        )
-    }
-}
-
 /// Adds the tables of them to the section of `bench http`.
 pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let cpu = place.split.is_apart.then(|| place.split.load.first().copied()).flatten();
-    let origin = Origin::start(cpu, |socket| {
+    let origin = Origin::start(place.split.load_cpu(), |socket| {
         // An error ends the connection: the server at its other side is gone, or failed a request, which its client counts.
         let _ = serve(socket);
     })?;
-    let (mut servers, mut missing) = (Vec::new(), Vec::new());
-    for way in Way::ALL {
-        let name = format!("{}, proxied", way.name());
-        match way.program(bench) {
-            Ok(program) => {
-                let server = Server::start(bench, &name, &program, &place.conditions(), |place| {
-                    way.configuration(place, origin.port())
-                })?;
-                section.configurations.push(Fact { name, value: server.configuration().to_owned() });
-                servers.push((way, server));
-            }
-            Err(reason) => {
-                section.skip(&name, &reason);
-                missing.push((way, reason));
-            }
-        }
-    }
+    let ways = (&SERVERS[..], ", proxied");
+    let mut servers = lineup::start(bench, section, (&place, None), ways, |way, place| {
+        let http = format!("upstream origin {{ server 127.0.0.1:{}; keepalive 256; }}", origin.port());
+        let server = format!(
+            "{READY}\nlocation / {{\n    client_body_buffer_size 1m;\n    \
+             proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection \"\";\n}}"
+        );
+        way.configuration(place, &Text { http, server, ..Text::default() })
+    })?;
     for case in Case::ALL {
         bench.progress(format_args!("http: proxied, {}, {CONNECTIONS} connections", case.name()));
-        let chosen = servers.iter_mut().map(|(way, server)| (way.name(), server)).collect();
-        let mut measured = cost::measure(bench, chosen, |server| case.plan(bench, server, &place.split))?;
-        measured.extend(missing.iter().map(|(way, reason)| Measured::missing(way.name(), reason)));
-        section.tables.push(cost::table(case.title(), &measured));
-        let labels =
-            [("proxied", case.name()), ("workers", "1".to_owned()), ("connections", CONNECTIONS.to_string())];
-        section.runs.extend(measured.iter().flat_map(|one| cost::runs(one, &labels)));
+        let labels = at([("proxied", &case.name()), ("workers", &1), ("connections", &CONNECTIONS)]);
+        let of = |way: &Way| [labels.clone(), at([("server", &way.name)])].concat();
+        let mut chosen: Vec<_> = servers.iter_mut().collect();
+        let plan = |server: &Server| case.plan(bench, server, &place.split);
+        served::compare(bench, section, &mut chosen, of, plan)?;
+        let table = costs(Sheet::of(section), &case.title(), &SERVERS, &labels);
+        section.tables.push(table);
     }
-    // Before the control group that they are in.
-    servers.into_iter().for_each(|(_, server)| server.end());
+    lineup::end(servers);
     Ok(())
 }
 
@@ -229,14 +169,6 @@ mod tests {
             let most = self.1.min(into.len());
             self.0.read(&mut into[..most])
         }
-    }
-
-    #[test]
-    fn servers_differ_in_the_engine_only() {
-        let place = Place { port: 8080, folder: "/x".into() };
-        let text = |way: Way| way.configuration(&place, 99);
-        assert_eq!(text(Way::Epoll), text(Way::Nginx));
-        assert_eq!(text(Way::Ring), text(Way::Epoll).replace("use epoll", "use io_uring"));
     }
 
     #[test]

@@ -9,16 +9,17 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::cost::{self, Measured};
-use super::{Kind, Way};
+use super::{Kind, RING_DEFERRED, costs};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::load::{Length, Plan, Reuse};
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Place, Program, Server};
+use crate::peers::server::{Place, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
+use crate::report::model::Section;
+use crate::scenario::lineup::{self, EPOLL, NGINX, RING, Text, Way};
 use crate::scenario::served::{self, ServerCpus};
+use crate::scenario::sheet::{Sheet, at};
 
 /// As many as in the project's other comparisons of a request's cost.
 const CONNECTIONS: u32 = 100;
@@ -49,94 +50,41 @@ impl Case {
     }
 }
 
-/// Which server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
-    /// As in the other tables, for files. Deferred as H2O is, who has the kernel hold back a connection until its request
-    /// is there.
-    As(Way),
-    NginxOpenFiles,
-    /// The same without `sendfile`.
-    NginxOpenFilesRead,
-    Lighttpd,
-    H2o,
+/// Ours first, then the others. Deferred as H2O is, who has the kernel hold back a connection until its request is there.
+const WAYS: [Way; 8] = [
+    RING,
+    RING_DEFERRED,
+    EPOLL,
+    NGINX,
+    Way::of("nginx, open_file_cache", Peer::Nginx).with("open_file_cache max=100; "),
+    Way::of("nginx, open_file_cache, sendfile off", Peer::Nginx)
+        .with("open_file_cache max=100; sendfile off; "),
+    Way::of("lighttpd", Peer::Lighttpd),
+    Way::of("h2o", Peer::H2o),
+];
+
+/// Whether a server differs in this case from the same without what its name says.
+fn takes_part(way: &Way, case: Case) -> bool {
+    *way != RING_DEFERRED || case.kind == Kind::Short
 }
 
-impl Who {
-    /// Ours first, then the others.
-    const ALL: [Who; 8] = [
-        Who::As(Way::Ring),
-        Who::As(Way::RingDeferred),
-        Who::As(Way::Epoll),
-        Who::As(Way::Nginx),
-        Who::NginxOpenFiles,
-        Who::NginxOpenFilesRead,
-        Who::Lighttpd,
-        Who::H2o,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Who::As(way) => way.name(),
-            Who::NginxOpenFiles => "nginx, open_file_cache",
-            Who::NginxOpenFilesRead => "nginx, open_file_cache, sendfile off",
-            Who::Lighttpd => "lighttpd",
-            Who::H2o => "h2o",
+/// As their packages come: `sendfile on` is in nginx's own configuration. Short files cost nginx less without it, which is
+/// its default where nothing is written.
+fn configuration(way: &Way, place: &Place, files: &Path) -> String {
+    let files = files.display();
+    match way.peer {
+        Some(Peer::Lighttpd) => format!(
+            "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
+             server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n"
+        ),
+        Some(Peer::H2o) => format!(
+            "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    paths:\n      /:\n        \
+             file.dir: {files}\n"
+        ),
+        _ => {
+            let server = format!("location / {{ {}root {files}; }}", way.location);
+            way.configuration(place, &Text { http: "sendfile on;".to_owned(), server, ..Text::default() })
         }
-    }
-
-    /// Whether it differs in this case from the same without what its name says.
-    fn takes_part(self, case: Case) -> bool {
-        self != Who::As(Way::RingDeferred) || case.kind == Kind::Short
-    }
-
-    /// The program, or why there is none.
-    fn program(self, bench: &Bench) -> Result<Program, String> {
-        let (peer, program): (Peer, fn(_) -> Program) = match self {
-            Who::As(way) if !way.is_nginx() => return Ok(Program::ours(bench)),
-            Who::As(_) | Who::NginxOpenFiles | Who::NginxOpenFilesRead => (Peer::Nginx, Program::Nginx),
-            Who::Lighttpd => (Peer::Lighttpd, Program::Lighttpd),
-            Who::H2o => (Peer::H2o, Program::H2o),
-        };
-        peer.find(bench).map(program).map_err(|missing| missing.to_string())
-    }
-
-    /// As their packages come: `sendfile on` is in nginx's own configuration. Short files cost nginx less without it, which is
-    /// its default where nothing is written.
-    fn configuration(self, place: &Place, files: &Path) -> String {
-        let files = files.display();
-        let (way, cache, sendfile) = match self {
-            Who::As(way) => (way, "", "on"),
-            Who::NginxOpenFiles => (Way::Nginx, "open_file_cache max=100; ", "on"),
-            Who::NginxOpenFilesRead => (Way::Nginx, "open_file_cache max=100; ", "off"),
-            Who::Lighttpd => {
-                return format!(
-                    "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
-                     server.max-keep-alive-requests = 1000000000\nserver.max-fds = 4096\n"
-                );
-            }
-            Who::H2o => {
-                return format!(
-                    "num-threads: 1\nmax-connections: 4096\nhosts:\n  default:\n    paths:\n      /:\n        \
-                     file.dir: {files}\n"
-                );
-            }
-        };
-        let (engine, listener) = (way.engine(), way.listener());
-        format!(
-            "worker_processes 1;\n\
-             events {{ worker_connections 8192; use {engine}; }}\n\
-             http {{\n\
-             \x20   access_log off;\n\
-             \x20   keepalive_requests 1000000000;\n\
-             \x20   sendfile {sendfile};\n\
-             \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port} backlog=4096{listener};\n\
-             \x20       location / {{ {cache}root {files}; }}\n\
-             \x20   }}\n\
-             }}\n",
-            port = place.port
-        )
     }
 }
 
@@ -146,49 +94,25 @@ pub(super) fn add(bench: &Bench, section: &mut Section) -> Result<(), Failure> {
     for (name, bytes) in FILES {
         let path = files.join(name);
         let written = fs::write(&path, vec![b'x'; bytes]);
-        written.map_err(|error| Failure::File { path: path.clone(), doing: "write", error })?;
+        written.map_err(Failure::file("write", &path))?;
     }
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let (mut servers, mut missing) = (Vec::new(), Vec::new());
-    for who in Who::ALL {
-        match who.program(bench) {
-            Ok(program) => {
-                let server = Server::start(bench, who.name(), &program, &place.conditions(), |place| {
-                    who.configuration(place, &files)
-                })?;
-                let name = format!("{}, warm files", who.name());
-                section.configurations.push(Fact { name, value: server.configuration().to_owned() });
-                servers.push((who, server));
-            }
-            Err(reason) => {
-                section.skip(&format!("{}, warm files", who.name()), &reason);
-                missing.push((who, reason));
-            }
-        }
-    }
+    let ways = (&WAYS[..], ", warm files");
+    let mut servers =
+        lineup::start(bench, section, (&place, None), ways, |way, place| configuration(way, place, &files))?;
     for case in Case::all() {
-        bench.progress(format_args!(
-            "http: a file of {}, {CONNECTIONS} {} connections",
-            case.file.0,
-            case.kind.name()
-        ));
-        let chosen = servers.iter_mut().filter(|(who, _)| who.takes_part(case));
-        let chosen = chosen.map(|(who, server)| (who.name(), server)).collect();
-        let mut measured = cost::measure(bench, chosen, |server| plan(bench, server, case, &place.split))?;
-        let missing = missing.iter().filter(|(who, _)| who.takes_part(case));
-        measured.extend(missing.map(|(who, reason)| Measured::missing(who.name(), reason)));
-        section.tables.push(cost::table(case.title(), &measured));
-        let labels = [
-            ("file", case.file.0.to_owned()),
-            // Not the label of `return 200`, which who looks for that would find here too.
-            ("reuse", case.kind.name().to_owned()),
-            ("workers", "1".to_owned()),
-            ("connections", CONNECTIONS.to_string()),
-        ];
-        section.runs.extend(measured.iter().flat_map(|one| cost::runs(one, &labels)));
+        let (file, kind) = (case.file.0, case.kind.name());
+        bench.progress(format_args!("http: a file of {file}, {CONNECTIONS} {kind} connections"));
+        // Not the label of `return 200`, which who looks for that would find here too.
+        let labels = at([("file", &file), ("reuse", &kind), ("workers", &1), ("connections", &CONNECTIONS)]);
+        let mut chosen: Vec<_> = servers.iter_mut().filter(|(way, _)| takes_part(way, case)).collect();
+        let of = |way: &Way| [labels.clone(), at([("server", &way.name)])].concat();
+        served::compare(bench, section, &mut chosen, of, |server| plan(bench, server, case, &place.split))?;
+        let rows: Vec<Way> = WAYS.into_iter().filter(|way| takes_part(way, case)).collect();
+        let table = costs(Sheet::of(section), &case.title(), &rows, &labels);
+        section.tables.push(table);
     }
-    // Before the control group that they are in.
-    servers.into_iter().for_each(|(_, server)| server.end());
+    lineup::end(servers);
     Ok(())
 }
 
@@ -212,15 +136,11 @@ mod tests {
     #[test]
     fn servers_differ_in_what_their_names_say() {
         let place = Place { port: 8080, folder: "/x".into() };
-        let text = |who: Who| who.configuration(&place, Path::new("/files"));
-        assert_eq!(text(Who::As(Way::Epoll)), text(Who::As(Way::Nginx)));
-        let ring = text(Who::As(Way::Ring));
-        assert_eq!(ring, text(Who::As(Way::Epoll)).replace("use epoll", "use io_uring"));
-        let cached = text(Who::NginxOpenFiles);
-        assert_eq!(cached, text(Who::As(Way::Nginx)).replace("root", "open_file_cache max=100; root"));
-        assert_eq!(text(Who::NginxOpenFilesRead), cached.replace("sendfile on", "sendfile off"));
-        assert!(text(Who::Lighttpd).contains("server.document-root = \"/files\""));
-        assert!(text(Who::H2o).contains("file.dir: /files"));
+        let text = |way: usize| configuration(&WAYS[way], &place, Path::new("/files"));
+        assert_eq!(text(4), text(3).replace("root", "open_file_cache max=100; root"));
+        assert_eq!(text(5), text(4).replace("root", "sendfile off; root"));
+        assert!(text(6).contains("server.document-root = \"/files\""));
+        assert!(text(7).contains("file.dir: /files"));
     }
 
     #[test]

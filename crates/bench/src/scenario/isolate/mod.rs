@@ -10,27 +10,28 @@
 //!
 //! A server that answers nobody any more is a result, with the time that was waited as its reason: the run goes on.
 //!
-//! Here: what is measured, and the measuring. The slow disk is in [`slow`], tables and findings in [`tables`].
+//! Here: what is measured, and what is made of it; the slow disk is in [`slow`]. The bar is a 99th percentile that is at
+//! most doubled, which a user does not notice; a server that answers nobody fails, however fast it was before.
 
 mod slow;
-mod tables;
 
 use std::fs;
 use std::time::Duration;
 
-use clap::{ArgMatches, Args};
+use clap::Args;
 
 use self::slow::{SlowDisk, Stuck};
-use super::served::{self, Served, ServerCpus};
+use super::lineup::{self, READY, Text, Way};
+use super::served::{self, P50, P99, P999, RATE, ServerCpus};
+use super::sheet::{Figure, Labels, Of, Rows, Sheet, at, figure, finding, named, under};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Length, Plan};
 use crate::method::pin::{self, Split};
 use crate::method::rounds::in_turns;
-use crate::peers::server::{Place, Program, Server};
+use crate::peers::server::{Place, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
-use crate::scenario::{Prepared, options};
+use crate::report::model::{Finding, Run, Section, Table, Verdict};
 
 /// Options of `bench isolate`.
 #[derive(Args, Clone, Debug)]
@@ -56,66 +57,30 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of each file.
 const FILE_BYTES: usize = 4096;
 
-/// Which server, and how it reads files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Ours: sockets and files on one ring.
-    Ring,
-    /// Ours without a ring: what other kernels get.
-    EpollThreads,
-    /// nginx with a pool of threads for files.
-    NginxThreads,
-    /// nginx as it is without `aio`, which is how most run it.
-    NginxPlain,
-}
+/// Sockets and files on one ring; without a ring, what other kernels get; nginx with a pool of threads for files, and as
+/// it is without `aio`, which is how most run it.
+const WAYS: [Way; 4] = [
+    Way::ours("ringroad, io_uring", "io_uring"),
+    Way::ours("ringroad, epoll and threads", "epoll").with(" aio threads;"),
+    Way::of("nginx, aio threads", Peer::Nginx).with(" aio threads;"),
+    Way::of("nginx, blocking reads", Peer::Nginx),
+];
 
-impl Way {
-    /// In the order of tables.
-    const ALL: [Way; 4] = [Way::Ring, Way::EpollThreads, Way::NginxThreads, Way::NginxPlain];
+/// The 99th percentile beside stuck clients may be so many times what it is without them.
+const RATIO_WANTED: f64 = 2.0;
 
-    /// As it stands in tables.
-    fn name(self) -> &'static str {
-        match self {
-            Way::Ring => "ringroad, io_uring",
-            Way::EpollThreads => "ringroad, epoll and threads",
-            Way::NginxThreads => "nginx, aio threads",
-            Way::NginxPlain => "nginx, blocking reads",
-        }
-    }
+const ANSWERED: Figure = figure("stuck that got an answer", "", 0, Of::Value("stuck_answered", 1.0));
 
-    /// Whether it is a peer that may be missing.
-    fn is_nginx(self) -> bool {
-        matches!(self, Way::NginxThreads | Way::NginxPlain)
-    }
-
-    /// One worker, so that nothing but its own patience keeps it going.
-    fn configuration(self, place: &Place, disk: &SlowDisk, warm: &str) -> String {
-        let (engine, aio) = match self {
-            Way::Ring => ("io_uring", ""),
-            Way::NginxPlain => ("epoll", ""),
-            Way::EpollThreads | Way::NginxThreads => ("epoll", " aio threads;"),
-        };
-        // nginx would refuse the directive.
-        let faults = if self.is_nginx() { String::new() } else { disk.faults() };
-        format!(
-            "worker_processes 1;\n\
-             events {{ worker_connections 8192; use {engine};{faults} }}\n\
-             http {{\n\
-             \x20   access_log off;\n\
-             \x20   keepalive_requests 1000000000;\n\
-             \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port} backlog=4096;\n\
-             \x20       location = /ready {{ return 204; }}\n\
-             \x20       location = /answer {{ return 200; }}\n\
-             \x20       location /warm/ {{ alias {warm}/;{aio} }}\n\
-             \x20       location /other/ {{ alias {warm}/; directio 512;{aio} }}\n\
-             \x20       location /slow/ {{ alias {slow}/;{aio} }}\n\
-             \x20   }}\n\
-             }}\n",
-            port = place.port,
-            slow = disk.folder().display()
-        )
-    }
+/// One worker, so that nothing but its own patience keeps it going.
+fn configuration(way: &Way, place: &Place, disk: &SlowDisk, warm: &str) -> String {
+    // nginx would refuse the directive.
+    let events = if way.peer.is_some() { String::new() } else { disk.faults() };
+    let (aio, slow) = (way.location, disk.folder().display());
+    let server = format!(
+        "{READY}\nlocation = /answer {{ return 200; }}\nlocation /warm/ {{ alias {warm}/;{aio} }}\n\
+         location /other/ {{ alias {warm}/; directio 512;{aio} }}\nlocation /slow/ {{ alias {slow}/;{aio} }}"
+    );
+    way.configuration(place, &Text { events, server, ..Text::default() })
 }
 
 /// What is asked for while others are stuck.
@@ -152,77 +117,46 @@ impl What {
     }
 }
 
-/// One server in one round.
-struct Round {
-    /// For each of [`What::ALL`], without the others and beside them. A text when nothing was answered.
-    pairs: Vec<[Result<Served, String>; 2]>,
-    /// How many of the stuck clients had an answer at the end.
-    answered: usize,
-}
-
-/// All that was measured, and beside what.
-struct Results {
-    /// In the order of the table.
-    ways: Vec<(Way, Vec<Round>)>,
-    /// Servers without a row, and why.
-    missing: Vec<(Way, String)>,
-    /// Clients that waited.
-    stuck: u32,
-    /// What for.
-    disk: String,
-}
-
-/// Reads the options.
-pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = options(matches)?;
-    Ok(Box::new(move |bench| run(bench, &options)))
-}
+/// One server in one round: each of [`What::ALL`], without the others and beside them.
+type Round = Vec<(What, &'static str, Result<Run, String>)>;
 
 /// Measures each way alone and beside requests that wait for the slow disk.
-fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
     // A test needs no crowd to see that it runs.
     let stuck = if bench.scale == Scale::Instant { options.stuck.min(20) } else { options.stuck };
     let disk = SlowDisk::make(bench, stuck, options.reads)?;
+    let mut section = Section {
+        scenario: "isolate".to_owned(),
+        title: "Requests that need no disk or another one, beside others that wait for a slow one".to_owned(),
+        question: format!(
+            "While {stuck} clients wait for a slow disk ({}): how long do others wait who need none, or another one?",
+            disk.words()
+        ),
+        ..Section::default()
+    };
     let warm = bench.workspace.folder("isolate-warm")?;
     let file = warm.join("file");
-    fs::write(&file, vec![b'w'; FILE_BYTES]).map_err(|error| Failure::File {
-        path: file.clone(),
-        doing: "write",
-        error,
-    })?;
+    fs::write(&file, vec![b'w'; FILE_BYTES]).map_err(Failure::file("write", &file))?;
     let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let nginx = Peer::Nginx.find(bench);
-    let mut missing = Vec::new();
-    let mut ways: Vec<(Way, Program)> = Vec::new();
-    for way in Way::ALL {
-        match &nginx {
-            _ if !way.is_nginx() => ways.push((way, Program::ours(bench))),
-            _ if !disk.slows_nginx() => {
-                missing.push((
-                    way,
-                    "slowing a disk for nginx needs root: only our own fault engine is without".to_owned(),
-                ));
-            }
-            Ok(tool) => ways.push((way, Program::Nginx(tool.clone()))),
-            Err(reason) => missing.push((way, reason.to_string())),
-        }
+    let is_slowed = |way: &Way| way.peer.is_none() || disk.slows_nginx();
+    let mut ways = lineup::programs(bench, &mut section, WAYS.into_iter().filter(is_slowed), "");
+    for way in WAYS.iter().filter(|way| !is_slowed(way)) {
+        let why = "slowing a disk for nginx needs root: only our own fault engine is without";
+        section.skip(way.name, why);
     }
-    let mut configurations: Vec<Fact> = Vec::new();
     let warm = warm.display().to_string();
+    let mut configurations = Vec::new();
     let rounds = in_turns(bench, &mut ways, |(way, program), round| {
-        bench.progress(format_args!("isolate: {}, round {}", way.name(), round + 1));
+        bench.progress(format_args!("isolate: {}, round {}", way.name, round + 1));
         // A group for each: what the last server read must not count against this one.
         let group = disk.group()?;
         let mut conditions = place.conditions();
         conditions.groups.extend(group.iter().flat_map(|group| group.folders().to_vec()));
-        let server = Server::start(bench, way.name(), program, &conditions, |place| {
-            way.configuration(place, &disk, &warm)
+        let server = Server::start(bench, way.name, program, &conditions, |place| {
+            configuration(way, place, &disk, &warm)
         })?;
-        if round == 0 {
-            configurations
-                .push(Fact { name: way.name().to_owned(), value: server.configuration().to_owned() });
-        }
+        configurations.push((way.name, server.configuration().to_owned()));
         let mut subject = Subject { bench, server, split: &place.split, connections: options.connections };
         let measured = subject.measure(&disk, group.as_ref(), stuck);
         // Reads that wait for their turn end at once, and the server with them.
@@ -230,20 +164,81 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
         subject.server.end();
         measured
     })?;
-    let ways = ways.iter().map(|(way, _)| *way).zip(rounds).collect();
-    let results = Results { ways, missing, stuck, disk: disk.words().to_owned() };
-    let mut skipped: Vec<Fact> = results
-        .missing
+    configurations.iter().for_each(|(name, text)| section.configure(name, text));
+    for ((way, _), rounds) in ways.iter().zip(rounds) {
+        for (number, round) in rounds.into_iter().enumerate() {
+            for (what, when, measured) in round {
+                lineup::file(&mut section, measured, &of(way, what, when), number);
+            }
+        }
+    }
+    place.note(&mut section);
+    let sheet = Sheet::of(&section);
+    let tables = What::ALL.map(|what| table(sheet, what, stuck)).into();
+    let lines: Rows = WAYS
         .iter()
-        .map(|(way, reason)| Fact { name: way.name().to_owned(), value: reason.clone() })
+        .flat_map(|way| ["alone", "beside"].map(|when| (way, when)))
+        .map(|(way, when)| (format!("{}, {when}", way.name), of(way, What::Answer, when)))
         .collect();
-    if let Some(reason) = &place.without_group {
-        skipped.push(Fact {
-            name: "kernel workers held on the server's processors".to_owned(),
-            value: reason.clone(),
+    let title = "Latency of return 200, alone and beside stuck clients";
+    let plot = sheet.curves(("isolate-percentiles", title), "ms", &lines);
+    let findings = ways.iter().map(|(way, _)| noticed(sheet, way, stuck)).collect();
+    (section.tables, section.plots, section.findings) = (tables, vec![plot], findings);
+    Ok(section)
+}
+
+fn of(way: &Way, what: What, when: &str) -> Labels {
+    at([("server", &way.name), ("asked for", &what.name()), ("when", &when)])
+}
+
+/// Each percentile alone, beside the stuck clients, and the ratio of both, round by round.
+fn table(sheet: Sheet<'_>, what: What, stuck: u32) -> Table {
+    let when = |when: &str| at([("when", &when)]);
+    let mut columns = Vec::new();
+    for percentile in [P50, P99, P999] {
+        let name = |words: &str| format!("{} {words}", percentile.name);
+        columns.push(percentile.at(&name("alone"), when("alone")));
+        columns.push(percentile.at(&name("beside"), when("beside")));
+        columns.push(percentile.over(&name("beside / alone"), when("alone")).where_(when("beside")));
+    }
+    columns.push(RATE.at("requests alone", when("alone")));
+    columns.push(RATE.at("requests beside", when("beside")));
+    columns.push(ANSWERED.at(ANSWERED.name, when("beside")));
+    let title = format!("{}: latency alone, and beside {stuck} clients of a slow disk", what.name());
+    sheet.table(
+        &title,
+        &under(&named("server", WAYS.map(|way| way.name)), &at([("asked for", &what.name())])),
+        &columns,
+    )
+}
+
+/// Whether the users of a server notice.
+fn noticed(sheet: Sheet<'_>, way: &Way, stuck: u32) -> Finding {
+    let claim = format!(
+        "{}: clients of a slow disk are not felt by others (99th percentile at most doubled).",
+        way.name
+    );
+    let mut worst: f64 = 0.0;
+    let mut words = Vec::new();
+    for what in What::ALL {
+        let (alone, beside) = (of(way, what, "alone"), of(way, what, "beside"));
+        let ratio = sheet.ratio(P99, &beside, &alone).map_or(f64::INFINITY, |ratio| ratio.median);
+        worst = worst.max(ratio);
+        let ms = |labels| sheet.series(P99, labels).map(|_| sheet.middle(P99, labels).unwrap_or_default());
+        words.push(match (ms(&alone), ms(&beside)) {
+            (Ok(alone), Ok(beside)) => {
+                format!("{} {alone:.2} ms alone and {beside:.2} ms beside them ({ratio:.2})", what.name())
+            }
+            (Err(reason), _) | (_, Err(reason)) => format!("{}: {reason}", what.name()),
         });
     }
-    Ok(Section { configurations, skipped, ..tables::section(&results) })
+    // Twice the bar is noticed by some, more by all, and so is silence.
+    let verdict = match worst {
+        worst if worst <= RATIO_WANTED => Verdict::Holds,
+        worst if worst <= 2.0 * RATIO_WANTED => Verdict::Partly,
+        _ => Verdict::Fails,
+    };
+    finding(claim, verdict, format!("99th percentile with {stuck} stuck clients: {}.", words.join("; ")))
 }
 
 /// A server that is measured.
@@ -266,15 +261,23 @@ impl Subject<'_> {
         for what in What::ALL {
             served::warm_up(self.bench, &self.plan(what)?)?;
         }
-        let alone: Vec<_> = What::ALL.into_iter().map(|what| self.load(what)).collect::<Result<_, _>>()?;
+        let mut round = Round::new();
+        for what in What::ALL {
+            round.push((what, "alone", self.load(what)?));
+        }
         // Connected before the disk is slow, so that nothing but the disk holds them up.
         let clients = Stuck::connect(self.server.address(), stuck)?;
         disk.hurt(group)?;
         clients.ask()?;
-        let beside: Vec<_> = What::ALL.into_iter().map(|what| self.load(what)).collect::<Result<_, _>>()?;
-        let answered = clients.answered();
-        let pairs = alone.into_iter().zip(beside).map(|(alone, beside)| [alone, beside]).collect();
-        Ok(Round { pairs, answered })
+        for what in What::ALL {
+            round.push((what, "beside", self.load(what)?));
+        }
+        let answered = clients.answered() as f64;
+        for (_, _, run) in round.iter_mut().filter(|(_, when, _)| *when == "beside") {
+            let run = run.iter_mut();
+            run.for_each(|run| run.set("stuck_answered", answered));
+        }
+        Ok(round)
     }
 
     /// Few connections: a queue of its own would hide the slow disk's.
@@ -286,11 +289,11 @@ impl Subject<'_> {
     }
 
     /// A server that answers nobody is a result, not the end of the run.
-    fn load(&mut self, what: What) -> Result<Result<Served, String>, Failure> {
+    fn load(&mut self, what: What) -> Result<Result<Run, String>, Failure> {
         let plan = self.plan(what)?;
         match served::measure(self.bench, &mut self.server, &plan) {
             Ok(served) if served.outcome.tally.answers == 0 => Ok(Err(unanswered(&plan))),
-            Ok(served) => Ok(Ok(served)),
+            Ok(served) => Ok(Ok(served.run())),
             // What the generator says when there were only errors.
             Err(Failure::Other(_)) => Ok(Err(unanswered(&plan))),
             Err(failure) => Err(failure),
@@ -314,10 +317,10 @@ mod tests {
     fn faults_are_ours_alone() {
         let disk = SlowDisk::of_faults("/slow".into());
         let place = Place { port: 8080, folder: "/x".into() };
-        for way in Way::ALL {
-            let text = way.configuration(&place, &disk, "/warm");
-            assert_eq!(text.contains("engine_fault"), !way.is_nginx(), "{text}");
-            assert_eq!(text.contains("aio threads"), matches!(way, Way::EpollThreads | Way::NginxThreads));
+        for way in WAYS {
+            let text = configuration(&way, &place, &disk, "/warm");
+            assert_eq!(text.contains("engine_fault"), way.peer.is_none(), "{text}");
+            assert_eq!(text.contains("aio threads"), way.name.ends_with("threads"));
         }
     }
 }

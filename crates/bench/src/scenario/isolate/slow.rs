@@ -62,11 +62,7 @@ impl SlowDisk {
         // Each client has a file of its own: a page that one has read would help the next.
         for number in 0..files {
             let path = disk.folder.join(number.to_string());
-            fs::write(&path, vec![b's'; FILE_BYTES]).map_err(|error| Failure::File {
-                path: path.clone(),
-                doing: "write",
-                error,
-            })?;
+            fs::write(&path, vec![b's'; FILE_BYTES]).map_err(Failure::file("write", &path))?;
         }
         rustix::fs::sync();
         Ok(disk)
@@ -190,19 +186,16 @@ impl Stuck {
     pub(super) fn connect(server: SocketAddr, clients: u32) -> Result<Stuck, Failure> {
         let connect = |_| TcpStream::connect(server);
         let sockets: std::io::Result<Vec<TcpStream>> = (0..clients).map(connect).collect();
-        sockets
-            .map(Stuck)
-            .map_err(|error| Failure::Kernel { doing: format!("connecting to {server}"), error })
+        sockets.map(Stuck).map_err(Failure::kernel(format!("connecting to {server}")))
     }
 
     /// Sends the requests, and lets them arrive where they wait.
     pub(super) fn ask(&self) -> Result<(), Failure> {
         for (number, mut socket) in self.0.iter().enumerate() {
             let request = format!("GET /slow/{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
-            socket.write_all(request.as_bytes()).map_err(|error| Failure::Kernel {
-                doing: "asking for a file of the slow disk".to_owned(),
-                error,
-            })?;
+            socket
+                .write_all(request.as_bytes())
+                .map_err(Failure::kernel("asking for a file of the slow disk"))?;
         }
         pause(SETTLE);
         Ok(())

@@ -12,27 +12,28 @@
 //! fetches the whole file once, all begin together, and the measurement ends with the last of them. An answer of
 //! another length counts as an error, and errors leave no figure.
 //!
-//! Here: what is measured, and the measuring. What is made of it: [`tables`].
-
-mod tables;
+//! Here: what is measured, and what is made of it. The write-up shows throughput and the idle share of a machine with one
+//! processor. Here the idle share is that of all processors, generator included, so that the server's processor time for
+//! each megabyte is what compares. Time in which a disk was waited for counts as idle, since other tasks can use it.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{ArgMatches, Args};
+use clap::Args;
 
-use super::served::{self, Served, ServerCpus};
+use super::lineup::{self, READY, Text, Way};
+use super::served::{self, ServerCpus};
+use super::sheet::{Figure, Labels, Of, Sheet, Shown, at, axis, figure, judged, named};
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
 use crate::load::{Expect, Length, Plan};
 use crate::method::page_cache;
 use crate::method::pin::{self, Split};
-use crate::peers::server::{Place, Program, Server};
+use crate::peers::server::{Place, Server};
 use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
-use crate::scenario::{Prepared, options};
+use crate::report::model::{AxisScale, Finding, Run, Section};
 
 /// Options of `bench large`.
 #[derive(Args, Clone, Debug)]
@@ -61,154 +62,50 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(180);
 /// Time for all rounds but the first: as many as fit are made.
 const ROUNDS_TIME_MAX: Duration = Duration::from_secs(450);
 
-/// How a server moves the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// Nothing is configured.
-    Unwritten,
-    /// Sendfile of what is in memory, which the kernel's read-ahead brings there while nobody waits.
-    Resident,
-    /// The worker calls sendfile(2) and waits for the disk in it: the write-up's linux-sendfile.
-    Sendfile,
-    /// Reads into shared memory that leave by sendfile(2): the write-up's linux-aio-sendfile.
-    Shared512k,
-    Shared1m,
-    /// Reads on the ring into buffers of the server, through the page cache.
-    Ring,
-    /// The same past the page cache.
-    RingDirect,
-    NginxSendfile,
-    /// Pool threads call sendfile(2), so that the worker does not wait.
-    NginxThreads,
-    LighttpdSendfile,
-    /// Reads into memory and writev(2).
-    LighttpdWritev,
-    /// One read and one write after the other.
-    LighttpdWrite,
-}
+/// Ours with each way to move the file, then the others with theirs.
+const WAYS: [Way; 12] = [
+    Way::ours("as it comes", "io_uring"),
+    // The kernel's read-ahead brings into memory what sendfile sends, while nobody waits.
+    Way::ours("sendfile, never waiting", "io_uring").with("sendfile on;"),
+    // The worker calls sendfile(2) and waits for the disk in it: the write-up's linux-sendfile.
+    SENDFILE,
+    // Reads into shared memory that leave by sendfile(2): the write-up's linux-aio-sendfile.
+    Way::ours("shm-sendfile 512k", "io_uring").with("aio_sendfile 512k;"),
+    SHARED,
+    Way::ours("io_uring reads", "io_uring").with("sendfile off; aio io_uring;"),
+    Way::ours("io_uring direct reads", "io_uring").with("sendfile off; aio io_uring; directio 1;"),
+    Way::of("nginx sendfile", Peer::Nginx).with("sendfile on;"),
+    // Pool threads call sendfile(2), so that the worker does not wait.
+    Way::of("nginx sendfile, aio threads", Peer::Nginx).with("sendfile on; aio threads;"),
+    Way::of("lighttpd sendfile", Peer::Lighttpd).with("server.network-backend = \"sendfile\""),
+    Way::of("lighttpd writev", Peer::Lighttpd).with("server.network-backend = \"writev\""),
+    Way::of("lighttpd write", Peer::Lighttpd).with("server.network-backend = \"write\""),
+];
+const SENDFILE: Way = Way::ours("sendfile, blocking", "io_uring").with("sendfile on; aio off;");
+const SHARED: Way = Way::ours("shm-sendfile 1m", "io_uring").with("aio_sendfile 1m;");
 
-impl Way {
-    /// In the order of tables.
-    const ALL: [Way; 12] = [
-        Way::Unwritten,
-        Way::Resident,
-        Way::Sendfile,
-        Way::Shared512k,
-        Way::Shared1m,
-        Way::Ring,
-        Way::RingDirect,
-        Way::NginxSendfile,
-        Way::NginxThreads,
-        Way::LighttpdSendfile,
-        Way::LighttpdWritev,
-        Way::LighttpdWrite,
-    ];
+/// Of all clients together, bodies only.
+const SPEED: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
+/// The server's processor time for each megabyte.
+const COST: Figure = figure("CPU", "ms/MB", 3, Of::Quotient("server_cpu_seconds", "body_bytes", 1e9));
+const IDLE: Figure = figure("idle", "%", 0, Of::Value("idle_percent", 1.0));
 
-    /// As it stands in tables.
-    fn name(self) -> &'static str {
-        match self {
-            Way::Unwritten => "as it comes",
-            Way::Resident => "sendfile, never waiting",
-            Way::Sendfile => "sendfile, blocking",
-            Way::Shared512k => "shm-sendfile 512k",
-            Way::Shared1m => "shm-sendfile 1m",
-            Way::Ring => "io_uring reads",
-            Way::RingDirect => "io_uring direct reads",
-            Way::NginxSendfile => "nginx sendfile",
-            Way::NginxThreads => "nginx sendfile, aio threads",
-            Way::LighttpdSendfile => "lighttpd sendfile",
-            Way::LighttpdWritev => "lighttpd writev",
-            Way::LighttpdWrite => "lighttpd write",
-        }
+/// The configuration of a server, whole.
+fn configuration(way: &Way, place: &Place, files: &Path) -> String {
+    let (files, directives) = (files.display(), way.location);
+    if way.peer == Some(Peer::Lighttpd) {
+        // One process, as the others have one worker. The first request has to be answered too.
+        return format!(
+            "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
+             server.max-fds = 4096\n{directives}\n"
+        );
     }
-
-    /// Whose it is; none for ours.
-    fn peer(self) -> Option<Peer> {
-        match self {
-            Way::Unwritten
-            | Way::Resident
-            | Way::Sendfile
-            | Way::Shared512k
-            | Way::Shared1m
-            | Way::Ring
-            | Way::RingDirect => None,
-            Way::NginxSendfile | Way::NginxThreads => Some(Peer::Nginx),
-            Way::LighttpdSendfile | Way::LighttpdWritev | Way::LighttpdWrite => Some(Peer::Lighttpd),
-        }
-    }
-
-    /// What makes the difference.
-    fn directives(self) -> &'static str {
-        match self {
-            Way::Unwritten => "",
-            Way::Resident => "sendfile on;",
-            Way::Sendfile => "sendfile on; aio off;",
-            Way::Shared512k => "aio_sendfile 512k;",
-            Way::Shared1m => "aio_sendfile 1m;",
-            Way::Ring => "sendfile off; aio io_uring;",
-            Way::RingDirect => "sendfile off; aio io_uring; directio 1;",
-            Way::NginxSendfile => "sendfile on;",
-            Way::NginxThreads => "sendfile on; aio threads;",
-            Way::LighttpdSendfile => "server.network-backend = \"sendfile\"",
-            Way::LighttpdWritev => "server.network-backend = \"writev\"",
-            Way::LighttpdWrite => "server.network-backend = \"write\"",
-        }
-    }
-
-    /// The configuration of its server, whole.
-    fn configuration(self, place: &Place, files: &Path) -> String {
-        let (files, directives) = (files.display(), self.directives());
-        if self.peer() == Some(Peer::Lighttpd) {
-            // One process, as the others have one worker. The first request has to be answered too.
-            return format!(
-                "server.document-root = \"{files}\"\nserver.event-handler = \"linux-sysepoll\"\n\
-                 server.max-fds = 4096\n{directives}\n"
-            );
-        }
-        let engine = if self.peer().is_none() { "use io_uring;" } else { "use epoll;" };
-        format!(
-            "worker_processes 1;\n\
-             events {{ worker_connections 1024; {engine} }}\n\
-             http {{\n\
-             \x20   access_log off;\n\
-             \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port};\n\
-             \x20       location = /ready {{ return 204; }}\n\
-             \x20       location / {{ root {files}; {directives} }}\n\
-             \x20   }}\n\
-             }}\n",
-            port = place.port
-        )
-    }
-}
-
-/// One way with so many clients.
-struct Measured {
-    way: Way,
-    clients: u32,
-    /// In the order of the rounds, so that ratios can be formed pair by pair.
-    rounds: Vec<Served>,
-}
-
-/// All that was measured, and of what.
-struct Results {
-    measured: Vec<Measured>,
-    /// Ways without a row, and why.
-    missing: Vec<(Way, String)>,
-    /// The rows of the write-up's table.
-    clients: Vec<u32>,
-    /// Size of the file.
-    megabytes: u64,
-}
-
-/// Reads the options.
-pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = options(matches)?;
-    Ok(Box::new(move |bench| run(bench, &options)))
+    let server = format!("{READY}\nlocation / {{ root {files}; {directives} }}");
+    way.configuration(place, &Text { server, ..Text::default() })
 }
 
 /// Measures each way at each number of clients, with a dropped page cache before each.
-fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     served::raise_descriptors();
     let megabytes = options.megabytes.unwrap_or(match bench.scale {
         Scale::Instant => MEGABYTES_INSTANT,
@@ -216,101 +113,164 @@ fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
         Scale::Normal | Scale::Full => MEGABYTES_OF_WRITE_UP,
     });
     bench.workspace.need_space(megabytes * MEGABYTE)?;
+    let mut section = Section {
+        scenario: "large".to_owned(),
+        title: format!("One file of {megabytes} MB, cold, to a few clients"),
+        seed: Some("001".to_owned()),
+        question: "How fast does a large file leave that is not in memory, and how much of the machine is left meanwhile?"
+            .to_owned(),
+        ..Section::default()
+    };
+    section.skip(
+        "lighttpd linux-aio-sendfile",
+        "lighttpd 1.4 does not have the write-up's backend (it was in the 1.5 branch of 2006): shm-sendfile is our \
+         counterpart",
+    );
+    if megabytes != MEGABYTES_OF_WRITE_UP {
+        let why = format!("the file has {megabytes} MB here and {MEGABYTES_OF_WRITE_UP} MB in the write-up");
+        section.skip("size of the file", &why);
+    }
     let files = bench.workspace.folder("large")?;
     let file = make_file(bench, &files, megabytes)?;
-    let cpus = ServerCpus::new(bench, Split::of(&pin::available(), 1));
-    let mut skipped = skipped(&cpus, megabytes);
-    // What is not installed has no row of figures, and its reason in each cell.
-    let (ways, missing) = available(bench);
-    let mut results = Results { measured: Vec::new(), missing, clients: options.clients.clone(), megabytes };
-    let mut configurations = Vec::new();
+    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+    place.note(&mut section);
     let (begun, wanted) = (Instant::now(), bench.repetitions());
-    let mut servers = Vec::new();
-    for (way, program) in &ways {
-        let server = Server::start(bench, way.name(), program, &cpus.conditions(), |place| {
-            way.configuration(place, &files)
-        })?;
-        configurations.push(Fact { name: way.name().to_owned(), value: server.configuration().to_owned() });
-        servers.push((*way, server));
-    }
+    let mut servers = lineup::start(bench, &mut section, (&place, None), (&WAYS, ""), |way, place| {
+        configuration(way, place, &files)
+    })?;
     for round in 0..wanted {
         // A slow disk takes minutes for a round: two of them are worth more than a run that nobody waits for.
         let each = begun.elapsed() / round.max(1);
         if round > 0 && begun.elapsed() + each > ROUNDS_TIME_MAX && bench.scale < Scale::Full {
-            let value = format!("{round} of {wanted} were made: one takes {:.0} s", each.as_secs_f64());
-            skipped.push(Fact { name: "repetitions".to_owned(), value });
+            let why = format!("{round} of {wanted} were made: one takes {:.0} s", each.as_secs_f64());
+            section.skip("repetitions", &why);
             break;
         }
         bench.progress(format_args!("large: round {} of {wanted}", round + 1));
         for &clients in &options.clients {
             for (way, server) in &mut servers {
-                let served = measure(bench, server, &file, clients, megabytes, &cpus.split)?;
-                results.add(*way, clients, served);
+                let measured = measure(bench, server, &file, clients, megabytes, &place.split)?;
+                lineup::file(&mut section, measured, &of(way, clients), round as usize);
             }
         }
     }
-    servers.into_iter().for_each(|(_, server)| server.end());
-    skipped.extend(
-        results
-            .missing
-            .iter()
-            .map(|(way, reason)| Fact { name: way.name().to_owned(), value: reason.clone() }),
+    lineup::end(servers);
+    tell(&mut section, &options.clients, megabytes);
+    Ok(section)
+}
+
+fn of(way: &Way, clients: u32) -> Labels {
+    at([("server", &way.name), ("clients", &clients)])
+}
+
+/// Each client fetches the file once, all at the same time. What is no whole file is no figure.
+fn measure(
+    bench: &Bench,
+    server: &mut Server,
+    file: &Path,
+    clients: u32,
+    megabytes: u64,
+    split: &Split,
+) -> Result<Result<Run, String>, Failure> {
+    page_cache::drop_file(file)?;
+    // One request for each connection: the load ends when all are answered.
+    let plan = Plan {
+        length: Length::Requests(u64::from(clients)),
+        timeout: ANSWER_TIMEOUT,
+        expect: Expect { status: Some(200), length: Some(megabytes * MEGABYTE), crc32c: None },
+        receive_bytes: 256 << 10,
+        ..served::plan(bench, &server.url("/file"), split, clients)?
+    };
+    let served = served::measure(bench, server, &plan)?;
+    Ok(match served.outcome.tally.errors {
+        errors if errors.total() > 0 => Err(format!("clients got no whole file: {errors}")),
+        _ => Ok(served.run()),
+    })
+}
+
+/// The write-up's table first, with what was idle beside each speed; then the same for every way.
+fn tell(section: &mut Section, clients: &[u32], megabytes: u64) {
+    const AS_WRITTEN: [(&str, &str); 3] = [
+        ("sendfile, blocking", "non-aio"),
+        ("shm-sendfile 512k", "aio [512k]"),
+        ("shm-sendfile 1m", "aio [1M]"),
+    ];
+    let sheet = Sheet::of(section);
+    let row = |clients: &u32| (clients.to_string(), at([("clients", clients)]));
+    let by_clients: Vec<_> = clients.iter().map(row).collect();
+    let speed = Figure { decimals: 2, ..SPEED };
+    let columns: Vec<Shown> = AS_WRITTEN
+        .iter()
+        .flat_map(|(server, name)| {
+            let server = || at([("server", server)]);
+            [speed.at(name, server()), IDLE.at(&format!("{name}, idle"), server())]
+        })
+        .collect();
+    let title = "conc: sendfile (non-aio) against reads into shared memory and sendfile (aio)";
+    let as_written = sheet.table(title, &by_clients, &columns);
+    let ways = named("server", WAYS.map(|way| way.name));
+    let of_every_way = |title: &str, figure: Figure| {
+        let plural = |clients: u32| if clients == 1 { "" } else { "s" };
+        let column = |&clients: &u32| {
+            figure.at(&format!("{clients} client{}", plural(clients)), at([("clients", &clients)]))
+        };
+        sheet.table(title, &ways, &clients.iter().map(column).collect::<Vec<_>>())
+    };
+    let tables = vec![
+        as_written,
+        of_every_way("Throughput of all clients together", SPEED),
+        of_every_way("Processor time of the server for each megabyte", COST),
+        of_every_way(
+            "Idle time of the machine, waiting for the disk included; the clients run on it too",
+            IDLE,
+        ),
+    ];
+    let title = format!("One cold file of {megabytes} MB: throughput by clients");
+    let plot = sheet.plot(
+        ("large-throughput", &title),
+        ("clients", axis("clients", "", AxisScale::Logarithmic)),
+        (SPEED, axis("throughput", "MB/s", AxisScale::Linear)),
+        &ways,
     );
-    Ok(Section { configurations, skipped, ..tables::section(&results) })
+    let findings = vec![faster(sheet, clients), idler(sheet, clients)];
+    (section.tables, section.plots, section.findings) = (tables, vec![plot], findings);
 }
 
-impl Results {
-    /// Files a measurement under what it is of.
-    fn add(&mut self, way: Way, clients: u32, served: Served) {
-        match self.measured.iter_mut().find(|measured| measured.way == way && measured.clients == clients) {
-            Some(measured) => measured.rounds.push(served),
-            None => self.measured.push(Measured { way, clients, rounds: vec![served] }),
-        }
-    }
+/// About throughput: its table has 1.4 to 2.3 times, so half as much again counts as "about twice".
+fn faster(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
+    let claim = "A cold file leaves about twice as fast when it is read ahead into shared memory (1 MB chunks) than by \
+                 sendfile alone, with few clients and with ten.";
+    let compared = |&clients: &u32| {
+        let ratio = sheet.ratio(SPEED, &of(&SHARED, clients), &of(&SENDFILE, clients))?.median;
+        Some((format!("{ratio:.2} times with {clients}"), ratio >= 1.5))
+    };
+    let said: Vec<(String, bool)> = clients.iter().filter_map(compared).collect();
+    judged(claim, "Clients of shm-sendfile get the file so fast, of sendfile alone: ", &said, "Not measured.")
 }
 
-/// What is known to be missing before anything is measured.
-fn skipped(cpus: &ServerCpus, megabytes: u64) -> Vec<Fact> {
-    let mut skipped = vec![Fact {
-        name: "lighttpd linux-aio-sendfile".to_owned(),
-        value: "lighttpd 1.4 does not have the write-up's backend (it was in the 1.5 branch of 2006): shm-sendfile is our \
-                counterpart"
-            .to_owned(),
-    }];
-    if megabytes != MEGABYTES_OF_WRITE_UP {
-        let value =
-            format!("the file has {megabytes} MB here and {MEGABYTES_OF_WRITE_UP} MB in the write-up");
-        skipped.push(Fact { name: "size of the file".to_owned(), value });
-    }
-    if let Some(reason) = &cpus.without_group {
-        skipped.push(Fact {
-            name: "kernel workers held on the server's processors".to_owned(),
-            value: reason.clone(),
-        });
-    }
-    skipped
-}
-
-type Available = (Vec<(Way, Program)>, Vec<(Way, String)>);
-
-/// All ways, with the programs that go them.
-fn available(bench: &Bench) -> Available {
-    let (mut ways, mut missing) = (Vec::new(), Vec::new());
-    for way in Way::ALL {
-        match way.peer().map(|peer| (peer, peer.find(bench))) {
-            None => ways.push((way, Program::ours(bench))),
-            Some((Peer::Lighttpd, Ok(tool))) => ways.push((way, Program::Lighttpd(tool))),
-            Some((_, Ok(tool))) => ways.push((way, Program::Nginx(tool))),
-            Some((_, Err(reason))) => missing.push((way, reason.to_string())),
-        }
-    }
-    (ways, missing)
+/// About what is left of the processor. The write-up's figures mean a fraction of the work; less than it at all is the
+/// claim in part.
+fn idler(sheet: Sheet<'_>, clients: &[u32]) -> Finding {
+    let claim =
+        "Reading ahead leaves the processor idle: 70 to 90 % of it, where sendfile leaves under 10 %.";
+    let compared = |&clients: &u32| {
+        let (shared, plain) = (of(&SHARED, clients), of(&SENDFILE, clients));
+        let ratio = sheet.ratio(COST, &shared, &plain)?.median;
+        let (idle_shared, idle_plain) = (sheet.middle(IDLE, &shared)?, sheet.middle(IDLE, &plain)?);
+        let words = format!(
+            "{clients}: {ratio:.2} of sendfile's processor time for each MB, {idle_shared:.0} % against \
+             {idle_plain:.0} % idle"
+        );
+        Some((words, ratio < 1.0))
+    };
+    let said: Vec<(String, bool)> = clients.iter().filter_map(compared).collect();
+    judged(claim, "By clients, ", &said, "Not measured.")
 }
 
 /// Writes the file, with bytes that no file system stores as nothing.
 fn make_file(bench: &Bench, folder: &Path, megabytes: u64) -> Result<PathBuf, Failure> {
     let path = folder.join("file");
-    let failed = |error| Failure::File { path: path.clone(), doing: "write", error };
+    let failed = Failure::file("write", &path);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(failed)?);
     let mut block = vec![0_u8; MEGABYTE as usize];
     for number in 0..megabytes {
@@ -329,28 +289,6 @@ fn make_file(bench: &Bench, folder: &Path, megabytes: u64) -> Result<PathBuf, Fa
     Ok(path)
 }
 
-/// Each client fetches the file once, all at the same time.
-fn measure(
-    bench: &Bench,
-    server: &mut Server,
-    file: &Path,
-    clients: u32,
-    megabytes: u64,
-    split: &Split,
-) -> Result<Served, Failure> {
-    page_cache::drop_file(file)?;
-    // One request for each connection: the load ends when all are answered.
-    let plan = served::plan(bench, &server.url("/file"), split, clients)?;
-    let plan = Plan {
-        length: Length::Requests(u64::from(clients)),
-        timeout: ANSWER_TIMEOUT,
-        expect: Expect { status: Some(200), length: Some(megabytes * MEGABYTE), crc32c: None },
-        receive_bytes: 256 << 10,
-        ..plan
-    };
-    served::measure(bench, server, &plan)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,16 +297,7 @@ mod tests {
     fn each_way_has_a_configuration_of_its_own() {
         let place = Place { port: 8080, folder: "/x".into() };
         let texts: std::collections::BTreeSet<String> =
-            Way::ALL.into_iter().map(|way| way.configuration(&place, Path::new("/files"))).collect();
-        assert_eq!(texts.len(), Way::ALL.len());
-    }
-
-    #[test]
-    fn the_missing_backend_and_a_smaller_file_are_said() {
-        let cpus = ServerCpus::of_tests(Split::of(&[0, 1], 1));
-        let names =
-            |megabytes| -> Vec<_> { skipped(&cpus, megabytes).into_iter().map(|fact| fact.name).collect() };
-        assert_eq!(names(MEGABYTES_OF_WRITE_UP), ["lighttpd linux-aio-sendfile"]);
-        assert_eq!(names(100), ["lighttpd linux-aio-sendfile", "size of the file"]);
+            WAYS.iter().map(|way| configuration(way, &place, Path::new("/files"))).collect();
+        assert_eq!(texts.len(), WAYS.len());
     }
 }

@@ -2,24 +2,21 @@
 //!
 //! No-ops through the kernel's ring with each set-up flag on and off, through this server's engine (its contract, no
 //! executor), on slots of its table that are fresh and that are used again; and, beside libaio, which has no no-op,
-//! reads that both can do at once. [`subject`] is what is measured, [`tables`] what is told of it.
+//! reads that both can do at once. [`subject`] is what is measured, [`told`] what is made of it.
 
 mod subject;
-mod tables;
+mod told;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use clap::{ArgMatches, Args};
+use clap::Args;
 use io::bare::{RingSetup, flags};
 
-use self::subject::{Figure, Place, Subject, Way};
-use super::figures::Rounds;
-use super::{Prepared, options};
+use self::subject::{Place, Subject, Way};
+use super::lineup;
 use crate::context::{Bench, Scale};
 use crate::failure::Failure;
-use crate::method::rounds::in_turns;
-use crate::report::model::{Run, Section};
+use crate::report::model::Section;
 
 /// The options of `bench nop`.
 #[derive(Args, Clone, Debug)]
@@ -42,37 +39,32 @@ const BATCHES_FEW: [u32; 2] = [1, BATCH_COMPARED];
 /// Bytes of the reads that libaio and ring both can do: none, and a page that is in memory.
 const READ_BYTES: [u32; 2] = [0, 4096];
 
-/// Reads the options.
-pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = options(matches)?;
+/// A processor that this process may not use is wrong use, and told before anything is made.
+pub(super) fn check(options: &Options) -> Result<(), Failure> {
+    Place::find(options.cpu).map(drop)
+}
+
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
     let place = Place::find(options.cpu)?;
-    // A processor that this process may not use is wrong use, and told before anything is made.
-    Ok(Box::new(move |bench| run(bench, &options, place)))
-}
-
-/// Everything that was measured, by what it was.
-// A list and not a map: there are some sixty, and their order is that of the raw figures in the report.
-pub(crate) struct Measured(Vec<(Subject, Rounds<Figure>)>);
-
-impl Measured {
-    /// The rounds of one of the things measured.
-    fn rounds(&self, wanted: &Subject) -> Rounds<Figure> {
-        let found = self.0.iter().find(|(subject, _)| subject == wanted);
-        found.map_or_else(|| vec![Err("not measured".to_owned())], |(_, rounds)| rounds.clone())
-    }
-}
-
-fn run(bench: &Bench, options: &Options, place: Place) -> Result<Section, Failure> {
     let mut subjects = subjects(options, place);
     // One page is the smallest read that a file system answers with data, and it stays in memory for the whole run.
     let folder = bench.workspace.folder("nop")?;
     let file = subject::resident_file(&folder)?;
     // Each figure is taken once in every round, so that a slow minute of the machine is in all of them.
     bench.progress(format_args!("nop: {} figures, {:?} each", subjects.len(), length(bench)));
-    let results = in_turns(bench, &mut subjects, |subject, _| subject.measure(place, &file, length(bench)))?;
-    let measured = Measured(subjects.into_iter().zip(results).collect());
-    let mut section = tables::section(&measured, options, place);
-    section.runs = measured.0.iter().flat_map(|(subject, rounds)| runs(subject, rounds)).collect();
+    let mut section = Section {
+        scenario: "nop".to_owned(),
+        title: "No-op requests: what an operation costs before it does anything".to_owned(),
+        seed: Some("003".to_owned()),
+        question: "How many empty operations does one processor get through the ring, what do the ring's set-up flags \
+                   change, and what does this server's engine add?"
+            .to_owned(),
+        ..Section::default()
+    };
+    lineup::measure(bench, &mut section, &mut subjects, Subject::labels, |subject, _| {
+        Ok(subject.measure(place, &file, length(bench))?.map(|figure| figure.run()))
+    })?;
+    told::tell(&mut section, options, place);
     Ok(section)
 }
 
@@ -159,26 +151,4 @@ fn left_out(entries: u32) -> Vec<(&'static str, RingSetup)> {
         ("COOP_TASKRUN for both SINGLE_ISSUER and DEFER_TASKRUN", cooperative(rest & !flags::SINGLE_ISSUER)),
         ("without the registered descriptor", RingSetup { registered_fd: false, ..all }),
     ]
-}
-
-fn runs(subject: &Subject, rounds: &Rounds<Figure>) -> Vec<Run> {
-    // A refusal is kept as well: a reader of the raw figures must be able to tell it from a figure that was lost.
-    let run = |(round, result): (usize, &Result<Figure, String>)| {
-        let mut labels: BTreeMap<String, String> = subject.labels();
-        labels.insert("round".to_owned(), round.to_string());
-        // As it was counted: rates follow from these, and so does anything else that a reader wants to know.
-        let mut figures = BTreeMap::new();
-        match result {
-            Ok(figure) => {
-                figures.insert("operations".to_owned(), figure.operations);
-                figures.insert("seconds".to_owned(), figure.seconds);
-                figures.insert("kernel_entries".to_owned(), figure.kernel_entries);
-            }
-            Err(reason) => {
-                labels.insert("refused".to_owned(), reason.clone());
-            }
-        }
-        Run { labels, figures, ..Run::default() }
-    };
-    rounds.iter().enumerate().map(run).collect()
 }

@@ -1,15 +1,16 @@
 //! The loops that are measured, each on one pinned processor.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use io::bare::{AioQueue, Load, Queue, RingQueue, RingSetup, Transfer};
 use io::{Completion, Engine, Op, Wait};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::failure::Failure;
+use crate::method::pin;
+use crate::report::model::Run;
+use crate::scenario::sheet::{Labels, at};
 
 /// Operations between two looks at the clock.
 const OPERATIONS_PER_LOOK: u32 = 4096;
@@ -31,12 +32,7 @@ pub(super) struct Place {
 impl Place {
     /// The processor asked for, or the last that this process may use.
     pub(super) fn find(cpu: Option<usize>) -> Result<Place, Failure> {
-        let error = |error: rustix::io::Errno| Failure::Kernel {
-            doing: "sched_getaffinity".to_owned(),
-            error: error.into(),
-        };
-        let allowed = sched_getaffinity(None).map_err(error)?;
-        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+        let cpus = pin::available();
         let last = cpus.last().copied().unwrap_or(0);
         let cpu = match cpu {
             Some(cpu) if !cpus.contains(&cpu) => {
@@ -92,19 +88,13 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// Operations a second, as the write-up counts.
-    pub(super) fn per_second(&self) -> f64 {
-        self.operations / self.seconds
-    }
-
-    /// Time of one operation: costs are added and compared in time, not in rates.
-    pub(super) fn nanoseconds(&self) -> f64 {
-        self.seconds * 1e9 / self.operations
-    }
-
-    /// System calls for each operation; with a kernel thread that takes entries there may be none.
-    pub(super) fn entries_per_operation(&self) -> f64 {
-        self.kernel_entries / self.operations
+    /// As it was counted: rates follow from these, and so does anything else that a reader wants to know.
+    pub(super) fn run(&self) -> Run {
+        Run::of([
+            ("operations", self.operations),
+            ("seconds", self.seconds),
+            ("kernel_entries", self.kernel_entries),
+        ])
     }
 }
 
@@ -123,34 +113,24 @@ pub(super) fn resident_file(folder: &Path) -> Result<PathBuf, Failure> {
 
 impl Subject {
     /// The names by which a reader of the raw figures finds this measurement.
-    pub(super) fn labels(&self) -> BTreeMap<String, String> {
-        let mut labels = BTreeMap::new();
-        let mut label = |name: &str, value: String| {
-            labels.insert(name.to_owned(), value);
-        };
+    pub(super) fn labels(&self) -> Labels {
         match self {
-            Subject::Ring { setup, batch } => {
-                label("subject", "bare ring".to_owned());
-                label("flags", format!("{:#x}", setup.flags));
-                label("registered_fd", setup.registered_fd.to_string());
-                label("batch", batch.to_string());
-                label("as_engine", (*setup == RingSetup::as_engine(*batch)).to_string());
-            }
-            Subject::Engine { batch } => {
-                label("subject", "engine".to_owned());
-                label("batch", batch.to_string());
-            }
+            Subject::Ring { setup, batch } => at([
+                ("subject", &"bare ring"),
+                ("flags", &format!("{:#x}", setup.flags)),
+                ("registered_fd", &setup.registered_fd),
+                ("batch", batch),
+                ("as_engine", &(*setup == RingSetup::as_engine(*batch))),
+                ("polled", &setup.poller_cpu.is_some()),
+            ]),
+            Subject::Engine { batch } => at([("subject", &"engine"), ("batch", batch)]),
             Subject::Slots { fresh } => {
-                label("subject", "engine's slots".to_owned());
-                label("slots", if *fresh { "fresh" } else { "used again" }.to_owned());
+                at([("subject", &"engine's slots"), ("slots", &if *fresh { "fresh" } else { "used again" })])
             }
             Subject::Read { way, bytes, batch } => {
-                label("subject", format!("read by {way:?}"));
-                label("bytes", bytes.to_string());
-                label("batch", batch.to_string());
+                at([("subject", &format!("read by {way:?}")), ("bytes", bytes), ("batch", batch)])
             }
         }
-        labels
     }
 
     /// Measures for `length` in a thread of its own on the processor of `place`. The inner error says what this machine
@@ -162,9 +142,7 @@ impl Subject {
         length: Duration,
     ) -> Result<Result<Figure, String>, Failure> {
         let pinned = || {
-            let mut cpus = CpuSet::new();
-            cpus.set(place.cpu);
-            sched_setaffinity(None, &cpus).map_err(|error| format!("sched_setaffinity: {error}"))?;
+            pin::this_thread(place.cpu).map_err(text)?;
             self.measure_here(file, length)
         };
         // Nothing else runs on the processor because of us: the thread that waits here sleeps meanwhile.

@@ -9,27 +9,25 @@
 //! * Each kind of response is measured with all servers in turns. Several streams run at once, begun one after the other.
 //! * A message of the WebSocket takes two segments; its delay is the time until all of it is back.
 //!
-//! Here: what is measured, and the measuring. Tables, plots and findings are in [`tables`].
+//! Here: what is measured, and what is made of it.
 
 mod client;
 mod origin;
-mod tables;
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{ArgMatches, Args};
+use clap::Args;
 
+use super::lineup::{self, EPOLL, NGINX, READY, RING, SERVERS, Text, Way};
+use super::served::ServerCpus;
+use super::sheet::{Figure, Labels, Of, Sheet, at, axis, figure, judged};
 use crate::context::Bench;
 use crate::failure::Failure;
 use crate::method::pause;
 use crate::method::pin::{self, Split};
-use crate::method::rounds::in_turns;
-use crate::peers::server::{Conditions, Place, Program, Server};
-use crate::peers::tool::Peer;
-use crate::report::model::{Fact, Section};
-use crate::scenario::figures::Rounds;
-use crate::scenario::{Prepared, options};
+use crate::peers::server::{Place, Server};
+use crate::report::model::{AxisScale, Run, Section};
 use client::Seen;
 
 /// Options of `bench stream`.
@@ -99,124 +97,114 @@ impl Kind {
     }
 }
 
-/// Which server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Ring,
-    Epoll,
-    Nginx,
+const FIRST_P50: Figure = figure("first byte, p50", "us", 0, Of::Value("first_byte_p50_us", 1.0));
+const FIRST_P99: Figure = figure("p99", "us", 0, Of::Value("first_byte_p99_us", 1.0));
+const DELAY_P50: Figure = figure("delay of a piece, p50", "us", 0, Of::Value("delay_p50_us", 1.0));
+const DELAY_P99: Figure = figure("p99", "us", 0, Of::Value("delay_p99_us", 1.0));
+
+/// Everything but the engine is the same.
+fn configuration(way: &Way, place: &Place, origin: u16) -> String {
+    let folder = place.folder.display();
+    let pass = format!("proxy_pass http://127.0.0.1:{origin};");
+    let http = format!("proxy_http_version 1.1;\nproxy_cache_path {folder}/cache keys_zone=bench:16m;");
+    let server = format!(
+        "{READY}\n\
+         location / {{ {pass} proxy_set_header Connection \"\"; }}\n\
+         location = /unbuffered {{ {pass} proxy_buffering off; }}\n\
+         location = /gzip {{ {pass} proxy_buffering off; gzip on; gzip_types text/event-stream; }}\n\
+         location = /cached {{ {pass} proxy_cache bench; proxy_cache_key $request_uri; proxy_cache_valid 200 1m; }}\n\
+         location = /page {{ default_type text/html; ssi on; return 200 '<!--#include virtual=\"/proxied\" -->'; }}\n\
+         location = /socket {{\n    {pass} proxy_set_header Upgrade $http_upgrade;\n    \
+         proxy_set_header Connection upgrade;\n}}"
+    );
+    way.configuration(place, &Text { http, server, ..Text::default() })
 }
 
-impl Way {
-    const ALL: [Way; 3] = [Way::Ring, Way::Epoll, Way::Nginx];
-
-    fn name(self) -> &'static str {
-        match self {
-            Way::Ring => "io_uring",
-            Way::Epoll => "epoll",
-            Way::Nginx => "nginx",
-        }
-    }
-
-    /// Everything but the engine is the same.
-    fn configuration(self, place: &Place, origin: u16) -> String {
-        let engine = if self == Way::Ring { "io_uring" } else { "epoll" };
-        format!(
-            "worker_processes 1;\n\
-             events {{ worker_connections 8192; use {engine}; }}\n\
-             http {{\n\
-             \x20   access_log off;\n\
-             \x20   proxy_http_version 1.1;\n\
-             \x20   proxy_cache_path {folder}/cache keys_zone=bench:16m;\n\
-             \x20   server {{\n\
-             \x20       listen 127.0.0.1:{port} backlog=4096;\n\
-             \x20       location = /ready {{ return 204; }}\n\
-             \x20       location / {{ proxy_pass http://127.0.0.1:{origin}; proxy_set_header Connection \"\"; }}\n\
-             \x20       location = /unbuffered {{ proxy_pass http://127.0.0.1:{origin}; proxy_buffering off; }}\n\
-             \x20       location = /gzip {{\n\
-             \x20           proxy_pass http://127.0.0.1:{origin}; proxy_buffering off;\n\
-             \x20           gzip on; gzip_types text/event-stream;\n\
-             \x20       }}\n\
-             \x20       location = /cached {{\n\
-             \x20           proxy_pass http://127.0.0.1:{origin}; proxy_cache bench; proxy_cache_key $request_uri;\n\
-             \x20           proxy_cache_valid 200 1m;\n\
-             \x20       }}\n\
-             \x20       location = /page {{\n\
-             \x20           default_type text/html; ssi on;\n\
-             \x20           return 200 '<p>The events:</p>\n<!--#include virtual=\"/proxied\" -->\n';\n\
-             \x20       }}\n\
-             \x20       location = /socket {{\n\
-             \x20           proxy_pass http://127.0.0.1:{origin}; proxy_set_header Upgrade $http_upgrade;\n\
-             \x20           proxy_set_header Connection upgrade;\n\
-             \x20       }}\n\
-             \x20   }}\n\
-             }}\n",
-            folder = place.folder.display(),
-            port = place.port
-        )
-    }
-}
-
-/// One server with one kind of response: what all clients of a round saw.
-struct Measured {
-    way: Way,
-    kind: Kind,
-    rounds: Rounds<Vec<Seen>>,
-}
-
-/// All that was measured.
-struct Results {
-    measured: Vec<Measured>,
-    streams: u32,
-}
-
-/// Reads the options.
-pub(crate) fn prepare(matches: &ArgMatches) -> Result<Prepared, Failure> {
-    let options: Options = options(matches)?;
-    Ok(Box::new(move |bench| run(bench, &options)))
-}
-
-fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
-    let mut skipped = Vec::new();
-    let split = Split::of(&pin::available(), 1);
-    let cpu = split.is_apart.then(|| split.load.first().copied()).flatten();
+pub(super) fn run(bench: &Bench, options: &Options) -> Result<Section, Failure> {
+    let mut section = Section {
+        scenario: "stream".to_owned(),
+        title: "Responses that come piece by piece".to_owned(),
+        question:
+            "When does a client have the first byte of a stream, and how long after it was sent each piece?"
+                .to_owned(),
+        ..Section::default()
+    };
+    let place = ServerCpus::new(bench, Split::of(&pin::available(), 1));
+    let cpu = place.split.load_cpu();
     let (epoch, length) = (Instant::now(), bench.length(Duration::from_secs(2)));
     let origin = origin::start(epoch, cpu, length)?;
-    let conditions = Conditions { cpus: split.server.clone(), ..Conditions::default() };
-    let mut servers: Vec<(Way, Server)> = Vec::new();
-    let nginx = Peer::Nginx.find(bench);
-    for way in Way::ALL {
-        let program = match (way, &nginx) {
-            (Way::Nginx, Ok(tool)) => Program::Nginx(tool.clone()),
-            (Way::Nginx, Err(missing)) => {
-                skipped.push(Fact { name: way.name().to_owned(), value: missing.to_string() });
-                continue;
-            }
-            _ => Program::ours(bench),
-        };
-        let server = Server::start(bench, way.name(), &program, &conditions, |place| {
-            way.configuration(place, origin.port())
-        })?;
-        servers.push((way, server));
-    }
-    let configurations = servers
-        .iter()
-        .map(|(way, server)| Fact { name: way.name().to_owned(), value: server.configuration().to_owned() })
-        .collect();
+    let ways = (&SERVERS[..], "");
+    let mut servers = lineup::start(bench, &mut section, (&place, None), ways, |way, place| {
+        configuration(way, place, origin.port())
+    })?;
     let mut load = Load { epoch, cpu, pieces: origin::pieces(length), streams: options.streams, names: 0 };
-    let mut measured = Vec::new();
     for kind in Kind::ALL {
         bench.progress(format_args!("stream: {}", kind.name()));
-        let rounds = in_turns(bench, &mut servers, |(_, server), _| {
+        let labels = |(way, _): &(Way, Server)| labels(kind, *way);
+        lineup::measure(bench, &mut section, &mut servers, labels, |(_, server), _| {
             server.check_running()?;
-            Ok(load.run(server, kind))
+            Ok(load.run(server, kind).map(|seen| measured(&seen)))
         })?;
-        let of_way = |((way, _), rounds): (&(Way, Server), _)| Measured { way: *way, kind, rounds };
-        measured.extend(servers.iter().zip(rounds).map(of_way));
     }
-    servers.into_iter().for_each(|(_, server)| server.end());
-    let results = Results { measured, streams: options.streams };
-    Ok(Section { configurations, skipped, ..tables::section(&results) })
+    lineup::end(servers);
+    tell(&mut section, options.streams);
+    Ok(section)
+}
+
+fn labels(kind: Kind, way: Way) -> Labels {
+    let place = Kind::ALL.iter().position(|one| *one == kind).unwrap_or_default() + 1;
+    at([("server", &way.name), ("kind", &kind.name()), ("number of the kind", &place)])
+}
+
+/// What all clients of a round saw.
+fn measured(seen: &[Seen]) -> Run {
+    let us = |times: &mut dyn Iterator<Item = Duration>, percent: f64| {
+        percentile(times.map(|time| time.as_secs_f64() * 1e6).collect(), percent)
+    };
+    let first = |percent| us(&mut seen.iter().map(|seen| seen.first_byte), percent);
+    let delay = |percent| us(&mut seen.iter().flat_map(|seen| seen.delays.iter().copied()), percent);
+    Run::of([
+        ("pieces", seen.iter().map(|seen| seen.delays.len()).sum::<usize>() as f64),
+        ("first_byte_p50_us", first(50.0)),
+        ("first_byte_p99_us", first(99.0)),
+        ("delay_p50_us", delay(50.0)),
+        ("delay_p99_us", delay(99.0)),
+        ("delay_max_us", delay(100.0)),
+    ])
+}
+
+/// The value that so many of all are not above.
+fn percentile(mut values: Vec<f64>, percent: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let rank = (values.len() as f64 * percent / 100.0).ceil() as usize;
+    values.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
+}
+
+/// A table of all kinds, p99 by kind, and a finding.
+fn tell(section: &mut Section, streams: u32) {
+    let sheet = Sheet::of(section);
+    let row = |kind: Kind, way: Way| (format!("{}: {}", kind.name(), way.name), labels(kind, way));
+    let rows: Vec<_> = Kind::ALL.into_iter().flat_map(|kind| SERVERS.map(|way| row(kind, way))).collect();
+    let mut columns: Vec<_> = [FIRST_P50, FIRST_P99, DELAY_P50, DELAY_P99].map(Figure::shown).into();
+    columns.push(DELAY_P99.over("of nginx's p99", at([("server", &NGINX.name)])));
+    let title = format!("A piece every 10 ms, one worker, {streams} streams at once");
+    let table = sheet.table(&title, &rows, &columns);
+    let plot = sheet.plot(
+        ("stream-delay", "Delay of a piece, p99, by kind of response in the order of the table"),
+        ("number of the kind", axis("kind", "", AxisScale::Linear)),
+        (DELAY_P99, axis("delay", "us", AxisScale::Logarithmic)),
+        &super::sheet::named("server", SERVERS.map(|way| way.name)),
+    );
+    // What users of event streams and tokens notice.
+    let compared = |(kind, way): (Kind, Way)| {
+        let ratio = sheet.ratio(DELAY_P99, &labels(kind, way), &labels(kind, NGINX))?.median;
+        Some((format!("{}, {}: {ratio:.2}", kind.name(), way.name), ratio <= 1.0))
+    };
+    let ours = Kind::ALL.into_iter().flat_map(|kind| [(kind, RING), (kind, EPOLL)]);
+    let said: Vec<(String, bool)> = ours.filter_map(compared).collect();
+    let claim = "The p99 of the delay of a piece is at most nginx's, whatever the kind of response.";
+    let finding = judged(claim, "Of nginx's: ", &said, "nginx was not measured.");
+    (section.tables, section.plots, section.findings) = (vec![table], vec![plot], vec![finding]);
 }
 
 /// The clients of all measurements.
@@ -248,5 +236,19 @@ impl Load {
         let seen =
             clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked".to_owned())?);
         seen.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(percentile(values.clone(), 50.0), 100.0);
+        assert_eq!(percentile(values.clone(), 99.0), 198.0);
+        assert_eq!(percentile(values, 100.0), 200.0);
+        assert!(percentile(Vec::new(), 50.0).is_nan());
     }
 }

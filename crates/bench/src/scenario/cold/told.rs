@@ -1,0 +1,304 @@
+//! What is made of the measurements: the write-up's table first, so that a reader who comes from there finds the same rows
+//! and columns with other figures in them; then one for each case, plots, and what they say of its claims.
+
+use super::data::Size;
+use super::measure::Case;
+use super::ways::{LIMIT, Maker, Source, WAYS, Way};
+use super::{CONNECTIONS, WORKERS};
+use crate::report::model::{AxisScale, Finding, Plot, Run, Section, Series, Table};
+use crate::scenario::served::{CPU, P50, P99, P999, RATE};
+use crate::scenario::sheet::{Figure, Labels, Of, Rows, Sheet, at, axis, figure, judged};
+
+const THROUGHPUT: Figure = figure("throughput", "MB/s", 0, Of::Quotient("body_bytes", "seconds", 1e-6));
+const READ: Figure =
+    figure("read from disk", "bytes/byte sent", 2, Of::Value("disk_bytes_per_body_byte", 1.0));
+
+/// Ratios nearer to 1 than this are called equal.
+/// Repetitions of one server differ by a few hundredths here.
+const EQUAL_WITHIN: f64 = 0.1;
+
+/// A ratio from which the write-up's words for io_uring ("huge") are taken to be met.
+/// Its own tables have 2.2 to 4.0.
+const MUCH_FASTER: f64 = 2.0;
+
+/// Fills the section's tables, plots and findings.
+pub(super) fn tell(section: &mut Section, cases: &[Case]) {
+    let told = Told { sheet: Sheet::of(section), cases };
+    let mut tables = Vec::new();
+    for workers in WORKERS {
+        tables.extend(CONNECTIONS.iter().filter_map(|&connections| told.as_published(workers, connections)));
+    }
+    tables.extend(cases.iter().filter_map(|case| told.in_full(case)));
+    let (mut plots, findings) = (told.plots(), told.findings());
+    plots.extend(told.timelines(&section.runs));
+    (section.tables, section.plots, section.findings) = (tables, plots, findings);
+}
+
+struct Told<'a> {
+    sheet: Sheet<'a>,
+    cases: &'a [Case],
+}
+
+impl Told<'_> {
+    /// Whether a case has no memory limit while others have one. Without root no case has one, and then none is a control
+    /// run: the tables say in their titles that nothing was limited.
+    fn is_control(&self, case: &Case) -> bool {
+        case.memory_bytes.is_none() && self.cases.iter().any(|case| case.memory_bytes.is_some())
+    }
+
+    fn of(&self, source: Source, workers: usize, connections: u32) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(move |case| {
+            case.source == source
+                && (case.workers, case.connections) == (workers, connections)
+                && !self.is_control(case)
+        })
+    }
+
+    /// The ways of a case with their labels: the limit above them where it was measured.
+    fn rows(&self, case: &Case, is_row: impl Fn(&Way) -> bool) -> Rows {
+        let ways = std::iter::once(&LIMIT).chain(WAYS).filter(|way| is_row(way));
+        let rows = ways.map(|way| (way.name.to_owned(), case.labels_of(way)));
+        rows.filter(|(_, labels)| self.sheet.has(labels)).collect()
+    }
+
+    /// Megabytes a second of each engine at each size, through the proxy cache. None where no size was measured with so
+    /// many workers and connections.
+    fn as_published(&self, workers: usize, connections: u32) -> Option<Table> {
+        let cases: Vec<&Case> = self.of(Source::Cache, workers, connections).collect();
+        let rows = self.rows(cases.first()?, |way| way.published.is_some() || way.maker == Maker::Machine);
+        let column = |case: &&Case| THROUGHPUT.at(&case.size.to_string(), at([("size", &case.size)]));
+        let columns: Vec<_> = cases.iter().map(column).collect();
+        let title = format!(
+            "As written up: hits of the proxy cache, worker_processes {workers}, {connections} connections"
+        );
+        Some(self.sheet.table(&title, &rows, &columns))
+    }
+
+    /// Everything that was measured of one case. The last column compares with nginx's best mode here, whichever that is:
+    /// its modes change places between sizes, and a mode chosen beforehand would flatter us. Without a server the limit
+    /// stands alone, which the other tables have too.
+    fn in_full(&self, case: &Case) -> Option<Table> {
+        let memory = match case.memory_bytes {
+            Some(bytes) => format!("{} MiB of memory", bytes >> 20),
+            None => "no memory limit".to_owned(),
+        };
+        let rows = self.rows(case, |way| way.maker != Maker::Machine || case.memory_bytes.is_some());
+        if rows.iter().all(|(name, _)| name == LIMIT.name) {
+            return None;
+        }
+        let best = self.best_of_nginx(case);
+        let name = best.map_or_else(|| "of nginx's best".to_owned(), |way| format!("of {}", way.name));
+        let over = at([("server", &best.map_or("nginx", |way| way.name))]);
+        let columns = [
+            RATE.at("rate", Labels::new()),
+            THROUGHPUT.shown(),
+            P50.shown(),
+            P99.shown(),
+            P999.shown(),
+            CPU.shown(),
+            READ.shown(),
+            RATE.over("of the limit", case.labels_of(&LIMIT)),
+            // In the case itself, also for the limit.
+            RATE.over(&name, [case.labels(), over].concat()),
+        ];
+        let title = format!(
+            "{} of {}, {} worker{}, {} connections, {memory}",
+            if case.source == Source::Files { "Files" } else { "Hits of the proxy cache" },
+            case.size,
+            case.workers,
+            if case.workers == 1 { "" } else { "s" },
+            case.connections
+        );
+        Some(self.sheet.table(&title, &rows, &columns))
+    }
+
+    /// nginx's fastest mode in a case.
+    fn best_of_nginx(&self, case: &Case) -> Option<&'static Way> {
+        let rate = |way: &'static Way| Some((way, self.sheet.middle(RATE, &case.labels_of(way))?));
+        let rates = WAYS.iter().filter(|way| way.maker == Maker::Nginx).filter_map(rate);
+        rates.max_by(|one, other| one.1.total_cmp(&other.1)).map(|(way, _)| way)
+    }
+
+    /// Rate and p99 against connections, for each size that was measured with more than one number of them. The 99th
+    /// percentile and not the median: a disk that is waited for shows in the slow requests first.
+    fn plots(&self) -> Vec<Plot> {
+        let mut plots = Vec::new();
+        for size in Size::ALL {
+            let cases: Vec<&Case> = CONNECTIONS
+                .iter()
+                .flat_map(|&connections| self.of(Source::Files, 1, connections))
+                .filter(|case| case.size == size)
+                .collect();
+            // A line needs two points. A way that failed in one case has none: a line that ends early would look as if
+            // it had been left out by choice.
+            let [first, _, ..] = cases[..] else { continue };
+            let is_whole =
+                |way: &&Way| cases.iter().all(|case| self.sheet.middle(RATE, &case.labels_of(way)).is_some());
+            let line = |way: &Way| {
+                let labels = first.labels_of(way).into_iter().filter(|(name, _)| *name != "connections");
+                (way.name.to_owned(), labels.collect())
+            };
+            let lines: Rows = WAYS.iter().filter(is_whole).map(line).collect();
+            for (id, name, figure) in [("rate", "rate", RATE), ("p99", "99th percentile of the latency", P99)]
+            {
+                plots.push(self.sheet.plot(
+                    (&format!("cold-{id}-{size}"), &format!("Cold files of {size}: {name}")),
+                    ("connections", axis("connections", "", AxisScale::Linear)),
+                    (figure, axis(name, figure.unit, AxisScale::Linear)),
+                    &lines,
+                ));
+            }
+        }
+        plots
+    }
+
+    /// What the disk read in each second, where a measurement was long enough to have several: one plot for each size.
+    fn timelines(&self, runs: &[Run]) -> Vec<Plot> {
+        let plot = |case: &Case| {
+            let line = |(name, labels): (String, Labels)| {
+                let is_of =
+                    |run: &&Run| labels.iter().all(|(name, value)| run.labels.get(*name) == Some(value));
+                let timeline = runs.iter().find(is_of)?.timeline.as_ref()?;
+                let column = timeline.columns.iter().position(|column| column.name == "read")?;
+                let rows = timeline.rows.iter().enumerate();
+                let points: Vec<[f64; 2]> =
+                    rows.map(|(second, row)| [(second + 1) as f64, row[column]]).collect();
+                (points.len() > 1).then_some(Series { name, points })
+            };
+            let series: Vec<Series> = self.rows(case, |_| true).into_iter().filter_map(line).collect();
+            (!series.is_empty()).then(|| Plot {
+                id: format!("cold-disk-{}", case.size),
+                title: format!("What the disk reads while files of {} are sent", case.size),
+                x: axis("time", "s", AxisScale::Linear),
+                y: axis("read", "MB/s", AxisScale::Linear),
+                series,
+            })
+        };
+        self.of(Source::Files, 1, CONNECTIONS[0]).filter_map(plot).collect()
+    }
+
+    /// The write-up's claims, each with what the figures say of it. They are about hits of a cache with one worker; the last
+    /// one is about plain files, where nginx's own two ways to use libaio were measured. Our own engines stand against each
+    /// other: the write-up's pair was one server with either engine, too.
+    fn findings(&self) -> Vec<Finding> {
+        let hits: Vec<&Case> = self.of(Source::Cache, 1, CONNECTIONS[0]).collect();
+        let is_control_of_hits = |case: &&Case| case.source == Source::Cache && self.is_control(case);
+        let control: Vec<&Case> = self.cases.iter().filter(is_control_of_hits).collect();
+        let files: Vec<&Case> = self.of(Source::Files, 1, CONNECTIONS[0]).collect();
+        let (ring, libaio, sendfile) =
+            ("ringroad io_uring, direct", "ringroad libaio, direct", "ringroad sendfile");
+        let equal = |ratio: f64| (ratio - 1.0).abs() <= EQUAL_WITHIN;
+        vec![
+            self.compare(
+                "Hits from the disk come two to four times as fast through io_uring as through libaio, and sendfile is no \
+                 faster than libaio",
+                &hits,
+                (ring, libaio),
+                |ratio| ratio >= MUCH_FASTER,
+            ),
+            self.compare("sendfile is as fast as libaio", &hits, (sendfile, libaio), equal),
+            self.compare(
+                "Without a memory limit hits come out of memory, and libaio and io_uring are equal",
+                &control,
+                (ring, libaio),
+                equal,
+            ),
+            self.compare(
+                "libaio as it was configured there is nginx's libaio at its best (with its default buffers nginx turns \
+                 direct reads off for files smaller than a buffer, and the read blocks)",
+                &files,
+                ("nginx libaio, as written up", "nginx libaio, sized buffers"),
+                |ratio| ratio >= 1.0 - EQUAL_WITHIN,
+            ),
+        ]
+    }
+
+    /// How two ways compare at each size, and whether that is as claimed. By the middle of the rounds; the sentence has
+    /// their spread, so that a verdict on the edge can be seen as one.
+    fn compare(
+        &self,
+        claim: &str,
+        cases: &[&Case],
+        (one, other): (&str, &str),
+        as_claimed: impl Fn(f64) -> bool,
+    ) -> Finding {
+        let said = cases.iter().filter_map(|case| {
+            let of = |server: &str| [case.labels(), at([("server", &server)])].concat();
+            let ratio = self.sheet.ratio(RATE, &of(one), &of(other))?;
+            let words =
+                format!("{:.2} ({:.2} to {:.2}) at {}", ratio.median, ratio.low, ratio.high, case.size);
+            Some((words, as_claimed(ratio.median)))
+        });
+        let before = format!("Requests a second of \"{one}\" by those of \"{other}\": ");
+        let none = format!("Not both of \"{one}\" and \"{other}\" could be measured here.");
+        judged(claim, &before, &said.collect::<Vec<_>>(), &none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::model::{Cell, Verdict};
+    use crate::scenario::lineup;
+
+    type Rates<'a> = &'a [(&'a str, Option<f64>)];
+
+    /// Cache hits of 4k with rates by the names of ways; none means that it failed.
+    fn section(cases: &[(Case, Rates<'_>)]) -> Section {
+        let mut section = Section::default();
+        for (case, rates) in cases {
+            for (name, rate) in *rates {
+                let figures = |rate| [("requests_per_second".to_owned(), rate)].into();
+                let run = rate.map(|rate| Run { figures: figures(rate), ..Run::default() });
+                let labels = [case.labels(), at([("server", name)])].concat();
+                lineup::file(&mut section, run.ok_or_else(|| "it ended".to_owned()), &labels, 0);
+            }
+        }
+        let cases: Vec<Case> = cases.iter().map(|(case, _)| *case).collect();
+        tell(&mut section, &cases);
+        section
+    }
+
+    fn case(memory_bytes: Option<u64>) -> Case {
+        Case { source: Source::Cache, size: Size::K4, workers: 1, connections: 200, memory_bytes }
+    }
+
+    #[test]
+    fn a_claim_is_judged_by_the_figures_and_the_control_run_is_apart() {
+        let pair = |ring, libaio| {
+            let limited =
+                [("ringroad io_uring, direct", Some(ring)), ("ringroad libaio, direct", Some(libaio))];
+            let control = [("ringroad io_uring, direct", Some(1.05)), ("ringroad libaio, direct", Some(1.0))];
+            section(&[(case(Some(1 << 20)), &limited), (case(None), &control)])
+        };
+        let (much, equal) = (pair(3.0, 1.0), pair(1.0, 1.0));
+        assert_eq!(much.findings[0].verdict, Verdict::Holds);
+        assert_eq!(equal.findings[0].verdict, Verdict::Fails);
+        assert!(much.findings[0].sentence.contains("3.00 (3.00 to 3.00) at 4k"), "{:?}", much.findings[0]);
+        // sendfile was not measured; the control run was equal.
+        assert_eq!(much.findings[1].verdict, Verdict::Open);
+        assert_eq!(much.findings[2].verdict, Verdict::Holds);
+        let titles: Vec<&str> = much.tables.iter().map(|table| table.title.as_str()).collect();
+        assert_eq!(titles.iter().filter(|title| title.starts_with("As written up")).count(), 1, "{titles:?}");
+    }
+
+    #[test]
+    fn a_server_that_failed_has_its_reason_in_every_cell_and_nginx_is_taken_at_its_best() {
+        let rates = [
+            ("nginx sendfile", Some(10.0)),
+            ("nginx threads", Some(5.0)),
+            ("ringroad sendfile", None),
+            ("ringroad io_uring, direct", Some(20.0)),
+        ];
+        let section = section(&[(case(None), &rates)]);
+        let table = section.tables.last().unwrap();
+        let row = |name: &str| table.rows.iter().find(|row| row.name == name).unwrap();
+        let failed = &row("ringroad sendfile").cells;
+        assert!(failed[..7].iter().all(|cell| *cell == Cell::Missing("it ended".to_owned())), "{failed:?}");
+        assert_eq!(table.columns[8].name, "of nginx sendfile");
+        let Cell::Figure { summary, .. } = row("ringroad io_uring, direct").cells[8] else {
+            panic!("{table:?}")
+        };
+        assert_eq!(summary.median, 2.0);
+    }
+}

@@ -1,0 +1,341 @@
+//! What is made of the jobs of `bench disk`, as fio's users know it: tables, plots, and what became of the write-up's
+//! claims.
+
+use super::job::EngineKind;
+use super::plan::{Group, Item, Tool};
+use crate::method::stats::Summary;
+use crate::report::model::{AxisScale, Finding, Plot, Section, Table, Verdict};
+use crate::scenario::sheet::{
+    Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding, named, under,
+};
+
+/// How far our figures and fio's may lie apart.
+const FIO_TOLERANCE: f64 = 0.05;
+/// How much two ways may differ that are said to do the same: the write-up's own two differ by 2 %.
+const SAME: f64 = 0.10;
+
+const IOPS: Figure = figure("IOPS", "1/s", 0, Of::Quotient("operations", "seconds", 1.0));
+const BANDWIDTH: Figure = figure("bandwidth", "MB/s", 1, Of::Quotient("bytes", "seconds", 1e-6));
+
+/// The write-up's form, which is fio's of the time, for each direction. Rates are formed by the job's own seconds, which
+/// are some milliseconds more than was asked for.
+const READS: [Figure; 6] = [
+    figure("read: bw", "KB/s", 0, Of::Quotient("read_bytes", "seconds", 1.0 / 1024.0)),
+    figure("read: iops", "1/s", 0, Of::Quotient("read_operations", "seconds", 1.0)),
+    figure("read: slat", "µs", 1, Of::Value("read_submission_us", 1.0)),
+    figure("read: clat", "µs", 1, Of::Value("read_completion_us", 1.0)),
+    figure("read: lat", "µs", 1, Of::Value("read_total_us", 1.0)),
+    figure("read: lat stdev", "µs", 1, Of::Value("read_deviation_us", 1.0)),
+];
+const WRITES: [Figure; 6] = [
+    figure("write: bw", "KB/s", 0, Of::Quotient("write_bytes", "seconds", 1.0 / 1024.0)),
+    figure("write: iops", "1/s", 0, Of::Quotient("write_operations", "seconds", 1.0)),
+    figure("write: slat", "µs", 1, Of::Value("write_submission_us", 1.0)),
+    figure("write: clat", "µs", 1, Of::Value("write_completion_us", 1.0)),
+    figure("write: lat", "µs", 1, Of::Value("write_total_us", 1.0)),
+    figure("write: lat stdev", "µs", 1, Of::Value("write_deviation_us", 1.0)),
+];
+
+/// Both directions together, as tables of many engines have them.
+const DETAILS: [Figure; 9] = [
+    BANDWIDTH,
+    IOPS,
+    figure("slat", "µs", 1, Of::Value("both_submission_us", 1.0)),
+    figure("clat", "µs", 1, Of::Value("both_completion_us", 1.0)),
+    figure("lat", "µs", 1, Of::Value("both_total_us", 1.0)),
+    figure("lat 50 %", "µs", 1, Of::Value("latency_50_us", 1.0)),
+    figure("lat 99 %", "µs", 1, Of::Value("latency_99_us", 1.0)),
+    figure("lat 99.9 %", "µs", 1, Of::Value("latency_99.9_us", 1.0)),
+    figure("lat max", "µs", 1, Of::Value("latency_100_us", 1.0)),
+];
+
+/// What every table of whole jobs ends with: what a job costs, of one processor and per operation, and how deep its queues
+/// were.
+const COSTS: [Figure; 5] = [
+    figure("usr", "%", 1, Of::Quotient("user_seconds", "seconds", 100.0)),
+    figure("sys", "%", 1, Of::Quotient("system_seconds", "seconds", 100.0)),
+    figure("context switches per operation", "", 2, Of::Quotient("context_switches", "operations", 1.0)),
+    CALLS,
+    figure("IO depths", "", 0, Of::Label("IO depths")),
+];
+const CALLS: Figure =
+    figure("system calls per operation", "", 2, Of::Quotient("system_calls", "operations", 1.0));
+
+/// Fills the section. Tables of groups that were not measured are left out, not shown empty.
+pub(super) fn tell(section: &mut Section, items: &[Item]) {
+    let told = Told { sheet: Sheet::of(section), items };
+    let way = |item: &Item| {
+        let way = if item.job.direct { "direct" } else { "buffered" };
+        format!("{} {way}", item.job.pattern.name())
+    };
+    let engine = |item: &Item| item.job.engine.name().to_owned();
+    let pattern = |item: &Item| item.job.pattern.name().to_owned();
+    let whole = [READS, WRITES].concat();
+    let tables = [
+        told.whole(
+            Group::WriteUp,
+            "Mixed random reads and writes of 128k past the page cache: one process, depth 16, and 16 processes",
+            &whole,
+        ),
+        told.whole(Group::Own, "The jobs described", &DETAILS),
+        told.whole(
+            Group::Engines,
+            "Engines: random reads of 4k past the page cache, 16 in flight (sync: 16 threads)",
+            &DETAILS,
+        ),
+        told.crossed(
+            Group::Depths,
+            "Depth: random reads of 4k past the page cache (sync: as many threads)",
+            &engine,
+            Figure { decimals: 1, ..IOPS },
+        ),
+        told.crossed(
+            Group::Blocks,
+            "Block sizes and patterns: uring past the page cache, 16 in flight",
+            &pattern,
+            BANDWIDTH,
+        ),
+        told.crossed(
+            Group::Caching,
+            "Past the page cache and through it: reads of 128k, 16 in flight (sync: 16 threads)",
+            &way,
+            BANDWIDTH,
+        ),
+        told.checks(),
+    ];
+    let (plots, findings) = (told.plots(), told.findings());
+    section.tables = tables.into_iter().filter(|table| !table.rows.is_empty()).collect();
+    (section.plots, section.findings) = (plots, findings);
+}
+
+struct Told<'a> {
+    sheet: Sheet<'a>,
+    items: &'a [Item],
+}
+
+impl Told<'_> {
+    /// The jobs of one table that we carried out.
+    fn of(&self, group: Group) -> impl Iterator<Item = &Item> {
+        self.items.iter().filter(move |item| item.group == group && item.tool == Tool::Ours)
+    }
+
+    /// A row for each job.
+    fn whole(&self, group: Group, title: &str, figures: &[Figure]) -> Table {
+        let rows: Rows = self.of(group).map(|item| (item.name.clone(), item.labels())).collect();
+        let columns: Vec<Shown> = figures.iter().chain(&COSTS).map(|figure| figure.shown()).collect();
+        self.sheet.table(title, &rows, &columns)
+    }
+
+    /// A row for each name and a column for each kind of job in the group, both in the order of the jobs.
+    fn crossed(&self, group: Group, title: &str, kind: &dyn Fn(&Item) -> String, figure: Figure) -> Table {
+        let (mut rows, mut columns) = (Rows::new(), Rows::new());
+        for item in self.of(group) {
+            if rows.iter().all(|(name, _)| *name != item.name) {
+                rows.push((item.name.clone(), at([("table", &format!("{group:?}")), ("row", &item.name)])));
+            }
+            let kind = kind(item);
+            if columns.iter().all(|(name, _)| *name != kind) {
+                let job = &item.job;
+                let labels = at([
+                    ("engine", &job.engine.name()),
+                    ("pattern", &job.pattern.name()),
+                    ("direct", &job.direct),
+                ]);
+                // What is the row's own name in one table is the column's in another.
+                let is_row = |(_, value): &&(&'static str, String)| *value == item.name;
+                columns.push((kind, labels.iter().filter(|label| !is_row(label)).cloned().collect()));
+            }
+        }
+        let columns: Vec<Shown> =
+            columns.into_iter().map(|(name, labels)| figure.at(&name, labels)).collect();
+        self.sheet.table(title, &rows, &columns)
+    }
+
+    /// Our jobs that fio did right after us.
+    fn pairs(&self) -> impl Iterator<Item = &Item> {
+        self.items.windows(2).filter(|pair| pair[1].tool == Tool::Fio).map(|pair| &pair[0])
+    }
+
+    /// Ratios formed round by round, each of two jobs that ran one after the other.
+    fn checks(&self) -> Table {
+        let rows: Rows = self.pairs().map(|item| (item.name.clone(), item.labels())).collect();
+        let fio = || at([("tool", &"fio")]);
+        let columns = [IOPS.at("ours", Labels::new()), IOPS.at("fio", fio()), IOPS.over("ours / fio", fio())];
+        self.sheet.table("The same jobs by fio", &rows, &columns)
+    }
+
+    /// Rates by depth, and the distribution of latency.
+    fn plots(&self) -> Vec<Plot> {
+        let of = |group: Group| at([("table", &format!("{group:?}")), ("tool", &"ringroad")]);
+        let lines = |group| under(&named("engine", EngineKind::ALL.map(EngineKind::name)), &of(group));
+        let plots = [
+            self.sheet.plot(
+                ("disk-depth", "Random reads of 4k by depth"),
+                ("depth", axis("operations in flight", "", AxisScale::Logarithmic)),
+                (IOPS, axis("reads", "1/s", AxisScale::Linear)),
+                &lines(Group::Depths),
+            ),
+            self.sheet.curves(
+                ("disk-latency", "Latency of random reads of 4k, 16 in flight"),
+                "µs",
+                &lines(Group::Engines),
+            ),
+        ];
+        plots.into_iter().filter(|plot| !plot.series.is_empty()).collect()
+    }
+
+    /// What became of each claim. A run of described jobs says nothing of the write-up.
+    fn findings(&self) -> Vec<Finding> {
+        let write_up = self.of(Group::WriteUp).next().is_some().then(|| self.of_write_up());
+        write_up.into_iter().flatten().chain(self.agreement()).collect()
+    }
+
+    /// By the names of rows: what a reader sees.
+    fn of_write_up(&self) -> Vec<Finding> {
+        let of = |name: &str| {
+            at([("table", &format!("{:?}", Group::WriteUp)), ("row", &name), ("tool", &"ringroad")])
+        };
+        let ratio = |ours: &str, theirs: &str| self.sheet.ratio(IOPS, &of(ours), &of(theirs));
+        let (aio, sync) = ("libaio, one process, depth 16", "sync, 16 processes");
+        let uring = "uring, one process, depth 16";
+        let calls = self.sheet.middle(CALLS, &of(uring)).zip(self.sheet.middle(CALLS, &of(aio)));
+        vec![
+            same(ratio(aio, sync)),
+            worth_sixteen(ratio(aio, sync)),
+            one_blocking(ratio("sync, one process", sync)),
+            ring(ratio(uring, aio), calls),
+        ]
+    }
+
+    /// Whether our own figures can be believed. Where fio's rounds of a job differ among themselves by more than it and we
+    /// may, the device has no one rate that both could find, and the job says nothing. Without fio there is nothing to be
+    /// said, and the section says why elsewhere.
+    fn agreement(&self) -> Option<Finding> {
+        let mut words = Vec::new();
+        let (mut steady, mut within) = (0, 0);
+        for item in self.pairs() {
+            let (ours, fio) = (item.labels(), [item.labels(), at([("tool", &"fio")])].concat());
+            let rates = self.sheet.series(IOPS, &fio).unwrap_or_default();
+            let (Some(ratio), Some(rate)) = (self.sheet.ratio(IOPS, &ours, &fio), Summary::of(&rates)) else {
+                continue;
+            };
+            let (low, high) = (rate.low / rate.median, rate.high / rate.median);
+            let mut word = format!("{}: {:.3}", item.name, ratio.median);
+            if high - low <= FIO_TOLERANCE {
+                steady += 1;
+                within += usize::from((ratio.median - 1.0).abs() <= FIO_TOLERANCE);
+            } else {
+                word += &format!(" (fio's own rounds: {low:.2} to {high:.2} of the one in the middle)");
+            }
+            words.push(word);
+        }
+        let verdict = match within {
+            _ if steady == 0 => Verdict::Open,
+            0 => Verdict::Fails,
+            within if within == steady => Verdict::Holds,
+            _ => Verdict::Partly,
+        };
+        let sentence = format!("Ours by fio's: {}.", words.join("; "));
+        (!words.is_empty()).then(|| finding("fio finds the same within 5 %.", verdict, sentence))
+    }
+}
+
+/// Of a claim without figures.
+fn open(claim: &str) -> Finding {
+    finding(claim, Verdict::Open, "It could not be measured; the table says why.")
+}
+
+/// The write-up's main result.
+fn same(ratio: Option<Summary>) -> Finding {
+    let claim = "One process with 16 in flight by libaio and 16 blocking processes move the same: the device is the limit.";
+    let Some(ratio) = ratio else { return open(claim) };
+    let verdict = if (ratio.median - 1.0).abs() <= SAME { Verdict::Holds } else { Verdict::Fails };
+    let sentence = format!(
+        "libaio does {:.2} ({:.2} to {:.2}) of what the sixteen do.",
+        ratio.median, ratio.low, ratio.high
+    );
+    finding(claim, verdict, sentence)
+}
+
+/// The write-up's conclusion, which follows from the first where that holds.
+fn worth_sixteen(ratio: Option<Summary>) -> Finding {
+    let claim = "One asynchronous process does the work of 16 blocking ones.";
+    let Some(ratio) = ratio else { return open(claim) };
+    let worth = ratio.median * 16.0;
+    let verdict = match worth {
+        worth if worth >= 16.0 * (1.0 - SAME) => Verdict::Holds,
+        worth if worth >= 8.0 => Verdict::Partly,
+        _ => Verdict::Fails,
+    };
+    finding(claim, verdict, format!("It does the work of {worth:.1} of the sixteen."))
+}
+
+/// A comment below the write-up, whose author got the answer that his device was to blame.
+fn one_blocking(ratio: Option<Summary>) -> Finding {
+    let claim =
+        "On a slow device one blocking process moves as much as sixteen (a comment below the write-up).";
+    let Some(ratio) = ratio else { return open(claim) };
+    let verdict = if ratio.median >= 1.0 - SAME { Verdict::Holds } else { Verdict::Fails };
+    finding(claim, verdict, format!("One does {:.2} of what sixteen do.", ratio.median))
+}
+
+/// What has come since: the ring beside libaio.
+fn ring(ratio: Option<Summary>, calls: Option<(f64, f64)>) -> Finding {
+    let claim =
+        "The ring moves as much as libaio with fewer system calls (not in the write-up, which is older).";
+    let (Some(ratio), Some((ours, theirs))) = (ratio, calls) else { return open(claim) };
+    let verdict = match (ratio.median >= 1.0 - SAME, ours < theirs) {
+        (true, true) => Verdict::Holds,
+        (false, false) => Verdict::Fails,
+        _ => Verdict::Partly,
+    };
+    let sentence = format!(
+        "The ring does {:.2} of libaio's operations, with {ours:.2} system calls each for {theirs:.2}.",
+        ratio.median
+    );
+    finding(claim, verdict, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::{EngineKind, Job, Outcome, Pattern, Side};
+    use super::*;
+    use crate::scenario::lineup;
+
+    /// A job with so many operations in each of its rounds of a second.
+    fn add(section: &mut Section, tool: Tool, operations: &[u64]) -> Item {
+        let job = Job {
+            engine: EngineKind::Uring,
+            pattern: Pattern { random: true, read_percent: 100 },
+            file: "/nowhere".into(),
+            file_bytes: 1 << 20,
+            block_bytes: 4096,
+            direct: true,
+            depth: 16,
+            threads: 1,
+            processes: 1,
+            seconds: 1.0,
+            seed: 1,
+        };
+        let item = Item { group: Group::Engines, tool, name: "uring".to_owned(), job };
+        for (round, &operations) in operations.iter().enumerate() {
+            let read = Side { operations, ..Side::default() };
+            let outcome = Outcome { read, seconds: 1.0, ..Outcome::nothing() };
+            lineup::file(section, Ok(outcome.run(false)), &item.labels(), round);
+        }
+        item
+    }
+
+    #[test]
+    fn a_device_that_differs_from_itself_decides_nothing() {
+        let verdict = |ours: &[u64], fio: &[u64]| {
+            let mut section = Section::default();
+            let items = [add(&mut section, Tool::Ours, ours), add(&mut section, Tool::Fio, fio)];
+            let told = Told { sheet: Sheet::of(&section), items: &items };
+            told.agreement().map(|finding| finding.verdict)
+        };
+        assert_eq!(verdict(&[1000, 1010, 990], &[1000, 1020, 1000]), Some(Verdict::Holds));
+        assert_eq!(verdict(&[1100, 1110, 1090], &[1000, 1020, 1000]), Some(Verdict::Fails));
+        assert_eq!(verdict(&[1100, 1110, 1090], &[1000, 1400, 900]), Some(Verdict::Open));
+    }
+}

@@ -1,0 +1,203 @@
+//! The servers of a comparison: started alike, measured in turns, each round filed under the labels of its case.
+
+use crate::context::Bench;
+use crate::failure::Failure;
+use crate::method::rounds::in_turns;
+use crate::peers::server::{Place, Program, Server};
+use crate::peers::tool::Peer;
+use crate::report::model::{Run, Section};
+use crate::scenario::served::ServerCpus;
+use crate::scenario::sheet::{Labels, NOTHING, without};
+
+/// A server with the directives that make it what its name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// As it stands in tables.
+    pub(crate) name: &'static str,
+    /// Whose it is; none for ours.
+    pub(crate) peer: Option<Peer>,
+    /// What `use` says.
+    pub(crate) engine: &'static str,
+    /// What `listen` says behind the rest.
+    pub(crate) listen: &'static str,
+    /// Further directives of the location.
+    pub(crate) location: &'static str,
+}
+
+/// The three that most scenarios compare.
+pub(crate) const RING: Way = Way::ours("io_uring", "io_uring");
+pub(crate) const EPOLL: Way = Way::ours("epoll", "epoll");
+pub(crate) const NGINX: Way = Way::of("nginx", Peer::Nginx);
+pub(crate) const SERVERS: [Way; 3] = [RING, EPOLL, NGINX];
+
+impl Way {
+    pub(crate) const fn ours(name: &'static str, engine: &'static str) -> Way {
+        Way { name, peer: None, engine, listen: "", location: "" }
+    }
+
+    pub(crate) const fn of(name: &'static str, peer: Peer) -> Way {
+        Way { name, peer: Some(peer), engine: "epoll", listen: "", location: "" }
+    }
+
+    pub(crate) const fn listening(self, listen: &'static str) -> Way {
+        Way { listen, ..self }
+    }
+
+    pub(crate) const fn with(self, location: &'static str) -> Way {
+        Way { location, ..self }
+    }
+
+    /// The program, or why there is none.
+    pub(crate) fn program(&self, bench: &Bench) -> Result<Program, String> {
+        let Some(peer) = self.peer else { return Ok(Program::ours(bench)) };
+        let tool = peer.find(bench).map_err(|missing| missing.to_string())?;
+        Ok(match peer {
+            Peer::Lighttpd => Program::Lighttpd(tool),
+            Peer::H2o => Program::H2o(tool),
+            _ => Program::Nginx(tool),
+        })
+    }
+
+    /// nginx's directives are ours too, so that one text serves both: all but the engine and the listener is the same.
+    pub(crate) fn configuration(&self, place: &Place, text: &Text) -> String {
+        let Text { workers, connections, events, http, server } = text;
+        let (engine, listen, port) = (self.engine, self.listen, place.port);
+        let indented =
+            |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
+        format!(
+            "worker_processes {workers};\nevents {{ worker_connections {connections}; use {engine};{events} }}\n\
+             http {{\n    access_log off;\n    keepalive_requests 1000000000;\n{}    \
+             server {{\n        listen 127.0.0.1:{port} backlog=4096{listen};\n{}    }}\n}}\n",
+            indented(http, "    "),
+            indented(server, "        ")
+        )
+    }
+}
+
+/// What a configuration has beside its way.
+pub(crate) struct Text {
+    pub(crate) workers: usize,
+    /// Connections of each worker.
+    pub(crate) connections: u32,
+    pub(crate) events: String,
+    pub(crate) http: String,
+    pub(crate) server: String,
+}
+
+impl Default for Text {
+    fn default() -> Text {
+        let none = String::new;
+        Text { workers: 1, connections: 8192, events: none(), http: none(), server: none() }
+    }
+}
+
+/// A location that a server answers before anything is measured.
+pub(crate) const READY: &str = "location = /ready { return 204; }";
+
+/// The programs of those that are installed; why the others are not is noted in the section.
+pub(crate) fn programs(
+    bench: &Bench,
+    section: &mut Section,
+    ways: impl IntoIterator<Item = Way>,
+    suffix: &str,
+) -> Vec<(Way, Program)> {
+    let mut found = Vec::new();
+    for way in ways {
+        match way.program(bench) {
+            Ok(program) => found.push((way, program)),
+            Err(reason) => section.skip(&format!("{}{suffix}", way.name), &reason),
+        }
+    }
+    found
+}
+
+/// Starts those that are installed, one port after the other from the named one on. `suffix` tells them from the
+/// same servers of another part of the report.
+pub(crate) fn start(
+    bench: &Bench,
+    section: &mut Section,
+    (place, port): (&ServerCpus, Option<u16>),
+    (ways, suffix): (&[Way], &str),
+    configuration: impl Fn(&Way, &Place) -> String,
+) -> Result<Vec<(Way, Server)>, Failure> {
+    let mut servers = Vec::new();
+    for (way, program) in programs(bench, section, ways.iter().copied(), suffix) {
+        let name = format!("{}{suffix}", way.name);
+        let mut conditions = place.conditions();
+        conditions.port = port.map(|port| port.saturating_add(servers.len() as u16));
+        let server = Server::start(bench, &name, &program, &conditions, |place| configuration(&way, place))?;
+        section.configure(&name, server.configuration());
+        servers.push((way, server));
+    }
+    Ok(servers)
+}
+
+/// Ends them, before the control group that they are in.
+pub(crate) fn end(servers: Vec<(Way, Server)>) {
+    servers.into_iter().for_each(|(_, server)| server.end());
+}
+
+/// Measures each of some things once in every round, and files what came of it, or why nothing did.
+pub(crate) fn measure<V>(
+    bench: &Bench,
+    section: &mut Section,
+    things: &mut [V],
+    labels: impl Fn(&V) -> Labels,
+    one: impl FnMut(&mut V, u32) -> Result<Result<Run, String>, Failure>,
+) -> Result<(), Failure> {
+    let rounds = in_turns(bench, things, one)?;
+    for (thing, rounds) in things.iter().zip(rounds) {
+        for (round, measured) in rounds.into_iter().enumerate() {
+            file(section, measured, &labels(thing), round);
+        }
+    }
+    Ok(())
+}
+
+/// Keeps one measurement under its labels.
+pub(crate) fn file(section: &mut Section, measured: Result<Run, String>, labels: &Labels, round: usize) {
+    let mut run = measured
+        .unwrap_or_else(|reason| Run { labels: [(NOTHING.to_owned(), reason)].into(), ..Run::default() });
+    run.labels.extend(labels.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    run.labels.insert("round".to_owned(), round.to_string());
+    section.runs.push(run);
+}
+
+/// Adds a figure that was measured once, for all rounds, to the measurements with these labels; or why there is none.
+pub(crate) fn add(section: &mut Section, labels: &Labels, name: &str, figure: &Result<f64, String>) {
+    let is_wanted = |run: &&mut Run| labels.iter().all(|(name, value)| run.labels.get(*name) == Some(value));
+    for run in section.runs.iter_mut().filter(is_wanted) {
+        match figure {
+            Ok(figure) => run.set(name, *figure),
+            Err(reason) => {
+                run.labels.insert(without(name), reason.clone());
+            }
+        }
+    }
+}
+
+/// A failure of one measurement is the reason for its cell; the user's own end of the run is not.
+pub(crate) fn or_reason<T>(measured: Result<T, Failure>) -> Result<Result<T, String>, Failure> {
+    match measured {
+        Err(Failure::Interrupted) => Err(Failure::Interrupted),
+        measured => Ok(measured.map_err(|failure| failure.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_differ_in_what_ways_say() {
+        let place = Place { port: 8080, folder: "/x".into() };
+        let text = |way: Way| {
+            let server = format!("{READY}\nlocation / {{ return 200; {}}}", way.location);
+            way.configuration(&place, &Text { server, ..Text::default() })
+        };
+        assert_eq!(text(EPOLL), text(NGINX));
+        assert_eq!(text(RING), text(EPOLL).replace("use epoll", "use io_uring"));
+        assert_eq!(text(RING.listening(" reuseport")), text(RING).replace("4096", "4096 reuseport"));
+        assert_eq!(text(RING.with("aio on; ")), text(RING).replace("200; ", "200; aio on; "));
+    }
+}

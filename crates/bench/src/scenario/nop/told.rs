@@ -1,0 +1,255 @@
+//! What is made of the measurements of `bench nop`: tables, a plot, and what became of the write-up's claims.
+
+use io::bare::RingSetup;
+
+use super::subject::{Place, Subject, Way};
+use super::{BATCH_COMPARED, BATCH_OF_WRITE_UP, BATCHES_FEW, Options, READ_BYTES, alone, left_out};
+use crate::report::model::{AxisScale, Finding, Plot, Section, Table, Verdict};
+use crate::scenario::sheet::{Figure, Labels, Of, Rows, Sheet, Shown, at, axis, figure, finding};
+
+/// The share of the bare ring's rate that the engine is meant to reach.
+const ENGINE_SHARE_WANTED: f64 = 0.80;
+/// Differences below this are not told apart.
+// Repetitions of one figure lie further apart than this on a machine that is shared with others.
+const NOTEWORTHY: f64 = 0.05;
+
+const TOTAL: Figure = figure("total ios", "", 0, Of::Value("operations", 1.0));
+const RATE: Figure = figure("IOPS", "1/s", 0, Of::Quotient("operations", "seconds", 1.0));
+const TIME: Figure = figure("time", "ns", 1, Of::Quotient("seconds", "operations", 1e9));
+const ENTRIES: Figure =
+    figure("system calls per operation", "", 3, Of::Quotient("kernel_entries", "operations", 1.0));
+
+/// The least ring that there is.
+fn plain(batch: u32) -> Labels {
+    Subject::Ring { setup: RingSetup::plain(batch), batch }.labels()
+}
+
+/// The ring that the engine's share is told of: the same flags, so that only the code around it differs.
+fn bare(batch: u32) -> Labels {
+    Subject::Ring { setup: RingSetup::as_engine(batch), batch }.labels()
+}
+
+/// The same through the contract.
+fn engine(batch: u32) -> Labels {
+    Subject::Engine { batch }.labels()
+}
+
+fn slots(fresh: bool) -> Labels {
+    Subject::Slots { fresh }.labels()
+}
+
+fn rows<const N: usize>(rows: [(&str, Labels); N]) -> Rows {
+    rows.map(|(name, labels)| (name.to_owned(), labels)).into()
+}
+
+/// Fills the section.
+pub(super) fn tell(section: &mut Section, options: &Options, place: Place) {
+    let sheet = Sheet::of(section);
+    let tables = vec![
+        as_write_up(sheet),
+        by_batch(sheet, options),
+        flags(sheet, "Set-up flags, each alone", &|batch| alone(batch, place)),
+        flags(sheet, "This server's set-up flags, one left out", &left_out),
+        of_slots(sheet),
+        beside_libaio(sheet),
+    ];
+    let findings = vec![growth(sheet), recycling(sheet), slimmer(sheet), engine_share(sheet)];
+    (section.plots, section.tables, section.findings) = (vec![plot(sheet)], tables, findings);
+}
+
+/// The write-up's form: a total and a rate for each variant. Its rows are kernels and patches; one machine has one
+/// kernel, so that ours are the ways of using it.
+fn as_write_up(sheet: Sheet<'_>) -> Table {
+    let batch = BATCH_OF_WRITE_UP;
+    let rows = rows([
+        ("this kernel, ring without flags", plain(batch)),
+        ("this kernel, ring set up as this server's", bare(batch)),
+        ("this server's engine", engine(batch)),
+        ("this server's engine, fresh slots (batches of 64)", slots(true)),
+        ("this server's engine, slots used again (batches of 64)", slots(false)),
+    ]);
+    let title = "No-ops through the ring, batches of 16, one pinned processor";
+    sheet.table(title, &rows, &[TOTAL.shown(), RATE.shown()])
+}
+
+/// What a batch saves, and how much of the bare ring's rate is left with the engine around it.
+fn by_batch(sheet: Sheet<'_>, options: &Options) -> Table {
+    // What makes a subject is in the columns: a row has its batch alone.
+    let without_batch = |labels: Labels| labels.into_iter().filter(|(name, _)| *name != "batch").collect();
+    let [plain, bare, engine]: [Labels; 3] = [plain(1), bare(1), engine(1)].map(without_batch);
+    let columns = [
+        RATE.at("ring without flags", plain),
+        RATE.at("ring set up as this server's", bare.clone()),
+        RATE.at("engine", engine.clone()),
+        RATE.over("engine / ring", bare).where_(engine.clone()),
+        ENTRIES.at("engine's system calls per operation", engine),
+    ];
+    let row = |batch: &u32| (batch.to_string(), at([("batch", batch)]));
+    let rows: Rows = options.batch.iter().map(row).collect();
+    sheet.table("No-ops by batch: the bare ring, and this server's engine over it", &rows, &columns)
+}
+
+type Setups<'a> = &'a dyn Fn(u32) -> Vec<(&'static str, RingSetup)>;
+
+/// A row for each set of flags, with the first one as the measure of the others.
+fn flags(sheet: Sheet<'_>, title: &str, setups: Setups<'_>) -> Table {
+    let labels = |setup: RingSetup, batch| Subject::Ring { setup, batch }.labels();
+    // Only the queue's size differs between batches, which no label tells.
+    let rows: Rows = setups(1).into_iter().map(|(name, setup)| (name.to_owned(), labels(setup, 1))).collect();
+    let mut columns = Vec::new();
+    for batch in BATCHES_FEW {
+        let at_batch = at([("batch", &batch)]);
+        columns.push(TIME.at(&format!("batch of {batch}"), at_batch.clone()));
+        let name = format!("batch of {batch}, of the first row");
+        let first = [rows[0].1.clone(), at_batch.clone()].concat();
+        columns.push(TIME.over(&name, first).where_(at_batch));
+    }
+    sheet.table(&format!("{title}: time of a no-op"), &rows, &columns)
+}
+
+/// The counterpart of the write-up's request cache: there the kernel's memory of a request is used again, here ours.
+fn of_slots(sheet: Sheet<'_>) -> Table {
+    let rows = rows([
+        ("fresh: the table grows", slots(true)),
+        ("used again: the table is there", slots(false)),
+        ("used again and in the cache: 64 in flight", engine(BATCH_COMPARED)),
+    ]);
+    let columns = [TIME.shown(), TIME.beside("of the first row", slots(true))];
+    sheet.table("The engine's slots: time of a no-op, 16384 in flight", &rows, &columns)
+}
+
+/// The write-up's question whether the ring stays slimmer than libaio. libaio has no no-op (`IOCB_CMD_NOOP` has a number
+/// and no code in the kernel), so that both read: nothing at all, which is nearest to one, and a page in memory.
+fn beside_libaio(sheet: Sheet<'_>) -> Table {
+    let ways = [
+        ("ring without flags", Way::Ring),
+        ("ring as this server's", Way::RingAsEngine),
+        ("libaio", Way::Libaio),
+        ("libaio, completions from shared memory", Way::LibaioReaping),
+    ];
+    let mut rows = Vec::new();
+    for bytes in READ_BYTES {
+        let what = if bytes == 0 { "read of no bytes" } else { "read of a page in memory" };
+        let row = |(name, way)| (format!("{what}: {name}"), Subject::Read { way, bytes, batch: 1 }.labels());
+        rows.extend(ways.map(row));
+    }
+    let columns: Vec<Shown> = BATCHES_FEW
+        .iter()
+        .flat_map(|batch| {
+            let at_batch = || at([("batch", batch)]);
+            let calls = format!("batch of {batch}: system calls per operation");
+            [TIME.at(&format!("batch of {batch}"), at_batch()), ENTRIES.at(&calls, at_batch())]
+        })
+        .collect();
+    sheet.table("libaio beside the ring, which alone has a no-op", &rows, &columns)
+}
+
+/// Rates by batch.
+fn plot(sheet: Sheet<'_>) -> Plot {
+    let line = |(name, labels): (&str, Labels)| {
+        let labels = labels.into_iter().filter(|(name, _)| *name != "batch");
+        (name.to_owned(), labels.collect::<Labels>())
+    };
+    let lines = [
+        ("ring without flags", plain(1)),
+        ("ring set up as this server's", bare(1)),
+        ("this server's engine", engine(1)),
+    ];
+    sheet.plot(
+        ("nop-batch", "No-ops per second by batch, one processor"),
+        ("batch", axis("operations per system call", "", AxisScale::Logarithmic)),
+        (RATE, axis("no-ops", "1/s", AxisScale::Linear)),
+        &lines.map(line),
+    )
+}
+
+/// A claim without figures stays open: nothing is concluded from what could not be measured.
+fn open(claim: &str) -> Finding {
+    finding(claim, Verdict::Open, "The machine does not let this be measured; the tables say why.")
+}
+
+/// The claim that the thread begins with needs two kernels on one machine.
+fn growth(sheet: Sheet<'_>) -> Finding {
+    let claim =
+        "The ring becomes slower at no-ops as the kernel grows: 6.1 million a second on 5.1, 5.3 on 5.7.";
+    // With the write-up's own batch, since the rate depends on nothing as much as on that.
+    let rate = |labels: Labels| sheet.middle(RATE, &labels);
+    let (Some(plain), Some(flags)) = (rate(plain(BATCH_OF_WRITE_UP)), rate(bare(BATCH_OF_WRITE_UP))) else {
+        return open(claim);
+    };
+    let sentence = format!(
+        "One kernel cannot tell: a comparison needs two kernels on one machine. This one does {:.1} million a second \
+         without flags and {:.1} million as this server sets its rings up.",
+        plain / 1e6,
+        flags / 1e6
+    );
+    finding(claim, Verdict::Open, sentence)
+}
+
+/// The claim of the patch, on our own table.
+fn recycling(sheet: Sheet<'_>) -> Finding {
+    let claim =
+        "Requests that are recycled instead of allocated make no-ops faster (10.9 million a second for 9.8).";
+    // Rates, as the write-up has them; the table beside it has the times.
+    let [Some(fresh), Some(used)] = [true, false].map(|fresh| sheet.middle(RATE, &slots(fresh))) else {
+        return open(claim);
+    };
+    let gain = used / fresh - 1.0;
+    // Within the noise neither side is right: recycling then costs nothing and brings nothing.
+    let verdict = match gain {
+        gain if gain > NOTEWORTHY => Verdict::Holds,
+        gain if gain > -NOTEWORTHY => Verdict::Partly,
+        _ => Verdict::Fails,
+    };
+    let sentence = format!(
+        "The kernel has such a cache since; our counterpart is the table of operations. On slots that are used again the \
+         engine does {:.1} million no-ops a second, on fresh ones {:.1} million: {:+.0} %.",
+        used / 1e6,
+        fresh / 1e6,
+        gain * 100.0
+    );
+    finding(claim, verdict, sentence)
+}
+
+/// The promise at the thread's end. It has two parts, time and system calls, and holds only if both do.
+fn slimmer(sheet: Sheet<'_>) -> Finding {
+    let claim = "The ring stays substantially slimmer than libaio, and needs fewer system calls.";
+    let batch = BATCH_COMPARED;
+    let of = |figure, bytes, batch| {
+        let middle = |way| sheet.middle(figure, &Subject::Read { way, bytes, batch }.labels());
+        middle(Way::RingAsEngine).zip(middle(Way::Libaio))
+    };
+    // One at a time, where calls differ most: a batch divides them by its size on both.
+    let found = (of(TIME, 0, 1), of(TIME, 0, batch), of(TIME, 4096, batch), of(ENTRIES, 0, 1));
+    let (Some(one), Some(many), Some(page), Some(calls)) = found else { return open(claim) };
+    // In each of the three ways of looking at it, and not by less than the noise.
+    let slim = [one, many, page].iter().filter(|(ring, aio)| ring / aio < 1.0 - NOTEWORTHY).count();
+    let verdict = match (slim, calls.0 < calls.1) {
+        (3, true) => Verdict::Holds,
+        (0, false) => Verdict::Fails,
+        _ => Verdict::Partly,
+    };
+    let sentence = format!(
+        "A read of no bytes takes {:.0} ns on the ring and {:.0} on libaio one at a time, {:.0} and {:.0} in batches of \
+         {batch}; a page in memory {:.0} and {:.0}. One operation at a time costs {:.0} system call on the ring and {:.0} \
+         on libaio.",
+        one.0, one.1, many.0, many.1, page.0, page.1, calls.0, calls.1
+    );
+    finding(claim, verdict, sentence)
+}
+
+/// What this project asks of its own engine. Ratios are formed round by round; the times beside them say what the
+/// difference is in nanoseconds.
+fn engine_share(sheet: Sheet<'_>) -> Finding {
+    let claim = "This server's engine reaches at least 0.80 of the bare ring's rate at batches of 64.";
+    let (ours, theirs) = (engine(BATCH_COMPARED), bare(BATCH_COMPARED));
+    let found = (sheet.ratio(RATE, &ours, &theirs), sheet.middle(TIME, &ours), sheet.middle(TIME, &theirs));
+    let (Some(share), Some(ours), Some(theirs)) = found else { return open(claim) };
+    let verdict = if share.median >= ENGINE_SHARE_WANTED { Verdict::Holds } else { Verdict::Fails };
+    let sentence = format!(
+        "A no-op takes {ours:.1} ns through the engine's contract and {theirs:.1} ns on the bare ring with the same flags: \
+         {:.2} of its rate ({:.2} to {:.2}).",
+        share.median, share.low, share.high
+    );
+    finding(claim, verdict, sentence)
+}

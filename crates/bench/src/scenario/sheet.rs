@@ -1,0 +1,375 @@
+//! Tables, plots and findings out of the single measurements of a scenario, which its figures describe as data.
+//!
+//! A [`Figure`] says what is looked at of a measurement, [`Labels`] of which measurements. A table has a row for some labels
+//! and a column for a figure, or for its ratio to the same figure under other labels, formed round by round: both were
+//! measured one after the other, and what disturbed one has most likely disturbed the other too. A cell without a
+//! figure has the reason.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use crate::method::stats::Summary;
+use crate::report::model::{
+    Axis, AxisScale, Cell, Column, Fact, Finding, Plot, Row, Run, Section, Series, Table, Verdict,
+};
+
+/// Names of labels and their values, of which a later one replaces an earlier one.
+pub(crate) type Labels = Vec<(&'static str, String)>;
+
+/// Names of rows or lines, each with the labels of what it shows.
+pub(crate) type Rows = Vec<(String, Labels)>;
+
+/// Some labels.
+pub(crate) fn at<const N: usize>(labels: [(&'static str, &dyn Display); N]) -> Labels {
+    labels.iter().map(|(name, value)| (*name, value.to_string())).collect()
+}
+
+/// What is looked at of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figure {
+    pub(crate) name: &'static str,
+    pub(crate) unit: &'static str,
+    pub(crate) decimals: u8,
+    pub(crate) of: Of,
+}
+
+/// How it comes from the figures of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Of {
+    /// One of them, in another unit.
+    Value(&'static str, f64),
+    /// One divided by another, in another unit.
+    Quotient(&'static str, &'static str, f64),
+    /// No figure but a label, in a column of its own.
+    Label(&'static str),
+}
+
+/// A row of a scenario's list of figures.
+pub(crate) const fn figure(name: &'static str, unit: &'static str, decimals: u8, of: Of) -> Figure {
+    Figure { name, unit, decimals, of }
+}
+
+/// A column of a table: a figure where its labels are added to those of the row, and what it is divided by.
+pub(crate) struct Shown {
+    name: String,
+    figure: Figure,
+    at: Labels,
+    over: Option<Over>,
+}
+
+/// What a ratio is formed with.
+enum Over {
+    /// What the same has under further labels.
+    Added(Labels),
+    /// What has these labels and no others.
+    Alone(Labels),
+}
+
+impl Figure {
+    /// Under its own name, where the row says.
+    pub(crate) fn shown(self) -> Shown {
+        self.at(self.name, Labels::new())
+    }
+
+    /// Under another name, where these labels say.
+    pub(crate) fn at(self, name: &str, labels: Labels) -> Shown {
+        Shown { name: name.to_owned(), figure: self, at: labels, over: None }
+    }
+
+    /// Divided by what it is under other labels.
+    pub(crate) fn over(self, name: &str, labels: Labels) -> Shown {
+        Shown { over: Some(Over::Added(labels)), ..self.at(name, Labels::new()) }
+    }
+
+    /// Divided by what it is under these labels alone.
+    pub(crate) fn beside(self, name: &str, labels: Labels) -> Shown {
+        Shown { over: Some(Over::Alone(labels)), ..self.at(name, Labels::new()) }
+    }
+}
+
+impl Shown {
+    /// The same ratio where these labels say.
+    pub(crate) fn where_(self, labels: Labels) -> Shown {
+        Shown { at: labels, ..self }
+    }
+
+    fn head(&self) -> Column {
+        let unit = if self.over.is_some() { "" } else { self.figure.unit };
+        Column { name: self.name.clone(), unit: unit.to_owned() }
+    }
+}
+
+/// The measurements of a scenario, and what it left out.
+#[derive(Clone, Copy)]
+pub(crate) struct Sheet<'a> {
+    runs: &'a [Run],
+    skipped: &'a [Fact],
+}
+
+impl<'a> Sheet<'a> {
+    pub(crate) fn of(section: &'a Section) -> Sheet<'a> {
+        Sheet { runs: &section.runs, skipped: &section.skipped }
+    }
+
+    /// The measurements with these labels, in the order of their rounds; or why there are none.
+    fn find(&self, labels: &Labels) -> Result<Vec<&'a Run>, String> {
+        let wanted: BTreeMap<&str, &String> = labels.iter().map(|(name, value)| (*name, value)).collect();
+        let is_wanted = |run: &&Run| wanted.iter().all(|(name, value)| run.labels.get(*name) == Some(*value));
+        let found: Vec<&Run> = self.runs.iter().filter(is_wanted).collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let server = wanted.get("server").map_or("", |server| server.as_str());
+        let is_about = |fact: &&Fact| fact.name.starts_with(server) || server.starts_with(&fact.name);
+        let reason = self.skipped.iter().filter(|_| !server.is_empty()).find(is_about);
+        Err(reason.map_or_else(|| "not part of this run".to_owned(), |fact| fact.value.clone()))
+    }
+
+    /// Whether something was measured with these labels.
+    pub(crate) fn has(&self, labels: &Labels) -> bool {
+        self.find(labels).is_ok()
+    }
+
+    /// A figure of each round. One round without it makes the others an answer to another question: its reason stands for
+    /// all of them.
+    pub(crate) fn series(&self, figure: Figure, labels: &Labels) -> Result<Vec<f64>, String> {
+        self.find(labels)?.into_iter().map(|run| value(run, figure.of)).collect()
+    }
+
+    /// The figure in the middle, for plots and sentences.
+    pub(crate) fn middle(&self, figure: Figure, labels: &Labels) -> Option<f64> {
+        Summary::of(&self.series(figure, labels).ok()?).map(|summary| summary.median)
+    }
+
+    /// The ratio of a figure under some labels to what it is under others.
+    pub(crate) fn ratio(&self, figure: Figure, ours: &Labels, theirs: &Labels) -> Option<Summary> {
+        Summary::of_ratios(&self.series(figure, ours).ok()?, &self.series(figure, theirs).ok()?)
+    }
+
+    fn cell(&self, shown: &Shown, row: &Labels) -> Cell {
+        let labels = [row.as_slice(), &shown.at].concat();
+        if let Of::Label(name) = shown.figure.of {
+            return self.find(&labels).map_or_else(Cell::Missing, |runs| label_cell(&runs, name));
+        }
+        let ours = self.series(shown.figure, &labels);
+        let theirs = shown.over.as_ref().map(|over| match over {
+            Over::Added(more) => self.series(shown.figure, &[labels.as_slice(), more].concat()),
+            Over::Alone(alone) => self.series(shown.figure, alone),
+        });
+        let (summary, decimals) = match (ours, theirs) {
+            (Err(reason), _) | (_, Some(Err(reason))) => return Cell::Missing(reason),
+            (Ok(ours), None) => (Summary::of(&ours), shown.figure.decimals),
+            (Ok(ours), Some(Ok(theirs))) => (Summary::of_ratios(&ours, &theirs), 2),
+        };
+        match summary {
+            Some(summary) => Cell::Figure { summary, decimals },
+            None => Cell::Missing("too little was measured".to_owned()),
+        }
+    }
+
+    /// A row for each name with its labels, a column for each figure.
+    pub(crate) fn table(&self, title: &str, rows: &[(String, Labels)], columns: &[Shown]) -> Table {
+        let cells = |labels| columns.iter().map(|shown| self.cell(shown, labels)).collect();
+        let rows = rows.iter().map(|(name, labels)| Row { name: name.clone(), cells: cells(labels) });
+        Table {
+            title: title.to_owned(),
+            columns: columns.iter().map(Shown::head).collect(),
+            rows: rows.collect(),
+        }
+    }
+
+    /// The medians of a figure by the numbers that a label has, a line for each name with its labels. What has no figure is
+    /// left out: the table beside it has the reason.
+    pub(crate) fn plot(
+        &self,
+        (id, title): (&str, &str),
+        (label, x): (&'static str, Axis),
+        (figure, y): (Figure, Axis),
+        lines: &[(String, Labels)],
+    ) -> Plot {
+        let line = |(name, labels): &(String, Labels)| {
+            let mut places: Vec<(f64, String)> = Vec::new();
+            for run in self.find(labels).unwrap_or_default() {
+                let place = run.labels.get(label).and_then(|text| Some((text.parse().ok()?, text.clone())));
+                places.extend(place.filter(|place| !places.contains(place)));
+            }
+            places.sort_by(|one, other| one.0.total_cmp(&other.0));
+            let point = |(place, text): (f64, String)| {
+                Some([place, self.middle(figure, &[labels.as_slice(), &[(label, text)]].concat())?])
+            };
+            Series { name: name.clone(), points: places.into_iter().filter_map(point).collect() }
+        };
+        let series = lines.iter().map(line).filter(|series| !series.points.is_empty());
+        Plot { id: id.to_owned(), title: title.to_owned(), x, y, series: series.collect() }
+    }
+
+    /// Latencies by percentile of the first round, in this many microseconds to the unit.
+    pub(crate) fn curves(&self, (id, title): (&str, &str), unit: &str, lines: &[(String, Labels)]) -> Plot {
+        let scale = if unit == "ms" { 1e-3 } else { 1.0 };
+        let line = |(name, labels): &(String, Labels)| {
+            let run = self.find(labels).ok()?.into_iter().find(|run| !run.curve.is_empty())?;
+            let points = run.curve.iter().map(|[percent, us]| [*percent, us * scale]).collect();
+            Some(Series { name: name.clone(), points })
+        };
+        Plot {
+            id: id.to_owned(),
+            title: title.to_owned(),
+            x: axis("percentile", "%", AxisScale::Percentile),
+            y: axis("latency", unit, AxisScale::Logarithmic),
+            series: lines.iter().filter_map(line).collect(),
+        }
+    }
+}
+
+/// Percentages of a curve: dense where it bends.
+pub(crate) const CURVE: [f64; 10] = [0.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99];
+
+/// A figure of one measurement, or why it has none.
+fn value(run: &Run, of: Of) -> Result<f64, String> {
+    let figure = |name: &str| {
+        let reason = || run.labels.get(NOTHING).or_else(|| run.labels.get(&without(name)));
+        let reason = || reason().cloned().unwrap_or_else(|| "not measured".to_owned());
+        run.figures.get(name).copied().ok_or_else(reason)
+    };
+    match of {
+        Of::Value(name, scale) => Ok(figure(name)? * scale),
+        Of::Quotient(above, below, scale) => Ok(figure(above)? / figure(below)? * scale),
+        Of::Label(name) => Err(format!("{name} is no figure")),
+    }
+}
+
+/// The label that a measurement has instead of figures: why it has none.
+pub(crate) const NOTHING: &str = "nothing";
+
+/// The label with the reason why a measurement lacks one figure.
+pub(crate) fn without(figure: &str) -> String {
+    format!("without {figure}")
+}
+
+/// All that the rounds say, each once.
+fn label_cell(runs: &[&Run], name: &str) -> Cell {
+    if let Some(reason) = runs.iter().find_map(|run| run.labels.get(NOTHING)) {
+        return Cell::Missing(reason.clone());
+    }
+    let mut found: Vec<&str> =
+        runs.iter().filter_map(|run| run.labels.get(name)).map(String::as_str).collect();
+    found.sort_unstable();
+    found.dedup();
+    match found.is_empty() {
+        true => Cell::Missing("not measured".to_owned()),
+        false => Cell::Text(found.join(", ")),
+    }
+}
+
+/// An axis of a plot.
+pub(crate) fn axis(name: &str, unit: &str, scale: AxisScale) -> Axis {
+    Axis { name: name.to_owned(), unit: unit.to_owned(), scale }
+}
+
+/// Each name as a row or line whose label is the name itself.
+pub(crate) fn named(label: &'static str, names: impl IntoIterator<Item = &'static str>) -> Rows {
+    names.into_iter().map(|name| (name.to_owned(), at([(label, &name)]))).collect()
+}
+
+/// The same rows or lines under further labels.
+pub(crate) fn under(rows: &[(String, Labels)], labels: &Labels) -> Rows {
+    rows.iter().map(|(name, own)| (name.clone(), [own.as_slice(), labels].concat())).collect()
+}
+
+/// What was found about a claim.
+pub(crate) fn finding(claim: impl Into<String>, verdict: Verdict, sentence: impl Into<String>) -> Finding {
+    Finding { claim: claim.into(), verdict, sentence: sentence.into() }
+}
+
+/// A claim that each of several cases speaks for or against: it holds where all do, in part where some do. `said` has
+/// the words of each case; without one the claim stays open.
+pub(crate) fn judged(claim: impl Into<String>, before: &str, said: &[(String, bool)], none: &str) -> Finding {
+    let words: Vec<&str> = said.iter().map(|(words, _)| words.as_str()).collect();
+    let verdict = match said.iter().filter(|(_, is_met)| *is_met).count() {
+        _ if said.is_empty() => return finding(claim, Verdict::Open, none),
+        0 => Verdict::Fails,
+        met if met == said.len() => Verdict::Holds,
+        _ => Verdict::Partly,
+    };
+    finding(claim, verdict, format!("{before}{}.", words.join("; ")))
+}
+
+/// How far a figure is what was claimed: all of it, a part, or nothing.
+pub(crate) fn at_least(figure: f64, holds: f64, partly: f64) -> Verdict {
+    match figure {
+        figure if figure >= holds => Verdict::Holds,
+        figure if figure >= partly => Verdict::Partly,
+        _ => Verdict::Fails,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Figure = figure("rate", "1/s", 0, Of::Quotient("requests", "seconds", 1.0));
+    const CALLS: Figure = figure("calls", "", 3, Of::Value("calls", 1.0));
+
+    fn run(server: &str, clients: u32, figures: &[(&str, f64)], labels: &[(&str, &str)]) -> Run {
+        let own = [("server", server.to_owned()), ("clients", clients.to_string())];
+        let more = labels.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        let labels = own.into_iter().chain(more).map(|(name, value)| (name.to_owned(), value));
+        let figures = figures.iter().map(|(name, value)| ((*name).to_owned(), *value));
+        Run { labels: labels.collect(), figures: figures.collect(), ..Run::default() }
+    }
+
+    fn section() -> Section {
+        let rate = |requests| [("requests", requests), ("seconds", 2.0)];
+        Section {
+            runs: vec![
+                run("a", 1, &rate(200.0), &[("limit", "server"), ("without calls", "needs root")]),
+                run("a", 1, &rate(400.0), &[("limit", "server")]),
+                run("b", 1, &rate(100.0), &[]),
+                run("b", 1, &rate(100.0), &[]),
+                run("a", 9, &rate(600.0), &[]),
+                run("c", 1, &[], &[(NOTHING, "it ended")]),
+            ],
+            skipped: vec![Fact { name: "nginx".to_owned(), value: "not installed".to_owned() }],
+            ..Section::default()
+        }
+    }
+
+    #[test]
+    fn a_table_has_figures_ratios_and_reasons() {
+        let section = section();
+        let limit = figure("limit", "", 0, Of::Label("limit"));
+        let columns =
+            [RATE.shown(), RATE.over("of b's", at([("server", &"b")])), CALLS.shown(), limit.shown()];
+        let rows = under(&named("server", ["a", "c", "nginx, deferred", "d"]), &at([("clients", &1)]));
+        let table = Sheet::of(&section).table("t", &rows, &columns);
+        let shown: Vec<Vec<String>> =
+            table.rows.iter().map(|row| row.cells.iter().map(crate::report::text::cell).collect()).collect();
+        assert_eq!(shown[0], ["150 (100–200)", "3.00 (2.00–4.00)", "no figure: needs root", "server"]);
+        assert!(shown[1].iter().all(|cell| cell == "no figure: it ended"), "{shown:?}");
+        assert!(shown[2].iter().all(|cell| cell == "no figure: not installed"), "{shown:?}");
+        assert!(shown[3].iter().all(|cell| cell == "no figure: not part of this run"), "{shown:?}");
+        assert_eq!((table.columns[0].unit.as_str(), table.columns[1].unit.as_str()), ("1/s", ""));
+    }
+
+    #[test]
+    fn a_line_has_the_places_that_were_measured() {
+        let section = section();
+        let axes = || axis("", "", AxisScale::Linear);
+        let lines = named("server", ["a", "c"]);
+        let plot = Sheet::of(&section).plot(("p", "P"), ("clients", axes()), (RATE, axes()), &lines);
+        assert_eq!(plot.series.len(), 1, "without a figure there is no line");
+        assert_eq!(plot.series[0].points, [[1.0, 150.0], [9.0, 300.0]]);
+    }
+
+    #[test]
+    fn cases_may_disagree() {
+        let said = |holds: &[bool]| -> Vec<(String, bool)> {
+            holds.iter().map(|is_met| ("x".to_owned(), *is_met)).collect()
+        };
+        let verdict = |holds: &[bool]| judged("claim", "", &said(holds), "none").verdict;
+        assert_eq!(verdict(&[true, true]), Verdict::Holds);
+        assert_eq!(verdict(&[true, false]), Verdict::Partly);
+        assert_eq!(verdict(&[false]), Verdict::Fails);
+        assert_eq!(verdict(&[]), Verdict::Open);
+    }
+}
