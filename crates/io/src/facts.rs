@@ -4,9 +4,11 @@ use rustix::io::Errno;
 
 use crate::op::DeviceId;
 
-/// Space on a file system (statvfs(3)).
+/// Space on a file system, and whose it is (statfs(2)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
+    /// Whether the file system is this machine's own: see [`is_local`].
+    pub is_local: bool,
     /// Bytes of a block, the unit in which files take space.
     pub block_bytes: u64,
     /// Bytes of all blocks.
@@ -17,16 +19,31 @@ pub struct Space {
     pub available_files: u64,
 }
 
-impl From<rustix::fs::StatVfs> for Space {
-    fn from(found: rustix::fs::StatVfs) -> Space {
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+impl From<rustix::fs::StatFs> for Space {
+    fn from(found: rustix::fs::StatFs) -> Space {
+        // 0 where the file system has no smaller blocks.
+        let block_bytes = if found.f_frsize > 0 { found.f_frsize } else { found.f_bsize } as u64;
+        let bytes = |blocks: u64| blocks.saturating_mul(block_bytes);
         Space {
-            block_bytes: found.f_frsize,
+            is_local: is_local(found.f_type as u64),
+            block_bytes,
             total_bytes: bytes(found.f_blocks),
             available_bytes: bytes(found.f_bavail),
-            available_files: found.f_favail,
+            available_files: found.f_ffree,
         }
     }
+}
+
+/// Whether a file system of this kind (a magic number of statfs(2)) waits for no other machine or process.
+pub fn is_local(magic: u64) -> bool {
+    const NFS: u64 = 0x6969;
+    const FUSE: u64 = 0x6573_5546;
+    const CIFS: u64 = 0xff53_4d42;
+    const SMB2: u64 = 0xfe53_4d42;
+    const CEPH: u64 = 0x00c3_6400;
+    const V9FS: u64 = 0x0102_1997;
+    const AFS: u64 = 0x5346_414f;
+    ![NFS, FUSE, CIFS, SMB2, CEPH, V9FS, AFS].contains(&(magic & 0xffff_ffff))
 }
 
 /// The facts about a file that serving it needs.
@@ -92,4 +109,32 @@ pub struct DirEntry {
     pub inode: u64,
     /// What was found by [`EntryLook`]; `None` when nothing was asked for.
     pub stat: Option<Result<Stat, Errno>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Magic numbers of statfs(2).
+    #[test]
+    fn attributes_of_network_and_fuse_file_systems_may_take_time() {
+        for (name, magic, local) in [
+            ("ext4", 0xef53, true),
+            ("xfs", 0x5846_5342, true),
+            ("btrfs", 0x9123_683e, true),
+            ("tmpfs", 0x0102_1994, true),
+            ("overlayfs", 0x794c_7630, true),
+            ("nfs", 0x6969, false),
+            ("fuse", 0x6573_5546, false),
+            ("cifs", 0xff53_4d42, false),
+            ("smb2", 0xfe53_4d42, false),
+            // As a signed word of a 64-bit machine shows it.
+            ("smb2, sign extended", 0xffff_ffff_fe53_4d42, false),
+            ("ceph", 0x00c3_6400, false),
+            ("9p", 0x0102_1997, false),
+            ("afs", 0x5346_414f, false),
+        ] {
+            assert_eq!(is_local(magic), local, "{name}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::buf::Buf;
-pub use crate::facts::{DirEntry, EntryLook, Space, Stat};
+pub use crate::facts::{DirEntry, EntryLook, Space, Stat, is_local};
 pub use crate::fd::Fd;
 pub(crate) use crate::fd::WeakFd;
 pub(crate) use crate::segments::Ends;

@@ -4,6 +4,9 @@
 
 mod common;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use common::{client, one_server, serve, serve_with};
 use testkit::{Client, Deadline};
 
@@ -141,4 +144,53 @@ fn a_path_with_control_characters_stays_on_its_line_of_the_error_log() {
     let line = server.wait_for_log("open() ", Deadline::default());
     assert!(line.contains("/html/a\\x0A2026/01/01 [emerg]\\x1B[2J\\x7F\" failed (2: No such file"), "{line}");
     assert!(!server.error_log().bytes().any(|byte| byte.is_ascii_control() && byte != b'\n'));
+}
+
+/// nginx writes a line before it reads the next request of the connection.
+#[test]
+fn a_client_that_asks_again_finds_the_lines_of_the_last_response_in_the_logs() {
+    if std::env::var_os(testkit::server::EVENTS_VARIABLE).is_some() {
+        return testkit::skip("lines are written through the engine where faults are injected");
+    }
+    for net in testkit::engines::NETS {
+        let conf = one_server(
+            "log_format own $request_uri; access_log logs/access.log own;",
+            "root html; location /named { open_log_file_cache max=9 valid=1h; access_log logs/$arg_v.log own; return 204; }",
+        )
+        .replace("events {}", &format!("events {{ use {net}; }}"));
+        let builder = testkit::Server::builder(common::BINARY).conf(&conf);
+        let builder = builder.text("html/a", "a").text("logs/empty", "");
+        // Started as root, the server makes files as somebody else.
+        let for_all = Permissions::from_mode(0o777);
+        std::fs::set_permissions(builder.dir().join("logs"), for_all).expect("it is ours");
+        let server = match builder.try_start() {
+            Ok(server) => server,
+            Err(why) if net == "io_uring" => {
+                testkit::engines::report_skipped(net, "io_uring", &why);
+                continue;
+            }
+            Err(why) => panic!("{why}"),
+        };
+        let mut client = client(&server);
+        let text = |name: &str| std::fs::read_to_string(server.path(name)).unwrap_or_default();
+        // Files are looked at, and opened, with their first line.
+        for target in ["/missing", "/named?v=v"] {
+            client.get(target);
+        }
+        server.wait_for_access_log(1, Deadline::default());
+        server.wait_for_log("/missing", Deadline::default());
+        let named = || text("logs/v.log").ends_with("v\n").then_some(());
+        testkit::wait::until("a line", Deadline::default(), named).expect("the file is made");
+        for round in 0..100 {
+            for (target, log) in [
+                (format!("/a?{round}"), "logs/access.log"),
+                (format!("/missing?{round}"), "logs/error.log"),
+                (format!("/named?v=v&{round}"), "logs/v.log"),
+            ] {
+                client.get(&target);
+                client.get("/a");
+                assert!(text(log).contains(&target), "{net}: no {target} in {log}");
+            }
+        }
+    }
 }

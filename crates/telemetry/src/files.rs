@@ -41,12 +41,12 @@ pub struct LogFiles {
 pub type Opened = Vec<(PathBuf, OwnedFd)>;
 
 impl LogFiles {
-    /// No target yet, for one of so many threads.
-    pub fn new(stderr: Option<OwnedFd>, threads: usize) -> LogFiles {
+    /// No target yet, for one of so many threads; `calls_directly` says whether calls may be made beside the engine.
+    pub fn new(stderr: Option<OwnedFd>, threads: usize, calls_directly: bool) -> LogFiles {
         LogFiles {
             sinks: RefCell::default(),
             stderr: stderr.map(File::new),
-            outgoing: Rc::default(),
+            outgoing: Rc::new(Outgoing::new(calls_directly)),
             clock: Rc::default(),
             backlog_max: (BACKLOG_MAX / threads.max(1)).max(BACKLOG_LEAST),
             scratch: RefCell::default(),

@@ -18,6 +18,7 @@ pub mod links;
 mod losses;
 pub mod named;
 mod printable;
+mod prompt;
 mod reason;
 pub mod reports;
 pub mod shared;

@@ -20,8 +20,9 @@ use rustix::fs::{FileType, OFlags};
 use crate::bell::Bell;
 use crate::links::Rule;
 use crate::losses::{Cause, Losses};
+use crate::prompt::Prompt;
 use crate::reports::{Outgoing, Report, Reporter, Whose};
-use crate::writer::{WRITE_MAX, device_of};
+use crate::writer::{WRITE_MAX, count_lines, device_of};
 use crate::{Level, Reason, Target};
 
 /// Bytes of lines that wait for such files on one thread, together with what each file that is being opened costs:
@@ -64,6 +65,7 @@ struct Named {
     waiting: RefCell<Vec<u8>>,
     bell: Bell,
     file: RefCell<Option<Open>>,
+    prompt: Prompt,
     /// `disable_symlinks`: the same path by another rule is another file here.
     links: Rule,
     /// For the report, and the root that has to exist, when the file is opened.
@@ -176,6 +178,7 @@ impl NamedLogs {
             waiting: RefCell::default(),
             bell: Bell::default(),
             file: RefCell::default(),
+            prompt: Prompt::default(),
             links,
             asker: RefCell::default(),
             uses: Cell::new(0),
@@ -305,28 +308,41 @@ impl Named {
                 return self.consume(count);
             }
         };
-        let (buf, lines) = {
+        let (count, lines, by_call) = {
             let waiting = self.waiting.borrow();
             let count = waiting.len().min(WRITE_MAX);
-            let buf = rt::pool().get(count).map(|mut buf| {
-                buf.append(&waiting[..count]);
-                buf
-            });
-            (buf, memchr::memchr_iter(b'\n', &waiting[..count]).count() as u64)
+            let text = &waiting[..count];
+            (count, count_lines(text), self.prompt.write(&open.file, text))
         };
-        let Some(buf) = buf else {
-            // Memory is short: the lines wait, and are dropped when there are too many.
-            return rt::sleep_until(rt::now() + Duration::from_millis(10)).await;
+        let (count, result) = match by_call {
+            Some(Ok(written)) => (written, Ok(())),
+            Some(Err(errno)) => (count, Err(errno)),
+            None => {
+                let Some(result) = self.write_by_engine(&open, count, via).await else { return };
+                (count, result)
+            }
         };
-        let count = buf.len();
-        // In append mode the kernel ignores places, write(2).
-        let (result, _) = open.file.write_at(0, buf, open.device, via).await;
         if let Err(errno) = result {
             self.losses.fail(lines, Cause::Write(errno));
         }
         self.consume(count);
         tell(&self.losses, result.is_ok(), &self.path, &self.shared.outgoing);
         tell(&self.shared.losses, true, &self.path, &self.shared.outgoing);
+    }
+
+    /// Writes so many bytes of those that wait; `None` when they have to wait for memory.
+    async fn write_by_engine(&self, open: &Open, count: usize, via: DiskVia) -> Option<Result<(), Errno>> {
+        let Some(mut buf) = rt::pool().get(count) else {
+            // Memory is short: the lines wait, and are dropped when there are too many.
+            rt::sleep_until(rt::now() + Duration::from_millis(10)).await;
+            return None;
+        };
+        buf.append(&self.waiting.borrow()[..count]);
+        let began = Instant::now();
+        // In append mode the kernel ignores places, write(2).
+        let (result, _) = open.file.write_at(0, buf, open.device, via).await;
+        self.prompt.note(began, Instant::now());
+        Some(result.map(drop))
     }
 
     /// Forgets bytes that have been written or lost.
@@ -408,7 +424,12 @@ impl Named {
         let dir = from.as_ref().map(File::fd);
         let file = File::open(dir, path, how, DeviceId::default(), via).await.map_err(failed)?;
         let stat = file.stat(DeviceId::default(), via).await.map_err(failed)?;
-        Ok(Open { file, stat, device: device_of(&stat), checked: rt::now() })
+        let device = device_of(&stat);
+        // Without a cache the opening alone takes a trip through the engine for each line.
+        if self.cache.is_some() && self.shared.outgoing.calls_directly() {
+            self.prompt.look_at(&file, &stat, device).await;
+        }
+        Ok(Open { file, stat, device, checked: rt::now() })
     }
 
     fn path(&self) -> Result<CString, NotOpened> {

@@ -14,6 +14,7 @@ pub struct Outgoing {
     busy: Cell<usize>,
     reports: RefCell<Vec<Report>>,
     bell: Bell,
+    calls_directly: bool,
 }
 
 /// A line for the error log.
@@ -35,6 +36,16 @@ pub(super) enum Whose {
 }
 
 impl Outgoing {
+    /// No reports; `calls_directly` says whether writers may make calls beside the engine.
+    pub(super) fn new(calls_directly: bool) -> Outgoing {
+        Outgoing { calls_directly, ..Outgoing::default() }
+    }
+
+    /// Whether writers may make calls beside the engine.
+    pub(super) fn calls_directly(&self) -> bool {
+        self.calls_directly
+    }
+
     /// Leaves a report.
     pub(super) fn report(&self, report: Report) {
         self.reports.borrow_mut().push(report);

@@ -17,6 +17,7 @@ use rustix::fs::FileType;
 use crate::bell::Bell;
 use crate::gzip::Packer;
 use crate::losses::{Cause, Losses, PAUSE};
+use crate::prompt::Prompt;
 use crate::reports::{Outgoing, Report, Whose};
 use crate::syslog::{SendError, Socket};
 use crate::{Hold, Level, Target};
@@ -60,6 +61,7 @@ pub(super) struct Stream {
     /// What is held back goes out now.
     released: Cell<bool>,
     writing: Cell<bool>,
+    prompt: Prompt,
     /// Whether there are lines that are not written.
     busy: Cell<bool>,
     /// Whether the last write was well, and nothing was dropped since.
@@ -89,6 +91,7 @@ impl Stream {
             flush_at: Cell::new(None),
             released: Cell::new(false),
             writing: Cell::new(false),
+            prompt: Prompt::default(),
             busy: Cell::new(false),
             works: Cell::new(true),
             closing: Cell::new(false),
@@ -156,8 +159,7 @@ impl Stream {
         let timer = Timer::new();
         let mut output = Output::new(self.hold);
         if let Way::File(file) = &self.way {
-            let stat = file.stat(DeviceId::default(), output.via).await;
-            output.device = stat.map_or(DeviceId::default(), |stat| device_of(&stat));
+            self.look_at(file, &mut output).await;
         }
         loop {
             // Lines that come meanwhile need no ring: they are seen before the next wait.
@@ -188,6 +190,43 @@ impl Stream {
         }
     }
 
+    async fn look_at(&self, file: &File, output: &mut Output) {
+        let Ok(stat) = file.stat(DeviceId::default(), output.via).await else { return };
+        output.device = device_of(&stat);
+        // Lines that gather are late anyway.
+        if self.hold.is_none() && self.outgoing.calls_directly() {
+            self.prompt.look_at(file, &stat, output.device).await;
+        }
+    }
+
+    /// Writes lines by a call of the thread; `false` leaves them to the engine.
+    fn write_by_call(&self, file: &File) -> bool {
+        let (written, waiting) = {
+            let waiting = self.waiting.borrow();
+            (self.prompt.write(file, &waiting), waiting.len())
+        };
+        match written {
+            None => return false,
+            Some(Ok(count)) => self.written(count, Ok(()), 0),
+            Some(Err(errno)) => {
+                let lines = count_lines(&self.waiting.borrow());
+                self.written(waiting, Err(errno), lines);
+            }
+        }
+        true
+    }
+
+    /// So many bytes were written, or lost with so many lines.
+    fn written(&self, count: usize, result: Result<(), Errno>, lines: u64) {
+        self.consume(count);
+        self.works.set(result.is_ok());
+        // Not tried again: how much of it was written nobody knows, and lines that stand twice are worse.
+        if let Err(errno) = result {
+            self.losses.fail(lines, Cause::Write(errno));
+        }
+        self.tell();
+    }
+
     /// Says in the error log what was lost, if that is due.
     fn tell(&self) {
         if self.losses.is_any()
@@ -214,12 +253,16 @@ impl Stream {
 
     /// One buffer for a file.
     async fn write_some(&self, file: &File, output: &mut Output, timer: &Timer) {
+        if self.write_by_call(file) {
+            return;
+        }
         let count = self.waiting.borrow().len().min(WRITE_MAX);
         let lines = {
             let waiting = self.waiting.borrow();
             output.fill(&waiting[..count]);
-            memchr::memchr_iter(b'\n', &waiting[..count]).count() as u64
+            count_lines(&waiting[..count])
         };
+        let began = Instant::now();
         let mut result = Ok(());
         while result.is_ok() && !output.bytes.is_empty() {
             let Some(mut buf) = rt::pool().get(output.bytes.len().min(WRITE_MAX)) else {
@@ -241,13 +284,8 @@ impl Stream {
                 }
             };
         }
-        self.consume(count);
-        self.works.set(result.is_ok());
-        // Not tried again: how much of it was written nobody knows, and lines that stand twice are worse.
-        if let Err(errno) = result {
-            self.losses.fail(lines, Cause::Write(errno));
-        }
-        self.tell();
+        self.prompt.note(began, Instant::now());
+        self.written(count, result, lines);
     }
 
     /// Messages for a syslog server, as many as it takes now.
@@ -353,6 +391,10 @@ impl Output {
             None => self.bytes.extend_from_slice(lines),
         }
     }
+}
+
+pub(super) fn count_lines(text: &[u8]) -> u64 {
+    memchr::memchr_iter(b'\n', text).count() as u64
 }
 
 /// Whose share of the workers a log takes. A pipe that nobody reads must not use up that of the disk which the folder

@@ -32,7 +32,7 @@ const CONF_FILE: &str = "conf/nginx.conf";
 
 /// The variable whose directives every server of ours gets in `events`, unless its test has them: `engine_fault write
 /// delay=50ms;` shows which tests take for granted that a write is over at once.
-const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
+pub const EVENTS_VARIABLE: &str = "RINGROAD_TEST_EVENTS";
 
 /// What a line of the error log says about a listening socket, before the address.
 const LISTENING: &str = "listening on ";

@@ -166,7 +166,8 @@ impl Connection {
         let (end, kind) = match self.begin_to_wait() {
             ControlFlow::Continue(wait) => wait,
             ControlFlow::Break(early) => {
-                // What others have sent is received before this is answered, so that a look at a file serves all of them.
+                // What others have sent is received before this is answered, so that a look at a file serves all of them. And
+                // the line of the last response is in the log before the next request is looked at.
                 rt::step_aside().await;
                 return early;
             }
@@ -204,6 +205,12 @@ impl Connection {
         {
             self.socket.set_multishot(true);
             return ControlFlow::Break(Some(self.input.add(received, usize::MAX)));
+        }
+        // The client had the last response and asked again before this turn got there.
+        if !first && let Some(received) = self.socket.try_recv() {
+            self.socket.set_multishot(true);
+            let received = received.ok().map(|buf| buf.is_some_and(|buf| self.input.add(buf, usize::MAX)));
+            return ControlFlow::Break(received);
         }
         let mut patience = match (first, self.thread.is_draining()) {
             (true, _) => self.core().reading.client_header_timeout,

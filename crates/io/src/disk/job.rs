@@ -213,8 +213,8 @@ impl Job {
                 let len = NonZeroU64::new(len.into());
                 Outcome::done(rustix::fs::fadvise(borrow(file), offset, len, advice))
             }
-            Work::SpaceOfFile { file } => Outcome::space(rustix::fs::fstatvfs(borrow(file))),
-            Work::SpaceOfPath { path } => Outcome::space(rustix::fs::statvfs(path)),
+            Work::SpaceOfFile { file } => Outcome::space(rustix::fs::fstatfs(borrow(file))),
+            Work::SpaceOfPath { path } => Outcome::space(rustix::fs::statfs(path)),
             Work::Sync { file } => Outcome::done(retry_on_intr(|| rustix::fs::fdatasync(borrow(file)))),
         }
     }
@@ -364,7 +364,7 @@ impl Outcome {
         }
     }
 
-    fn space(result: Result<rustix::fs::StatVfs, Errno>) -> Outcome {
+    fn space(result: Result<rustix::fs::StatFs, Errno>) -> Outcome {
         match result {
             Ok(found) => Outcome::new(Ok(0), Brought::Space(Space::from(found))),
             Err(error) => Outcome::new(Err(error), Brought::Nothing),

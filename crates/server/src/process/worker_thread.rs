@@ -65,7 +65,8 @@ pub(super) async fn run(start: Start) {
     // and nothing has been begun, or ended, of what outlives them, such as caches.
     let Some(Order::Begin) = orders.recv().await else { return };
     let stderr = std::io::stderr().as_fd().try_clone_to_owned().ok();
-    let logs = LogFiles::new(stderr, version.config.main().workers.count());
+    let calls_directly = version.config.events().calls_directly();
+    let logs = LogFiles::new(stderr, version.config.main().workers.count(), calls_directly);
     let config = Arc::clone(&version.config);
     let thread = Rc::new(Thread::new(shared, version, logs, resources.logs));
     let mut doors = Doors::new(&thread, alone);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use io::Errno;
-use io::op::{DeviceId, OpenHow, Stat};
+use io::op::{DeviceId, OpenHow, Stat, is_local};
 use io::residency::Hunch;
 use rustix::fs::{Mode, OFlags};
 
@@ -159,44 +159,9 @@ pub fn is_on_local_disk(folder: &Path) -> bool {
     found.is_some_and(|facts| is_local(facts.f_type as u64))
 }
 
-/// File systems whose attributes wait for another machine or process (magic numbers of statfs(2)).
-fn is_local(magic: u64) -> bool {
-    const NFS: u64 = 0x6969;
-    const FUSE: u64 = 0x6573_5546;
-    const CIFS: u64 = 0xff53_4d42;
-    const SMB2: u64 = 0xfe53_4d42;
-    const CEPH: u64 = 0x00c3_6400;
-    const V9FS: u64 = 0x0102_1997;
-    const AFS: u64 = 0x5346_414f;
-    ![NFS, FUSE, CIFS, SMB2, CEPH, V9FS, AFS].contains(&(magic & 0xffff_ffff))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Magic numbers of statfs(2).
-    #[test]
-    fn attributes_of_network_and_fuse_file_systems_may_take_time() {
-        for (name, magic, local) in [
-            ("ext4", 0xef53, true),
-            ("xfs", 0x5846_5342, true),
-            ("btrfs", 0x9123_683e, true),
-            ("tmpfs", 0x0102_1994, true),
-            ("overlayfs", 0x794c_7630, true),
-            ("nfs", 0x6969, false),
-            ("fuse", 0x6573_5546, false),
-            ("cifs", 0xff53_4d42, false),
-            ("smb2", 0xfe53_4d42, false),
-            // As a signed word of a 64-bit machine shows it.
-            ("smb2, sign extended", 0xffff_ffff_fe53_4d42, false),
-            ("ceph", 0x00c3_6400, false),
-            ("9p", 0x0102_1997, false),
-            ("afs", 0x5346_414f, false),
-        ] {
-            assert_eq!(is_local(magic), local, "{name}");
-        }
-    }
 
     #[test]
     fn what_fails_is_tried_seldom_and_what_succeeds_always() {
