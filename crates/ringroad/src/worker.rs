@@ -167,6 +167,9 @@ impl Control {
                     self.answer(&ToMaster::Retired(generation));
                 }
             }
+            if let Some(addresses) = serving.worker.take_addresses() {
+                self.answer(&ToMaster::Addresses(addresses));
+            }
             while let Some(arrived) = self.signals.next() {
                 serving.handle_signal(arrived.signal);
             }
@@ -222,7 +225,7 @@ impl Serving {
     /// privileges, so that it means the same as to the master; privileges gone before a thread or a ring exists.
     fn start(bundle: Bundle, fds: Vec<OwnedFd>) -> Result<Serving, String> {
         let (limits, credentials) = (bundle.limits.clone(), bundle.credentials.clone());
-        let generation = bundle.generation;
+        let (generation, addresses_of_names) = (bundle.generation, bundle.addresses.clone());
         let Parsed { config, targets, log, shutdown_timeout, resources } = Parsed::from(bundle, fds)?;
         for message in limits.apply() {
             log.alert(message);
@@ -232,7 +235,7 @@ impl Serving {
         }
         limits.enter_directory()?;
         let addresses = addresses(&resources);
-        let worker = Worker::start(&config, resources)?;
+        let worker = Worker::start(&config, resources, &addresses_of_names)?;
         let generations = vec![generation];
         Ok(Serving { worker, config, generations, addresses, log, targets, shutdown_timeout, leaving: false })
     }

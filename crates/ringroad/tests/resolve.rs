@@ -5,7 +5,9 @@
 
 mod common;
 
+use rustix::process::Signal;
 use testkit::dns::{Answer, Kind, Record};
+use testkit::program::signal_process;
 use testkit::{Client, Deadline, DnsServer, Gate, ListenAddr, Origin, Reply, Server, Setup};
 
 use common::BINARY;
@@ -306,6 +308,34 @@ fn a_changed_server_line_keeps_its_addresses_while_name_servers_fail() {
         server.wait_for_log("name.example could not be resolved (2: Server failure)", Deadline::default());
         assert_eq!(common::client(&server).get("/").text(), "second", "{zone}");
     }
+}
+
+/// Whoever serves next: after a reload that needs a new process, and in the place of a process that died.
+#[test]
+fn a_new_worker_process_has_the_addresses_of_names_while_name_servers_fail() {
+    let (dns, origin) = (DnsServer::start(), origin("here"));
+    dns.set_addresses("name.example", &["127.0.0.1"], 60);
+    let groups = format!(
+        "resolver {} ipv6=off; upstream moving {{ server name.example:{} resolve; }}",
+        dns.addr(),
+        origin.port()
+    );
+    let mut server = setup("location / { proxy_pass http://moving; }", &groups).start(BINARY);
+    assert_eq!(common::client(&server).get("/").text(), "here");
+    dns.set("name.example", Kind::A, Answer::ServFail);
+    // The worker says what it has found before it obeys what comes later.
+    server.signal(Signal::USR1);
+    server.wait_for_log_count("reopening logs", 2, Deadline::default());
+    let first = server.workers();
+    server.rewrite_conf(&server.conf().replace("worker_processes 2", "worker_processes 1"));
+    server.reload();
+    let replaced = || (!server.workers().contains(&first[0])).then_some(());
+    testkit::wait::until("the old worker's end", Deadline::default(), replaced).expect("nothing keeps it");
+    assert_eq!(common::client(&server).get("/").text(), "here");
+    let second = server.workers();
+    signal_process(second[0], Signal::KILL).expect("it is ours");
+    server.wait_for_log("exited on signal 9", Deadline::default());
+    assert_eq!(common::client(&server).get("/").text(), "here");
 }
 
 #[test]

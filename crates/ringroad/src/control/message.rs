@@ -7,6 +7,7 @@
 //!   | -- Reload, bundle, fds -----> |   swaps the configuration in place
 //!   | <---- Reloaded, ReloadFailed -|
 //!   | <------------------- Retired -|   later: the last request under an older configuration has ended
+//!   | <----------------- Addresses -|   later: names have other addresses; the next worker starts with them
 //!   | -- Reopen, fds -------------> |   no answer: a log that cannot be written is told in the log
 //!   | -- Quit, Stop --------------> |   the answer is the end of the process
 //! ```
@@ -28,7 +29,7 @@ use crate::privilege::Credentials;
 const TEXT_MAX: usize = 32 * 1024;
 
 /// Changes with every change of the messages.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// One configuration for a worker. Descriptors travel beside it: those of the listeners in order, then one for
 /// each log file.
@@ -48,6 +49,8 @@ pub(crate) struct Bundle {
     pub(crate) listeners: Vec<(ListenAddr, u64)>,
     /// Log files, one descriptor each.
     pub(crate) logs: Vec<PathBuf>,
+    /// Addresses of names, as another worker told them last. For [`ToWorker::Start`]; a worker that serves knows its own.
+    pub(crate) addresses: String,
 }
 
 impl Bundle {
@@ -91,6 +94,8 @@ pub(crate) enum ToMaster {
     ReloadFailed(u64, String),
     /// No request uses this configuration any more.
     Retired(u64),
+    /// The addresses of names, in words of the server's, for the next worker.
+    Addresses(String),
 }
 
 impl ToWorker {
@@ -143,6 +148,7 @@ impl ToMaster {
             ToMaster::Reloaded(generation) => out.u64(3).u64(*generation),
             ToMaster::ReloadFailed(generation, message) => out.u64(4).u64(*generation).text(cut(message)),
             ToMaster::Retired(generation) => out.u64(5).u64(*generation),
+            ToMaster::Addresses(text) => out.u64(6).text(cut(text)),
         };
         out.finish()
     }
@@ -156,6 +162,7 @@ impl ToMaster {
             3 => ToMaster::Reloaded(from.u64()?),
             4 => ToMaster::ReloadFailed(from.u64()?, from.text()?),
             5 => ToMaster::Retired(from.u64()?),
+            6 => ToMaster::Addresses(from.text()?),
             _ => return Err(Malformed),
         };
         from.end()?;
@@ -191,6 +198,7 @@ fn put_bundle(out: &mut Writer, bundle: &Bundle) {
     out.list(&bundle.logs, |out, path| {
         out.path(path);
     });
+    out.text(&bundle.addresses);
 }
 
 /// Reads what [`put_bundle`] wrote.
@@ -208,6 +216,7 @@ fn take_bundle(from: &mut Reader<'_>) -> Result<Bundle, Malformed> {
             Ok((address, from.u64()?))
         })?,
         logs: from.list(Reader::path)?,
+        addresses: from.text()?,
     })
 }
 
@@ -288,6 +297,7 @@ mod tests {
                 (ListenAddr::Unix("/run/a socket".into()), 1),
             ],
             logs: vec!["/srv/logs/error.log".into()],
+            addresses: "group\thost\n".to_owned(),
         }
     }
 
@@ -310,6 +320,7 @@ mod tests {
             ToMaster::Reloaded(9),
             ToMaster::ReloadFailed(9, "why".to_owned()),
             ToMaster::Retired(8),
+            ToMaster::Addresses("group\thost\n".to_owned()),
         ];
         for answer in answers {
             assert_eq!(ToMaster::decode(&answer.encode()), Ok(answer));

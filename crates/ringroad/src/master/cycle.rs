@@ -82,6 +82,7 @@ impl Cycle {
                 .map(|listener| (listener.options.address.clone(), listener.sockets.len() as u64))
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
+            addresses: String::new(),
         };
         (bundle, fds)
     }

@@ -85,6 +85,8 @@ struct Master {
     postponed: Vec<Signal>,
     /// The number of the newest configuration, in force or not.
     generation: u64,
+    /// Addresses of names, as a worker told them last: a name server that fails must not leave the next worker without.
+    addresses: String,
     /// All that live: one that serves, one that starts during a reload, any number that finish.
     workers: Vec<WorkerProcess>,
     phase: Phase,
@@ -135,6 +137,7 @@ pub(crate) fn run(request: Request, site: Site, log: Log) -> ExitCode {
         reload_again: false,
         postponed: Vec::new(),
         generation: 1,
+        addresses: String::new(),
         workers: Vec::new(),
         phase: Phase::Starting,
         respawn: Respawn::default(),
@@ -161,6 +164,8 @@ impl Master {
                 break;
             }
             self.wait();
+            // A reload starts with what was said before it.
+            self.handle_messages();
             while let Some(arrived) = self.signals.next() {
                 self.handle_signal(arrived);
             }
@@ -186,7 +191,7 @@ impl Master {
         if !wanted || there || self.start_at.is_some() {
             return;
         }
-        match WorkerProcess::start(&self.cycle) {
+        match WorkerProcess::start(&self.cycle, &self.addresses) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.workers.push(worker);
@@ -363,6 +368,11 @@ impl Master {
                 let pid = self.workers[index].pid();
                 tell_retired(&self.cycle.log, generation, pid);
             }
+            // One that leaves knows less than its successor.
+            ToMaster::Addresses(addresses) if self.workers[index].stage == Stage::Serving => {
+                self.addresses = addresses;
+            }
+            ToMaster::Addresses(_) => {}
         }
     }
 

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::control::message::{ToMaster, ToWorker};
+use crate::control::message::{Bundle, ToMaster, ToWorker};
 use crate::control::{Channel, Received};
 use crate::listen::{errno_text, error_text};
 use crate::master::cycle::Cycle;
@@ -65,8 +65,8 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts a process and sends it the configuration.
-    pub(crate) fn start(cycle: &Cycle) -> Result<WorkerProcess, String> {
+    /// Starts a process and sends it the configuration, with the addresses of names as they are known.
+    pub(crate) fn start(cycle: &Cycle, addresses: &str) -> Result<WorkerProcess, String> {
         let (mut channel, theirs) =
             Channel::pair().map_err(|errno| format!("socketpair() failed ({})", errno_text(errno)))?;
         let mut command = Command::new(OWN_EXECUTABLE);
@@ -85,6 +85,7 @@ impl WorkerProcess {
         drop(command);
         let child = child.map_err(|error| format!("starting a worker failed ({})", error_text(&error)))?;
         let (bundle, fds) = cycle.bundle();
+        let bundle = Bundle { addresses: addresses.to_owned(), ..bundle };
         // A worker that dies this early is noticed by its exit status.
         let _ = channel.send(&ToWorker::Start(Box::new(bundle)).encode(), fds);
         Ok(WorkerProcess {

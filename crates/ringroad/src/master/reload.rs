@@ -63,7 +63,7 @@ impl Master {
     /// A new process for a new configuration.
     fn replace(&mut self, cycle: Cycle) {
         self.cycle.log.notice("start worker processes");
-        match WorkerProcess::start(&cycle) {
+        match WorkerProcess::start(&cycle, &self.addresses) {
             Ok(worker) => {
                 self.cycle.log.notice(format_args!("start worker process {}", worker.pid()));
                 self.pending = Some(Pending { worker: worker.pid(), cycle, give_up_at: None });

@@ -169,7 +169,7 @@ impl Single {
 
 /// The server with everything that is open.
 fn start(cycle: &Cycle) -> Result<Worker, String> {
-    Worker::start(&cycle.site.config, resources(cycle)?)
+    Worker::start(&cycle.site.config, resources(cycle)?, "")
 }
 
 /// Copies of the descriptors: the server closes its own when it is done with them.

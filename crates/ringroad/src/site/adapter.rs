@@ -197,9 +197,14 @@ pub(crate) fn explain(config: &Config) -> String {
 pub(crate) struct Worker(server::process::Worker);
 
 impl Worker {
-    /// Returns when every thread accepts. Call it after the privileges are gone.
-    pub(crate) fn start(config: &Arc<Config>, resources: Resources) -> Result<Worker, String> {
-        let started = server::process::Worker::start(config, for_server(resources));
+    /// Returns when every thread accepts. Call it after the privileges are gone. `addresses` are those of names, as
+    /// [`Worker::take_addresses`] of another process told them.
+    pub(crate) fn start(
+        config: &Arc<Config>,
+        resources: Resources,
+        addresses: &str,
+    ) -> Result<Worker, String> {
+        let started = server::process::Worker::start(config, for_server(resources), addresses);
         started.map(Worker).map_err(|error| error.to_string())
     }
 
@@ -229,6 +234,11 @@ impl Worker {
     /// Configurations that no request uses any more, by number; silences [`Worker::events`].
     pub(crate) fn take_retired(&self) -> Vec<u64> {
         self.0.take_retired()
+    }
+
+    /// The addresses of names, when they have changed; to be asked after [`Worker::take_retired`].
+    pub(crate) fn take_addresses(&self) -> Option<String> {
+        self.0.take_addresses()
     }
 
     /// Goes on with other descriptors of the same files.

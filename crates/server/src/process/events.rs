@@ -1,7 +1,7 @@
 //! What the threads of a worker let the one who looks after them know, who waits in a poll(2) of its own:
-//! that a thread has ended, and that a configuration is not used any more.
+//! that a thread has ended, that a configuration is not used any more, and that names have other addresses.
 //!
-//! Both are told by something that is dropped: [`Running`] with the task of a thread, also when it panics, and
+//! The first two are told by something that is dropped: [`Running`] with the task of a thread, also when it panics, and
 //! [`InForce`] with the last request that started under a configuration. The bell is an eventfd(2).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,13 +19,16 @@ pub(super) struct Events {
     panicked: AtomicBool,
     /// Numbers of configurations that nobody has heard about yet.
     retired: Mutex<Vec<u64>>,
+    /// Whether names have other addresses than when it was asked last.
+    names_changed: AtomicBool,
 }
 
 impl Events {
     pub(super) fn new() -> Result<Arc<Events>, Errno> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (running, panicked) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Ok(Arc::new(Events { bell, running, panicked, retired: Mutex::default() }))
+        let (retired, names_changed) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Arc::new(Events { bell, running, panicked, retired, names_changed }))
     }
 
     /// Readable from an event on until [`Events::take_retired`].
@@ -39,6 +42,17 @@ impl Events {
         // Empty is as good as read.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut *self.retired.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Names have other addresses.
+    pub(super) fn note_names(&self) {
+        self.names_changed.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Whether that was noted since this was asked last.
+    pub(super) fn take_names(&self) -> bool {
+        self.names_changed.swap(false, Ordering::AcqRel)
     }
 
     /// How many threads have not ended.

@@ -125,13 +125,19 @@ const ORDERS_MAX: usize = 64;
 /// engine, so that one which takes this long hangs.
 const TAKE_TIME: Duration = Duration::from_secs(10);
 
+/// Bytes of the addresses of names that are told to another process, some hundred of them. Names that do not fit are looked
+/// up anew.
+const ADDRESSES_MAX: usize = 32 << 10;
+
 /// How long the engine of a thread that ends waits for operations on a slow disk.
 const DRAIN: Duration = Duration::from_secs(2);
 
 impl Worker {
-    /// Starts the threads; each accepts when this returns. Call it after the privileges are gone.
-    pub fn start(config: &Arc<Config>, resources: Resources) -> Result<Worker, StartError> {
+    /// Starts the threads; each accepts when this returns. Call it after the privileges are gone. `addresses` is what
+    /// another process told of its names ([`Worker::take_addresses`]).
+    pub fn start(config: &Arc<Config>, resources: Resources, addresses: &str) -> Result<Worker, StartError> {
         let choice = Choice::make(config)?;
+        config.http.of::<Upstreams>().begin_with(addresses);
         let spare = resources.try_clone().map_err(StartError::Descriptor)?;
         let (worker, started) = Worker::start_threads(config, choice, resources)?;
         let Err(error) = started else { return Ok(worker) };
@@ -152,7 +158,6 @@ impl Worker {
         let count = config.main().workers.count();
         let events = Events::new().map_err(|errno| StartError::Descriptor(errno.into()))?;
         config.http.zones.begin(&Zones::default());
-        config.http.of::<Upstreams>().begin(&Upstreams::default());
         let version = version(config, 1, &events);
         let shared = Arc::new(Shared::default());
         let (memory, notes) = (Arc::new(Ledger::default()), Arc::new(Written::default()));
@@ -172,7 +177,7 @@ impl Worker {
                 notes: Arc::clone(&notes),
                 version: version.clone(),
                 resources: part,
-                first: number == 0,
+                events: (number == 0).then(|| Arc::clone(&worker.events)),
                 alone: count == 1,
                 orders,
             };
@@ -242,6 +247,13 @@ impl Worker {
     pub fn take_retired(&self) -> Vec<u64> {
         let newest = self.newest.load(Ordering::Relaxed);
         self.events.take_retired().into_iter().filter(|&number| number != newest).collect()
+    }
+
+    /// The addresses of all names, when they have changed since this was asked last: for the process that takes the place of
+    /// this one. To be asked after [`Worker::take_retired`].
+    pub fn take_addresses(&self) -> Option<String> {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        self.events.take_names().then(|| config.http.of::<Upstreams>().known_addresses(ADDRESSES_MAX))
     }
 
     /// Writes on into these log files.

@@ -12,7 +12,9 @@ use rt::{Either, select};
 
 use crate::memory::{self, Ledger};
 use crate::process::Resources;
+use crate::process::events::Events;
 use crate::process::notes::{self, Written};
+use exchange::config::Config;
 use exchange::error_log;
 use exchange::room;
 use exchange::thread::{ConfigVersion, Thread};
@@ -33,8 +35,8 @@ pub(super) struct Start {
     pub(super) notes: Arc<Written>,
     pub(super) version: ConfigVersion,
     pub(super) resources: Resources,
-    /// Whether it is the first one, which also does what is done once for all.
-    pub(super) first: bool,
+    /// The first thread has them, which also does what is done once for all.
+    pub(super) events: Option<Arc<Events>>,
     /// Whether it is the only one, so that all sockets are its own.
     pub(super) alone: bool,
     pub(super) orders: mailbox::Receiver<Order>,
@@ -60,7 +62,7 @@ const SAVE_MAX: Duration = Duration::from_secs(3);
 
 /// The thread's main task.
 pub(super) async fn run(start: Start) {
-    let Start { shared, memory, notes, version, resources, first, alone, mut orders } = start;
+    let Start { shared, memory, notes, version, resources, events, alone, mut orders } = start;
     // Where another thread cannot be had, all are made once more on another engine: until then nobody has been accepted,
     // and nothing has been begun, or ended, of what outlives them, such as caches.
     let Some(Order::Begin) = orders.recv().await else { return };
@@ -76,7 +78,11 @@ pub(super) async fn run(start: Start) {
     rt::spawn(room::watch_buffers(Rc::clone(&thread)));
     rt::spawn(notes::watch(Rc::clone(&thread), notes));
     rt::spawn(reports::watch(Rc::clone(thread.logs.outgoing()), report_to(&thread)));
-    let mut names = first.then(|| Keeper::start(&thread, &config));
+    let keep_names = |config: &Config| {
+        let events = events.clone()?;
+        Some(Keeper::start(&thread, config, move || events.note_names()))
+    };
+    let mut names = keep_names(&config);
     drop(config);
     while let Some(order) = orders.recv().await {
         match order {
@@ -84,7 +90,7 @@ pub(super) async fn run(start: Start) {
                 let config = Arc::clone(&version.config);
                 thread.replace(version, resources.logs);
                 // The new one starts before the old one ends by being replaced.
-                names = first.then(|| Keeper::start(&thread, &config));
+                names = keep_names(&config);
                 doors.close_unconfigured();
                 doors.open(resources.listeners);
                 // One who waits no longer has given this worker up.

@@ -45,7 +45,7 @@ impl Site {
         let logs = loaded.config.log_files();
         let logs = logs.into_iter().map(|path| (path.clone(), open_log(&path))).collect();
         let listeners = vec![(ListenAddr::Inet(address), vec![listener.into()])];
-        let worker = Worker::start(&loaded.config, Resources { listeners, logs }).expect("it starts");
+        let worker = Worker::start(&loaded.config, Resources { listeners, logs }, "").expect("it starts");
         Site { worker: Some(worker), address, folder }
     }
 

@@ -10,6 +10,7 @@
 pub mod address;
 mod balance;
 mod groups;
+mod known;
 pub mod lines;
 mod ring;
 pub mod sticky;

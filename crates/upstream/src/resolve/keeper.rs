@@ -48,10 +48,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const HOSTS_EVERY: Duration = Duration::from_secs(5);
 
 impl Keeper {
-    /// Starts on this thread. The first answers come later.
-    pub fn start(thread: &Rc<Thread>, config: &Config) -> Keeper {
+    /// Starts on this thread. The first answers come later; `changed` is called when a name has other addresses than before.
+    pub fn start(thread: &Rc<Thread>, config: &Config, changed: impl Fn() + 'static) -> Keeper {
         let keeper = Keeper { end: Rc::new(Event::new()) };
-        let told = Told::to(thread);
+        let told = Told { changed: Rc::new(changed), ..Told::to(thread) };
         for (host, users) in literal_names(config) {
             let resolver = users.iter().find_map(|user| user.group.resolver.clone());
             let times = TimeSource::new(resolver.or_else(|| config.http.of::<HttpConf>().0.resolver.clone()));
@@ -116,16 +116,21 @@ fn run_time_names(config: &Config) -> Vec<(Arc<Group>, Named)> {
 
 /// Where what is to be said goes: the error log of the process.
 #[derive(Clone)]
-pub(super) struct Told(pub(super) Rc<dyn Fn(Level, fmt::Arguments<'_>)>);
+pub(super) struct Told {
+    pub(super) say: Rc<dyn Fn(Level, fmt::Arguments<'_>)>,
+    /// Told that addresses were found.
+    pub(super) changed: Rc<dyn Fn()>,
+}
 
 impl Told {
     fn to(thread: &Rc<Thread>) -> Told {
         let thread = Rc::clone(thread);
-        Told(Rc::new(move |level, message| error_log::write(&thread, level, message)))
+        let say = move |level, message: fmt::Arguments<'_>| error_log::write(&thread, level, message);
+        Told { say: Rc::new(say), changed: Rc::new(|| ()) }
     }
 
     fn say(&self, level: Level, message: fmt::Arguments<'_>) {
-        (self.0)(level, message);
+        (self.say)(level, message);
     }
 }
 
@@ -171,6 +176,7 @@ impl SystemName {
             let found = addresses.iter().map(|&address| found_at(SocketAddr::new(address, user.named.port)));
             user.group.put(&user.named, found.collect());
         }
+        (self.told.changed)();
     }
 
     /// Waits until the answer may be another one.
@@ -217,6 +223,7 @@ impl RunTimeName {
                     }
                     failures = 0;
                     self.group.put(&self.named, found);
+                    (self.told.changed)();
                     rt::now() + holds.max(PAUSE_MIN)
                 }
                 Err(unresolved) => {

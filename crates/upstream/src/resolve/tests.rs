@@ -169,7 +169,8 @@ impl Kept {
         std::fs::write(folder.path().join("hosts"), hosts).expect("written");
         let kept = Kept { group, answers, folder, told: Rc::default() };
         let told = Rc::clone(&kept.told);
-        let told = Told(Rc::new(move |_, message| told.borrow_mut().push(message.to_string())));
+        let say = move |_, message: std::fmt::Arguments<'_>| told.borrow_mut().push(message.to_string());
+        let told = Told { say: Rc::new(say), changed: Rc::new(|| ()) };
         let (group, system) = (kept.group(), kept.answers.system(kept.folder.path()));
         let user = |named: &_| User { group: Arc::clone(&group), named: Clone::clone(named), place: None };
         let users = group.names().map(user).collect();

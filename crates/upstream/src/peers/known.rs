@@ -1,0 +1,154 @@
+//! Addresses of names on their way from a worker process to the next one, as text: a line for each address, its fields
+//! apart by tabs. Whoever keeps the text between the two need not understand it.
+//!
+//! ```text
+//! group | host | service or - | weight | priority | name in the SRV record or - | address:port
+//! ```
+//! The reader may be older or newer than the writer, and the text may be of an attacker who got hold of the worker before:
+//! a line that makes no sense is passed over, and an address is a server only where the configuration has its name.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use io::op::PeerAddr;
+
+use super::lines::{Address, Found, Named};
+use super::{Group, Upstreams};
+
+/// What was found for the names of one group.
+pub(super) type Known = BTreeMap<Named, Vec<Found>>;
+
+/// Stands for a field that is absent. No name is a hyphen alone.
+const NONE: &str = "-";
+
+impl Upstreams {
+    /// The addresses of all names, as far as they are known and `bytes_max` has room for whole lines.
+    pub fn known_addresses(&self, bytes_max: usize) -> String {
+        let mut text = String::new();
+        for group in self.groups() {
+            let mut told = Vec::new();
+            for (named, found) in group.known().iter().filter(|(_, found)| !found.is_empty()) {
+                // The port is the configuration's, and a host has the same addresses at all of them.
+                let host = (named.host.to_ascii_lowercase(), named.service.clone());
+                if !told.contains(&host) {
+                    found.iter().for_each(|found| put_line(&mut text, &group.name, named, found, bytes_max));
+                    told.push(host);
+                }
+            }
+        }
+        text
+    }
+
+    /// As [`Upstreams::begin`], with what [`Upstreams::known_addresses`] told of the configuration before.
+    pub fn begin_with(&self, text: &str) {
+        let mut known: BTreeMap<String, Known> = BTreeMap::new();
+        for (group, named, found) in text.lines().filter_map(read_line) {
+            known.entry(group).or_default().entry(named).or_default().push(found);
+        }
+        let nothing = Known::new();
+        for group in self.groups() {
+            group.begin_with(known.get(&group.name.to_ascii_lowercase()).unwrap_or(&nothing));
+        }
+    }
+}
+
+impl Group {
+    fn known(&self) -> Known {
+        self.state().lock().found().clone()
+    }
+
+    fn begin_with(&self, known: &Known) {
+        self.state.get_or_init(|| self.fresh(known));
+    }
+}
+
+fn put_line(text: &mut String, group: &str, named: &Named, found: &Found, bytes_max: usize) {
+    let PeerAddr::Inet(address) = &found.address.address else { return };
+    let (service, server) =
+        (named.service.as_deref().unwrap_or(NONE), found.server.as_deref().unwrap_or(NONE));
+    let Found { weight, priority, .. } = found;
+    let start = text.len();
+    // A string takes every write.
+    let _ = writeln!(text, "{group}\t{}\t{service}\t{weight}\t{priority}\t{server}\t{address}", named.host);
+    if text.len() > bytes_max {
+        text.truncate(start);
+    }
+}
+
+fn read_line(line: &str) -> Option<(String, Named, Found)> {
+    let mut fields = line.split('\t');
+    let group = fields.next()?.to_ascii_lowercase();
+    let (host, service) = (fields.next()?.to_owned(), optional(fields.next()?));
+    let (weight, priority) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let server = optional(fields.next()?).map(Into::into);
+    let address = PeerAddr::Inet(fields.next()?.parse().ok()?);
+    // Names that this configuration does not have exactly so are compared by host and service.
+    let named = Named { host, port: 0, service, at_run_time: true };
+    let found = Found { address: Address::from(address), server, weight, priority };
+    fields.next().is_none().then_some((group, named, found))
+}
+
+fn optional(field: &str) -> Option<String> {
+    (field != NONE).then(|| field.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::address::Url;
+    use super::super::lines::{Draft, Line};
+    use super::*;
+
+    /// The groups of a configuration with one block, whose servers are these names.
+    fn of_names(names: &[&str]) -> Upstreams {
+        let mut draft = Draft::new("Moving");
+        let line = |text: &&str| Line::new(text, &Url::parse(text, 80).expect("a name"));
+        draft.lines = names.iter().map(line).collect();
+        let mut groups = Upstreams::default();
+        groups.add_block(draft);
+        groups
+    }
+
+    fn put(groups: &Upstreams, host: &str, addresses: &[&str]) {
+        let group = groups.groups().next().expect("one");
+        let named = group.names().find(|named| named.host == host).expect("a name of the group").clone();
+        let found = addresses.iter().map(|address| Found {
+            address: Address::from(PeerAddr::Inet(address.parse().expect("an address"))),
+            server: None,
+            weight: 1,
+            priority: 0,
+        });
+        group.put(&named, found.collect());
+    }
+
+    fn addresses(groups: &Upstreams) -> Vec<String> {
+        groups.groups().flat_map(|group| group.addresses()).collect()
+    }
+
+    #[test]
+    fn the_next_process_has_the_addresses_of_names_that_stay() {
+        let before = of_names(&["a.example:8080", "b.example", "gone.example"]);
+        put(&before, "a.example", &["127.0.0.1:8080", "[::1]:8080"]);
+        put(&before, "gone.example", &["127.0.0.3:80"]);
+        let text = before.known_addresses(usize::MAX);
+        let after = of_names(&["A.example:9090", "b.example"]);
+        after.begin_with(&text);
+        assert_eq!(addresses(&after), ["127.0.0.1:9090", "[::1]:9090"], "{text}");
+        assert_eq!(after.known_addresses(usize::MAX).lines().count(), 2);
+    }
+
+    #[test]
+    fn lines_are_whole_and_bounded_and_nonsense_is_passed_over() {
+        let before = of_names(&["a.example"]);
+        put(&before, "a.example", &["127.0.0.1:80", "127.0.0.2:80"]);
+        let whole = before.known_addresses(usize::MAX);
+        let first = whole.lines().next().expect("a line").len() + 1;
+        assert_eq!(before.known_addresses(first), &whole[..first]);
+        assert_eq!(before.known_addresses(first - 1), "");
+        for end in 0..whole.len() {
+            of_names(&["a.example"]).begin_with(&whole[..end]);
+        }
+        let after = of_names(&["a.example"]);
+        after.begin_with("moving\ta.example\n\nmoving\ta.example\t-\t70000\t0\t-\t127.0.0.1:80\nx\ty\tz");
+        assert!(addresses(&after).is_empty());
+    }
+}
