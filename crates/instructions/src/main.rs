@@ -1,12 +1,18 @@
-//! Runs pieces of pure hot code some thousand times, so that callgrind can count the instructions of each. What a
+//! Runs pieces of hot code some thousand times, so that callgrind can count the instructions of each. What a
 //! request costs in these is exact on any machine, where times are not: `cargo xtask instructions` runs it, divides, and
 //! compares with `counts.txt` beside this crate.
 //!
-//! Each piece is a function of [`pieces`] that callgrind finds by its name. It is called twice, with as many repetitions
-//! more the second time: the difference has nothing in it of what a piece prepares, nor of what happens once.
+//! Each piece is a function of [`pieces`], or of [`whole`] for whole requests, that callgrind finds by its name. It is
+//! called twice, with as many repetitions more the second time: the difference has nothing in it of what a piece
+//! prepares, nor of what happens once.
 #![forbid(unsafe_code)]
 
 mod pieces;
+mod whole;
+
+/// The one of the server.
+#[global_allocator]
+static ALLOCATOR: io::blocks::Blocks = io::blocks::Blocks;
 
 /// Repetitions of the first call, and how many more the second one has. `crates/xtask/src/instructions.rs` divides by it.
 const REPETITIONS: u32 = 1000;

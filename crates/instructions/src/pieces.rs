@@ -19,8 +19,10 @@ use http::request::{self, Head, HeaderId, Policy};
 use http::response::{ConnectionField, HeadWriter, Opening, ResponseHead};
 use http::{StatusCode, date, host, range, uri};
 
+use crate::whole::{course_hit, course_proxied, course_static};
+
 /// All of them, in the order in which a request meets them.
-pub(crate) const ALL: [fn(u32); 16] = [
+pub(crate) const ALL: [fn(u32); 19] = [
     request_head_small,
     request_head_browser,
     host_name,
@@ -37,6 +39,9 @@ pub(crate) const ALL: [fn(u32); 16] = [
     cache_key,
     index_hit,
     index_insert,
+    course_static,
+    course_proxied,
+    course_hit,
 ];
 
 /// What load generators and health checks send.

@@ -1,4 +1,4 @@
-//! `cargo xtask instructions`: how many instructions pieces of pure hot code take, against the committed figures.
+//! `cargo xtask instructions`: how many instructions pieces of hot code take, against the committed figures.
 //!
 //! callgrind (of valgrind) counts what the program of crate `instructions` executes, without a special right and the same
 //! on every machine of one kind. Times would need a quiet machine and a margin of a fifth; here 2 % more is a change that
@@ -26,9 +26,10 @@ const LESS_MIN: f64 = 0.98;
 const REPETITIONS: u64 = 1000;
 
 const HEADER: &str = "\
-# Instructions of pieces of pure hot code, each once: `cargo xtask instructions` counts them with callgrind and fails when
+# Instructions of pieces of hot code, each once: `cargo xtask instructions` counts them with callgrind and fails when
 # one takes over 2 % more; `cargo xtask instructions --bless` writes this file. The pieces are the functions of
-# crates/instructions/src/pieces.rs. The counts belong to what they were made with, other compilers are only reported.
+# crates/instructions/src/pieces.rs and, for whole requests, whole.rs. The counts belong to what they were made with,
+# other compilers are only reported.
 ";
 
 /// Instructions by the name of a piece.
@@ -76,8 +77,11 @@ fn count() -> Result<Option<(String, Counts)>, Failure> {
     let file = |error| Failure::File { path: folder.clone(), error };
     std::fs::create_dir_all(&folder).map_err(file)?;
     let profile = folder.join("callgrind.out");
+    // Of its own words most are about system calls that it does not know.
+    let words = folder.join("valgrind.log");
     let runner = format!(
-        "valgrind --tool=callgrind --quiet --error-exitcode=1 --callgrind-out-file={}",
+        "valgrind --tool=callgrind --quiet --log-file={} --callgrind-out-file={}",
+        words.display(),
         profile.display()
     );
     let variable = format!("CARGO_TARGET_{}_RUNNER", host.to_uppercase().replace('-', "_"));
@@ -118,7 +122,7 @@ fn instructions(profile: &str) -> Counts {
         if is_call {
             is_call = false;
             let cost = line.split_ascii_whitespace().next_back().and_then(|cost| cost.parse::<u64>().ok());
-            if let (Some(piece), Some(cost)) = (called.strip_prefix("instructions::pieces::"), cost) {
+            if let (Some(piece), Some(cost)) = (piece_of(called), cost) {
                 match caller {
                     "instructions::fewer" => *fewer.entry(piece.to_owned()).or_default() += cost,
                     "instructions::more" => *more.entry(piece.to_owned()).or_default() += cost,
@@ -139,6 +143,13 @@ fn instructions(profile: &str) -> Counts {
         Some((name.clone(), (cost.saturating_sub(*less) + REPETITIONS / 2) / REPETITIONS))
     };
     more.iter().filter_map(of).collect()
+}
+
+/// The piece that a function is.
+fn piece_of(function: &str) -> Option<&str> {
+    ["instructions::pieces::", "instructions::whole::"]
+        .iter()
+        .find_map(|module| function.strip_prefix(module))
 }
 
 /// `(14) name` or `(14)`.

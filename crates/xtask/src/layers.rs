@@ -24,7 +24,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("server", &["io", "rt", "conf", "telemetry", "transfer", "exchange", "upstream", "frontend", "modules"]),
     ("bench", &["io", "rt", "http"]),
     ("ringroad", &["io", "rt", "http", "conf", "cache", "server", "bench"]),
-    ("instructions", &["http", "cache"]),
+    (
+        "instructions",
+        &["io", "rt", "http", "conf", "cache", "telemetry", "exchange", "upstream", "frontend", "modules"],
+    ),
     ("testkit", &[]),
     ("xtask", &[]),
 ];
