@@ -3,8 +3,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::framing::BodyFraming;
-use http::request::{HeaderId, Method, Target};
+use http::request::{BodyLength, HeaderId, Method, Target};
 use io::op::Source;
 use rt::{Either, select};
 
@@ -636,7 +635,7 @@ fn apply_limit_except(request: &mut Request) {
 /// A body that is announced to be above `client_max_body_size`.
 pub fn too_large(request: &mut Request) -> Option<u16> {
     let most = request.scope().core.reading.client_max_body_size;
-    let BodyFraming::Length(length) = BodyFraming::of(&request.head) else { return None };
+    let BodyLength::Exactly(length) = request.head.body() else { return None };
     if most == 0 || length <= most || request.internal {
         return None;
     }

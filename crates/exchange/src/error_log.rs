@@ -1,5 +1,6 @@
 //! Lines of the error log: in nginx's form, or as JSON objects.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
 use std::rc::Rc;
@@ -150,7 +151,7 @@ impl Line<'_> {
 
 /// What of a request stands in a line, where the request has it. The bytes are the client's.
 struct Facts<'a> {
-    line: &'a [u8],
+    line: Cow<'a, [u8]>,
     /// The URI of a subrequest; empty for a client's request.
     subrequest: &'a [u8],
     /// Which other server was asked; empty for none.
@@ -182,7 +183,7 @@ impl<'a> Facts<'a> {
             Some(bytes).filter(|bytes| !bytes.is_empty())
         }
         let all = [
-            ("request", full(self.line)),
+            ("request", full(&self.line)),
             ("subrequest", full(self.subrequest)),
             ("upstream", full(&self.upstream)),
             ("host", full(self.host)),

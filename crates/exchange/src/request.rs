@@ -4,6 +4,7 @@
 //! are the connection's; deciding is the phases'.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::io::Write;
@@ -436,12 +437,19 @@ impl Request {
         self.raw.as_ref().map(|raw| &raw.bytes()[self.raw_start..]).unwrap_or_default()
     }
 
-    /// The request line for logs; of one that cannot be read what came of it, up to its end.
-    pub fn line(&self) -> &[u8] {
+    /// The request line for logs; of one that cannot be read what came of it, up to its end. Where the protocol has no such
+    /// line it is made.
+    pub fn line(&self) -> Cow<'_, [u8]> {
         let bytes = self.bytes();
         match self.head.request_line().of(bytes) {
-            b"" => &bytes[..memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len())],
-            line => line,
+            b"" if self.head.is_begun() => {
+                let (method, target) = (self.head.method_span().of(bytes), self.head.target_span().of(bytes));
+                let mut line = [method, b" ", target, b" "].concat();
+                self.head.push_protocol(&mut line);
+                Cow::Owned(line)
+            }
+            b"" => Cow::Borrowed(&bytes[..memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len())]),
+            line => Cow::Borrowed(line),
         }
     }
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use http::request::{Head, HeaderId, Method, Progress, Version};
+use http::request::{Composer, Head, HeaderId, Method};
 use rt::local::Event;
 use rt::{Either, select};
 
@@ -144,30 +144,22 @@ pub async fn visit<T: 'static>(parent: &Request, target: &[u8], errand: T) {
     run.await;
 }
 
-/// A request of its own with a head that was never received: the parent's fields behind another request line, without
-/// those that are about a body, about a part, or about what the client has already.
+/// A request of its own with a head that was never received: the parent's fields behind another target, without those that
+/// are about a body, about a part, or about what the client has already.
 fn fetching(parent: &Request, target: &[u8]) -> Option<Box<Request>> {
-    let bytes = parent.bytes();
-    let mut text = [b"GET ", target, b" "].concat();
-    text.extend_from_slice(match parent.head.version() {
-        Version::Http10 => b"HTTP/1.0\r\n",
-        Version::Http11 => b"HTTP/1.1\r\n",
-    });
-    for field in parent.head.fields().iter().filter(|field| !is_of_one_request(field.id)) {
-        let (name, value) = (field.name.of(bytes), field.value.of(bytes));
-        text.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
-    }
-    text.extend_from_slice(b"\r\n");
     let mut child = parent.child()?;
     child.shared = Rc::new(parent.shared.apart());
-    let policy = effect::policy(&parent.scope().core);
     child.head = Head::new();
-    match http::request::parse(&mut child.head, &text, &policy) {
-        Ok(Progress::Complete { .. }) => {}
-        _ => return None,
+    let (bytes, policy) = (parent.bytes(), effect::policy(&parent.scope().core));
+    let mut composed = Vec::with_capacity(bytes.len() + target.len());
+    let (version, line) = (parent.head.version(), (&b"GET"[..], target));
+    let mut composer = Composer::begin(&mut child.head, &mut composed, &policy, version, line).ok()?;
+    for field in parent.head.fields().iter().filter(|field| !is_of_one_request(field.id)) {
+        composer.field(field.name.of(bytes), field.value.of(bytes)).ok()?;
     }
-    let mut raw = rt::pool().get(text.len())?;
-    raw.append(&text);
+    composer.finish(false).ok()?;
+    let mut raw = rt::pool().get(composed.len())?;
+    raw.append(&composed);
     child.take_head(io::op::Source::Buf(raw), 0);
     (child.method, child.internal, child.is_detached, child.body) = (Method::Get, false, true, None);
     course::read_uri(&mut child).then_some(child)

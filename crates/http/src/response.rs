@@ -256,10 +256,7 @@ fn push_connection(out: &mut Vec<u8>, connection: ConnectionField) {
 /// # Errors
 /// [`InvalidField`]; nothing was appended.
 pub fn push_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
-    if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
-        return Err(InvalidField::Name);
-    }
-    check_value(value)?;
+    check_field(name, value)?;
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
@@ -285,6 +282,17 @@ pub fn push_relayed_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Resul
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
     Ok(())
+}
+
+/// Whether a field may be sent, in any protocol.
+///
+/// # Errors
+/// [`InvalidField`] says which part may not.
+pub fn check_field(name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
+    if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
+        return Err(InvalidField::Name);
+    }
+    check_value(value)
 }
 
 /// A date is our own text.

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::framing::{BodyFraming, CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
+use http::framing::{CHUNK_END, CHUNK_HEADER_LEN_MAX, LAST_CHUNK, chunk_header};
+use http::request::BodyLength;
 use io::op::{DeviceId, SEGMENTS_MAX, Source};
 use io::{Errno, Frozen, Segments};
 use rt::Timer;
@@ -75,7 +76,7 @@ impl Sending {
         let (future, left): (Pin<Box<dyn Future<Output = _>>>, _) = match (&outgoing.body, &request.incoming)
         {
             (OutgoingBody::Streamed, Some(incoming)) => {
-                let framing = BodyFraming::of(&request.head);
+                let framing = request.head.body();
                 let left = Left::Coming(Rc::clone(incoming));
                 (Box::pin(stream(out, head, Rc::clone(incoming), framing)), left)
             }
@@ -151,9 +152,9 @@ async fn stream(
     mut out: Out,
     head: Vec<u8>,
     incoming: Rc<IncomingBody>,
-    framing: BodyFraming,
+    framing: BodyLength,
 ) -> Result<(), SendTrouble> {
-    let chunked = framing == BodyFraming::Chunked;
+    let chunked = framing == BodyLength::Unknown;
     let mut data = Segments::from(head);
     let mut piece = incoming.try_next();
     loop {

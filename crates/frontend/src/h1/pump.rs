@@ -6,7 +6,6 @@
 use std::pin::Pin;
 use std::rc::Rc;
 
-use http::framing::BodyFraming;
 use io::Segments;
 use rt::{Either, select};
 
@@ -201,7 +200,7 @@ impl Connection {
 
     /// Whether a body that nobody wanted stands between this request and the next.
     fn has_rest(&self, request: &Request, after: After) -> bool {
-        after == After::KeepAlive && !request.body_is_taken && BodyFraming::of(&request.head).has_body()
+        after == After::KeepAlive && !request.body_is_taken && request.head.body().has_body()
     }
 
     /// What comes behind the answer.
@@ -304,6 +303,6 @@ fn dropped(request: &mut Request) -> Pending {
 fn wants_early_body(request: &Request) -> bool {
     let texts = request.scope().core.reading.client_body_early_read.items();
     !texts.is_empty()
-        && BodyFraming::of(&request.head).has_body()
+        && request.head.body().has_body()
         && texts.iter().any(|text| !matches!(text.rendered(request).as_slice(), b"" | b"0"))
 }

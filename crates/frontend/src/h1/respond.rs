@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::connection::{Browser, CONTINUE_RESPONSE, Expect};
-use http::framing::BodyFraming;
 use http::request::{HeaderId, Method, Version};
 use http::response::{ConnectionField, HeadWriter, ResponseHead};
 use http::{StatusCode, connection};
@@ -220,7 +219,7 @@ impl Connection {
     /// Whether a client that sent `Expect: 100-continue` is told to send its body; `None` without one.
     fn client_waits_to_send(&self, request: &Request) -> Option<bool> {
         let waits = connection::expect(&request.head, request.bytes()) == Expect::Continue
-            && BodyFraming::of(&request.head).has_body()
+            && request.head.body().has_body()
             && !request.body_is_taken
             && self.input.bytes().is_empty();
         waits.then_some(request.keepalive && request.response.status < 300)

@@ -1,6 +1,7 @@
 //! Request bodies that nobody wanted, and closing so that the client still reads its answer.
 
-use http::framing::{BodyFraming, ChunkedDecoder, Event};
+use http::framing::{ChunkedDecoder, Event};
+use http::request::BodyLength;
 use io::Errno;
 
 use crate::h1::Connection;
@@ -57,7 +58,7 @@ impl Connection {
     /// Whether the client may have sent something that was not read: closing now could reset the connection
     /// and destroy the answer on its way.
     pub(super) fn client_may_send(&self, request: &Request) -> bool {
-        BodyFraming::of(&request.head).has_body()
+        request.head.body().has_body()
             || !self.input.bytes().is_empty()
             || request.head.in_request_line()
             || request.response.status >= 400 && !request.completed
@@ -113,10 +114,10 @@ impl Rest {
     /// All of the body that follows a request's head; nothing where it has none.
     pub(super) fn of(request: &Request) -> Option<Rest> {
         let strict = request.scope().core.reading.http_strict;
-        match BodyFraming::of(&request.head) {
-            BodyFraming::None => None,
-            BodyFraming::Length(length) => Some(Rest::Bytes(length)),
-            BodyFraming::Chunked => Some(Rest::Chunks(ChunkedDecoder::strict(strict))),
+        match request.head.body() {
+            BodyLength::None => None,
+            BodyLength::Exactly(length) => Some(Rest::Bytes(length)),
+            BodyLength::Unknown => Some(Rest::Chunks(ChunkedDecoder::strict(strict))),
         }
     }
 

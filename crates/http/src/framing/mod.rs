@@ -1,7 +1,8 @@
 //! How long a body is, and chunked coding (RFC 9112 sections 6 and 7.1).
 //!
-//! [`BodyFraming`] decides for a request from its parsed head, [`ReplyFraming`] for a response; [`ChunkedDecoder`] takes a chunked body apart; [`chunk_header`] and
-//! [`push_last_chunk`] build one. Bodies themselves never pass through here: the decoder answers with ranges.
+//! [`ReplyFraming`] decides for a response from its parsed head; the head of a request knows it
+//! ([`crate::request::BodyLength`]). [`ChunkedDecoder`] takes a chunked body apart; [`chunk_header`] and
+//! [`push_last_chunk`] make one. Bodies themselves never pass through here: the decoder answers with ranges.
 
 mod chunked;
 mod reply;
@@ -9,37 +10,7 @@ mod reply;
 pub use chunked::{ChunkedDecoder, ChunkedError, Event, LINE_LEN_MAX, Step, TRAILER_LEN_MAX};
 pub use reply::{ReplyFraming, may_be_trailer};
 
-use crate::request::Head;
 use crate::response::{InvalidField, push_field};
-
-/// Where a request body ends. The contradictions were refused when the head was parsed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyFraming {
-    /// No body (RFC 9112 section 6.3 case 7).
-    None,
-    /// Exactly this many bytes; may be zero.
-    Length(u64),
-    /// Chunks up to the last one.
-    Chunked,
-}
-
-impl BodyFraming {
-    /// The framing of the body that follows a complete head.
-    #[must_use]
-    pub fn of(head: &Head) -> Self {
-        match head.content_length() {
-            _ if head.is_chunked() => Self::Chunked,
-            Some(length) => Self::Length(length),
-            None => Self::None,
-        }
-    }
-
-    /// Whether there is anything to read.
-    #[must_use]
-    pub fn has_body(self) -> bool {
-        !matches!(self, Self::None | Self::Length(0))
-    }
-}
 
 /// Room for the longest chunk header: sixteen hexadecimal digits and CRLF.
 pub const CHUNK_HEADER_LEN_MAX: usize = 18;
@@ -83,23 +54,6 @@ pub fn push_last_chunk(trailers: &[(&[u8], &[u8])], out: &mut Vec<u8>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Policy, parse};
-
-    #[test]
-    fn framing_of_heads() {
-        for (fields, wanted, has_body) in [
-            ("", BodyFraming::None, false),
-            ("Content-Length: 0\r\n", BodyFraming::Length(0), false),
-            ("Content-Length: 12\r\n", BodyFraming::Length(12), true),
-            ("Transfer-Encoding: Chunked\r\n", BodyFraming::Chunked, true),
-        ] {
-            let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-            let mut head = Head::new();
-            parse(&mut head, text.as_bytes(), &Policy::default()).expect(fields);
-            assert_eq!(BodyFraming::of(&head), wanted, "{fields}");
-            assert_eq!(BodyFraming::of(&head).has_body(), has_body, "{fields}");
-        }
-    }
 
     #[test]
     fn chunk_headers() {

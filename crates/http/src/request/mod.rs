@@ -1,9 +1,10 @@
 //! The request head (RFC 9112 sections 3 and 5): what was asked, as ranges of the caller's buffer.
 //!
-//! Main types: [`Head`], filled by [`parse`] under a [`Policy`]. A head is reused for the life of a connection:
+//! Main types: [`Head`], filled by [`parse`] or a [`Composer`] under a [`Policy`]. A head is reused for the life of a connection:
 //! [`Head::clear`] keeps its field table. Nothing here reads a body ([`crate::framing`]) or decodes a path
 //! ([`crate::uri`]).
 
+mod compose;
 mod error;
 mod header_id;
 mod method;
@@ -12,6 +13,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
+pub use compose::Composer;
 pub use error::ParseError;
 pub use header_id::HeaderId;
 pub use method::Method;
@@ -48,7 +50,7 @@ pub enum Phase {
     Done,
 }
 
-/// HTTP version, of which only the two that are spoken exist.
+/// HTTP version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     /// HTTP/1.0
@@ -56,6 +58,30 @@ pub enum Version {
     /// HTTP/1.1, and every later 1.x.
     #[default]
     Http11,
+    /// HTTP/2
+    Http2,
+    /// HTTP/3
+    Http3,
+}
+
+/// How long the body of a request is, as far as its head tells. Whatever the protocol, it is known when the head is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyLength {
+    /// The request has no body.
+    #[default]
+    None,
+    /// Exactly this many bytes; may be zero.
+    Exactly(u64),
+    /// The end of the body tells: the last chunk in HTTP/1.1, the end of the stream in later versions.
+    Unknown,
+}
+
+impl BodyLength {
+    /// Whether there is anything to read.
+    #[must_use]
+    pub fn has_body(self) -> bool {
+        !matches!(self, Self::None | Self::Exactly(0))
+    }
 }
 
 /// One field line.
@@ -135,8 +161,7 @@ pub struct Head {
     fields: FieldTable,
     host: Option<Host>,
     host_text: Span,
-    content_length: Option<u64>,
-    chunked: bool,
+    body: BodyLength,
 }
 
 impl Default for Head {
@@ -213,10 +238,16 @@ impl Head {
         if self.path.is_empty() { b"/" } else { self.path.of(buf) }
     }
 
-    /// The request line without its line end, for logs.
+    /// The request line without its line end, for logs; empty where it cannot be read, and in versions without one.
     #[must_use]
     pub fn request_line(&self) -> Span {
         self.request_line
+    }
+
+    /// Whether method, target and version are known.
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        !self.request_line.is_empty() || matches!(self.phase, Phase::Fields | Phase::Done)
     }
 
     /// The version to behave by.
@@ -225,10 +256,16 @@ impl Head {
         self.version
     }
 
-    /// The minor version as it was written (`HTTP/1.7` is 7), for `$server_protocol`.
-    #[must_use]
-    pub fn minor_version(&self) -> u16 {
-        self.minor
+    /// Appends the version as the client wrote it (`HTTP/1.7`), or as nginx shows one that has no text (`HTTP/2.0`).
+    pub fn push_protocol(&self, out: &mut Vec<u8>) {
+        match self.version {
+            Version::Http10 | Version::Http11 => {
+                out.extend_from_slice(b"HTTP/1.");
+                crate::push_decimal(out, self.minor.into());
+            }
+            Version::Http2 => out.extend_from_slice(b"HTTP/2.0"),
+            Version::Http3 => out.extend_from_slice(b"HTTP/3.0"),
+        }
     }
 
     /// All fields in order, without those that the policy dropped.
@@ -289,16 +326,10 @@ impl Head {
         self.host_text
     }
 
-    /// The value of `Content-Length`.
+    /// How long the body is.
     #[must_use]
-    pub fn content_length(&self) -> Option<u64> {
-        self.content_length
-    }
-
-    /// Whether the body is chunked.
-    #[must_use]
-    pub fn is_chunked(&self) -> bool {
-        self.chunked
+    pub fn body(&self) -> BodyLength {
+        self.body
     }
 }
 
@@ -318,6 +349,5 @@ const EMPTY: Head = Head {
     fields: FieldTable::EMPTY,
     host: None,
     host_text: Span::EMPTY,
-    content_length: None,
-    chunked: false,
+    body: BodyLength::None,
 };

@@ -4,7 +4,9 @@
 //! so a head that arrives whole is read once; a line that arrives in pieces is searched for its end only, each
 //! byte once, and parsed when the end is there. Either way the cost stays linear in the bytes.
 
-use super::{Field, Head, HeaderId, Method, ParseError, Phase, Policy, Progress, Target, Version};
+use super::{
+    BodyLength, Field, Head, HeaderId, Method, ParseError, Phase, Policy, Progress, Target, Version,
+};
 use crate::Span;
 use crate::bytes::{find_any_control, find_control, find_name_end, find_target_end};
 use crate::host::{self, HostError};
@@ -54,7 +56,7 @@ fn advance(head: &mut Head, next: usize, policy: &Policy) -> Result<(), ParseErr
 }
 
 /// Refuses more fields than the policy allows.
-fn check_count(head: &Head, policy: &Policy) -> Result<(), ParseError> {
+pub(super) fn check_count(head: &Head, policy: &Policy) -> Result<(), ParseError> {
     if head.fields.count() > usize::from(policy.fields_max) { Err(ParseError::TooManyFields) } else { Ok(()) }
 }
 
@@ -307,6 +309,13 @@ fn scan_name(buf: &[u8], start: usize) -> Option<(usize, u8, u8)> {
     }
 }
 
+/// The classes of the bytes of a name; `None` where one of them cannot stand in a name.
+pub(super) fn name_classes(name: &[u8]) -> Option<u8> {
+    let classes = name.iter().map(|&byte| NAME_CLASS[usize::from(byte)]);
+    let seen = classes.fold(0, |seen, class| seen | class);
+    (seen < NAME_STOP).then_some(seen)
+}
+
 fn skip_white_space(buf: &[u8], from: usize) -> usize {
     let mut at = from;
     while buf.get(at).copied().is_some_and(is_white_space) {
@@ -320,7 +329,7 @@ fn is_white_space(byte: u8) -> bool {
 }
 
 /// Adds a well-formed field to the table, unless its name is odd and the policy drops it.
-fn add_field(
+pub(super) fn add_field(
     head: &mut Head,
     buf: &[u8],
     mut field: Field,
@@ -359,7 +368,7 @@ impl Head {
 
 /// The checks that need all fields: `Host`, the length of the body, the method. In nginx's order where a request
 /// breaks several rules.
-fn finish(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(), ParseError> {
+pub(super) fn finish(head: &mut Head, buf: &[u8], policy: &Policy) -> Result<(), ParseError> {
     finish_host(head, buf)?;
     finish_framing(head, buf)?;
     match head.method {
@@ -396,10 +405,10 @@ fn set_host(head: &mut Head, buf: &[u8], text: Span) -> Result<(), ParseError> {
 fn finish_framing(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
     if let Some(value) = head.get(buf, HeaderId::ContentLength) {
         let length = crate::parse_decimal(value).ok_or(ParseError::InvalidContentLength)?;
-        head.content_length = Some(length);
+        head.body = BodyLength::Exactly(length);
     }
     let Some(coding) = head.get(buf, HeaderId::TransferEncoding) else { return Ok(()) };
-    if head.content_length.is_some() {
+    if head.body != BodyLength::None {
         return Err(ParseError::LengthAndTransferEncoding);
     }
     if head.version == Version::Http10 {
@@ -408,7 +417,7 @@ fn finish_framing(head: &mut Head, buf: &[u8]) -> Result<(), ParseError> {
     if !coding.eq_ignore_ascii_case(b"chunked") {
         return Err(ParseError::UnknownTransferEncoding);
     }
-    head.chunked = true;
+    head.body = BodyLength::Unknown;
     Ok(())
 }
 

@@ -3,9 +3,8 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-use http::framing::BodyFraming;
 use http::proxy_protocol::{Header, TlvError};
-use http::request::HeaderId;
+use http::request::{BodyLength, HeaderId};
 use io::sys::TcpInfo;
 
 use crate::auth_basic::Credentials;
@@ -237,7 +236,7 @@ fn full(value: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// Whether the request line could be read; without it a request has no method, no URI and no protocol.
 fn has_line(request: &Request) -> bool {
-    !request.head.request_line().is_empty()
+    request.head.is_begun()
 }
 
 /// A value that is there, be it empty.
@@ -298,7 +297,7 @@ fn header(request: &Request, id: HeaderId, out: &mut Vec<u8>) -> bool {
 }
 
 fn content_length(request: &Request, out: &mut Vec<u8>) -> bool {
-    let is_read = BodyFraming::of(&request.head) == BodyFraming::Chunked && !request.body_was_streamed;
+    let is_read = request.head.body() == BodyLength::Unknown && !request.body_was_streamed;
     match request.body.as_ref().filter(|_| is_read) {
         Some(body) => number(body.byte_count(), out),
         None => header(request, HeaderId::ContentLength, out),
@@ -413,7 +412,7 @@ fn request_body_file(request: &Request, out: &mut Vec<u8>) -> bool {
 
 /// Without its line end.
 fn request_line(request: &Request, out: &mut Vec<u8>) -> bool {
-    full(request.line(), out)
+    full(&request.line(), out)
 }
 
 /// As the client sent it, whatever redirects did to `$uri`.
@@ -444,7 +443,7 @@ fn server_protocol(request: &Request, out: &mut Vec<u8>) -> bool {
     if !has_line(request) {
         return false;
     }
-    let _ = write!(out, "HTTP/1.{}", request.head.minor_version());
+    request.head.push_protocol(out);
     true
 }
 

@@ -47,7 +47,7 @@ pub(super) fn interim_of(request: &Request) -> Option<MakeInterim> {
     // Clients of HTTP/1.0 know no interim responses, and the response to a subrequest has no head. A fetch beside a response
     // that is being sent would put them into its body.
     let has_reader = !request.is_detached || request.is_awaited;
-    let may_have = has_reader && request.depth == 0 && request.head.version() == Version::Http11;
+    let may_have = has_reader && request.depth == 0 && request.head.version() != Version::Http10;
     (may_have && holds()).then_some(pass_on as MakeInterim)
 }
 

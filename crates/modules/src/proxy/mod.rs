@@ -32,7 +32,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use ::conf::{Args, Spec};
-use http::framing::BodyFraming;
 
 pub(crate) use conf::Conf;
 
@@ -111,7 +110,7 @@ fn begin(conf: &Conf, request: &mut Request) -> Option<Step> {
     if request::streams_body(request, conf) {
         return request.incoming.is_none().then_some(Step::StreamBody);
     }
-    let is_wanted = request.depth == 0 && request.body.is_none() && BodyFraming::of(&request.head).has_body();
+    let is_wanted = request.depth == 0 && request.body.is_none() && request.head.body().has_body();
     is_wanted.then_some(match request::can_stream_body(request, conf) {
         true => Step::BufferBody,
         false => Step::ReadBody,

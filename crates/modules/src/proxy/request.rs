@@ -14,10 +14,9 @@
 //! Nothing that a client or a variable says can end a line of it: the URI is escaped and control bytes in values
 //! become spaces. The fields that frame the body are made from the body that is sent, and from nothing else.
 
-use http::framing::BodyFraming;
 use http::hop_by_hop::ConnectionOptions;
 use http::push_decimal;
-use http::request::{HeaderId, Method, Version};
+use http::request::{BodyLength, HeaderId, Method, Version};
 use io::Frozen;
 
 use crate::proxy::conf::Conf;
@@ -89,9 +88,9 @@ pub(super) fn streams_body(request: &Request, conf: &Conf) -> bool {
 
 /// Whether the body can be passed on while it comes.
 pub(super) fn can_stream_body(request: &Request, conf: &Conf) -> bool {
-    let framing = BodyFraming::of(&request.head);
+    let framing = request.head.body();
     // Without chunks an upstream could not tell where a body of unknown length ends.
-    let can_be_framed = framing != BodyFraming::Chunked || conf.version == Version::Http11;
+    let can_be_framed = framing != BodyLength::Unknown || conf.version == Version::Http11;
     // What a cache asks it may ask again, and for others, when the client has gone.
     let is_cached = conf.cache.zone.is_on() && conf.cache.has_method(request.method);
     !is_cached
@@ -137,7 +136,7 @@ pub(crate) fn build(
     }
     head.extend_from_slice(match conf.version {
         Version::Http10 => b" HTTP/1.0\r\n",
-        Version::Http11 => b" HTTP/1.1\r\n",
+        Version::Http11 | Version::Http2 | Version::Http3 => b" HTTP/1.1\r\n",
     });
     if lacks_body(request, conf) {
         let what = "request body was passed on already, it cannot be sent to another upstream";
@@ -204,16 +203,16 @@ pub(super) enum Framing {
 
 impl Framing {
     fn of(request: &Request, conf: &Conf, body: &OutgoingBody) -> Framing {
-        let framing = BodyFraming::of(&request.head);
+        let framing = request.head.body();
         match body {
             OutgoingBody::Bytes(bytes) => Framing::Length(bytes.len() as u64),
             OutgoingBody::Received(body) => Framing::Length(body.byte_count()),
             OutgoingBody::Streamed => match framing {
-                BodyFraming::Length(length) => Framing::Length(length),
-                BodyFraming::Chunked | BodyFraming::None => Framing::Chunked,
+                BodyLength::Exactly(length) => Framing::Length(length),
+                BodyLength::Unknown | BodyLength::None => Framing::Chunked,
             },
             // An empty body that the client announced is announced again.
-            OutgoingBody::None if conf.pass_body && request.depth == 0 && framing != BodyFraming::None => {
+            OutgoingBody::None if conf.pass_body && request.depth == 0 && framing != BodyLength::None => {
                 Framing::Length(0)
             }
             OutgoingBody::None => Framing::None,
